@@ -1,0 +1,1 @@
+"""The simulator: real gradients under a virtual clock."""

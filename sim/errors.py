@@ -1,0 +1,79 @@
+"""Every error of Paceline.
+
+::
+
+    PacelineError
+    ├── InputError        the scenario, the command line or a file is wrong (exit status 2)
+    └── RunError          the run failed (exit status 1)
+        ├── PeerLost      a worker that others need is gone
+        ├── Deadlock      workers wait for each other and none can go on
+        └── SchemeError   a scheme used an operation in a way that no driver allows
+
+Every error can be rebuilt from its ``args``: SimPy re-raises ``type(e)(*e.args)``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PacelineError(Exception):
+    """Root of the tree."""
+
+
+class InputError(PacelineError):
+    """Something that the user wrote is wrong; the message says what, where, and the nearest valid choice."""
+
+
+class RunError(PacelineError):
+    """A run could not be carried to its end."""
+
+
+class PeerLost(RunError):
+    """A peer died while somebody needed it.
+
+    Args:
+        rank: the worker that is gone.
+        operation: what the worker that noticed was doing.
+    """
+
+    def __init__(self, rank: int, operation: str) -> None:
+        super().__init__(rank, operation)
+        self.rank = rank
+        self.operation = operation
+
+    def __str__(self) -> str:
+        return f"worker {self.rank} was lost during {self.operation}"
+
+
+class Deadlock(RunError):
+    """Workers wait for each other in a cycle, or for somebody who has ended.
+
+    Args:
+        waiting: one line per blocked coroutine: who, and in which operation.
+    """
+
+    def __init__(self, waiting: tuple[str, ...]) -> None:
+        super().__init__(waiting)
+        self.waiting = waiting
+
+    def __str__(self) -> str:
+        return "no worker can go on: " + "; ".join(self.waiting)
+
+
+class SchemeError(RunError):
+    """A scheme broke a rule of the vocabulary (see ``docs/architecture.md``)."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Return a hint that names the choice nearest to ``word``, or all of them.
+
+    >>> nearest("gosip", ["gossip", "local_sgd"])
+    "did you mean 'gossip'?"
+    >>> nearest("xyz", ["gossip", "local_sgd"])
+    'choose from: gossip, local_sgd'
+    """
+    known = sorted(choices)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else "choose from: " + ", ".join(known)

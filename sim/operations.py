@@ -1,0 +1,198 @@
+"""The vocabulary: everything that a scheme can ask of a driver.
+
+A scheme is a coroutine; ``await`` is the only place where time passes. Awaiting an operation hands
+it, a frozen value, to the driver, which decides what it means on its clock and sends the reply
+back. The set is closed: an operation holds data only, never a callable or an environment.
+
+*Pattern operations* (``Mix``, ``AllReduce``, ``AllGather``, ``Broadcast``, ``Barrier``, with
+``Gradient``, ``NextStep`` and ``Publish``) are issued by every worker in the same order. A scheme
+made of them alone is *synchronous* and runs unchanged with values of shape ``[d]`` (one worker) or
+``[n, d]`` (all workers at once). The others are *point-to-point*.
+
+Values are never written in place: an operation keeps a reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import torch
+
+from sim.topology.pattern import Pattern
+
+Reply = TypeVar("Reply")
+Tensor = torch.Tensor
+
+ANY: Final = -1
+"""Source of a ``Receive`` that takes a message from whoever sends first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation(Generic[Reply]):
+    """Root of the closed set; awaiting it suspends the coroutine until the driver replies."""
+
+    def __await__(self) -> Generator[Operation[Any], Any, Reply]:
+        reply: Reply = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handle:
+    """A started operation of one worker: a ticket, good for one ``Wait``."""
+
+    number: int
+    operation: Operation[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A named slice ``[start, stop)`` of the last axis of a gradient, as the backward pass makes it."""
+
+    name: str
+    start: int
+    stop: int
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """What a ``Receive`` returns: who sent it and what was sent."""
+
+    source: int
+    value: Tensor
+
+
+# --- pattern operations -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NextStep(Operation[bool]):
+    """Ask whether step ``step`` is to be done; takes no time."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Publish(Operation[None]):
+    """Say that a step is done and ``value`` is this worker's model now; takes no time."""
+
+    step: int
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient(Operation[Tensor]):
+    """The gradient of this worker's loss on its next batch at ``point``, same shape as ``point``.
+
+    The batch is fixed when the operation starts; it lasts as long as the compute model says.
+    """
+
+    point: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mix(Operation[Tensor]):
+    """Weighted average over the neighbours: ``sum_j W[i, j] x_j`` with row i of ``pattern``."""
+
+    pattern: Pattern
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllReduce(Operation[Tensor]):
+    """The mean of ``value`` over all workers, the same bits on each."""
+
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllGather(Operation[Tensor]):
+    """All workers' values, stacked in rank order: ``[..., k]`` becomes ``[n, k]`` (replicated)."""
+
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Broadcast(Operation[Tensor]):
+    """The value of worker ``root``, on every worker."""
+
+    value: Tensor
+    root: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Barrier(Operation[None]):
+    """Return when every worker has come here."""
+
+
+# --- point-to-point operations ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Send(Operation[None]):
+    """Send ``value``; returns when its bytes have left, which is never before the receive is posted."""
+
+    destination: int
+    value: Tensor
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Receive(Operation[Message]):
+    """Receive a message shaped like ``like`` from ``source`` (or ``ANY``) under ``tag``."""
+
+    source: int
+    like: Tensor
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sleep(Operation[None]):
+    """Do nothing for ``duration_s`` seconds."""
+
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Now(Operation[float]):
+    """Seconds since the run began, on the driver's clock; takes no time."""
+
+
+# --- operations on operations -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start(Operation[Handle]):
+    """Start an operation and go on; takes no time. Every handle must be waited for."""
+
+    operation: Operation[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait(Operation[Any]):
+    """The reply of a started operation, when it is there."""
+
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitAny(Operation[Handle]):
+    """The first of several started operations to complete (the earliest in the list if several are)."""
+
+    handles: tuple[Handle, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Poll(Operation[bool]):
+    """Whether a started operation has completed; takes no time."""
+
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NextSegment(Operation[Segment | None]):
+    """The next segment of a started ``Gradient``, in backward order, or None after the last."""
+
+    handle: Handle

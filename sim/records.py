@@ -1,0 +1,87 @@
+"""What happened: one schema for simulated and measured runs.
+
+A run is one scheme under one seed. A result folder holds all runs of one command:
+
+``scenario.yaml``   the resolved scenario
+``summary.json``    per run and per scheme, see ``docs/records.md``
+``metrics.parquet`` METRICS, one row per evaluation
+``events.parquet``  EVENTS, one row per operation, in the order in which the worker resumed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Source = Literal["simulated", "measured"]
+Status = Literal["completed", "diverged", "partial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One operation of one worker.
+
+    Attributes:
+        worker: its rank.
+        task: 0 for the scheme's main coroutine, 1, 2, ... for its services.
+        step: the step that the main coroutine was in when the operation ended.
+        operation: ``gradient``, ``mix``, ``all_reduce``, ``send``, ``receive``, ...
+        start_s, end_s: on the run's clock.
+        peer_s: when the last peer that was needed had started (``start_s`` if none was waited for).
+        bytes: payload that this worker sent in this operation.
+        peer: the other side of a point-to-point operation (for ``receive``: who sent), else -1.
+    """
+
+    worker: int
+    task: int
+    step: int
+    operation: str
+    start_s: float
+    end_s: float
+    peer_s: float
+    bytes: int
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The model's score at one moment; None where the task has no such metric or it is not finite."""
+
+    step: int
+    time_s: float
+    metrics: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShare:
+    """How a worker's wall clock was spent, mean over workers; adds up to ``Run.wall_clock_s``.
+
+    wait: until the last needed peer had started; communicate: the rest of every exchange.
+    """
+
+    compute: float
+    communicate: float
+    wait: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One scheme under one seed, simulated or measured."""
+
+    scheme: str
+    label: str
+    seed: int
+    source: Source
+    status: Status
+    reached_target: bool
+    time_to_target_s: float | None
+    wall_clock_s: float
+    iterations: float
+    bytes_sent: int
+    time_s: TimeShare
+    evaluations: tuple[Evaluation, ...]
+    digest: str
+    """SHA-256 over the workers' final parameters in rank order: equal digests are equal bits."""
+    events: tuple[Event, ...] = field(default=(), repr=False)
+    message: str = ""
+    """Why the run is not ``completed``, for people."""
