@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import torch
 
-from sim.topology.pattern import Pattern
+from sim.pattern import Pattern
 
 Reply = TypeVar("Reply")
 Tensor = torch.Tensor
