@@ -19,11 +19,17 @@ Status = Literal["completed", "diverged", "partial"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One operation of one worker.
+    """One operation of one worker, written when it completes.
+
+    An awaited operation gives one row when the coroutine resumes. A started one gives a row of its own
+    (``handle`` >= 0) when it completes and a ``wait`` row when the coroutine resumes with its reply.
+    Operations that take no time are left out, except where their reply depends on time (``poll``,
+    ``now``, a ``next_step`` that said no), so that a replay can give the same reply.
 
     Attributes:
         worker: its rank.
         task: 0 for the scheme's main coroutine, 1, 2, ... for its services.
+        handle: number of the started operation that this row is about, -1 for an awaited one.
         step: the step that the main coroutine was in when the operation ended.
         operation: ``gradient``, ``mix``, ``all_reduce``, ``send``, ``receive``, ...
         start_s, end_s: on the run's clock.
@@ -34,6 +40,7 @@ class Event:
 
     worker: int
     task: int
+    handle: int
     step: int
     operation: str
     start_s: float

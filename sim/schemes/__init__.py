@@ -1,0 +1,18 @@
+"""The registry of averaging schemes: name -> program, options, check. Nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sim.schemes import ad_psgd, all_reduce, gossip, local_sgd
+from sim.schemes.scheme import Scheme
+
+SCHEMES: Mapping[str, Scheme] = {
+    s.name: s
+    for s in (
+        Scheme("all_reduce", all_reduce.all_reduce, all_reduce.AllReduceOptions, True, all_reduce.check),
+        Scheme("local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, local_sgd.check),
+        Scheme("gossip", gossip.gossip, gossip.GossipOptions, True, gossip.check),
+        Scheme("ad_psgd", ad_psgd.ad_psgd, ad_psgd.AdPsgdOptions, False, ad_psgd.check),
+    )
+}

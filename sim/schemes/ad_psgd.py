@@ -1,0 +1,101 @@
+"""Asynchronous decentralised SGD: nobody waits for a straggler.
+
+Workers are two-coloured; edges join an active worker to a passive one, so that no cycle of waiting
+can form. An active worker, at each of its steps:
+
+1. starts its gradient at x_a;
+2. meanwhile swaps models with one random passive neighbour p; both take (x_a + x_p) / 2;
+3. applies the gradient, made at the older x_a, to what it has now.
+
+A passive worker steps alone while a service on its host answers the swaps. Bytes per step: one model
+out and one in per active step. Waits for: the passive host's service only.
+
+Source: Lian et al., ICML 2018 (AD-PSGD), Algorithm 1 and its bipartite communication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+
+from sim import operations as ops
+from sim import topology
+from sim.errors import InputError
+from sim.settings import Settings
+from sim.worker import Program, Worker
+
+
+class AdPsgdOptions(Settings):
+    """Options of ``ad_psgd``."""
+
+    topology: str = Field(default="ring", description="who may swap with whom; its edges must be two-colourable")
+
+
+@dataclass
+class _Host:
+    """What the coroutines of one worker share. They switch only at ``await``."""
+
+    x: torch.Tensor
+
+
+def passive_neighbours(name: str, workers: int) -> tuple[tuple[int, ...], ...]:
+    """For every even (active) rank its odd (passive) neighbours; () for passive ranks.
+
+    Raises:
+        InputError: directed or time-varying, or an active worker with no passive neighbour.
+    """
+    found = topology.topology_named(name)
+    if found.directed:
+        raise InputError(f"ad_psgd needs an undirected topology, {name} is directed: use ring or complete")
+    (pattern,) = topology.patterns(name, workers, "uniform")
+    rows = tuple(
+        tuple(j for j in row if j % 2 == 1) if i % 2 == 0 else () for i, row in enumerate(pattern.sources)
+    )
+    if workers % 2 and name == "ring":
+        raise InputError(f"ad_psgd on a ring needs an even number of workers, not {workers}: use {workers + 1}")
+    return rows
+
+
+def check(options: AdPsgdOptions, workers: int) -> None:
+    """Raise ``InputError`` where active and passive workers cannot be told apart."""
+    passive_neighbours(options.topology, workers)
+
+
+def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:
+    """AD-PSGD: even ranks are active, odd ranks passive."""
+    host = _Host(worker.start)
+    if worker.rank % 2 == 0:
+        return Program(_active(worker, host, passive_neighbours(options.topology, worker.size)[worker.rank]))
+    return Program(_passive(worker, host), services=(_answer(worker, host),))
+
+
+async def _active(worker: Worker, host: _Host, neighbours: tuple[int, ...]) -> None:
+    state = worker.optimizer.init(host.x)
+    async for k in worker.steps():
+        computation = await worker.begin(ops.Gradient(host.x))
+        peer = neighbours[worker.draw("peer", k, len(neighbours))]
+        answer = await worker.begin(ops.Receive(peer, like=host.x, tag="answer"))
+        await worker.send(peer, host.x, tag="offer")
+        message: ops.Message = await worker.wait(answer)
+        host.x = 0.5 * (host.x + message.value)
+        gradient = await worker.wait(computation)
+        host.x, state = worker.optimizer.update(host.x, gradient, state)
+        await worker.publish(k, host.x)
+
+
+async def _passive(worker: Worker, host: _Host) -> None:
+    state = worker.optimizer.init(host.x)
+    async for k in worker.steps():
+        gradient = await worker.gradient(host.x)
+        host.x, state = worker.optimizer.update(host.x, gradient, state)
+        await worker.publish(k, host.x)
+
+
+async def _answer(worker: Worker, host: _Host) -> None:
+    while True:
+        offer = await worker.receive(ops.ANY, like=host.x, tag="offer")
+        mine = host.x
+        host.x = 0.5 * (mine + offer.value)
+        await worker.send(offer.source, mine, tag="answer")

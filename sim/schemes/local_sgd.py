@@ -1,0 +1,38 @@
+"""Local SGD: everybody steps alone and the models are averaged every ``period`` steps.
+
+    x_i <- x_i - step of the optimiser at g_i;   if (k + 1) mod period = 0:  x_i <- (1/n) sum_j x_j
+
+Momentum buffers stay local. Bytes per step and worker: those of an all-reduce over the period. Waits
+for: everybody, once a period, so that a straggler's jitter averages out inside a period.
+
+Source: Stich, ICLR 2019; as CPSGD in Jiang and Agrawal, arXiv 2007.06134.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from sim.settings import Settings
+from sim.worker import Worker
+
+
+class LocalSgdOptions(Settings):
+    """Options of ``local_sgd``."""
+
+    period: int = Field(ge=1, description="steps between two averagings")
+
+
+def check(options: LocalSgdOptions, workers: int) -> None:
+    """Any number of workers will do."""
+
+
+async def local_sgd(worker: Worker, options: LocalSgdOptions) -> None:
+    """Local SGD with a constant period."""
+    x = worker.start
+    state = worker.optimizer.init(x)
+    async for k in worker.steps():
+        gradient = await worker.gradient(x)
+        x, state = worker.optimizer.update(x, gradient, state)
+        if (k + 1) % options.period == 0:
+            x = await worker.all_reduce(x)
+        await worker.publish(k, x)

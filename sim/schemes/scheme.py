@@ -1,0 +1,34 @@
+"""What the registry knows about a scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sim.settings import Settings
+from sim.worker import Program, Worker
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """An averaging scheme.
+
+    Attributes:
+        name: as in scenarios.
+        program: ``async def program(worker, options)``, or a function that returns a ``Program``.
+        options: the settings model of ``options``.
+        synchronous: only pattern operations, so that its iterates do not depend on the clock.
+        check: raises ``InputError`` where the options do not fit that many workers.
+    """
+
+    name: str
+    program: Callable[[Worker, Any], Coroutine[Any, Any, None] | Program]
+    options: type[Settings]
+    synchronous: bool
+    check: Callable[[Any, int], None]
+
+    def start(self, worker: Worker, options: Settings) -> Program:
+        """The coroutines of one worker, not yet started."""
+        made = self.program(worker, options)
+        return made if isinstance(made, Program) else Program(cast("Coroutine[Any, Any, None]", made))

@@ -1,0 +1,53 @@
+"""Random numbers as a pure function of (seed, worker, purpose, index).
+
+Numbers come in blocks of ``BLOCK`` from Philox, a counter-based generator (Salmon et al., SC 2011):
+the key is a hash of (seed, purpose, worker), the block number is the high word of the counter. Draw
+order cannot matter, so replay, resume, permutation and stacking see the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 256
+SHARED = -1
+"""The worker of a stream that all workers read."""
+
+
+def generator(seed: int, worker: int, purpose: str, block: int = 0) -> np.random.Generator:
+    """A fresh generator for one block of one stream."""
+    digest = hashlib.blake2b(f"{seed}/{purpose}/{worker}".encode(), digest_size=16).digest()
+    key = np.frombuffer(digest, dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, block], np.uint64)))
+
+
+@lru_cache(maxsize=4096)
+def uniforms(seed: int, worker: int, purpose: str, block: int) -> NDArray[np.float64]:
+    """``BLOCK`` numbers uniform on [0, 1)."""
+    return generator(seed, worker, purpose, block).random(BLOCK)
+
+
+@lru_cache(maxsize=4096)
+def normals(seed: int, worker: int, purpose: str, block: int) -> NDArray[np.float64]:
+    """``BLOCK`` standard normal numbers."""
+    return generator(seed, worker, purpose, block).standard_normal(BLOCK)
+
+
+@lru_cache(maxsize=4096)
+def exponentials(seed: int, worker: int, purpose: str, block: int) -> NDArray[np.float64]:
+    """``BLOCK`` exponential numbers of mean 1."""
+    return generator(seed, worker, purpose, block).standard_exponential(BLOCK)
+
+
+def uniform(seed: int, worker: int, purpose: str, index: int) -> float:
+    """Number ``index`` of a stream of uniforms on [0, 1)."""
+    return float(uniforms(seed, worker, purpose, index // BLOCK)[index % BLOCK])
+
+
+def integer(seed: int, worker: int, purpose: str, index: int, bound: int) -> int:
+    """Number ``index`` of a stream of integers uniform on [0, bound)."""
+    return int(uniform(seed, worker, purpose, index) * bound)
