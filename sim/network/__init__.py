@@ -1,0 +1,1 @@
+"""Time models of the network."""

@@ -1,0 +1,123 @@
+"""Gradients of many workers, evaluated late and together.
+
+A worker's gradient is a function of its parameters when the computation starts, and nobody can see
+it before the computation ends. So nothing is evaluated until a value is needed; then everything
+in flight is evaluated in one ``torch.func.vmap`` batch, or in a loop, whichever was found faster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+
+from sim.errors import SchemeError
+from sim.workloads.partition import Batches
+from sim.workloads.workload import Workload
+
+Tensor = torch.Tensor
+Method = Literal["batched", "looped"]
+
+CHUNK_BYTES = 64 * 2**20
+"""Parameters of one batched evaluation; bounds its memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A workload, spread over workers, on a device.
+
+    Attributes:
+        workload: what is trained.
+        batches: which examples a worker sees in which batch.
+        method: ``batched`` or ``looped``.
+    """
+
+    workload: Workload
+    batches: Batches
+    method: Method
+    _inputs: Tensor = field(init=False, repr=False)
+    _targets: Tensor = field(init=False, repr=False)
+    _batched: Callable[..., Tensor] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        where = self.workload.start.device
+        object.__setattr__(self, "_inputs", self.workload.inputs.to(where))
+        object.__setattr__(self, "_targets", self.workload.targets.to(where))
+        object.__setattr__(self, "_batched", torch.func.vmap(torch.func.grad(self.workload.loss)))
+
+    def gradient(self, worker: int, index: int, point: Tensor) -> Tensor:
+        """One worker's gradient [d] on its batch ``index`` at ``point`` [d]."""
+        rows = torch.from_numpy(self.batches.examples(worker, index)).to(point.device)
+        leaf = point.detach().requires_grad_()
+        loss = self.workload.loss(leaf, self._inputs[rows], self._targets[rows])
+        return torch.autograd.grad(loss, leaf)[0]
+
+    def gradients(self, workers: list[int], indices: list[int], points: list[Tensor]) -> list[Tensor]:
+        """Gradients of several workers at once; ``points[i]`` is [d]."""
+        if self.method == "looped" or len(points) == 1:
+            return [self.gradient(w, i, x) for w, i, x in zip(workers, indices, points, strict=True)]
+        chunk = max(1, CHUNK_BYTES // (self.workload.num_parameters * points[0].element_size()))
+        found: list[Tensor] = []
+        for a in range(0, len(points), chunk):
+            stacked = torch.stack(points[a : a + chunk])
+            found += self.stacked(workers[a : a + chunk], indices[a : a + chunk], stacked).unbind()
+        return found
+
+    def stacked(self, workers: list[int], indices: list[int], points: Tensor) -> Tensor:
+        """Gradients [m, d] of m workers at ``points`` [m, d], in one batch."""
+        rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
+        picked = torch.from_numpy(rows).to(points.device)
+        return self._batched(points, self._inputs[picked], self._targets[picked])
+
+
+class Deferred:
+    """Gradients that were asked for and not yet needed."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._asked: dict[int, tuple[int, int, Tensor, int]] = {}
+        self._known: dict[int, Tensor] = {}
+        self._tickets = 0
+
+    def ask(self, worker: int, index: int, point: Tensor) -> int:
+        """Note a gradient that starts now; returns a ticket."""
+        self._tickets += 1
+        self._asked[self._tickets] = (worker, index, point, point._version)
+        return self._tickets
+
+    def take(self, ticket: int) -> Tensor:
+        """The gradient [d] of a ticket, once. Evaluates everything that is in flight if it must.
+
+        Raises:
+            SchemeError: a point was written in place after the computation had started.
+        """
+        if ticket not in self._known:
+            tickets, asked = list(self._asked), list(self._asked.values())
+            self._asked.clear()
+            for worker, _, point, version in asked:
+                if point._version != version:
+                    raise SchemeError(f"worker {worker} wrote in place into a tensor whose gradient was in flight")
+            workers, indices, points, _ = (list(column) for column in zip(*asked, strict=True))
+            self._known.update(zip(tickets, self._problem.gradients(workers, indices, points), strict=True))
+        return self._known.pop(ticket)
+
+
+def faster_method(workload: Workload, batches: Batches, workers: int) -> Method:
+    """Measure one round of all workers both ways and return the faster method."""
+    points = [workload.start] * min(workers, 64)
+    ranks, indices = list(range(len(points))), [0] * len(points)
+    best: dict[Method, float] = {}
+    for method in ("batched", "looped"):
+        problem = Problem(workload, batches, method)
+        problem.gradients(ranks, indices, points)
+        rounds = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            problem.gradients(ranks, indices, points)
+            rounds.append(time.perf_counter() - begin)
+        best[method] = min(rounds)
+    return "batched" if best["batched"] <= best["looped"] else "looped"
