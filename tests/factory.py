@@ -95,7 +95,7 @@ def make_job(
         problem=problem,
         task=TASKS[task] if task else None,
         bytes_per_parameter=bytes_per_parameter,
-        compute=ComputeModel(Compute(time=compute_s, jitter=jitter), tuple(stragglers), seed),
+        compute=ComputeModel(Compute.model_validate({"time": f"{compute_s!r} s", "jitter": jitter}), tuple(stragglers), seed),
         transfer=TransferModel(
             network or flat_network(workers, latency_s, bandwidth_bytes_per_s), sharing, overhead_s, announcement
         ),

@@ -77,8 +77,8 @@ class EventDriver:
         self._scorer = scorer
         self._faults = dict(faults or {})
         self._progress = progress
-        self._events: list[Event] = []
-        self._accounts = [Account(rank, self._events if job.record_events else None) for rank in range(job.workers)]
+        self._journal = job.journal()
+        self._accounts = [Account(rank, self._journal) for rank in range(job.workers)]
         self._tasks = [
             [Task(rank, number, coroutine, self._accounts[rank]) for number, coroutine in enumerate(_all(program))]
             for rank, program in enumerate(programs)
@@ -143,7 +143,7 @@ class EventDriver:
             wall_s=self._clock.now,
             accounts=self._accounts,
             finals=self._finals,
-            events=self._events,
+            events=self._journal.events if self._journal else [],
             status="partial" if failure else "completed",
             message=failure,
         )
@@ -319,8 +319,8 @@ class EventDriver:
         account = pending.task.account
         num_bytes = pending.bytes if name == pending.name else 0
         account.bytes_sent += num_bytes
-        if account.events is not None:
-            account.events.append(
+        if account.journal is not None:
+            account.journal.add(
                 Event(
                     worker=account.worker, task=pending.task.number, handle=handle, step=account.steps,
                     operation=name, start_s=start_s, end_s=self._clock.now,
