@@ -90,12 +90,13 @@ class Workload(Settings):
             return read(data)
         if data.get("timing_only") is True:
             data = {"task": "quadratic", "batch_size": 1, "optimizer": {"lr": 1.0}, **data}
-        name = data.get("task")
+        if "task" not in data:
+            raise wrong(f"is missing; {nearest('', TASKS)}", "task")
+        name = data["task"]
+        if not isinstance(name, str):
+            raise wrong(f"must name a task, not {shown(name)}; {nearest('', TASKS)}", "task")
         if name not in TASKS:
-            said = (
-                f"unknown task '{name}'" if isinstance(name, str) else f"must name a task, not {shown(name)}"
-            )
-            raise wrong(f"{said if 'task' in data else 'is missing'}; {nearest(str(name), TASKS)}", "task")
+            raise wrong(f"unknown task '{name}'; {nearest(name, TASKS)}", "task")
         return _read_open(cls, read, TASKS[name].options, data, {}, ())
 
     @model_validator(mode="after")
