@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from pydantic import Field, model_validator
@@ -26,6 +27,29 @@ class OptimizerSettings(Settings):
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         return self
+
+
+class Optimizer(Protocol):
+    """An update rule; pure, and elementwise over all axes but the last."""
+
+    def init(self, x: Tensor) -> State:
+        """The state before the first update at ``x``."""
+
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
+
+
+@dataclass(frozen=True)
+class Still:
+    """No update at all: for runs in which only the clock matters."""
+
+    def init(self, x: Tensor) -> State:
+        """No state."""
+        return ()
+
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """The same value."""
+        return x, state
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from sim import operations as ops
 from sim import seeds
 from sim.errors import SchemeError
-from sim.optimizer import Sgd
+from sim.optimizer import Optimizer
 from sim.pattern import Pattern
 
 Tensor = torch.Tensor
@@ -49,7 +49,7 @@ class Worker:
     ranks: tuple[int, ...]
     size: int
     start: Tensor
-    optimizer: Sgd
+    optimizer: Optimizer
     seed: int
 
     @property

@@ -1,0 +1,56 @@
+"""What a driver hands back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sim.accounting import Account, mean_share
+from sim.evaluation import Scorer, digest
+from sim.job import Job
+from sim.records import Event, Run, Source, Status
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run as its driver saw it.
+
+    Attributes:
+        wall_s: seconds on the driver's clock.
+        accounts: one per worker.
+        finals: each worker's last published value.
+        events: all workers' events, each worker's in the order in which it resumed.
+        status, message: how it ended.
+    """
+
+    wall_s: float
+    accounts: list[Account]
+    finals: list[torch.Tensor]
+    events: list[Event]
+    status: Status
+    message: str = ""
+
+
+def run_record(job: Job, outcome: Outcome, scorer: Scorer, source: Source) -> Run:
+    """Score the end of a run and write down what happened."""
+    iterations = sum(a.steps for a in outcome.accounts) / job.workers
+    scorer.finish(round(iterations), outcome.wall_s, outcome.finals)
+    status: Status = "diverged" if scorer.diverged and outcome.status == "completed" else outcome.status
+    return Run(
+        scheme=job.scheme.name,
+        label=job.label,
+        seed=job.seed,
+        source=source,
+        status=status,
+        reached_target=scorer.reached_s is not None,
+        time_to_target_s=scorer.reached_s,
+        wall_clock_s=outcome.wall_s,
+        iterations=iterations,
+        bytes_sent=sum(a.bytes_sent for a in outcome.accounts),
+        time_s=mean_share(outcome.accounts, outcome.wall_s),
+        evaluations=tuple(scorer.evaluations),
+        digest=digest(outcome.finals),
+        events=tuple(outcome.events),
+        message=outcome.message or ("the loss is not finite" if scorer.diverged else ""),
+    )

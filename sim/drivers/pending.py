@@ -1,0 +1,177 @@
+"""Operations that are under way in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import torch
+
+from sim.accounting import Account
+from sim.collectives import Schedule
+from sim.drivers.transfers import Tag, Transfers
+from sim.operations import Handle, Operation
+
+Tensor = torch.Tensor
+
+
+class Task:
+    """One coroutine of one worker."""
+
+    __slots__ = ("account", "alive", "blocked", "coroutine", "number", "outstanding", "rank", "waiting")
+
+    def __init__(self, rank: int, number: int, coroutine: Coroutine[Any, Any, None], account: Account) -> None:
+        self.rank = rank
+        self.number = number
+        self.coroutine = coroutine
+        self.account = account
+        self.alive = True
+        self.waiting: str | None = None  # what it is blocked in, for people
+        self.blocked: tuple[float, float, Pending] | None = None  # since when, busy_s then, on what
+        self.outstanding: dict[int, Pending] = {}  # started, and not yet waited for
+
+
+class Pending:
+    """An operation that takes time, from its start to its completion.
+
+    It is complete when all of its ``parts`` are, at the latest of their times.
+    """
+
+    __slots__ = (
+        "busy_s", "bytes", "done", "handle", "name", "on_settled", "operation", "parts", "peer", "peer_s",
+        "ready_s", "reply", "shown", "start_s", "task", "ticket", "values", "versions", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, task: Task, name: str, operation: Operation[Any], start_s: float, handle: Handle | None) -> None:
+        self.task = task
+        self.name = name
+        self.operation = operation
+        self.start_s = start_s
+        self.ready_s = start_s
+        self.peer_s = start_s
+        self.handle = handle
+        self.parts = 0
+        self.bytes = 0
+        self.peer = -1
+        self.busy_s = 0.0
+        self.done = False
+        self.reply: Any = None
+        self.values: list[Tensor | None] = []
+        self.versions: list[int] = []
+        self.ticket = 0
+        self.shown = 0  # segments of a gradient that the scheme has seen
+        self.waiter: Callable[[Pending], None] | None = None
+        self.on_settled: Callable[[Pending], None] | None = None
+
+    def sent(self, time_s: float, peer_s: float) -> None:
+        """One send is complete at ``time_s``."""
+        self._part(time_s, peer_s)
+
+    def received(self, slot: int, value: Tensor | None, source: int, time_s: float, peer_s: float) -> None:
+        """One receive is complete at ``time_s``."""
+        self.values[slot] = value
+        self.peer = source
+        self._part(time_s, peer_s)
+
+    def _part(self, time_s: float, peer_s: float) -> None:
+        if time_s > self.ready_s:
+            self.ready_s = time_s
+        if peer_s > self.peer_s:
+            self.peer_s = peer_s
+        self.parts -= 1
+        if self.parts == 0 and self.on_settled is not None:
+            self.on_settled(self)
+
+
+class CollectiveRun:
+    """One worker's way through the rounds of a collective."""
+
+    def __init__(
+        self,
+        pending: Pending,
+        schedule: Schedule,
+        rank: int,
+        tag: Tag,
+        transfers: Transfers,
+        at: Callable[[float, Callable[[Any], None], Any], None],
+        finished: Callable[[Pending], None],
+    ) -> None:
+        self._pending = pending
+        self._rounds = schedule.rounds[rank]
+        self._window = schedule.window
+        self._rank = rank
+        self._tag = tag
+        self._transfers = transfers
+        self._at = at
+        self._finished = finished
+        self._begun = 0
+        self._done = [False] * len(self._rounds)
+        self._first_open = 0
+
+    def begin(self) -> None:
+        """Post the first rounds."""
+        self._advance()
+
+    def _advance(self) -> None:
+        total = len(self._rounds)
+        while self._first_open < total and self._done[self._first_open]:
+            self._first_open += 1
+        if self._first_open == total:
+            self._finished(self._pending)
+            return
+        while self._begun < total and self._begun < self._first_open + self._window:
+            number = self._begun
+            self._begun += 1
+            self._post(number)
+
+    def _post(self, number: int) -> None:
+        part = _RoundPart(self, number)
+        now = self._rounds[number]
+        part.parts = len(now.receives) + len(now.sends)
+        if part.parts == 0:
+            self._round_done(number)
+            return
+        for source, _ in now.receives:
+            self._transfers.receive(source, self._rank, self._tag, part, 0)
+        for destination, num_bytes in now.sends:
+            self._transfers.send(self._rank, destination, self._tag, num_bytes, part, None)
+
+    def settled(self, part: _RoundPart) -> None:
+        """All messages of a round have a time of completion."""
+        self._at(part.ready_s, self._round_done, part.number)
+
+    def _round_done(self, number: int) -> None:
+        self._done[number] = True
+        self._advance()
+
+    @property
+    def pending(self) -> Pending:
+        """The operation that this is a part of."""
+        return self._pending
+
+
+class _RoundPart:
+    """The messages of one round of one worker."""
+
+    __slots__ = ("number", "parts", "ready_s", "run")
+
+    def __init__(self, run: CollectiveRun, number: int) -> None:
+        self.run = run
+        self.number = number
+        self.parts = 0
+        self.ready_s = 0.0
+
+    def sent(self, time_s: float, peer_s: float) -> None:
+        """One send is complete at ``time_s``."""
+        self._part(time_s)
+
+    def received(self, slot: int, value: Tensor | None, source: int, time_s: float, peer_s: float) -> None:
+        """One receive is complete at ``time_s``."""
+        self._part(time_s)
+
+    def _part(self, time_s: float) -> None:
+        if time_s > self.ready_s:
+            self.ready_s = time_s
+        self.parts -= 1
+        if self.parts == 0:
+            self.run.settled(self)

@@ -1,0 +1,118 @@
+"""The stacked driver: all workers as one value [n, d], without a clock.
+
+A synchronous scheme is one coroutine here, for everybody. It is what a lockstep clock grows on, and its
+agreement with the event driver is what shows that a scheme is stackable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sim import operations as ops
+from sim.errors import SchemeError
+from sim.evaluation import Scorer, mean_model
+from sim.job import Job
+from sim.mixing import weighted_sum_stacked
+
+Tensor = torch.Tensor
+
+
+def run_stacked(job: Job, scorer: Scorer | None = None) -> Tensor:
+    """Run a synchronous scheme to its end and return the last published values [n, d].
+
+    Raises:
+        SchemeError: the scheme uses an operation that has no stacked meaning.
+    """
+    return _Stacked(job, scorer).run()
+
+
+class _Stacked:
+    def __init__(self, job: Job, scorer: Scorer | None) -> None:
+        self._job = job
+        self._scorer = scorer
+        self._worker = job.stacked_worker()
+        self._published = self._worker.start
+        self._gradients = 0
+        self._over = False
+        self._started: dict[int, tuple[ops.Handle, Any]] = {}
+        self._shown: dict[int, int] = {}
+        self._handles = 0
+        self._handlers: dict[type, Callable[[Any], Any]] = {
+            ops.NextStep: self._next_step,
+            ops.Publish: self._publish,
+            ops.Gradient: self._gradient,
+            ops.Mix: lambda op: weighted_sum_stacked(op.pattern, op.value),
+            ops.AllReduce: lambda op: self._everybody(mean_model(op.value.unbind())),
+            ops.AllGather: lambda op: op.value,
+            ops.Broadcast: lambda op: self._everybody(op.value[op.root]),
+            ops.Barrier: lambda op: None,
+            ops.Sleep: lambda op: None,
+            ops.Start: self._start,
+            ops.Wait: self._wait,
+            ops.NextSegment: self._next_segment,
+        }
+
+    def run(self) -> Tensor:
+        program = self._job.scheme.start(self._worker, self._job.options)
+        if program.services:
+            raise SchemeError(f"{self._job.scheme.name} has services: it runs on the event driver only")
+        coroutine = program.main
+        reply: Any = None
+        try:
+            while True:
+                operation = coroutine.send(reply)
+                reply = self._do(operation)
+        except StopIteration:
+            return self._published
+        finally:
+            coroutine.close()
+
+    def _do(self, operation: ops.Operation[Any]) -> Any:
+        handler = self._handlers.get(type(operation))
+        if handler is None:
+            raise SchemeError(f"{type(operation).__name__} has no stacked meaning: run on the event driver")
+        return handler(operation)
+
+    def _everybody(self, value: Tensor) -> Tensor:
+        return value.expand(self._job.workers, *value.shape)
+
+    def _next_step(self, operation: ops.NextStep) -> bool:
+        limit = self._job.max_iterations
+        return not self._over and (limit is None or operation.step < limit)
+
+    def _publish(self, operation: ops.Publish) -> None:
+        self._published = operation.value
+        if self._scorer is not None:
+            for worker, value in enumerate(operation.value.unbind()):
+                self._over |= self._scorer.publish(worker, operation.step, 0.0, value)
+
+    def _gradient(self, operation: ops.Gradient) -> Tensor:
+        problem, n = self._job.problem, self._job.workers
+        index = self._gradients
+        self._gradients += 1
+        if problem is None:
+            return operation.point
+        return torch.stack(problem.gradients(list(range(n)), [index] * n, list(operation.point.unbind())))
+
+    def _start(self, operation: ops.Start) -> ops.Handle:
+        handle = ops.Handle(self._handles, operation.operation)
+        self._handles += 1
+        self._started[handle.number] = (handle, self._do(operation.operation))
+        return handle
+
+    def _wait(self, operation: ops.Wait) -> Any:
+        return self._started.pop(operation.handle.number)[1]
+
+    def _next_segment(self, operation: ops.NextSegment) -> ops.Segment | None:
+        number = operation.handle.number
+        shown = self._shown.get(number, 0)
+        if shown == len(self._job.segments):
+            del self._shown[number], self._started[number]
+            return None
+        self._shown[number] = shown + 1
+        name, start, stop = self._job.segments[shown]
+        value: Tensor = self._started[number][1]
+        return ops.Segment(name, start, stop, value[..., start:stop])

@@ -1,0 +1,128 @@
+"""A job: one scheme under one seed, with everything that a driver needs to run it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from sim.accounting import Journal
+from sim.compute.model import ComputeModel
+from sim.evaluation import On, Scorer, Target
+from sim.gradients import Problem
+from sim.network.platform import Network
+from sim.optimizer import Optimizer
+from sim.schemes.scheme import Scheme
+from sim.settings import Settings
+from sim.worker import Program, Worker
+from sim.workloads.workload import Task
+
+
+@dataclass(frozen=True)
+class TransferModel:
+    """How the network carries a message.
+
+    Attributes:
+        network: hosts, links, routes.
+        sharing: ``max_min``: transfers share every link on their route; ``none``: each has its links alone.
+        overhead_s: software overhead before a transfer's bytes start.
+        announcement: what the receiver's announcement costs, as a factor on the route's latency.
+    """
+
+    network: Network
+    sharing: str = "max_min"
+    overhead_s: float = 0.0
+    announcement: float = 0.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One scheme under one seed.
+
+    Attributes:
+        scheme, options, label: what to run, and what to call it.
+        workers: number of workers n.
+        seed: of this repeat.
+        start: the initial model [d], on the device to use.
+        optimizer: the scheme's update rule.
+        problem, task: what is trained; None when only the clock matters.
+        bytes_per_parameter: bytes that one parameter stands for on the wire.
+        compute: how long gradients take.
+        transfer: how messages travel.
+        all_reduce: algorithm of the all-reduce.
+        segments: (name, start, stop) of the layers in backward order.
+        every, on: evaluation.
+        target, max_iterations, max_time_s: what ends the run.
+        record_events: keep one row per operation,
+        max_events: but none if there would be more than this,
+        events_until_step: and only those of the first steps.
+    """
+
+    scheme: Scheme
+    options: Settings
+    label: str
+    workers: int
+    seed: int
+    start: torch.Tensor
+    optimizer: Optimizer
+    problem: Problem | None
+    task: Task | None
+    bytes_per_parameter: float
+    compute: ComputeModel
+    transfer: TransferModel
+    all_reduce: str
+    segments: tuple[tuple[str, int, int], ...]
+    every: int
+    on: On
+    target: Target | None = None
+    max_iterations: int | None = None
+    max_time_s: float = math.inf
+    record_events: bool = True
+    max_events: int | None = None
+    events_until_step: int | None = None
+
+    def worker(self, rank: int) -> Worker:
+        """The worker that a scheme sees."""
+        return Worker((rank,), self.workers, self.start, self.optimizer, self.seed)
+
+    def program(self, rank: int) -> Program:
+        """The scheme's coroutines for one worker."""
+        return self.scheme.start(self.worker(rank), self.options)
+
+    def stacked_worker(self) -> Worker:
+        """All workers at once."""
+        start = self.start.expand(self.workers, -1)
+        return Worker(tuple(range(self.workers)), self.workers, start, self.optimizer, self.seed)
+
+    def scorer(self) -> Scorer:
+        """A fresh scorer of this job."""
+        return Scorer(
+            workload=self.problem.workload if self.problem else None,
+            task=self.task,
+            workers=self.workers,
+            every=self.every,
+            on=self.on,
+            synchronous=self.scheme.synchronous,
+            target=self.target,
+        )
+
+    def journal(self) -> Journal | None:
+        """A fresh journal, or None where no operations are recorded."""
+        return Journal(self.events_until_step, self.max_events) if self.record_events else None
+
+    def num_bytes(self, value: torch.Tensor) -> int:
+        """Bytes of ``value`` [d'] on the wire."""
+        return round(value.numel() * self.bytes_per_parameter)
+
+    def ready_fractions(self) -> tuple[float, ...]:
+        """When each segment is ready, as a fraction of a gradient's duration.
+
+        The forward pass takes one third; the backward pass the rest, in proportion to parameters.
+        """
+        total = sum(stop - start for _, start, stop in self.segments)
+        done, fractions = 0, []
+        for _, start, stop in self.segments:
+            done += stop - start
+            fractions.append(1 / 3 + (2 / 3) * done / total if done < total else 1.0)
+        return tuple(fractions)

@@ -1,0 +1,44 @@
+"""The arithmetic of ``mix``, in one fixed order, so that every driver gets the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+
+from sim.pattern import Pattern
+
+Tensor = torch.Tensor
+
+
+def weighted_sum(own: float, value: Tensor, weights: Sequence[float], others: Sequence[Tensor]) -> Tensor:
+    """``own * value + weights[0] * others[0] + ...``, added from left to right."""
+    total = value * own
+    for weight, other in zip(weights, others, strict=True):
+        total = total + other * weight
+    return total
+
+
+@lru_cache(maxsize=256)
+def _slots(pattern: Pattern, dtype: torch.dtype) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    """Own weights [n, 1] and, for the k-th source of every worker, its rank [n] and weight [n, 1].
+
+    Workers with fewer sources are filled up with weight 0 on themselves.
+    """
+    own = torch.tensor(pattern.own, dtype=dtype).unsqueeze(1)
+    slots = []
+    for k in range(max((len(row) for row in pattern.sources), default=0)):
+        rank = [row[k] if k < len(row) else i for i, row in enumerate(pattern.sources)]
+        weight = [row[k] if k < len(row) else 0.0 for row in pattern.weights]
+        slots.append((torch.tensor(rank), torch.tensor(weight, dtype=dtype).unsqueeze(1)))
+    return own, slots
+
+
+def weighted_sum_stacked(pattern: Pattern, values: Tensor) -> Tensor:
+    """``W @ values`` for values [n, d], in the order of ``weighted_sum``: the same bits."""
+    own, slots = _slots(pattern, values.dtype)
+    total = values * own.to(values.device)
+    for rank, weight in slots:
+        total = total + values[rank.to(values.device)] * weight.to(values.device)
+    return total

@@ -1,0 +1,366 @@
+"""Max-min fair sharing of links: which rate each transfer gets, and when it is through.
+
+A pure algorithm: it has no clock of its own and starts nothing. The caller says what begins at which
+instant, asks for the earliest finish, and comes back then.
+
+How it works:
+
+- **Progressive filling.** All rates rise together; a flow stops at its cap, or when a link on its way is
+  full. The result is the max-min fair one: no rate can be raised without lowering a smaller or equal one.
+- **Components.** A start or an end can only change flows that are connected to it through links that may
+  be full. A link that the flows on it could not fill if each ran as fast as its cap and its own links
+  allow connects nothing. Only touched components are solved again.
+- **Lazy accounts.** A flow keeps (bytes left, rate, since when, finish). They are brought up to date only
+  when its rate changes, so that a flow of constant rate ends at exactly start + size / rate. A rate is kept
+  as the quotient that it came from: bytes * flows / bandwidth is exact where bytes / (bandwidth / flows)
+  need not be.
+- **Ties.** Shares within ``TIE`` of each other (relative) are one level, a rate that moves by less than that
+  has not changed, and flows that end within ``TIE * now`` after now end now. Without this, flows that end
+  together on paper would end in n instants a rounding error apart, each with its own solution.
+
+References:
+    Bertsekas and Gallager, Data Networks, 2nd ed. 1992, section 6.5.2 (progressive filling; a flow is max-min
+    optimal if and only if it is at its cap or has a bottleneck link).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from math import inf, isnan
+
+import numpy as np
+
+TIE = 1e-12
+# Below this many flows plain Python is faster than filling arrays.
+_VECTORISE_FROM = 48
+
+
+class _Flow:
+    """One transfer: its account, and marks for the search for components."""
+
+    __slots__ = (
+        "divisor",
+        "finish_s",
+        "index",
+        "links",
+        "mark",
+        "number",
+        "numerator",
+        "peak",
+        "rate",
+        "remaining",
+        "since_s",
+    )
+
+    def __init__(self, number: int, now_s: float, links: tuple[int, ...], size: float, peak: float) -> None:
+        self.number = number
+        self.links = links
+        self.peak = peak  # the most it can get: the smaller of its cap and its links' bandwidths
+        self.remaining = size
+        self.since_s = now_s
+        self.numerator = 0.0  # rate = numerator / divisor
+        self.divisor = 1
+        self.rate = 0.0
+        self.finish_s = inf
+        self.mark = 0
+        self.index = 0
+
+
+# A flow with its new rate as a quotient.
+_Rates = list[tuple[_Flow, float, int]]
+
+
+class FairSharing:
+    """Max-min fair rates of transfers over shared links, recomputed when one starts or ends.
+
+    At one instant: ``finished`` and any number of ``start``, then ``solve`` once. Then ``next_finish_s`` is
+    the next instant at which something ends by itself.
+
+    Args:
+        bandwidth_bytes_per_s: one positive number per link; ``inf`` is a link that limits nothing.
+
+    Raises:
+        ValueError: a bandwidth is not positive.
+
+    >>> sharing = FairSharing([8.0])
+    >>> flows = [sharing.start(0.0, (0,), size, float("inf")) for size in (8.0, 16.0)]
+    >>> sharing.solve(0.0)
+    >>> sharing.next_finish_s, sharing.finished(2.0)
+    (2.0, [0])
+    >>> sharing.solve(2.0)
+    >>> sharing.next_finish_s
+    3.0
+    """
+
+    def __init__(self, bandwidth_bytes_per_s: Sequence[float]) -> None:
+        self._bandwidth = [float(bandwidth) for bandwidth in bandwidth_bytes_per_s]
+        if any(isnan(bandwidth) or bandwidth <= 0 for bandwidth in self._bandwidth):
+            raise ValueError("every link needs a bandwidth above zero")
+        num_links = len(self._bandwidth)
+        self._on_link: list[dict[int, _Flow]] = [{} for _ in range(num_links)]
+        self._demand = [0.0] * num_links  # sum of the peaks of the flows on it
+        self._fillable = [False] * num_links  # whether that exceeds the bandwidth, as of the last solve
+        self._flows: dict[int, _Flow] = {}
+        self._num_started = 0
+        self._started: list[_Flow] = []
+        self._touched: dict[int, None] = {}  # links; a dict keeps the order, so runs repeat exactly
+        self._heap: list[tuple[float, int]] = []  # (finish, flow); stale unless it is that flow's finish
+        self._epoch = 0
+        # Scratch space of the search and of the filling, per link.
+        self._link_mark = [0] * num_links
+        self._residual = [0.0] * num_links
+        self._count = [0] * num_links
+        self._hits = [0] * num_links
+        self.next_finish_s = inf
+
+    def start(self, now_s: float, links: tuple[int, ...], size_bytes: float, cap_bytes_per_s: float) -> int:
+        """Begin a transfer; it takes effect at the next ``solve``.
+
+        Args:
+            now_s: the present instant.
+            links: the links that it crosses, each once.
+            size_bytes: not negative.
+            cap_bytes_per_s: the most that this transfer may get, ``inf`` for no limit of its own.
+
+        Returns:
+            Its number; they count up from 0. A transfer without bytes, or that nothing limits, ends at once
+            and takes no share of any link.
+
+        Raises:
+            ValueError: the size is negative or the cap not positive.
+        """
+        if not (size_bytes >= 0 and cap_bytes_per_s > 0):
+            raise ValueError(f"cannot transfer {size_bytes} bytes at {cap_bytes_per_s} bytes/s at most")
+        peak = cap_bytes_per_s
+        bandwidth = self._bandwidth
+        for link in links:
+            if bandwidth[link] < peak:
+                peak = bandwidth[link]
+        number = self._num_started
+        self._num_started = number + 1
+        if size_bytes == 0 or peak == inf:
+            flow = _Flow(number, now_s, (), size_bytes, peak)
+            flow.rate = peak
+            flow.finish_s = now_s
+            heappush(self._heap, (now_s, number))
+        else:
+            flow = _Flow(number, now_s, links, size_bytes, peak)
+            for link in links:
+                self._on_link[link][number] = flow
+                self._demand[link] += peak
+                self._touched[link] = None
+            self._started.append(flow)
+        self._flows[number] = flow
+        return number
+
+    def solve(self, now_s: float) -> None:
+        """Give every flow of a touched component its fair rate from ``now_s`` on; set ``next_finish_s``."""
+        fillable = self._fillable
+        seeds = self._started
+        for link in self._touched:
+            on_link = self._on_link[link]
+            if not on_link:
+                self._demand[link] = 0.0  # forgets the rounding errors of sums and differences
+            before = fillable[link]
+            after = self._demand[link] > self._bandwidth[link]
+            fillable[link] = after
+            if before or after:
+                seeds.extend(on_link.values())
+        self._touched.clear()
+        self._started = []
+        # A flow's mark is the epoch once it has been found, and one more once its rate is known.
+        self._epoch = epoch = self._epoch + 2
+        changed: list[tuple[float, int]] = []
+        for seed in seeds:
+            if seed.mark < epoch:
+                flows, links = self._component(seed, epoch)
+                if not links:
+                    rates: _Rates = [(seed, seed.peak, 1)]
+                elif len(flows) < _VECTORISE_FROM:
+                    rates = self._fill(flows, links, epoch + 1)
+                else:
+                    rates = self._fill_arrays(flows, links)
+                _apply(now_s, rates, changed)
+        self._push(changed)
+
+    def finished(self, now_s: float) -> list[int]:
+        """Remove and return the flows that end at ``now_s``, ascending; call ``solve`` next.
+
+        These are all that would end up to ``now_s * (1 + TIE)``.
+        """
+        until_s = now_s + TIE * abs(now_s)
+        done = []
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            finish_s, number = heappop(heap)
+            flow = self._flows.get(number)
+            if flow is None or flow.finish_s != finish_s:
+                continue
+            del self._flows[number]
+            done.append(number)
+            for link in flow.links:
+                del self._on_link[link][number]
+                self._demand[link] -= flow.peak
+                self._touched[link] = None
+        self._set_next_finish()
+        done.sort()
+        return done
+
+    def rate_bytes_per_s(self, flow: int) -> float:
+        """The rate of an active flow since the last ``solve``. Raises KeyError for any other."""
+        return self._flows[flow].rate
+
+    def _component(self, seed: _Flow, epoch: int) -> tuple[list[_Flow], list[int]]:
+        """All flows connected to ``seed`` through links that may be full, and those links."""
+        fillable, link_mark, on_link = self._fillable, self._link_mark, self._on_link
+        seed.mark = epoch
+        flows = [seed]
+        links = []
+        for flow in flows:  # grows while it is read
+            for link in flow.links:
+                if fillable[link] and link_mark[link] != epoch:
+                    link_mark[link] = epoch
+                    links.append(link)
+                    for other in on_link[link].values():
+                        if other.mark < epoch:
+                            other.mark = epoch
+                            flows.append(other)
+        return flows, links
+
+    def _fill(self, flows: list[_Flow], links: list[int], known: int) -> _Rates:
+        """Progressive filling of one component in plain Python, level by level."""
+        residual, count, hits, on_link = self._residual, self._count, self._hits, self._on_link
+        for link in links:
+            residual[link] = self._bandwidth[link]
+            count[link] = len(on_link[link])
+            hits[link] = 0
+        rates: _Rates = []
+        level = 0.0
+        while True:
+            share = numerator = inf
+            divisor = 1
+            for link in links:
+                if count[link]:
+                    here = residual[link] / count[link]
+                    if here < share:
+                        share, numerator, divisor = here, residual[link], count[link]
+            if share < level:  # levels never fall; only rounding can say so
+                share, numerator, divisor = level, level, 1
+            level = share
+            # Whoever cannot use this level gets its peak; that leaves the others no less than the level.
+            limited = [flow for flow in flows if flow.peak <= share]
+            for flow in limited:
+                flow.mark = known
+                rates.append((flow, flow.peak, 1))
+                for link in flow.links:
+                    residual[link] -= flow.peak
+                    count[link] -= 1
+            if not limited:
+                bound = share * (1 + TIE)
+                for link in links:
+                    if count[link] and residual[link] <= bound * count[link]:
+                        for flow in on_link[link].values():
+                            if flow.mark != known:
+                                flow.mark = known
+                                rates.append((flow, numerator, divisor))
+                                for crossed in flow.links:
+                                    hits[crossed] += 1
+            flows = [flow for flow in flows if flow.mark != known]
+            if not flows:
+                return rates
+            if not limited:
+                for link in links:
+                    if hits[link]:
+                        residual[link] -= hits[link] * numerator / divisor
+                        count[link] -= hits[link]
+                        hits[link] = 0
+
+    def _fill_arrays(self, flows: list[_Flow], links: list[int]) -> _Rates:
+        """Progressive filling of one component with arrays, many levels at once.
+
+        A link whose share is the smallest on the way of every flow on it is full in the solution at just
+        that share, whatever happens elsewhere, so all such links are settled in the same round.
+        """
+        for index, flow in enumerate(flows):
+            flow.index = index
+        on_link = [self._on_link[link] for link in links]
+        flow_of = np.array([flow.index for members in on_link for flow in members.values()])
+        link_of = np.repeat(np.arange(len(links)), [len(members) for members in on_link])
+        peak = np.array([flow.peak for flow in flows])
+        residual = np.array([self._bandwidth[link] for link in links])
+        floor = np.zeros(len(links))
+        rate = np.zeros(len(flows))
+        numerator = peak.copy()
+        divisor = np.ones(len(flows), dtype=np.int64)
+        while flow_of.size:
+            count = np.bincount(link_of, minlength=len(links))
+            share = np.divide(residual, count, out=np.full(len(links), inf), where=count > 0)
+            low = share < floor * (1 - TIE)  # shares never fall; only rounding can say so
+            share[low] = floor[low]
+            residual[low] = floor[low] * count[low]
+            floor = share
+            offered = np.full(len(flows), inf)  # per flow: the smallest share on its way
+            np.minimum.at(offered, flow_of, share[link_of])
+            wanted = np.minimum(offered, peak)
+            lowest = np.full(len(links), inf)  # per link: the least that a flow on it can take
+            np.minimum.at(lowest, link_of, wanted[flow_of])
+            full = (share <= lowest * (1 + TIE))[link_of]  # per (flow, link)
+            numerator[flow_of[full]] = residual[link_of[full]]
+            divisor[flow_of[full]] = count[link_of[full]]
+            settled = np.zeros(len(flows), dtype=bool)
+            settled[flow_of] = peak[flow_of] <= offered[flow_of]
+            numerator[settled] = peak[settled]
+            divisor[settled] = 1
+            settled[flow_of[full]] = True
+            rate[settled] = numerator[settled] / divisor[settled]
+            gone = settled[flow_of]
+            residual -= np.bincount(link_of[gone], weights=rate[flow_of[gone]], minlength=len(links))
+            flow_of, link_of = flow_of[~gone], link_of[~gone]
+        return list(zip(flows, numerator.tolist(), divisor.tolist(), strict=True))
+
+    def _push(self, changed: list[tuple[float, int]]) -> None:
+        """Put new finishes on the heap; rebuild it when too much of it is stale."""
+        heap = self._heap
+        if len(heap) + len(changed) > 4 * len(self._flows) + 1000:
+            heap[:] = [(flow.finish_s, number) for number, flow in self._flows.items()]
+            heapify(heap)
+        elif 8 * len(changed) > len(heap):
+            heap.extend(changed)
+            heapify(heap)
+        else:
+            for entry in changed:
+                heappush(heap, entry)
+        self._set_next_finish()
+
+    def _set_next_finish(self) -> None:
+        heap = self._heap
+        while heap:
+            finish_s, number = heap[0]
+            flow = self._flows.get(number)
+            if flow is not None and flow.finish_s == finish_s:
+                self.next_finish_s = finish_s
+                return
+            heappop(heap)
+        self.next_finish_s = inf
+
+
+def _apply(now_s: float, rates: _Rates, changed: list[tuple[float, int]]) -> None:
+    """Settle the accounts of the flows whose rate has changed; append their (finish, number)."""
+    for flow, numerator, divisor in rates:
+        rate = numerator / divisor
+        before = flow.rate
+        if before > 0 and abs(rate - before) <= TIE * before:
+            continue
+        remaining = flow.remaining
+        if before > 0:
+            remaining -= (now_s - flow.since_s) * flow.numerator / flow.divisor
+            if remaining < 0:
+                remaining = 0.0
+        flow.remaining = remaining
+        flow.since_s = now_s
+        flow.numerator = numerator
+        flow.divisor = divisor
+        flow.rate = rate
+        flow.finish_s = finish_s = now_s + remaining * divisor / numerator
+        changed.append((finish_s, flow.number))
