@@ -114,16 +114,17 @@ class Workload(Settings):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
         out = read.resolve_ref_schema(read(schema))
-        del out["properties"]["options"]
-        out["required"] = [key for key in out["required"] if key != "options"]
+        del out["properties"]["options"], out["additionalProperties"]
         out["properties"]["task"]["enum"] = sorted(TASKS)
-        out.pop("additionalProperties")
-        out["allOf"] = []
+        clock_only = {"properties": {"timing_only": {"const": True}}, "required": ["timing_only"]}
+        required = [key for key in out.pop("required") if key != "options"]
+        out["allOf"] = [{"if": clock_only, "then": {"required": ["payload"]}, "else": {"required": required}}]
         for name, task in TASKS.items():
             own = read.resolve_ref_schema(read(task.options.__pydantic_core_schema__))
             known = {**dict.fromkeys(out["properties"], True), **own.get("properties", {})}
             body = {"properties": known, "required": own.get("required", []), "additionalProperties": False}
-            out["allOf"].append({"if": {"properties": {"task": {"const": name}}}, "then": body})
+            chosen = {"properties": {"task": {"const": name}}, "required": ["task"]}
+            out["allOf"].append({"if": chosen, "then": body})
         return out
 
 

@@ -455,7 +455,10 @@ def test_the_schema_knows_every_scheme_and_task_option() -> None:
     assert "all_reduce" in forms[0]["enum"]
     workload = schema["$defs"]["Workload"]
     assert set(workload["properties"]["task"]["enum"]) == set(TASKS)
-    branches = {branch["if"]["properties"]["task"]["const"]: branch["then"] for branch in workload["allOf"]}
+    branches = {
+        branch["if"]["properties"]["task"]["const"]: branch["then"] for branch in workload["allOf"][1:]
+    }
+    assert set(workload["allOf"][0]["else"]["required"]) == {"task", "batch_size", "optimizer"}
     assert set(branches) == set(TASKS)
     assert "hidden" in branches["digits-mlp"]["properties"]
     assert "workers" not in schema["$defs"]["Cluster"]["required"]
