@@ -158,7 +158,11 @@ def _mapping(node: MappingNode, at: KeyPath, lines: dict[KeyPath, int], source: 
     for key_node, value_node in node.value:
         key = _scalar(key_node, at, source) if isinstance(key_node, ScalarNode) else None
         if not isinstance(key, str):
-            name = f"'{one_line(key_node.value, 60)}'" if isinstance(key_node, ScalarNode) else "a list or mapping"
+            name = (
+                f"'{one_line(key_node.value, 60)}'"
+                if isinstance(key_node, ScalarNode)
+                else "a list or mapping"
+            )
             raise InputError(
                 f"{_where(key_node, at, source)}: a key must be text, not {name}; put it in quotes"
             )
