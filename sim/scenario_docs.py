@@ -14,7 +14,7 @@ from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from sim.entries import SchemeEntry, Workload
-from sim.scenario import Scenario
+from sim.scenario import Cluster, Scenario
 from sim.schemes import SCHEMES
 from sim.workloads import TASKS
 
@@ -63,7 +63,6 @@ def _options(model: type[BaseModel], prefix: str) -> str:
 
 
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    required = model.model_json_schema().get("required", [])
     for name, field in model.model_fields.items():
         if name == "options":
             what = "tasks" if model is Workload else "schemes"
@@ -74,7 +73,7 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
         key = prefix + name
         inner, suffix = _model_in(field.annotation)
         written = "section" if inner else _written(field.annotation, field.metadata)
-        default = "required" if name in required else _default(field)
+        default = "" if (model, name) == (Cluster, "workers") else _default(field)  # follows from the sites
         yield f"| `{key}` | {written} | {default} | {field.description or ''} |\n"
         if inner:
             below = f"{key}{suffix}.NAME." if inner is SchemeEntry else f"{key}{suffix}."
@@ -118,7 +117,9 @@ def _written(annotation: Any, metadata: Sequence[Any] = ()) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    if field.is_required() or field.default in (None, "") or isinstance(field.default, BaseModel):
+    if field.is_required():
+        return "required"
+    if field.default in (None, "") or isinstance(field.default, BaseModel):
         return ""
     written = [m for m in field.metadata if hasattr(m, "return_type") and hasattr(m, "func")]
     value = written[0].func(field.default) if written else field.default
