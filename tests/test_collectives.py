@@ -188,7 +188,7 @@ def check_flow(
 ) -> None:
     """Move contributions as the table says; in the end every rank has each piece from all ranks, once.
 
-    What a rank sends in round i counts only what it received up to round i - window: no more is sure to be there.
+    What a rank sends in round i counts only what it received up to round i - window: no more is sure.
     ``pieces[rank]``: for each message that it receives, and for each that it sends, in order: its pieces.
     """
     n = len(schedule.rounds)
@@ -373,7 +373,8 @@ def test_two_in_flight_hide_the_latency() -> None:
     # Three times two halves of 4 bytes, latency 1: the link is never idle from 0 to 24, and 1 more to arrive.
     assert critical_path_s(gloo_all_gather(4, 8), 1.0, 1.0) == 25.0
     assert critical_path_s(ring_all_gather(4, 8), 1.0, 1.0) == 27.0
-    # Latency 10: a half starts when the one before the last has arrived. They arrive at 14, 18; 28, 32; 42, 46.
+    # Latency 10: a half starts when the one before the last has arrived. They arrive at 14, 18;
+    # 28, 32; 42, 46.
     assert critical_path_s(gloo_all_gather(4, 8), 10.0, 1.0) == 46.0
 
 

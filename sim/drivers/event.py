@@ -86,7 +86,10 @@ class EventDriver:
         self._journal = job.journal()
         self._accounts = [Account(rank) for rank in range(job.workers)]
         self._tasks = [
-            [Task(rank, number, coroutine, self._accounts[rank]) for number, coroutine in enumerate(_all(program))]
+            [
+                Task(rank, number, coroutine, self._accounts[rank])
+                for number, coroutine in enumerate(_all(program))
+            ]
             for rank, program in enumerate(programs)
         ]
         self._finals = [job.start] * job.workers
@@ -184,7 +187,7 @@ class EventDriver:
 
     def _blocked(self) -> tuple[str, ...]:
         return tuple(
-            f"worker {task.rank}{f' service {task.number}' if task.number else ''} waits in {_describe(task.waiting)}"
+            f"worker {task.rank} waits in {_describe(task.waiting)}"
             for tasks in self._tasks
             for task in tasks
             if task.alive and task.waiting is not None and task.number == 0
@@ -274,7 +277,7 @@ class EventDriver:
         kind = type(operation)
         begin = self._timed.get(kind)
         if begin is None:
-            frame = task.coroutine.cr_frame
+            frame = getattr(task.coroutine, "cr_frame", None)
             where = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
             raise SchemeError(f"worker {task.rank} awaited {operation!r}, which is no operation{where}")
         pending = Pending(task, _NAMES[kind], operation, self._clock.now, handle, self._settled)
@@ -341,7 +344,16 @@ class EventDriver:
         peer_s = min(max(pending.peer_s, start_s), now_s)
         self._journal.add(
             Event(
-                task.rank, task.number, handle, task.account.steps, name, start_s, now_s, peer_s, num_bytes, pending.peer
+                task.rank,
+                task.number,
+                handle,
+                task.account.steps,
+                name,
+                start_s,
+                now_s,
+                peer_s,
+                num_bytes,
+                pending.peer,
             )
         )
 
@@ -390,7 +402,9 @@ class EventDriver:
             return operation.value
         rank = pending.task.rank
         values: list[Tensor] = pending.values  # type: ignore[assignment]
-        return weighted_sum(operation.pattern.own[rank], operation.value, operation.pattern.weights[rank], values)
+        return weighted_sum(
+            operation.pattern.own[rank], operation.value, operation.pattern.weights[rank], values
+        )
 
     def _check_versions(self, pending: Pending) -> None:
         if pending.version >= 0 and pending.operation.value._version != pending.version:  # type: ignore[attr-defined]
@@ -423,7 +437,9 @@ class EventDriver:
         """Fail an operation at once where a peer is known to be dead or does not exist."""
         for peer in peers:
             if not 0 <= peer < self._job.workers or peer == pending.task.rank:
-                raise SchemeError(f"worker {pending.task.rank}: {pending.name} with worker {peer} is not possible")
+                raise SchemeError(
+                    f"worker {pending.task.rank}: {pending.name} with worker {peer} is not possible"
+                )
             if peer in self._dead:
                 self._clock.at(self._clock.now, self._lose, (pending, peer))
 
@@ -602,8 +618,6 @@ class EventDriver:
 
 def _all(program: Program) -> tuple[Coroutine[Any, Any, None], ...]:
     return (program.main, *program.services)
-
-
 
 
 def _describe(operation: ops.Operation[Any]) -> str:
