@@ -21,13 +21,13 @@ _QUEUE_PACKETS = 10_000  # a window of 16 MiB in packets of one MTU fits
 _TUNED_SYSCTLS = {
     "net.ipv4.tcp_congestion_control": "reno",
     "net.ipv4.tcp_slow_start_after_idle": "0",
-    "net.ipv4.tcp_rmem": "4096 16777216 16777216",
-    "net.ipv4.tcp_wmem": "4096 16777216 16777216",
+    "net.ipv4.tcp_rmem": "4096 33554432 33554432",
+    "net.ipv4.tcp_wmem": "4096 33554432 33554432",
     "net.ipv4.tcp_no_metrics_save": "1",
     # No probes for lost tails: nothing is lost, and an acknowledgement may be late behind bulk data.
     "net.ipv4.tcp_early_retrans": "0",
 }
-_TUNED_METRICS = {"initcwnd": 4000, "initrwnd": 4000, "rto_min_ms": 10_000}
+_TUNED_METRICS = {"initcwnd": 12000, "initrwnd": 12000, "rto_min_ms": 10_000}
 _ALWAYS = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
 
 

@@ -126,15 +126,13 @@ class Lab:
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            root = str(Path(__file__).parents[2])
-            paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
             self._switch = subprocess.Popen(
                 [sys.executable, "-m", "realrun.lab.switch"]
                 + [str(self._network.num_hosts), self._hosts, str(theirs.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env=python_environment(),
                 start_new_session=True,  # Ctrl-C is for us, who stop the switch
             )
             hello = self._answer()
@@ -196,6 +194,12 @@ class Lab:
         line, _, self._unread = self._unread.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def python_environment() -> dict[str, str]:
+    """This process's environment, in which another Python finds the project where this one did."""
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @functools.cache
