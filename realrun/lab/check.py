@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -126,8 +127,10 @@ def check(network: Network | None = None) -> LabCheck:
     """
     load = os.getloadavg()[0]
     first = network or _star(3, _BANDWIDTHS[0], _LATENCIES_S[0])
-    with Lab(first) as lab:
+    with Lab(first) as lab, ExitStack() as stack:
         probes = [_Probe(lab, host) for host in range(first.num_hosts)]
+        for probe in probes:
+            stack.callback(probe.close)
         switch, sharing, busy = [], [], []
         if network:
             routes = [_check_route(lab, probes, network, a, b) for a, b in _kinds_of_routes(network)]
@@ -160,7 +163,9 @@ def check(network: Network | None = None) -> LabCheck:
 
 def render(found: LabCheck) -> RenderableType:
     """Tables and a verdict for people."""
-    routes = Table("way", "latency", "measured", "worst", "bandwidth", "measured", "error", title="one way, alone")
+    routes = Table(
+        "way", "latency", "measured", "worst", "bandwidth", "measured", "error", title="one way, alone"
+    )
     for route in found.routes:
         routes.add_row(
             f"{route.source} -> {route.destination}",
@@ -173,14 +178,16 @@ def render(found: LabCheck) -> RenderableType:
         shares = Table("shared link", "each should get", "measured", title="two connections at the same time")
         for share in found.sharing:
             measured = ", ".join(_mbit(b) for b in share.measured_bytes_per_s)
-            shares.add_row(
-                _mbit(share.nominal_bytes_per_s), _mbit(share.nominal_bytes_per_s / 2), measured
-            )
+            shares.add_row(_mbit(share.nominal_bytes_per_s), _mbit(share.nominal_bytes_per_s / 2), measured)
         parts.append(shares)
     if found.busy:
-        busy = Table("queue", "latency", "measured", "worst", title="small messages beside bulk data, 100 Mbit/s")
+        busy = Table(
+            "queue", "latency", "measured", "worst", title="small messages beside bulk data, 100 Mbit/s"
+        )
         for row in found.busy:
-            busy.add_row(row.queue, *(_ms(t) for t in (row.latency_s, row.measured_latency_s, row.worst_latency_s)))
+            busy.add_row(
+                row.queue, *(_ms(t) for t in (row.latency_s, row.measured_latency_s, row.worst_latency_s))
+            )
         parts.append(busy)
     worst = max(found.switch, key=lambda s: s.worst_lateness_s)
     parts.append(
@@ -220,6 +227,12 @@ class _Probe:
 
     finish = _answer
 
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait()
+
 
 def _check_route(lab: Lab, probes: Sequence[_Probe], network: Network, a: int, b: int) -> RouteCheck:
     latency_s = network.route(a, b).latency_s
@@ -251,9 +264,7 @@ def _check_sharing(lab: Lab, probes: Sequence[_Probe], bandwidth: float, latency
     return SharingCheck(bandwidth, tuple(size / (end - first_s - latency_s) for _, end in times))
 
 
-def _check_busy(
-    lab: Lab, probe: _Probe, queue: Discipline, bandwidth: float, latency_s: float
-) -> BusyCheck:
+def _check_busy(lab: Lab, probe: _Probe, queue: Discipline, bandwidth: float, latency_s: float) -> BusyCheck:
     soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
     bulk = Job(lab.address(1), int(bandwidth * 0.5), 1, soon_s)
     small = Job(lab.address(1), 64, 10, soon_s + 0.02, 0.003)

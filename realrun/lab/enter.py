@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 _CLONE_NEWUSER, _CLONE_NEWNET, _PR_SET_PDEATHSIG = 0x1000_0000, 0x4000_0000, 1
 
@@ -26,8 +27,12 @@ def main(parent: int, user_namespace: int, network_namespace: int, argv: list[st
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the lab's owner is gone")
+    # Not os.environ: Python adds LC_CTYPE to that where there is no locale.
+    environment = [
+        line.partition(b"=") for line in Path("/proc/self/environ").read_bytes().split(b"\0") if line
+    ]
     try:
-        os.execvp(argv[0], argv)
+        os.execvpe(argv[0], argv, {name: value for name, _, value in environment})
     except OSError as error:
         sys.exit(f"cannot start {argv[0]}: {error.strerror}")
 

@@ -25,8 +25,8 @@ from sim.network.platform import Link, Network
 
 _ANSWER_S = 60.0
 _NEEDS = (
-    "The lab needs Linux with /dev/net/tun (modprobe tun; for a container --device /dev/net/tun) and either root "
-    "with CAP_NET_ADMIN and CAP_SYS_ADMIN, or unprivileged user namespaces "
+    "The lab needs Linux with /dev/net/tun (modprobe tun; for a container --device /dev/net/tun) and either "
+    "root with CAP_NET_ADMIN and CAP_SYS_ADMIN, or unprivileged user namespaces "
     "(sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0) "
     "and that device open to users (chmod 0666 /dev/net/tun)"
 )
@@ -35,8 +35,8 @@ _NEEDS = (
 class Lab:
     """Hosts in network namespaces of their own, joined by a switch that behaves like ``network``.
 
-    A context manager: the hosts exist inside the ``with`` block, one per host of ``network``. Nothing outlives
-    it, nor this process however it ends: namespaces have no names, and every process dies with its parent.
+    A context manager: the hosts exist inside the ``with`` block, one per host of ``network``. Nothing
+    outlives it, nor this process however it ends: namespaces have no names, processes die with their parent.
     The kernel reckons a parent by thread: enter the lab, and start processes in it, from a thread that stays.
 
     Args:
@@ -102,7 +102,7 @@ class Lab:
         command += [str(self._user_namespace), str(self._namespaces[host]), *argv]
         options["pass_fds"] = (*options.get("pass_fds", ()), *namespaces)
         child = subprocess.Popen(command, env=env, **options)
-        self._children.append(child)
+        self._children = [*(c for c in self._children if c.poll() is None), child]
         return child
 
     def statistics(self) -> Statistics:
@@ -126,9 +126,9 @@ class Lab:
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
+            command = [sys.executable, "-m", "realrun.lab.switch"]
             self._switch = subprocess.Popen(
-                [sys.executable, "-m", "realrun.lab.switch"]
-                + [str(self._network.num_hosts), self._hosts, str(theirs.fileno())],
+                [*command, str(self._network.num_hosts), self._hosts, str(theirs.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],

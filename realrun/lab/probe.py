@@ -1,8 +1,8 @@
 """A process that measures messages inside a host of a lab: ``python -m realrun.lab.probe``.
 
-It takes messages on port 9000 and sends what it is asked to. Standard input has a JSON list of jobs a line, run
-at the same time; standard output answers with a JSON list of their messages' (start, arrival), both in seconds of
-the machine's monotonic clock, which the hosts share. A message has arrived when its last byte was read.
+It takes messages on port 9000 and sends what it is asked to. Standard input has a JSON list of jobs a line,
+run at the same time; standard output answers with a JSON list of their messages' (start, arrival), in seconds
+of the machine's monotonic clock, which the hosts share. A message has arrived when its last byte was read.
 """
 
 from __future__ import annotations

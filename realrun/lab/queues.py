@@ -35,6 +35,7 @@ CELL_S = 0.0005
 """``Fifo`` cuts a packet into cells that occupy its slowest link for this long, or one MTU if longer."""
 
 P = TypeVar("P")
+P_in = TypeVar("P_in", contravariant=True)
 Leave = Callable[[float, P], None]
 """Called with the time at which a packet's last byte leaves its last link, which may lie ahead."""
 
@@ -47,10 +48,10 @@ class Path:
     cap_bytes_per_s: float = math.inf
 
 
-class Queue(Protocol[P]):
+class Queue(Protocol[P_in]):
     """What the switch needs of a discipline. Times never decrease from call to call."""
 
-    def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P) -> None:
+    def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P_in) -> None:
         """A packet of ``flow`` reaches the first link of ``path``."""
 
     def advance(self, now_s: float) -> None:

@@ -1,16 +1,15 @@
 """The process that joins the hosts of a lab: ``python -m realrun.lab.switch HOSTS tuned|stock SOCKET``.
 
 It makes the hosts, then reads packets from their TUN devices and writes each to its destination's when it is
-due. All times are computed (``queues``) and do not depend on when the loop gets round to a packet, except that
-a packet that finds its flow idle starts when it is read. ``Statistics`` says how late releases were.
+due. All times are computed (``queues``) and do not depend on when the loop gets round to a packet, except
+that a packet that finds its flow idle starts when it is read. ``Statistics`` says how late releases were.
 
 Standard input and output carry one JSON object a line: a plan, answered by ``{}``, or ``"statistics"``. The
-switch ends with its standard input. SOCKET gets the namespaces: the user namespace if there is one, then hosts.
+switch ends with its standard input. SOCKET gets the namespaces: the user's if there is one, then the hosts'.
 
-Sizes: a packet occupies a link for its IP length as the kernel hands it over, one header for up to 64 KB.
-So the nominal bandwidth is that of TCP payload to about 0.1 % for bulk; on a wire of MTU 1,500 the headers of 44
-more packets would add 3.5 % (IP, TCP, time stamps). A super-packet is not that wire's packets, and a link's
-nominal bandwidth is what the simulator divides a message by.
+Sizes: a packet occupies a link for its IP length as the kernel hands it over, so one header for up to 64 KB
+counts. A link's nominal bandwidth is thereby that of TCP payload, less 0.1 % for bulk data, as the simulator
+takes it. On a wire of MTU 1,500 the headers (IP, TCP, time stamps) of the packets would take another 3.4 %.
 """
 
 from __future__ import annotations
@@ -56,6 +55,7 @@ class Switch:
         self._due: list[tuple[float, int, int, bytes]] = []
         self._number = 0
         self._held_bytes = 0
+        self._longest_turn_s: float
         self._poll = select.epoll()
         self._poll.register(commands, select.EPOLLIN)
         for host in hosts:
@@ -88,7 +88,7 @@ class Switch:
 
     def _set_plan(self, plan: Plan) -> None:
         paths = [path for path, _ in plan.routes.values()]
-        discipline = {"fair": Fair[Packet], "fifo": Fifo[Packet]}[plan.queue]
+        discipline = Fair[Packet] if plan.queue == "fair" else Fifo[Packet]
         self._queue: Queue[Packet] = discipline(plan.bandwidth_bytes_per_s, paths, self._leave)
         self._routes = {
             _raw_address(a) + _raw_address(b): (path, latency_s, self._hosts[b].tun)

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from realrun.lab import Lab, available
 from realrun.lab.check import LabCheck, check, render
@@ -27,7 +29,7 @@ PROGRAM = sys.executable
 GRACE_S = 10.0
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _needs_a_lab() -> None:
     reason = available()
     if reason:
@@ -74,6 +76,7 @@ with Lab(star(2, 1e6, 0.01)) as lab:
     children = [lab.popen(0, SLEEPER), lab.popen(1, SLEEPER)]
     time.sleep(0.5)
     print(lab._switch.pid, *(child.pid for child in children), flush=True)
+    sys.stdin.readline()
     {then}
 """
 
@@ -81,13 +84,20 @@ with Lab(star(2, 1e6, 0.01)) as lab:
 def start_owner(then: str) -> tuple[subprocess.Popen[bytes], set[int]]:
     code = OWNER.format(here=str(Path(__file__).parent), then=then)
     owner = subprocess.Popen(
-        [PROGRAM, "-c", code], env=python_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [PROGRAM, "-c", code],
+        env=python_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
+    assert owner.stdin is not None
     assert owner.stdout is not None
     started = {int(word) for word in owner.stdout.readline().split()}
     owner.stdout.close()
     assert len(started) == 3
     assert started <= descendants()
+    owner.stdin.write(b"go\n")
+    owner.stdin.close()
     return owner, started
 
 
@@ -192,15 +202,16 @@ def transfer(lab: Lab, size_bytes: int) -> float:
     return end - start
 
 
-class TestTime:
-    @pytest.fixture(scope="class")
-    def lab(self) -> Iterator[Lab]:
-        with Lab(star(2, 100 * MBIT, 0.02)) as lab:
-            yield lab
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab(star(2, 100 * MBIT, 0.02)) as lab:
+        yield lab
 
+
+class TestTime:
     @pytest.mark.parametrize(
         ("mbit", "latency_s", "size_bytes"),
-        [(100, 0.02, 64), (100, 0.02, 2_500_000), (400, 0.05, 5_000_000), (1000, 0.002, 12_500_000)],
+        [(100, 0.02, 64), (100, 0.02, 2_500_000), (400, 0.05, 5_000_000), (1000, 0.002, 5_000_000)],
     )
     def test_size_over_bandwidth_plus_latency(
         self, lab: Lab, mbit: int, latency_s: float, size_bytes: int
@@ -209,15 +220,13 @@ class TestTime:
         nominal = size_bytes / (mbit * MBIT) + latency_s
         measured = min(transfer(lab, size_bytes) for _ in range(3))
         assert nominal <= measured + 1e-4
-        assert measured <= nominal * 1.02 + 0.003
+        assert measured <= nominal * 1.03 + 0.004
         assert lab.statistics().drops == 0
 
     def test_reconfigure_to_fewer_hosts_cuts_the_others_off(self, lab: Lab) -> None:
         lab.reconfigure(star(1, 100 * MBIT, 0.0))
-        code = (
-            f"import socket; s = socket.socket(2, 2); s.sendto(b'x', ('{lab.address(1)}', 9)); print(s.close())"
-        )
-        lab.popen(0, [PROGRAM, "-c", code], stdout=subprocess.DEVNULL).wait()
+        code = f"import socket; socket.socket(2, 2).sendto(b'x', ('{lab.address(1)}', 9))"
+        lab.popen(0, [PROGRAM, "-c", code]).wait()
         until = time.monotonic() + GRACE_S
         while lab.statistics().packets == 0 and time.monotonic() < until:
             time.sleep(0.01)
@@ -250,11 +259,12 @@ class TestFailure:
             Lab(star(1, 1e6, 0.0)).statistics()
 
 
-class TestCheck:
-    @pytest.fixture(scope="class")
-    def found(self) -> LabCheck:
-        return check(star(2, 100 * MBIT, 0.02))
+@pytest.fixture(scope="module")
+def found() -> LabCheck:
+    return check(star(2, 100 * MBIT, 0.02))
 
+
+class TestCheck:
     def test_a_given_network(self, found: LabCheck) -> None:
         (route,) = found.routes
         assert (route.source, route.destination) == (0, 1)
@@ -263,12 +273,7 @@ class TestCheck:
         assert found.fastest_bytes_per_s in (0.0, 100 * MBIT)
 
     def test_the_table_shows_it(self, found: LabCheck) -> None:
-        from io import StringIO
-
-        from rich.console import Console
-
-        console = Console(file=StringIO(), width=120)
-        console.print(render(found))
-        text = console.file.getvalue()  # type: ignore[attr-defined]
-        assert "100.0 Mbit/s" in text
-        assert "20.00 ms" in text
+        text = StringIO()
+        Console(file=text, width=120).print(render(found))
+        assert "100.0 Mbit/s" in text.getvalue()
+        assert "20.00 ms" in text.getvalue()
