@@ -68,8 +68,8 @@ def make_host(host: int, hosts: Hosts) -> Host:
             ) from error
     kernel.bring_up("lo")
     tun = kernel.open_tun(INTERFACE)
-    kernel.set_mtu(INTERFACE, MTU_BYTES)
-    kernel.bring_up(INTERFACE, address=address(host), queue=_QUEUE_PACKETS)
+    kernel.add_address(INTERFACE, address(host))
+    kernel.bring_up(INTERFACE, mtu_bytes=MTU_BYTES, queue_packets=_QUEUE_PACKETS)
     kernel.add_route(INTERFACE, _NETWORK, _PREFIX, metrics)
 
     settings = {name: " ".join(kernel.sysctl_path(name).read_text().split()) for name in _TUNED_SYSCTLS}

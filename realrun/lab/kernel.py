@@ -25,10 +25,10 @@ PR_SET_TIMERSLACK = 29
 _TUNSETIFF, _TUNSETOFFLOAD = 0x4004_54CA, 0x4004_54D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4, _TUN_F_TSO_ECN = 0x01, 0x02, 0x08
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCSIFADDR = 0x8913, 0x8914, 0x8916
-_SIOCGIFMTU, _SIOCSIFMTU, _SIOCSIFTXQLEN = 0x8921, 0x8922, 0x8943
-_IFF_UP = 0x1
+_SIOCGIFMTU = 0x8921
 
+_RTM_SETLINK, _RTM_NEWADDR, _IFF_UP = 19, 20, 0x1
+_IFLA_MTU, _IFLA_TXQLEN, _IFA_ADDRESS, _IFA_LOCAL = 4, 13, 1, 2
 _RTM_NEWROUTE, _RTM_GETROUTE, _NLMSG_ERROR = 24, 26, 2
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_EXCL, _NLM_F_CREATE = 0x1, 0x4, 0x200, 0x400
 _RTA_DST, _RTA_OIF, _RTA_METRICS = 1, 4, 8
@@ -79,24 +79,32 @@ def open_tun(name: str) -> int:
     """
     tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
-    fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
-    fcntl.ioctl(tun, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4 | _TUN_F_TSO_ECN)
+    try:
+        fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
+        fcntl.ioctl(tun, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4 | _TUN_F_TSO_ECN)
+    except OSError as error:
+        os.close(tun)
+        raise OSError(error.errno, f"/dev/net/tun: {error.strerror}") from error
     return tun
 
 
-def bring_up(device: str, *, address: str | None = None, queue: int | None = None) -> None:
-    """Give ``device`` an address (/32) and a transmit queue of so many packets, if asked, and start it."""
-    name = device.encode()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        if queue is not None:
-            fcntl.ioctl(control, _SIOCSIFTXQLEN, struct.pack("16si20x", name, queue))
-        if address is not None:
-            sockaddr = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(address))
-            fcntl.ioctl(control, _SIOCSIFADDR, struct.pack("16s16s8x", name, sockaddr))
-        (flags,) = struct.unpack_from(
-            "16xH", fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16s24x", name))
-        )
-        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", name, flags | _IFF_UP))
+def bring_up(device: str, *, mtu_bytes: int | None = None, queue_packets: int | None = None) -> None:
+    """Start ``device``, with this MTU and a transmit queue of so many packets if asked."""
+    attributes = b""
+    for kind, value in ((_IFLA_MTU, mtu_bytes), (_IFLA_TXQLEN, queue_packets)):
+        if value is not None:
+            attributes += _attribute(kind, struct.pack("I", value))
+    index = socket.if_nametoindex(device)
+    body = struct.pack("BxHiII", socket.AF_UNSPEC, 0, index, _IFF_UP, _IFF_UP) + attributes
+    _netlink(_RTM_SETLINK, _NLM_F_ACK, body)
+
+
+def add_address(device: str, address: str) -> None:
+    """Give ``device`` an IPv4 address of its own (/32)."""
+    raw = socket.inet_aton(address)
+    body = struct.pack("4Bi", socket.AF_INET, 32, 0, 0, socket.if_nametoindex(device))
+    body += _attribute(_IFA_LOCAL, raw) + _attribute(_IFA_ADDRESS, raw)
+    _netlink(_RTM_NEWADDR, _NLM_F_ACK | _NLM_F_CREATE | _NLM_F_EXCL, body)
 
 
 def mtu(device: str) -> int:
@@ -104,12 +112,6 @@ def mtu(device: str) -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         answer = fcntl.ioctl(control, _SIOCGIFMTU, struct.pack("16s24x", device.encode()))
     return int(struct.unpack_from("16xi", answer)[0])
-
-
-def set_mtu(device: str, size_bytes: int) -> None:
-    """Set the MTU of ``device``."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        fcntl.ioctl(control, _SIOCSIFMTU, struct.pack("16si20x", device.encode(), size_bytes))
 
 
 def add_route(device: str, network: str, prefix: int, metrics: Mapping[str, int]) -> None:
