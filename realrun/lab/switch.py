@@ -35,13 +35,19 @@ from realrun.lab.queues import Fair, Fifo, Queue
 from sim.errors import InputError
 
 HEADER_BYTES = 10  # virtio_net_hdr
+_HEAD_BYTES = HEADER_BYTES + 60 + 4  # that, the longest IP header, and ports
 _LARGEST_BYTES = HEADER_BYTES + 65_536
 _HELD_BYTES = 1 << 30
 _READS_PER_TURN = 16
+_COPIED_BYTES = 8192
+_BUFFERS = 512
 
 
-Packet = tuple[int, float, bytes]
-"""Where to write it, the latency after its last link, and the bytes with their virtio header."""
+Data = bytes | memoryview
+"""A packet with its virtio header; if large, a view of a buffer that is used again once it is written."""
+
+Packet = tuple[int, float, Data]
+"""Where to write it, the latency after its last link, and the packet."""
 
 
 class Switch:
@@ -52,7 +58,9 @@ class Switch:
         self._commands, self._answers, self._real_time = commands, answers, real_time
         self._unread = b""
         self._new_plan: Plan | None = None
-        self._due: list[tuple[float, int, int, bytes]] = []
+        # Fresh memory costs more than reading into it, so buffers are kept, and touched before the first use.
+        self._buffers = [bytearray(b"\1" * _LARGEST_BYTES) for _ in range(_BUFFERS)]
+        self._due: list[tuple[float, int, int, Data]] = []
         self._number = 0
         self._held_bytes = 0
         self._longest_turn_s: float
@@ -101,24 +109,32 @@ class Switch:
 
     def _read(self, tun: int, now_s: float) -> None:
         """Take what waits at one device, not too much at a time."""
-        queue, routes = self._queue, self._routes
         for _ in range(_READS_PER_TURN):
+            buffer = self._buffers.pop() if self._buffers else bytearray(_LARGEST_BYTES)
             try:
-                data = os.read(tun, _LARGEST_BYTES)
+                length = os.readv(tun, (buffer,))
             except BlockingIOError:
+                self._buffers.append(buffer)
                 return
-            size = len(data) - HEADER_BYTES
+            head = bytes(buffer[:_HEAD_BYTES])
+            size = length - HEADER_BYTES
             self._packets += 1
             self._bytes += size
-            route = routes.get(data[22:30])
-            if route is None or data[10] >> 4 != 4:
+            route = self._routes.get(head[22:30])
+            if route is None or head[10] >> 4 != 4:
                 self._unroutable += 1
-            elif self._held_bytes + size > _HELD_BYTES:
+                self._buffers.append(buffer)
+                continue
+            data: Data = memoryview(buffer)[:length]
+            if length <= _COPIED_BYTES:
+                data = bytes(data)
+                self._buffers.append(buffer)
+            if self._held_bytes + _room(data) > _HELD_BYTES:
                 self._drops += 1
-            else:
-                self._held_bytes += size
-                path, latency_s, out = route
-                queue.arrive(now_s, _flow(data), path, size, (out, latency_s, data))
+                continue
+            self._held_bytes += _room(data)
+            path, latency_s, out = route
+            self._queue.arrive(now_s, _flow(head), path, size, (out, latency_s, data))
 
     def _leave(self, time_s: float, packet: Packet) -> None:
         out, latency_s, data = packet
@@ -132,7 +148,7 @@ class Switch:
             if lateness_s < 0:
                 return
             _, _, out, data = heappop(due)
-            self._held_bytes -= len(data) - HEADER_BYTES
+            self._held_bytes -= _room(data)
             self._written += 1
             self._total_lateness_s += lateness_s
             self._worst_lateness_s = max(self._worst_lateness_s, lateness_s)
@@ -140,6 +156,9 @@ class Switch:
                 os.write(out, data)
             except OSError:
                 self._drops += 1
+            if isinstance(data, memoryview):
+                assert isinstance(data.obj, bytearray)
+                self._buffers.append(data.obj)
 
     def _obey(self) -> bool:
         """Read commands; False when there will be no more."""
@@ -180,6 +199,11 @@ class Switch:
 
 def _raw_address(host: int) -> bytes:
     return socket.inet_aton(address(host))
+
+
+def _room(data: Data) -> int:
+    """The memory that a packet takes."""
+    return len(data) if isinstance(data, bytes) else _LARGEST_BYTES
 
 
 def _flow(data: bytes) -> bytes:
