@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import simpy.core
@@ -265,10 +264,10 @@ class EventDriver:
             frame = task.coroutine.cr_frame
             where = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
             raise SchemeError(f"worker {task.rank} awaited {operation!r}, which is no operation{where}")
-        pending = Pending(task, _name(type(operation)), operation, self._clock.now, handle)
+        pending = Pending(task, ops.name_of(type(operation)), operation, self._clock.now, handle)
         pending.on_settled = self._settled
         if handle is None:
-            task.waiting = _describe(operation)
+            task.waiting = ops.describe(operation)
             if task.number == 0:
                 pending.busy_s = task.account.busy_s(pending.start_s)
                 task.blocked = (pending.start_s, pending.busy_s, pending)
@@ -328,6 +327,14 @@ class EventDriver:
                     bytes=num_bytes, peer=pending.peer,
                 )
             )  # fmt: skip
+
+    def _note_reply(self, task: Task, name: str) -> None:
+        """Write down an operation that took no time and whose reply depends on the clock."""
+        account, now_s = task.account, self._clock.now
+        if account.journal is not None:
+            account.journal.add(
+                Event(account.worker, task.number, -1, account.steps, name, now_s, now_s, now_s, 0, -1)
+            )
 
     def _begin_gradient(self, pending: Pending) -> None:
         rank = pending.task.rank
@@ -468,7 +475,10 @@ class EventDriver:
 
     def _next_step(self, task: Task, operation: ops.NextStep) -> bool:
         limit = self._job.max_iterations
-        return not self._over and (limit is None or operation.step < limit)
+        goes_on = not self._over and (limit is None or operation.step < limit)
+        if not goes_on:
+            self._note_reply(task, "next_step")
+        return goes_on
 
     def _publish(self, task: Task, operation: ops.Publish) -> None:
         task.account.steps = operation.step + 1
@@ -480,6 +490,7 @@ class EventDriver:
             self._over = True
 
     def _now(self, task: Task, operation: ops.Now) -> float:
+        self._note_reply(task, "now")
         return float(self._clock.now)
 
     def _start(self, task: Task, operation: ops.Start) -> ops.Handle:
@@ -515,7 +526,7 @@ class EventDriver:
         else:
             pending.waiter = resume
             task.blocked = (begun_s, busy_s, pending)
-        task.waiting = f"wait for {_describe(pending.operation)}"
+        task.waiting = f"wait for {ops.describe(pending.operation)}"
         return _SUSPENDED
 
     def _wait_any(self, task: Task, operation: ops.WaitAny) -> Any:
@@ -539,7 +550,7 @@ class EventDriver:
         else:
             for each in candidates:
                 each.waiter = resume
-        task.waiting = "wait for any of " + ", ".join(_describe(p.operation) for p in candidates)
+        task.waiting = "wait for any of " + ", ".join(ops.describe(p.operation) for p in candidates)
         return _SUSPENDED
 
     def _poll(self, task: Task, operation: ops.Poll) -> bool:
@@ -572,6 +583,7 @@ class EventDriver:
         def resume(done: Pending) -> None:
             assert done.handle is not None
             del task.outstanding[done.handle.number]
+            self._note(done, "segment", self._clock.now, done.handle.number)
             self._advance(task, None)
 
         if pending.done:
@@ -584,21 +596,3 @@ class EventDriver:
 
 def _all(program: Program) -> tuple[Coroutine[Any, Any, None], ...]:
     return (program.main, *program.services)
-
-
-@lru_cache(maxsize=64)
-def _name(kind: type) -> str:
-    """The class name in the records' spelling: ``AllReduce`` becomes ``all_reduce``."""
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__).lstrip("_")
-
-
-def _describe(operation: ops.Operation[Any]) -> str:
-    """An operation for people, with its peer."""
-    match operation:
-        case ops.Send(destination=peer, tag=tag):
-            return f"send to {peer}" + (f" ({tag})" if tag else "")
-        case ops.Receive(source=peer, tag=tag):
-            whom = "anybody" if peer == ops.ANY else str(peer)
-            return f"receive from {whom}" + (f" ({tag})" if tag else "")
-        case _:
-            return _name(type(operation))
