@@ -99,7 +99,7 @@ def assemble(job: Job, diaries: Sequence[Diary], message: str) -> Run:
             journal.add(event)
     outcome = Outcome(
         wall_s=wall_s,
-        accounts=[accounts.get(rank, Account(rank, None, ended_s=0.0)) for rank in range(job.workers)],
+        accounts=[accounts.get(rank, Account(rank, ended_s=0.0)) for rank in range(job.workers)],
         finals=[diary.final for diary in diaries],
         events=journal.events if journal else [],
         status="partial" if message else "completed",

@@ -82,7 +82,7 @@ class Driver:
         self._die_at = die_at
         self._progress = progress
         self._tasks = [Task(number, coroutine) for number, coroutine in enumerate((program.main, *program.services))]
-        self._account = Account(rank, None)
+        self._account = Account(rank)
         self.diary = Diary(rank, job.start)
         self.traffic = Traffic()
         self.in_flight: set[Pending] = set()

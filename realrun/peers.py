@@ -46,7 +46,7 @@ def joined_events(diaries: Sequence[Diary], starts: Starts) -> list[Event]:
 
 def account(diary: Diary, starts: Starts) -> Account:
     """A worker's account, with its blocked time split into waiting and communicating."""
-    found = Account(diary.rank, None, diary.bytes_sent, diary.steps, ended_s=diary.ended_s)
+    found = Account(diary.rank, diary.bytes_sent, diary.steps, ended_s=diary.ended_s)
     for each in diary.exposures:
         peer_s = starts.last_s(each.exchange, each.peer_s)
         found.blocked(each.start_s, each.start_s + each.exposed_s, peer_s, 0.0)

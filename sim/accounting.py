@@ -41,7 +41,6 @@ class Account:
     """
 
     worker: int
-    journal: Journal | None
     bytes_sent: int = 0
     steps: int = 0
     wait_s: float = 0.0

@@ -90,12 +90,13 @@ class Workload(Settings):
             return read(data)
         if data.get("timing_only") is True:
             data = {"task": "quadratic", "batch_size": 1, "optimizer": {"lr": 1.0}, **data}
-        name = data.get("task")
+        if "task" not in data:
+            raise wrong(f"is missing; {nearest('', TASKS)}", "task")
+        name = data["task"]
+        if not isinstance(name, str):
+            raise wrong(f"must name a task, not {shown(name)}; {nearest('', TASKS)}", "task")
         if name not in TASKS:
-            said = (
-                f"unknown task '{name}'" if isinstance(name, str) else f"must name a task, not {shown(name)}"
-            )
-            raise wrong(f"{said if 'task' in data else 'is missing'}; {nearest(str(name), TASKS)}", "task")
+            raise wrong(f"unknown task '{name}'; {nearest(name, TASKS)}", "task")
         return _read_open(cls, read, TASKS[name].options, data, {}, ())
 
     @model_validator(mode="after")
@@ -113,16 +114,17 @@ class Workload(Settings):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
         out = read.resolve_ref_schema(read(schema))
-        del out["properties"]["options"]
-        out["required"] = [key for key in out["required"] if key != "options"]
+        del out["properties"]["options"], out["additionalProperties"]
         out["properties"]["task"]["enum"] = sorted(TASKS)
-        out.pop("additionalProperties")
-        out["allOf"] = []
+        clock_only = {"properties": {"timing_only": {"const": True}}, "required": ["timing_only"]}
+        required = [key for key in out.pop("required") if key != "options"]
+        out["allOf"] = [{"if": clock_only, "then": {"required": ["payload"]}, "else": {"required": required}}]
         for name, task in TASKS.items():
             own = read.resolve_ref_schema(read(task.options.__pydantic_core_schema__))
             known = {**dict.fromkeys(out["properties"], True), **own.get("properties", {})}
             body = {"properties": known, "required": own.get("required", []), "additionalProperties": False}
-            out["allOf"].append({"if": {"properties": {"task": {"const": name}}}, "then": body})
+            chosen = {"properties": {"task": {"const": name}}, "required": ["task"]}
+            out["allOf"].append({"if": chosen, "then": body})
         return out
 
 

@@ -95,7 +95,9 @@ class Deferred:
             self._asked.clear()
             for worker, _, point, version in asked:
                 if point._version != version:
-                    raise SchemeError(f"worker {worker} wrote in place into a tensor whose gradient was in flight")
+                    raise SchemeError(
+                        f"worker {worker} wrote in place into a tensor whose gradient was in flight"
+                    )
             workers, indices, points, _ = (list(column) for column in zip(*asked, strict=True))
             self._known.update(zip(tickets, self._problem.gradients(workers, indices, points), strict=True))
         return self._known.pop(ticket)

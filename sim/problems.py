@@ -43,6 +43,12 @@ def unknown_key(key: str, choices: Iterable[str]) -> str:
     return f"unknown key; {nearest(key, known)}" if known else "unknown key; nothing can be set here"
 
 
+def one_line(text: str, limit: int = 500) -> str:
+    """``text`` fit for a line of an error: no control characters, no more than ``limit`` characters."""
+    out = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
+    return out if len(out) <= limit else out[: limit - 3] + "..."
+
+
 def shown(value: object) -> str:
     """A value as it can stand in a sentence."""
     match value:

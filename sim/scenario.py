@@ -34,7 +34,7 @@ from sim.entries import SchemeEntry, Workload
 from sim.errors import InputError, nearest
 from sim.evaluation import On
 from sim.network.settings import NetworkSettings
-from sim.problems import Problem, explain, problems, shown, wrong
+from sim.problems import Problem, explain, one_line, problems, shown, wrong
 from sim.schemes import SCHEMES
 from sim.settings import Settings
 from sim.units import Seconds
@@ -95,9 +95,11 @@ class Cluster(Settings):
         match data:
             case {"workers": _}:
                 return data
-            case {"network": {"sites": Mapping() as sites}}:
-                counts = [count for count in sites.values() if type(count) is int and count > 0]
-                return {"workers": max(sum(counts), 1), **data}
+            case {"network": {"sites": sites}} if sites is not None:
+                # Counts that are wrong are reported where they stand.
+                counts = sites.values() if isinstance(sites, Mapping) else ()
+                known = sum(count for count in counts if type(count) is int)
+                return {"workers": max(known, 1), **data}
         return data
 
     @model_validator(mode="after")
@@ -245,17 +247,12 @@ class Scenario(Settings):
         if target is None:
             return []
         if self.workload.timing_only:
-            return [
-                Problem(
-                    ("stop", "target"), "nothing is trained (timing_only); use max_time or max_iterations"
-                )
-            ]
-        metrics = TASKS[self.workload.task].metrics
-        if target.metric in metrics:
+            text = "nothing is trained (timing_only); use max_time or max_iterations"
+            return [Problem(("stop", "target"), text)]
+        task = TASKS[self.workload.task]
+        if target.metric in task.metrics:
             return []
-        text = (
-            f"task '{self.workload.task}' has no metric '{target.metric}'; {nearest(target.metric, metrics)}"
-        )
+        text = f"task '{task.name}' has no metric '{target.metric}'; {nearest(target.metric, task.metrics)}"
         return [Problem(("stop", "target", "metric"), text)]
 
     def _wrong_schemes(self) -> list[Problem]:
@@ -307,15 +304,11 @@ def parse(text: str, source: str = "scenario", changes: Sequence[str] = ()) -> S
         return Scenario.model_validate(document.value)
     except ValidationError as error:
         found = explain(error, Scenario, document.value)
-    placed = sorted(
-        ((document.place(problem.at), problem) for problem in found), key=lambda pair: pair[0].line
-    )
-    lines = [
-        f"{place}: {yaml_lines.dotted(problem.at)}: {problem.message}"
-        if problem.at
-        else f"{place}: {problem.message}"
-        for place, problem in placed[:MAX_PROBLEMS]
-    ]
+    placed = sorted(((document.place(it.at), it) for it in found), key=lambda pair: pair[0].line)
+    lines = []
+    for place, problem in placed[:MAX_PROBLEMS]:
+        key = f"{yaml_lines.dotted(problem.at)}: " if problem.at else ""
+        lines.append(f"{place}: {key}{one_line(problem.message)}")
     raise InputError("\n".join(lines))
 
 

@@ -18,7 +18,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from sim.errors import InputError, nearest
-from sim.problems import KeyPath
+from sim.problems import KeyPath, one_line
 
 MAX_BYTES: Final = 2**20
 """A longer file is not read."""
@@ -158,7 +158,11 @@ def _mapping(node: MappingNode, at: KeyPath, lines: dict[KeyPath, int], source: 
     for key_node, value_node in node.value:
         key = _scalar(key_node, at, source) if isinstance(key_node, ScalarNode) else None
         if not isinstance(key, str):
-            name = f"'{key_node.value}'" if isinstance(key_node, ScalarNode) else "a list or mapping"
+            name = (
+                f"'{one_line(key_node.value, 60)}'"
+                if isinstance(key_node, ScalarNode)
+                else "a list or mapping"
+            )
             raise InputError(
                 f"{_where(key_node, at, source)}: a key must be text, not {name}; put it in quotes"
             )
@@ -199,7 +203,7 @@ def plain_scalar(text: str) -> str | int | float | bool | None:
 
 
 def _tag_refused(node: Node) -> str:
-    return f"the tag '{node.tag.replace(_PREFIX, '!!')}' is not allowed; write plain values"
+    return f"the tag '{one_line(node.tag.replace(_PREFIX, '!!'), 60)}' is not allowed; write plain values"
 
 
 def _where(node: Node, at: KeyPath, source: str) -> str:
@@ -209,7 +213,7 @@ def _where(node: Node, at: KeyPath, source: str) -> str:
 
 def dotted(at: KeyPath) -> str:
     """A path as people write it: ``schemes.0.local_sgd.period``."""
-    return ".".join(str(part) for part in at)
+    return ".".join(one_line(str(part), 60) for part in at)
 
 
 class _Dumper(yaml.SafeDumper):

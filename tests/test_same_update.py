@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from sim.workloads.modules import flatten
 from tests.factory import make_job, run_events
@@ -20,7 +19,13 @@ WORKERS, STEPS, LR = 4, 12, 0.1
 
 def _simulated(momentum: float) -> torch.Tensor:
     job = make_job(
-        "all_reduce", task="digits-mlp", workers=WORKERS, max_iterations=STEPS, momentum=momentum, lr=LR, cv=0.2
+        "all_reduce",
+        task="digits-mlp",
+        workers=WORKERS,
+        max_iterations=STEPS,
+        momentum=momentum,
+        lr=LR,
+        cv=0.2,
     )
     finals = run_events(job).finals
     assert all(torch.equal(final, finals[0]) for final in finals)
@@ -54,7 +59,7 @@ def test_one_process_with_the_larger_batch(momentum: float) -> None:
         parts = [_batch(rank, step) for rank in range(WORKERS)]
         inputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(module(inputs), targets).backward()
+        torch.nn.functional.cross_entropy(module(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     _close(_simulated(momentum), flatten(module))
 
@@ -68,7 +73,7 @@ def _ddp(rank: int, port: int, folder: str, momentum: float) -> None:
     for step in range(STEPS):
         inputs, targets = _batch(rank, step)
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(module(inputs), targets).backward()
+        torch.nn.functional.cross_entropy(module(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     if rank == 0:
         np.save(Path(folder) / "final.npy", flatten(module.module).numpy())
@@ -79,5 +84,5 @@ def test_distributed_data_parallel(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    mp.spawn(_ddp, args=(port, str(tmp_path), 0.9), nprocs=WORKERS)  # type: ignore[no-untyped-call]
+    torch.multiprocessing.spawn(_ddp, args=(port, str(tmp_path), 0.9), nprocs=WORKERS)
     _close(_simulated(0.9), torch.from_numpy(np.load(tmp_path / "final.npy")))

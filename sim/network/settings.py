@@ -24,7 +24,10 @@ Count = Annotated[int, Field(ge=1)]
 
 DEFAULT: Final = "default"
 _QUANTITY: Final = {"type": "string", "examples": ["40 ms"]}
-_LATENCY: Final = {"anyOf": [_QUANTITY, {"type": "object", "additionalProperties": _QUANTITY}]}
+_LATENCY: Final = {
+    "anyOf": [_QUANTITY, {"type": "object", "additionalProperties": _QUANTITY}],
+    "examples": ["40 ms", {"us-eu": "40 ms", "default": "90 ms"}],
+}
 _SITE_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 

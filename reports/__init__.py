@@ -1,0 +1,5 @@
+"""Reports: from result folders to tables and one self-contained page."""
+
+from reports.page import build
+
+__all__ = ["build"]

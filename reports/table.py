@@ -1,0 +1,94 @@
+"""The summary as a table for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reports import words
+from sim.summary import Row, Summary, ranking
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def render(summary: Summary) -> Table:
+    """One line per scheme (and source, if there are two), best first.
+
+    Medians over repeats with their 90 % interval for the time to target, means for everything else.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = summary["summary"]
+    sources = list(dict.fromkeys(row["source"] for row in rows))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("scheme", overflow="fold")
+    if len(sources) > 1:
+        table.add_column("source")
+    for name in ("time to target", "vs best", "steps", "sent", "compute", "comm.", "wait"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("status")
+    for source in sources:
+        mine = ranking(row for row in rows if row["source"] == source)
+        unit = words.time_unit(
+            time for row in mine if (time := row["time_to_target_s"]["median"] or row["at_least_s"])
+        )
+        for row in mine:
+            best = row["label"] == mine[0]["label"] and row["time_to_target_s"]["median"] is not None
+            cells = [row["label"], *([source] if len(sources) > 1 else []), *_cells(summary, row, unit)]
+            # Text, not str: a label is not markup.
+            table.add_row(*(Text(cell, style="bold" if best else "") for cell in cells))
+    return table
+
+
+def _cells(summary: Summary, row: Row, unit: tuple[str, float]) -> list[str]:
+    ratio = row["ratio_to_best"]["median"]
+    shares, wall_s = row["time_s"], row["wall_clock_s"] or 1.0
+    return [
+        " ".join(part for part in time_to_target(summary, row, unit) if part),
+        words.factor(ratio) if ratio is not None else "-",
+        f"{row['iterations']:,.0f}",
+        words.size(row["bytes_sent"]),
+        words.percent(shares["compute"] / wall_s),
+        words.percent(shares["communicate"] / wall_s),
+        words.percent(shares["wait"] / wall_s),
+        status(summary, row),
+    ]
+
+
+def time_to_target(summary: Summary, row: Row, unit: tuple[str, float] | None = None) -> tuple[str, str]:
+    """A row's time to target, ``> bound`` where it is censored, and its interval ('' for none)."""
+    time = row["time_to_target_s"]
+    if time["median"] is None:
+        if not wanted(summary) or row["at_least_s"] is None:
+            return "-", ""
+        return f"> {words.duration(row['at_least_s'], unit)}", ""
+    text = words.duration(time["median"], unit)
+    if row["runs"] < 2 or time["low"] is None:
+        return text, ""
+    _, second = unit or words.time_unit([time["median"]])
+    high = "∞" if time["high"] is None else words.digits(time["high"] / second)
+    return text, f"({words.digits(time['low'] / second)} to {high})"
+
+
+def status(summary: Summary, row: Row) -> str:
+    """How a row's repeats ended."""
+    found = []
+    if wanted(summary):
+        if row["runs"] > 1:
+            found = [f"reached {row['reached']} of {row['runs']}"]
+        elif row["reached"]:
+            found = ["reached"]
+        elif not row["diverged"] and not row["partial"]:
+            found = ["not reached"]
+    elif not row["diverged"] and not row["partial"]:
+        found = ["completed"]
+    for name, count in (("diverged", row["diverged"]), ("partial", row["partial"])):
+        if count:
+            found.append(name if row["runs"] == 1 else f"{name} {count} of {row['runs']}")
+    return ", ".join(found)
+
+
+def wanted(summary: Summary) -> bool:
+    """Whether the runs had a target at all."""
+    return summary["target"] is not None or any(run["reached_target"] for run in summary["runs"])
