@@ -1,4 +1,4 @@
-"""Who may import what, where import-linter cannot see it: parts of external packages, and imports in functions."""
+"""Who may import what, where import-linter cannot see it: parts of external packages."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def test_help_does_not_import_torch(arguments: list[str]) -> None:
         "try: paceline.main()\n"
         "finally: print([m for m in ('torch', 'pandas', 'pint', 'simpy') if m in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code % arguments], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", code % arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (0, "[]")
     assert "Usage" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 from pathlib import Path
@@ -77,12 +78,19 @@ def _ddp(rank: int, port: int, folder: str, momentum: float) -> None:
         optimizer.step()
     if rank == 0:
         np.save(Path(folder) / "final.npy", flatten(module.module).numpy())
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # not through gloo's own teardown, which sometimes aborts a process that is done
 
 
 def test_distributed_data_parallel(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_ddp, args=(port, str(tmp_path), 0.9), nprocs=WORKERS)
+    spawn = multiprocessing.get_context("spawn")
+    ranks = [spawn.Process(target=_ddp, args=(rank, port, str(tmp_path), 0.9)) for rank in range(WORKERS)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(timeout=90)
+    assert [rank.exitcode for rank in ranks] == [0] * WORKERS
     _close(_simulated(0.9), torch.from_numpy(np.load(tmp_path / "final.npy")))

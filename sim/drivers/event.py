@@ -27,7 +27,6 @@ from sim.worker import Program
 Tensor = torch.Tensor
 
 _SUSPENDED: Final = object()
-_SCALAR_BYTES = 8
 _NAMES: Mapping[type, str] = {
     ops.Gradient: "gradient",
     ops.Mix: "mix",
@@ -472,13 +471,16 @@ class EventDriver:
 
     def _schedule(self, operation: ops.Operation[Any]) -> collectives.Schedule:
         n = self._job.workers
+        as_gloo = self._job.all_reduce == "gloo_ring"
         match operation:
             case ops.AllReduce(value=value):
                 return collectives.ALL_REDUCE[self._job.all_reduce](n, self._job.num_bytes(value))
             case ops.AllGather(value=value):
-                return collectives.ring_all_gather(n, _SCALAR_BYTES * value.numel())
+                gather = collectives.gloo_all_gather if as_gloo else collectives.ring_all_gather
+                return gather(n, value.numel() * value.element_size())
             case ops.Broadcast(value=value, root=root):
-                return collectives.binomial_broadcast(n, self._job.num_bytes(value), root)
+                spread = collectives.gloo_broadcast if as_gloo else collectives.binomial_broadcast
+                return spread(n, self._job.num_bytes(value), root)
             case _:
                 return collectives.dissemination_barrier(n)
 
