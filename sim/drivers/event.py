@@ -186,7 +186,7 @@ class EventDriver:
 
     def _blocked(self) -> tuple[str, ...]:
         return tuple(
-            f"worker {task.rank} waits in {_describe(task.waiting)}"
+            f"worker {task.rank} waits in {ops.describe(task.waiting)}"
             for tasks in self._tasks
             for task in tasks
             if task.alive and task.waiting is not None and task.number == 0
@@ -356,6 +356,12 @@ class EventDriver:
             )
         )
 
+    def _note_reply(self, task: Task, name: str) -> None:
+        """A row about an operation that took no time and whose reply depends on the clock."""
+        if self._journal is not None:
+            now_s = self._clock.now
+            self._journal.add(Event(task.rank, task.number, -1, task.account.steps, name, now_s, now_s, now_s, 0, -1))
+
     def _begin_gradient(self, pending: Pending) -> None:
         rank = pending.task.rank
         index = self._gradients[rank]
@@ -504,7 +510,10 @@ class EventDriver:
 
     def _next_step(self, task: Task, operation: ops.NextStep) -> bool:
         limit = self._job.max_iterations
-        return not self._over and (limit is None or operation.step < limit)
+        goes_on = not self._over and (limit is None or operation.step < limit)
+        if not goes_on:
+            self._note_reply(task, "next_step")
+        return goes_on
 
     def _publish(self, task: Task, operation: ops.Publish) -> None:
         task.account.steps = operation.step + 1
@@ -516,6 +525,7 @@ class EventDriver:
             self._over = True
 
     def _now(self, task: Task, operation: ops.Now) -> float:
+        self._note_reply(task, "now")
         return float(self._clock.now)
 
     def _start(self, task: Task, operation: ops.Start) -> ops.Handle:
@@ -608,6 +618,7 @@ class EventDriver:
         def resume(done: Pending) -> None:
             assert done.handle is not None
             del task.outstanding[done.handle.number]
+            self._note(done, "segment", self._clock.now, done.handle.number)
             self._advance(task, None)
 
         if pending.done:
@@ -620,19 +631,3 @@ class EventDriver:
 
 def _all(program: Program) -> tuple[Coroutine[Any, Any, None], ...]:
     return (program.main, *program.services)
-
-
-def _describe(operation: ops.Operation[Any]) -> str:
-    """An operation for people, with its peer."""
-    match operation:
-        case ops.Send(destination=peer, tag=tag):
-            return f"send to {peer}" + (f" ({tag})" if tag else "")
-        case ops.Receive(source=peer, tag=tag):
-            whom = "anybody" if peer == ops.ANY else str(peer)
-            return f"receive from {whom}" + (f" ({tag})" if tag else "")
-        case ops.Wait(handle=handle):
-            return f"wait for {_describe(handle.operation)}"
-        case ops.WaitAny(handles=handles):
-            return "wait for any of " + ", ".join(_describe(handle.operation) for handle in handles)
-        case _:
-            return _NAMES.get(type(operation), type(operation).__name__)
