@@ -19,7 +19,6 @@ import torch
 
 from realrun.closing import Traffic
 from realrun.diary import Diary, Exchange, Exposure, Row
-from realrun.payload import collective_bytes
 from realrun.pending import Pending, Task
 from realrun.store import POLL_S, Control
 from realrun.threads import Finished, Threads
@@ -31,6 +30,7 @@ from sim.errors import PeerLost, RunError, SchemeError
 from sim.job import Job
 from sim.mixing import weighted_sum
 from sim.records import Event
+from sim.schedules import schedule_of
 from sim.worker import Program
 
 Tensor = torch.Tensor
@@ -111,11 +111,6 @@ class Driver:
             ops.Sleep: self._begin_sleep,
             **dict.fromkeys((ops.AllReduce, ops.AllGather, ops.Broadcast, ops.Barrier), self._begin_collective),
         }
-
-    @property
-    def dead(self) -> set[int]:
-        """The ranks that this one knows to be dead."""
-        return set(self._died_s)
 
     @property
     def step(self) -> int:
@@ -490,7 +485,8 @@ class Driver:
         self._counts[name] += 1
         others = tuple(r for r in range(self._job.workers) if r != self._rank)
         pending.exchange = Exchange(f"{name} {number}", others)
-        pending.bytes = collective_bytes(self._job, operation, self._rank)
+        rounds = schedule_of(self._job, operation).rounds[self._rank]
+        pending.bytes = sum(num_bytes for each in rounds for _, num_bytes in each.sends)
         if self._expect(pending, *others):
             self._post(pending, lambda: self._collective(pending))
 

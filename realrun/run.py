@@ -78,7 +78,7 @@ def run_job(
     )
     try:
         driver.run()
-        if not driver.dead:
+        if not control.dead():
             _leave_nothing(driver, control, transport, group.threads, watch, timeout_s)
     except Stopped:
         pass

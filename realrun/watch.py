@@ -147,7 +147,7 @@ class Watch:
             r for r in range(self._control.size)
             if r != self._control.rank and r not in dead and not self._control.has(f"ended/{r}")
         ]  # fmt: skip
-        never = [float("-inf"), float("-inf"), False, ""]
+        never = [0.0, 0.0, False, "the start"]
         return {
             r: Beat(*(self._control.get(f"beat/{r}") if self._control.has(f"beat/{r}") else never)) for r in going
         }

@@ -9,7 +9,6 @@ from typing import Any, Final
 import simpy.core
 import torch
 
-from sim import collectives
 from sim import operations as ops
 from sim.accounting import Account
 from sim.drivers.clock import Clock
@@ -22,6 +21,7 @@ from sim.gradients import Deferred
 from sim.job import Job
 from sim.mixing import weighted_sum
 from sim.records import Event
+from sim.schedules import schedule_of
 from sim.worker import Program
 
 Tensor = torch.Tensor
@@ -462,27 +462,12 @@ class EventDriver:
             if peer in self._dead:
                 self._expect(pending, peer)
                 return
-        schedule = self._schedule(operation)
+        schedule = schedule_of(self._job, operation)
         pending.bytes = sum(size for r in schedule.rounds[rank] for _, size in r.sends)
         run = CollectiveRun(
             pending, schedule, rank, (name, number, 0), self._transfers, self._clock.at, self._collected
         )
         run.begin()
-
-    def _schedule(self, operation: ops.Operation[Any]) -> collectives.Schedule:
-        n = self._job.workers
-        as_gloo = self._job.all_reduce == "gloo_ring"
-        match operation:
-            case ops.AllReduce(value=value):
-                return collectives.ALL_REDUCE[self._job.all_reduce](n, self._job.num_bytes(value))
-            case ops.AllGather(value=value):
-                gather = collectives.gloo_all_gather if as_gloo else collectives.ring_all_gather
-                return gather(n, value.numel() * value.element_size())
-            case ops.Broadcast(value=value, root=root):
-                spread = collectives.gloo_broadcast if as_gloo else collectives.binomial_broadcast
-                return spread(n, self._job.num_bytes(value), root)
-            case _:
-                return collectives.dissemination_barrier(n)
 
     def _collected(self, pending: Pending) -> None:
         """A worker has come through all rounds of its collective."""
