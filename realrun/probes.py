@@ -94,7 +94,7 @@ def job_of(plan: Plan, transfer: TransferModel | None = None) -> Job:
         optimizer=Still(),
         problem=None,
         task=None,
-        bytes_per_parameter=1.0,
+        bytes_per_parameter=4.0,
         compute=ComputeModel(Compute.model_validate({"time": f"{NOMINAL_GRADIENT_S} s"}), (), 0),
         transfer=transfer or TransferModel(nowhere),
         all_reduce="gloo_ring",
@@ -118,7 +118,7 @@ async def _probe(worker: Worker, plan: Plan) -> None:
 
 async def _trial(worker: Worker, trial: Trial) -> None:
     rank, n = worker.rank, worker.size
-    value = torch.zeros(trial.num_bytes, dtype=torch.uint8)
+    value = torch.zeros(-(-trial.num_bytes // 4))
     match trial.kind:
         case "message":
             if rank == 0:

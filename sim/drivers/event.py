@@ -14,6 +14,7 @@ from sim.accounting import Account
 from sim.drivers.clock import Clock
 from sim.drivers.outcome import Outcome
 from sim.drivers.pending import CollectiveRun, Pending, Task
+from sim.drivers.streams import Streams
 from sim.drivers.transfers import Transfers
 from sim.errors import Deadlock, PeerLost, RunError, SchemeError
 from sim.evaluation import Scorer, mean_model
@@ -77,7 +78,8 @@ class EventDriver:
     ) -> None:
         self._job = job
         self._clock = Clock(permute_seed)
-        self._transfers = Transfers(self._clock, job.transfer)
+        streams = job.transfer.streams and job.transfer.sharing == "max_min"
+        self._transfers = (Streams if streams else Transfers)(self._clock, job.transfer)
         self._deferred = Deferred(job.problem) if job.problem else None
         self._scorer = scorer
         self._faults = dict(faults or {})
@@ -291,7 +293,8 @@ class EventDriver:
         return pending
 
     def _settled(self, pending: Pending) -> None:
-        self._clock.at(pending.ready_s, self._complete, pending)
+        """All transfers of an operation have a time of completion."""
+        self._clock.at(pending.ready_s + self._job.transfer.resume_s, self._complete, pending)
 
     def _complete(self, pending: Pending) -> None:
         """An operation is complete now."""
@@ -370,7 +373,7 @@ class EventDriver:
             pending.ticket = self._deferred.ask(rank, index, pending.operation.point)  # type: ignore[attr-defined]
         pending.task.account.computing(self._clock.now)
         pending.ready_s = pending.start_s + self._job.compute.duration_s(rank, index)
-        self._settled(pending)
+        self._clock.at(pending.ready_s + self._job.transfer.late_s, self._complete, pending)
 
     def _gradient_value(self, pending: Pending) -> Tensor:
         if pending.reply is None:
@@ -436,7 +439,7 @@ class EventDriver:
     def _begin_sleep(self, pending: Pending) -> None:
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
         pending.ready_s = pending.start_s + operation.duration_s
-        self._settled(pending)
+        self._clock.at(pending.ready_s, self._complete, pending)
 
     def _expect(self, pending: Pending, *peers: int) -> None:
         """Fail an operation at once where a peer is known to be dead or does not exist."""
@@ -481,7 +484,10 @@ class EventDriver:
         if gathering.taken == self._job.workers:
             del self._gatherings[key]
             self._transfers.close((*key, 0))
-        self._complete(pending)
+        if self._job.transfer.resume_s:
+            self._clock.at(self._clock.now + self._job.transfer.resume_s, self._complete, pending)
+        else:
+            self._complete(pending)
 
     def _collective_value(self, operation: ops.Operation[Any], gathering: _Gathering) -> Tensor | None:
         if isinstance(operation, ops.Broadcast):
