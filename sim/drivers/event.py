@@ -21,6 +21,7 @@ from sim.evaluation import Scorer, mean_model
 from sim.gradients import Deferred
 from sim.job import Job
 from sim.mixing import weighted_sum
+from sim.profile import Traffic
 from sim.records import Event
 from sim.schedules import schedule_of
 from sim.worker import Program
@@ -130,6 +131,11 @@ class EventDriver:
     def messages(self) -> int:
         """Transfers matched so far."""
         return self._transfers.messages
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """The range of its messages; None where messages are not sent over streams."""
+        return self._transfers.traffic if isinstance(self._transfers, Streams) else None
 
     def run(self) -> Outcome:
         """Run to the end.

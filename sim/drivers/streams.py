@@ -18,6 +18,7 @@ from collections import deque
 from sim.drivers.clock import Clock
 from sim.drivers.transfers import Announced, Notice, Transfers, _What
 from sim.job import TransferModel
+from sim.profile import Traffic
 
 
 class _Stream:
@@ -40,11 +41,12 @@ class _Stream:
 class _Message:
     """A message in a stream; ``told``: its sender is done."""
 
-    __slots__ = ("stream", "told", "what")
+    __slots__ = ("hosts", "stream", "told", "what")
 
-    def __init__(self, what: _What, stream: _Stream) -> None:
+    def __init__(self, what: _What, stream: _Stream, hosts: tuple[int, int]) -> None:
         self.what = what
         self.stream = stream
+        self.hosts = hosts
         self.told = False
 
 
@@ -57,6 +59,8 @@ class Streams(Transfers):
         self._copy_s_per_byte = model.copy_s_per_byte
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._leaving: dict[int, tuple[_Message, float]] = {}
+        self._at_host = [0] * model.network.num_hosts
+        self.traffic = Traffic()
 
     def _stream(self, source: int, destination: int) -> _Stream:
         found = self._streams.get((source, destination))
@@ -73,12 +77,14 @@ class Streams(Transfers):
         return notice
 
     def _enqueue(self, what: _What, start_s: float, destination: int) -> None:
-        message = _Message(what, self._stream(what[0][4], destination))
+        hosts = (what[0][4], destination)
+        message = _Message(what, self._stream(*hosts), hosts)
         self._clock.at(max(start_s, self._clock.now), self._hand_over, message)
 
     def _hand_over(self, message: _Message) -> None:
         """The sender writes to its socket."""
         stream, num_bytes = message.stream, message.what[2]
+        self._note(message)
         stream.unsent_bytes += num_bytes
         if stream.unsent_bytes <= self._buffer_bytes:
             self._tell(message)
@@ -86,6 +92,15 @@ class Streams(Transfers):
             stream.waiting.append(message)
         else:
             self._leave(message)
+
+    def _note(self, message: _Message) -> None:
+        """Keep account of what a profile may not have measured."""
+        traffic, num_bytes = self.traffic, message.what[2]
+        traffic.smallest_bytes = min(traffic.smallest_bytes, num_bytes)
+        traffic.largest_bytes = max(traffic.largest_bytes, num_bytes)
+        for host in message.hosts:
+            self._at_host[host] += 1
+            traffic.in_flight = max(traffic.in_flight, self._at_host[host])
 
     def _tell(self, message: _Message) -> None:
         """The socket has taken the rest of a message."""
@@ -111,6 +126,8 @@ class Streams(Transfers):
         _, receiver, slot, value, source, sender_s, _, latency_s = flow
         receiver.received(slot, value, source, sent_s + latency_s, sender_s)
         stream = message.stream
+        for host in message.hosts:
+            self._at_host[host] -= 1
         stream.unsent_bytes -= num_bytes
         stream.busy = False
         while stream.waiting and not stream.busy:
