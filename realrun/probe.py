@@ -28,7 +28,7 @@ from sim.scenario import Scenario
 from sim.settings import Settings
 
 VERSION: Final = 1
-SIZES: Final = (4, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
+SIZES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
 """Of the probes' messages, in bytes; those of models are between them."""
 
 REPEATS: Final = 7

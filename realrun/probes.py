@@ -39,6 +39,8 @@ Kind = Literal[
 """
 
 NOMINAL_GRADIENT_S: Final = 0.02
+_BYTES_PER_PARAMETER: Final = 64
+"""Values are padded on the wire, as those of validation are: large tensors would cost fresh memory each time."""
 
 
 class Trial(Settings):
@@ -94,7 +96,7 @@ def job_of(plan: Plan, transfer: TransferModel | None = None) -> Job:
         optimizer=Still(),
         problem=None,
         task=None,
-        bytes_per_parameter=4.0,
+        bytes_per_parameter=float(_BYTES_PER_PARAMETER),
         compute=ComputeModel(Compute.model_validate({"time": f"{NOMINAL_GRADIENT_S} s"}), (), 0),
         transfer=transfer or TransferModel(nowhere),
         all_reduce="gloo_ring",
@@ -118,7 +120,7 @@ async def _probe(worker: Worker, plan: Plan) -> None:
 
 async def _trial(worker: Worker, trial: Trial) -> None:
     rank, n = worker.rank, worker.size
-    value = torch.zeros(-(-trial.num_bytes // 4))
+    value = torch.zeros(-(-trial.num_bytes // _BYTES_PER_PARAMETER))
     match trial.kind:
         case "message":
             if rank == 0:
