@@ -235,13 +235,29 @@ def _bars(study: Study, per_step: bool) -> str:
                 left += width
             said = words.digits(length / unit_s) + f" {_kind(measured)}" * paired
             ax.annotate(f" {said}", (left, at), va="center", ha="left", fontsize=9, color=_INK)
-        ax.set_yticks(list(labels), list(labels.values()), multialignment="right")
+        ax.set_yticks(list(labels), [""] * len(labels))
+        for place, lines in labels.items():
+            _write_lines(ax, place, lines)
         ax.tick_params(axis="y", length=0)
         ax.grid(False, axis="y")
         ax.invert_yaxis()
         ax.set_xlim(0, longest / unit_s * (1.3 if paired else 1.15))
         ax.set_xlabel(f"a worker's mean step ({name})" if per_step else f"a worker's whole run ({name})")
     return _svg(plot, "step-cost" if per_step else "run-cost", {})
+
+
+def _write_lines(ax: Axes, place: float, lines: list[str]) -> None:
+    """A label left of the axis, line by line: the page's font is not the one that widths are known of."""
+    for i, line in enumerate(lines):
+        ax.annotate(
+            line,
+            (0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(-5, 6 * (len(lines) - 1) - 12 * i),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+        )
 
 
 def _kind(measured: bool) -> str:
@@ -351,10 +367,10 @@ def _cut(label: str, width: int) -> str:
     return label if len(label) <= width else label[: width - 1] + "…"
 
 
-def _wrapped(label: str) -> str:
+def _wrapped(label: str) -> list[str]:
     """A label on two lines at most, broken after a blank or an underscore where one is near."""
     if len(label) <= _LABEL:
-        return label
+        return [label]
     places = [i + 1 for i, c in enumerate(label[:_LABEL]) if c in " _-" and i >= _LABEL // 3]
     cut = places[-1] if places else _LABEL
-    return f"{label[:cut].strip()}\n{_cut(label[cut:], _LABEL)}"
+    return [label[:cut].strip(), _cut(label[cut:], _LABEL)]

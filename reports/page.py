@@ -73,7 +73,7 @@ def _view(study: Study) -> dict[str, Any]:
     # Here, because it imports matplotlib's helpers only when a page is really made.
     from reports import figures
 
-    summary = study.main.results.summary
+    summary, measured = study.main.results.summary, study.measured
     metric = second_metric(study)
     trained = _has(study, "train_loss")
     drawn: dict[str, str] = {}
@@ -91,9 +91,9 @@ def _view(study: Study) -> dict[str, Any]:
         "study": study,
         "summary": summary,
         "main": study.main,
-        "measured": study.measured,
+        "measured": measured,
         "verdict": words.verdict(summary, study.main.source),
-        "measured_verdict": words.verdict(study.measured.results.summary, "measured") if study.measured else None,
+        "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
         "confidence": words.confidence(summary, study.main.source),
         "why": words.why(summary, study.main.source),
         "failures": words.failures(summary, study.main.source),
@@ -102,15 +102,15 @@ def _view(study: Study) -> dict[str, Any]:
         "metric": metric,
         "figures": {name: Markup(svg) for name, svg in drawn.items()},
         "timelines": [
-            (_SOURCES[part.source] if study.measured else "", Markup(figures.timeline(study, part, _LANES)))
+            (_SOURCES[part.source] if measured else "", Markup(figures.timeline(study, part, _LANES)))
             for part in study.parts
             if len(part.results.events)
         ],
         "lanes": _LANES,
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
         "unit": column_unit(study.main.rows),
-        "comparison": comparison(study.main, study.measured) if study.measured else [],
-        "agreement": agreement(study.main, study.measured) if study.measured else None,
+        "comparison": comparison(study.main, measured) if measured else [],
+        "agreement": measured and agreement(study.main, measured),
     }
 
 

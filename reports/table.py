@@ -78,7 +78,7 @@ def time_to_target(summary: Summary, row: Row, unit: tuple[str, float] | None = 
 
 def status(summary: Summary, row: Row) -> str:
     """How a row's repeats ended."""
-    found = []
+    found: list[str] = []
     if wanted(summary):
         if row["diverged"] == row["runs"]:
             found = []
