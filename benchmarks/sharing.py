@@ -28,9 +28,7 @@ COMPUTE_S = 2 * SIZE_BYTES / BANDWIDTH_BYTES_PER_S  # as long as two transfers o
 
 def _links(workers: int) -> dict[tuple[int, int], tuple[int, int]]:
     """(source, destination) of a ring -> (up link of the source, down link of the destination)."""
-    return {
-        (i, j): (i, workers + j) for i in range(workers) for j in ((i - 1) % workers, (i + 1) % workers)
-    }
+    return {(i, j): (i, workers + j) for i in range(workers) for j in ((i - 1) % workers, (i + 1) % workers)}
 
 
 def lockstep(workers: int, steps: int) -> tuple[int, float]:

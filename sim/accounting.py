@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sim.records import Event, TimeShare
+
+
+@dataclass(slots=True)
+class Journal:
+    """The events of a run, up to a limit.
+
+    Attributes:
+        until_step: keep only what ended in a step below this one; None: everything.
+        at_most: a journal that would get longer than this keeps nothing; None: no limit.
+    """
+
+    until_step: int | None = None
+    at_most: int | None = None
+    events: list[Event] = field(default_factory=list)
+    full: bool = False
+
+    def add(self, event: Event) -> None:
+        """Keep an event, if it is within the limits."""
+        if self.full or (self.until_step is not None and event.step >= self.until_step):
+            return
+        self.events.append(event)
+        if self.at_most is not None and len(self.events) > self.at_most:
+            self.events.clear()
+            self.full = True
 
 
 @dataclass(slots=True)
@@ -17,7 +41,6 @@ class Account:
     """
 
     worker: int
-    events: list[Event] | None
     bytes_sent: int = 0
     steps: int = 0
     wait_s: float = 0.0

@@ -26,11 +26,12 @@ On = Literal["mean", "workers", "worst"]
 
 @dataclass(frozen=True)
 class Target:
-    """A score that ends the run."""
+    """A score that ends the run: ``metric`` of what ``on`` names, at or beyond ``value``."""
 
     metric: str
     value: float
     falling: bool
+    on: On = "mean"
 
     def reached(self, metrics: Mapping[str, float | None]) -> bool:
         """Whether these scores meet it."""
@@ -41,11 +42,11 @@ class Target:
 
 
 def mean_model(values: Sequence[Tensor]) -> Tensor:
-    """Mean of the workers' models, added up in rank order."""
-    total = values[0].clone()
+    """Mean of the workers' models, added up in rank order in double precision: equal models give that model."""
+    total = values[0].to(torch.float64, copy=True)
     for value in values[1:]:
         total += value
-    return total / len(values)
+    return (total / len(values)).to(values[0].dtype)
 
 
 def consensus_distance(values: Sequence[Tensor], mean: Tensor) -> float:
@@ -147,6 +148,10 @@ class Scorer:
         self.evaluations.append(Evaluation(step, time_s, metrics))
         if metrics["train_loss"] is None:
             self.diverged = True
-        elif self.target is not None and self.reached_s is None and self.target.reached(metrics):
-            self.reached_s = time_s
+        elif self.target is not None and self.reached_s is None:
+            counts = metrics
+            if self.target.on != self.on:
+                counts = score_models(self.workload, self.task, values, self.target.on)
+            if self.target.reached(counts):
+                self.reached_s = time_s
         return self.diverged or self.reached_s is not None

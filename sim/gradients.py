@@ -28,7 +28,7 @@ CHUNK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A workload, spread over workers, on a device.
+    """A workload, spread over workers.
 
     Attributes:
         workload: what is trained.
@@ -39,21 +39,16 @@ class Problem:
     workload: Workload
     batches: Batches
     method: Method
-    _inputs: Tensor = field(init=False, repr=False)
-    _targets: Tensor = field(init=False, repr=False)
     _batched: Callable[..., Tensor] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        where = self.workload.start.device
-        object.__setattr__(self, "_inputs", self.workload.inputs.to(where))
-        object.__setattr__(self, "_targets", self.workload.targets.to(where))
         object.__setattr__(self, "_batched", torch.func.vmap(torch.func.grad(self.workload.loss)))
 
     def gradient(self, worker: int, index: int, point: Tensor) -> Tensor:
         """One worker's gradient [d] on its batch ``index`` at ``point`` [d]."""
         rows = torch.from_numpy(self.batches.examples(worker, index)).to(point.device)
         leaf = point.detach().requires_grad_()
-        loss = self.workload.loss(leaf, self._inputs[rows], self._targets[rows])
+        loss = self.workload.loss(leaf, self.workload.inputs[rows], self.workload.targets[rows])
         return torch.autograd.grad(loss, leaf)[0]
 
     def gradients(self, workers: list[int], indices: list[int], points: list[Tensor]) -> list[Tensor]:
@@ -71,7 +66,7 @@ class Problem:
         """Gradients [m, d] of m workers at ``points`` [m, d], in one batch."""
         rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
         picked = torch.from_numpy(rows).to(points.device)
-        return self._batched(points, self._inputs[picked], self._targets[picked])
+        return self._batched(points, self.workload.inputs[picked], self.workload.targets[picked])
 
 
 class Deferred:

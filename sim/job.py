@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sim.accounting import Journal
 from sim.compute.model import ComputeModel
 from sim.evaluation import On, Scorer, Target
 from sim.gradients import Problem
@@ -53,7 +54,9 @@ class Job:
         segments: (name, start, stop) of the layers in backward order.
         every, on: evaluation.
         target, max_iterations, max_time_s: what ends the run.
-        record_events: keep one row per operation.
+        record_events: keep one row per operation,
+        max_events: but none if there would be more than this,
+        events_until_step: and only those of the first steps.
     """
 
     scheme: Scheme
@@ -76,6 +79,8 @@ class Job:
     max_iterations: int | None = None
     max_time_s: float = math.inf
     record_events: bool = True
+    max_events: int | None = None
+    events_until_step: int | None = None
 
     def worker(self, rank: int) -> Worker:
         """The worker that a scheme sees."""
@@ -101,6 +106,10 @@ class Job:
             synchronous=self.scheme.synchronous,
             target=self.target,
         )
+
+    def journal(self) -> Journal | None:
+        """A fresh journal, or None where no operations are recorded."""
+        return Journal(self.events_until_step, self.max_events) if self.record_events else None
 
     def num_bytes(self, value: torch.Tensor) -> int:
         """Bytes of ``value`` [d'] on the wire."""

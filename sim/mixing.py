@@ -16,7 +16,7 @@ def weighted_sum(own: float, value: Tensor, weights: Sequence[float], others: Se
     """``own * value + weights[0] * others[0] + ...``, added from left to right."""
     total = value * own
     for weight, other in zip(weights, others, strict=True):
-        total = total + other * weight
+        total.add_(other, alpha=weight)
     return total
 
 
@@ -36,9 +36,12 @@ def _slots(pattern: Pattern, dtype: torch.dtype) -> tuple[Tensor, list[tuple[Ten
 
 
 def weighted_sum_stacked(pattern: Pattern, values: Tensor) -> Tensor:
-    """``W @ values`` for values [n, d], in the order of ``weighted_sum``: the same bits."""
+    """``W @ values`` for values [n, d], in the order of ``weighted_sum``: the same bits.
+
+    ``add_`` with a scalar and ``addcmul_`` with a column both round once, after multiply and add.
+    """
     own, slots = _slots(pattern, values.dtype)
     total = values * own.to(values.device)
     for rank, weight in slots:
-        total = total + values[rank.to(values.device)] * weight.to(values.device)
+        total.addcmul_(values[rank.to(values.device)], weight.to(values.device))
     return total

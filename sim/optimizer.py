@@ -66,9 +66,9 @@ class Sgd:
         """One step from ``x``; returns the new value and the new state, writes nothing in place."""
         s = self.settings
         if s.weight_decay:
-            gradient = gradient + s.weight_decay * x
+            gradient = torch.add(gradient, x, alpha=s.weight_decay)
         if s.momentum:
-            velocity = s.momentum * state[0] + gradient
+            velocity = torch.add(gradient, state[0], alpha=s.momentum)
             state = (velocity,)
-            gradient = gradient + s.momentum * velocity if s.nesterov else velocity
-        return x - s.lr * gradient, state
+            gradient = torch.add(gradient, velocity, alpha=s.momentum) if s.nesterov else velocity
+        return torch.add(x, gradient, alpha=-s.lr), state

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 
 class Settings(BaseModel):
-    """Frozen, and strict about unknown keys."""
+    """Frozen, strict about types and unknown keys; numbers are finite; lists are tuples.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
+    What is not set (None where None is the default) is left out when settings are written.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=False
+    )
+
+    @model_serializer(mode="wrap")
+    def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {key: v for key, v in plain(self).items() if v is not None or fields[key].default is not None}

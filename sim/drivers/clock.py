@@ -1,8 +1,8 @@
 """Virtual time: SimPy's event queue, with alarms at absolute times.
 
-The only module, with ``event.py``, that imports simpy. SimPy schedules by delay, and ``now + (t - now)``
-is not ``t`` in floating point; alarms go into its queue at the exact time instead, so that hand-computed
-times can be tested with ``==``.
+SimPy schedules by delay, and ``now + (t - now)`` is not ``t`` in floating point; alarms go into its queue
+at the exact time instead, so that hand-computed times can be tested with ``==``. An alarm is a bare
+callback: a million of them a second go off where SimPy's events reach a third of that.
 """
 
 from __future__ import annotations
@@ -17,19 +17,6 @@ import simpy
 NORMAL = 1
 LATE = 2
 """Priority of what has to see everything else of its instant first."""
-
-
-class Alarm(simpy.Event):  # type: ignore[misc]
-    """Calls ``callback(value)`` when its time has come."""
-
-    __slots__ = ("_value", "_ok", "_defused", "callbacks", "env")
-
-    def __init__(self, clock: Clock, callback: Callable[[Any], None], value: Any) -> None:
-        self.env = clock
-        self.callbacks = [lambda _: callback(value)]
-        self._ok = True
-        self._value = None
-        self._defused = False
 
 
 class Clock(simpy.Environment):  # type: ignore[misc]
@@ -49,4 +36,17 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         tie = next(self._eid)
         if self._shuffle is not None:
             tie += int(self._shuffle.integers(1 << 40)) << 32
-        heapq.heappush(self._queue, (time_s, priority, tie, Alarm(self, callback, value)))
+        heapq.heappush(self._queue, (time_s, priority, tie, (callback, value)))
+
+    def step(self) -> None:
+        """Let the next alarm or SimPy event happen.
+
+        Raises:
+            EmptySchedule: nothing is left.
+        """
+        queue = self._queue
+        if queue and type(queue[0][3]) is tuple:
+            self._now, _, _, (callback, value) = heapq.heappop(queue)
+            callback(value)
+        else:
+            super().step()

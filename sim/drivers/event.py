@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Coroutine, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import simpy.core
@@ -28,12 +28,18 @@ Tensor = torch.Tensor
 
 _SUSPENDED: Final = object()
 _SCALAR_BYTES = 8
-_COLLECTIVE_NAMES: Mapping[type, str] = {
+_NAMES: Mapping[type, str] = {
+    ops.Gradient: "gradient",
+    ops.Mix: "mix",
     ops.AllReduce: "all_reduce",
     ops.AllGather: "all_gather",
     ops.Broadcast: "broadcast",
     ops.Barrier: "barrier",
+    ops.Send: "send",
+    ops.Receive: "receive",
+    ops.Sleep: "sleep",
 }
+"""The operations that take time, as records spell them."""
 
 
 class _Gathering:
@@ -77,8 +83,8 @@ class EventDriver:
         self._scorer = scorer
         self._faults = dict(faults or {})
         self._progress = progress
-        self._events: list[Event] = []
-        self._accounts = [Account(rank, self._events if job.record_events else None) for rank in range(job.workers)]
+        self._journal = job.journal()
+        self._accounts = [Account(rank) for rank in range(job.workers)]
         self._tasks = [
             [Task(rank, number, coroutine, self._accounts[rank]) for number, coroutine in enumerate(_all(program))]
             for rank, program in enumerate(programs)
@@ -110,7 +116,10 @@ class EventDriver:
             ops.Send: self._begin_send,
             ops.Receive: self._begin_receive,
             ops.Sleep: self._begin_sleep,
-            **dict.fromkeys(_COLLECTIVE_NAMES, self._begin_collective),
+            ops.AllReduce: self._begin_collective,
+            ops.AllGather: self._begin_collective,
+            ops.Broadcast: self._begin_collective,
+            ops.Barrier: self._begin_collective,
         }
 
     @property
@@ -127,11 +136,14 @@ class EventDriver:
             RunError: a scheme raised or broke a rule.
         """
         try:
+            # Thousands of coroutines live as long as the run: no need to look through them for garbage.
+            gc.freeze()
             for tasks in self._tasks:
                 for task in tasks[1:] + tasks[:1]:
                     self._advance(task, None)
             self._loop()
         finally:
+            gc.unfreeze()
             for tasks in self._tasks:
                 self._close(tasks)
         died = ", ".join(str(rank) for rank in sorted(self._dead))
@@ -143,7 +155,7 @@ class EventDriver:
             wall_s=self._clock.now,
             accounts=self._accounts,
             finals=self._finals,
-            events=self._events,
+            events=self._journal.events if self._journal else [],
             status="partial" if failure else "completed",
             message=failure,
         )
@@ -172,7 +184,7 @@ class EventDriver:
 
     def _blocked(self) -> tuple[str, ...]:
         return tuple(
-            f"worker {task.rank}{f' service {task.number}' if task.number else ''} waits in {task.waiting}"
+            f"worker {task.rank}{f' service {task.number}' if task.number else ''} waits in {_describe(task.waiting)}"
             for tasks in self._tasks
             for task in tasks
             if task.alive and task.waiting is not None and task.number == 0
@@ -185,7 +197,7 @@ class EventDriver:
         if not task.alive:
             return
         task.waiting = task.blocked = None
-        send = task.coroutine.send
+        send, handlers = task.coroutine.send, self._handlers
         while True:
             try:
                 operation = send(reply)
@@ -199,13 +211,12 @@ class EventDriver:
                 raise RunError(f"{where}: the scheme raised {type(error).__name__}: {error}") from error
             if task.number == 0 and self._faults and self._dies(task):
                 return
-            handler = self._handlers.get(type(operation))
-            if handler is not None:
-                reply = handler(task, operation)
-                if reply is _SUSPENDED:
-                    return
-            else:
+            handler = handlers.get(type(operation))
+            if handler is None:
                 self._issue(task, operation, None)
+                return
+            reply = handler(task, operation)
+            if reply is _SUSPENDED:
                 return
 
     def _throw(self, task: Task, error: RunError) -> None:
@@ -260,15 +271,15 @@ class EventDriver:
     # --- operations that take time --------------------------------------------------------------
 
     def _issue(self, task: Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> Pending:
-        begin = self._timed.get(type(operation))
+        kind = type(operation)
+        begin = self._timed.get(kind)
         if begin is None:
             frame = task.coroutine.cr_frame
             where = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
             raise SchemeError(f"worker {task.rank} awaited {operation!r}, which is no operation{where}")
-        pending = Pending(task, _name(type(operation)), operation, self._clock.now, handle)
-        pending.on_settled = self._settled
+        pending = Pending(task, _NAMES[kind], operation, self._clock.now, handle, self._settled)
         if handle is None:
-            task.waiting = _describe(operation)
+            task.waiting = operation
             if task.number == 0:
                 pending.busy_s = task.account.busy_s(pending.start_s)
                 task.blocked = (pending.start_s, pending.busy_s, pending)
@@ -301,10 +312,12 @@ class EventDriver:
         if pending.handle is not None:
             self._complete_handle(pending)
             return
-        if task.number == 0 and kind is not ops.Gradient:
+        if kind is not ops.Gradient and task.number == 0:
             peer_s = self._clock.now if kind is ops.Sleep else pending.peer_s
             task.account.blocked(pending.start_s, self._clock.now, peer_s, pending.busy_s)
-        self._note(pending, pending.name, pending.start_s, -1)
+        task.account.bytes_sent += pending.bytes
+        if self._journal is not None:
+            self._write(pending, pending.name, pending.start_s, -1, pending.bytes)
         self._advance(task, pending.reply)
 
     def _complete_handle(self, pending: Pending) -> None:
@@ -316,18 +329,21 @@ class EventDriver:
             waiter(pending)
 
     def _note(self, pending: Pending, name: str, start_s: float, handle: int) -> None:
-        account = pending.task.account
+        """A row about a started operation: of its completion, or of the coroutine's resumption."""
         num_bytes = pending.bytes if name == pending.name else 0
-        account.bytes_sent += num_bytes
-        if account.events is not None:
-            account.events.append(
-                Event(
-                    worker=account.worker, task=pending.task.number, handle=handle, step=account.steps,
-                    operation=name, start_s=start_s, end_s=self._clock.now,
-                    peer_s=min(max(pending.peer_s, start_s), self._clock.now),
-                    bytes=num_bytes, peer=pending.peer,
-                )
-            )  # fmt: skip
+        pending.task.account.bytes_sent += num_bytes
+        if self._journal is not None:
+            self._write(pending, name, start_s, handle, num_bytes)
+
+    def _write(self, pending: Pending, name: str, start_s: float, handle: int, num_bytes: int) -> None:
+        assert self._journal is not None
+        task, now_s = pending.task, self._clock.now
+        peer_s = min(max(pending.peer_s, start_s), now_s)
+        self._journal.add(
+            Event(
+                task.rank, task.number, handle, task.account.steps, name, start_s, now_s, peer_s, num_bytes, pending.peer
+            )
+        )
 
     def _begin_gradient(self, pending: Pending) -> None:
         rank = pending.task.rank
@@ -356,9 +372,10 @@ class EventDriver:
         if pending.parts == 0:
             self._settled(pending)
             return
-        self._expect(pending, *sources, *destinations)
+        if self._dead:
+            self._expect(pending, *sources, *destinations)
         pending.values = [None] * len(sources)
-        pending.versions = [value._version]
+        pending.version = value._version
         num_bytes = self._job.num_bytes(value)
         pending.bytes = num_bytes * len(destinations)
         for slot, source in enumerate(sources):
@@ -376,14 +393,14 @@ class EventDriver:
         return weighted_sum(operation.pattern.own[rank], operation.value, operation.pattern.weights[rank], values)
 
     def _check_versions(self, pending: Pending) -> None:
-        if pending.versions and pending.operation.value._version != pending.versions[0]:  # type: ignore[attr-defined]
+        if pending.version >= 0 and pending.operation.value._version != pending.version:  # type: ignore[attr-defined]
             raise SchemeError(f"worker {pending.task.rank} wrote in place into a value that was being sent")
 
     def _begin_send(self, pending: Pending) -> None:
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         self._expect(pending, operation.destination)
         pending.parts, pending.peer = 1, operation.destination
-        pending.versions = [operation.value._version]
+        pending.version = operation.value._version
         pending.bytes = self._job.num_bytes(operation.value)
         rank = pending.task.rank
         self._transfers.send(
@@ -454,6 +471,7 @@ class EventDriver:
         gathering.taken += 1
         if gathering.taken == self._job.workers:
             del self._gatherings[key]
+            self._transfers.close((*key, 0))
         self._complete(pending)
 
     def _collective_value(self, operation: ops.Operation[Any], gathering: _Gathering) -> Tensor | None:
@@ -515,7 +533,7 @@ class EventDriver:
         else:
             pending.waiter = resume
             task.blocked = (begun_s, busy_s, pending)
-        task.waiting = f"wait for {_describe(pending.operation)}"
+        task.waiting = operation
         return _SUSPENDED
 
     def _wait_any(self, task: Task, operation: ops.WaitAny) -> Any:
@@ -539,7 +557,7 @@ class EventDriver:
         else:
             for each in candidates:
                 each.waiter = resume
-        task.waiting = "wait for any of " + ", ".join(_describe(p.operation) for p in candidates)
+        task.waiting = operation
         return _SUSPENDED
 
     def _poll(self, task: Task, operation: ops.Poll) -> bool:
@@ -553,7 +571,7 @@ class EventDriver:
         if not isinstance(pending.operation, ops.Gradient):
             raise SchemeError(f"worker {task.rank} asks for the segments of {pending.name}, which has none")
         if pending.shown == len(self._fractions):
-            return self._segments_end(task, pending)
+            return self._segments_end(task, operation, pending)
         name, start, stop = self._job.segments[pending.shown]
         ready_s = pending.start_s + self._fractions[pending.shown] * (pending.ready_s - pending.start_s)
         pending.shown += 1
@@ -565,10 +583,10 @@ class EventDriver:
             self._advance(task, ops.Segment(name, start, stop, part))
 
         self._clock.at(max(ready_s, self._clock.now), resume, None)
-        task.waiting = f"segment {name} of gradient"
+        task.waiting = operation
         return _SUSPENDED
 
-    def _segments_end(self, task: Task, pending: Pending) -> Any:
+    def _segments_end(self, task: Task, operation: ops.NextSegment, pending: Pending) -> Any:
         def resume(done: Pending) -> None:
             assert done.handle is not None
             del task.outstanding[done.handle.number]
@@ -578,7 +596,7 @@ class EventDriver:
             self._clock.at(self._clock.now, resume, pending)
         else:
             pending.waiter = resume
-        task.waiting = "end of gradient"
+        task.waiting = operation
         return _SUSPENDED
 
 
@@ -586,10 +604,6 @@ def _all(program: Program) -> tuple[Coroutine[Any, Any, None], ...]:
     return (program.main, *program.services)
 
 
-@lru_cache(maxsize=64)
-def _name(kind: type) -> str:
-    """The class name in the records' spelling: ``AllReduce`` becomes ``all_reduce``."""
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__).lstrip("_")
 
 
 def _describe(operation: ops.Operation[Any]) -> str:
@@ -600,5 +614,9 @@ def _describe(operation: ops.Operation[Any]) -> str:
         case ops.Receive(source=peer, tag=tag):
             whom = "anybody" if peer == ops.ANY else str(peer)
             return f"receive from {whom}" + (f" ({tag})" if tag else "")
+        case ops.Wait(handle=handle):
+            return f"wait for {_describe(handle.operation)}"
+        case ops.WaitAny(handles=handles):
+            return "wait for any of " + ", ".join(_describe(handle.operation) for handle in handles)
         case _:
-            return _name(type(operation))
+            return _NAMES.get(type(operation), type(operation).__name__)

@@ -26,7 +26,7 @@ class Task:
         self.coroutine = coroutine
         self.account = account
         self.alive = True
-        self.waiting: str | None = None  # what it is blocked in, for people
+        self.waiting: Operation[Any] | None = None  # what it is blocked in
         self.blocked: tuple[float, float, Pending] | None = None  # since when, busy_s then, on what
         self.outstanding: dict[int, Pending] = {}  # started, and not yet waited for
 
@@ -37,50 +37,52 @@ class Pending:
     It is complete when all of its ``parts`` are, at the latest of their times.
     """
 
-    __slots__ = (
-        "busy_s", "bytes", "done", "handle", "name", "on_settled", "operation", "parts", "peer", "peer_s",
-        "ready_s", "reply", "shown", "start_s", "task", "ticket", "values", "versions", "waiter",
-    )  # fmt: skip
+    # Class attributes, not slots: most operations change few of them, and a million are made a minute.
+    ready_s: float
+    peer_s: float
+    parts = 0
+    bytes = 0
+    peer = -1
+    busy_s = 0.0
+    done = False
+    reply: Any = None
+    values: list[Tensor | None]
+    version = -1
+    ticket = 0
+    shown = 0  # segments of a gradient that the scheme has seen
+    waiter: Callable[[Pending], None] | None = None
 
-    def __init__(self, task: Task, name: str, operation: Operation[Any], start_s: float, handle: Handle | None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        name: str,
+        operation: Operation[Any],
+        start_s: float,
+        handle: Handle | None,
+        on_settled: Callable[[Pending], None],
+    ) -> None:
         self.task = task
         self.name = name
         self.operation = operation
-        self.start_s = start_s
-        self.ready_s = start_s
-        self.peer_s = start_s
+        self.start_s = self.ready_s = self.peer_s = start_s
         self.handle = handle
-        self.parts = 0
-        self.bytes = 0
-        self.peer = -1
-        self.busy_s = 0.0
-        self.done = False
-        self.reply: Any = None
-        self.values: list[Tensor | None] = []
-        self.versions: list[int] = []
-        self.ticket = 0
-        self.shown = 0  # segments of a gradient that the scheme has seen
-        self.waiter: Callable[[Pending], None] | None = None
-        self.on_settled: Callable[[Pending], None] | None = None
+        self.on_settled = on_settled
 
     def sent(self, time_s: float, peer_s: float) -> None:
         """One send is complete at ``time_s``."""
-        self._part(time_s, peer_s)
-
-    def received(self, slot: int, value: Tensor | None, source: int, time_s: float, peer_s: float) -> None:
-        """One receive is complete at ``time_s``."""
-        self.values[slot] = value
-        self.peer = source
-        self._part(time_s, peer_s)
-
-    def _part(self, time_s: float, peer_s: float) -> None:
         if time_s > self.ready_s:
             self.ready_s = time_s
         if peer_s > self.peer_s:
             self.peer_s = peer_s
         self.parts -= 1
-        if self.parts == 0 and self.on_settled is not None:
+        if self.parts == 0:
             self.on_settled(self)
+
+    def received(self, slot: int, value: Tensor | None, source: int, time_s: float, peer_s: float) -> None:
+        """One receive is complete at ``time_s``."""
+        self.values[slot] = value
+        self.peer = source
+        self.sent(time_s, peer_s)
 
 
 class CollectiveRun:

@@ -36,75 +36,123 @@ _Posted = tuple[Part, float, int]
 _Flow = tuple[Part, Part, int, Tensor | None, int, float, float, float]
 
 
+class _Box:
+    """What is posted under one tag and not yet matched: by source * n + destination, oldest first."""
+
+    __slots__ = ("callers", "receives", "sends")
+
+    def __init__(self) -> None:
+        self.sends: dict[int, deque[_Sent]] = {}
+        self.receives: dict[int, deque[_Posted]] = {}
+        self.callers: dict[int, deque[int]] | None = None
+
+
 class Transfers:
     """Matches sends with receives and moves their bytes."""
 
     def __init__(self, clock: Clock, model: TransferModel) -> None:
         self._clock = clock
         self._network = model.network
+        self._workers = model.network.num_hosts
         self._overhead_s = model.overhead_s
         self._announcement = model.announcement
         bandwidths = [link.bandwidth_bytes_per_s for link in model.network.links]
         self._sharing = FairSharing(bandwidths) if model.sharing == "max_min" else None
         self._bandwidths = bandwidths
-        self._sends: dict[tuple[int, int, Tag], deque[_Sent]] = {}
-        self._receives: dict[tuple[int, int, Tag], deque[_Posted]] = {}
-        self._callers: dict[tuple[int, Tag], deque[int]] = {}
+        self._alone: dict[int, tuple[float, float]] = {}
+        self._boxes: dict[Tag, _Box] = {}
         self._flows: dict[int, _Flow] = {}
         self._solving = False
         self._alarm_s = float("inf")
         self.messages = 0
 
-    def send(self, source: int, destination: int, tag: Tag, num_bytes: int, part: Part, value: Tensor | None) -> None:
+    def _box(self, tag: Tag) -> _Box:
+        box = self._boxes.get(tag)
+        if box is None:
+            box = self._boxes[tag] = _Box()
+        return box
+
+    def send(
+        self, source: int, destination: int, tag: Tag, num_bytes: int, part: Part, value: Tensor | None
+    ) -> None:
         """Post a send now."""
-        now_s = self._clock.now
-        for key in ((source, destination, tag), (ANY, destination, tag)):
-            posted = self._receives.get(key)
-            if posted:
-                receiver, posted_s, slot = posted.popleft()
-                self._match(source, destination, num_bytes, part, now_s, value, receiver, posted_s, slot)
-                return
-        self._sends.setdefault((source, destination, tag), deque()).append((part, now_s, num_bytes, value))
-        if type(tag) is str:
-            self._callers.setdefault((destination, tag), deque()).append(source)
+        box = self._boxes.get(tag) or self._box(tag)
+        key = source * self._workers + destination
+        posted = box.receives.get(key)
+        if not posted and box.callers is not None:
+            posted = box.receives.get(ANY * self._workers + destination)
+        if posted:
+            receiver, posted_s, slot = posted.popleft()
+            now_s = self._clock.now
+            self._match(source, destination, num_bytes, part, now_s, value, receiver, posted_s, slot)
+            return
+        waiting = box.sends.get(key)
+        if waiting is None:
+            waiting = box.sends[key] = deque()
+        waiting.append((part, self._clock.now, num_bytes, value))
+        if box.callers is not None:
+            box.callers.setdefault(destination, deque()).append(source)
 
     def receive(self, source: int, destination: int, tag: Tag, part: Part, slot: int) -> None:
         """Post a receive now; ``source`` may be ``ANY``: then the send that was posted first is taken."""
-        now_s = self._clock.now
-        if type(tag) is str:
-            callers = self._callers.get((destination, tag))
+        box = self._boxes.get(tag) or self._box(tag)
+        if source == ANY and box.callers is None:
+            box.callers = self._order_of_sends(box)
+        if box.callers is not None:
+            callers = box.callers.get(destination)
             if callers:
                 if source == ANY:
                     source = callers.popleft()
                 elif source in callers:
                     callers.remove(source)
-        posted = self._sends.get((source, destination, tag))
+        key = source * self._workers + destination
+        posted = box.sends.get(key)
         if posted:
             sender, posted_s, num_bytes, value = posted.popleft()
+            now_s = self._clock.now
             self._match(source, destination, num_bytes, sender, posted_s, value, part, now_s, slot)
-        else:
-            self._receives.setdefault((source, destination, tag), deque()).append((part, now_s, slot))
+            return
+        waiting = box.receives.get(key)
+        if waiting is None:
+            waiting = box.receives[key] = deque()
+        waiting.append((part, self._clock.now, slot))
+
+    def _order_of_sends(self, box: _Box) -> dict[int, deque[int]]:
+        """Who waits to send to whom, by the time of posting: needed once somebody receives from anybody."""
+        order: dict[int, deque[int]] = {}
+        waiting = sorted((sent[1], key) for key, sends in box.sends.items() for sent in sends)
+        for _, key in waiting:
+            source, destination = divmod(key, self._workers)
+            order.setdefault(destination, deque()).append(source)
+        return order
+
+    def close(self, tag: Tag) -> None:
+        """Forget a tag that will not be used again."""
+        del self._boxes[tag]
 
     def drop(self, part: Part) -> None:
         """Forget everything that ``part`` has posted and that is not yet matched."""
-        for (source, destination, tag), sends in self._sends.items():
-            for sent in [s for s in sends if s[0] is part]:
-                sends.remove(sent)
-                if type(tag) is str:
-                    self._callers[destination, tag].remove(source)
-        for receives in self._receives.values():
-            for received in [r for r in receives if r[0] is part]:
-                receives.remove(received)
+        for box in self._boxes.values():
+            for key, sends in box.sends.items():
+                for sent in [s for s in sends if s[0] is part]:
+                    sends.remove(sent)
+                    if box.callers is not None:
+                        source, destination = divmod(key, self._workers)
+                        box.callers[destination].remove(source)
+            for receives in box.receives.values():
+                for received in [r for r in receives if r[0] is part]:
+                    receives.remove(received)
 
     def waiting_for(self, worker: int) -> list[Part]:
         """Who has posted something to or from ``worker`` that is not yet matched."""
         found: list[Part] = []
-        for (source, destination, _), sends in self._sends.items():
-            if destination == worker and source != worker:
-                found += [s[0] for s in sends]
-        for (source, destination, _), receives in self._receives.items():
-            if source == worker and destination != worker:
-                found += [r[0] for r in receives]
+        for box in self._boxes.values():
+            for key, sends in box.sends.items():
+                if key % self._workers == worker:
+                    found += [s[0] for s in sends]
+            for key, receives in box.receives.items():
+                if key // self._workers == worker:
+                    found += [r[0] for r in receives]
         return list(dict.fromkeys(found))
 
     def _match(
@@ -120,21 +168,32 @@ class Transfers:
         slot: int,
     ) -> None:
         self.messages += 1
-        route = self._network.route(source, destination)
         announced_s = receiver_s
         if self._announcement:
             announced_s += self._announcement * self._network.route(destination, source).latency_s
         start_s = (sender_s if sender_s >= announced_s else announced_s) + self._overhead_s
-        flow = (sender, receiver, slot, value, source, sender_s, receiver_s, route.latency_s)
         if self._sharing is None:
-            rate = route.per_flow_bytes_per_s
-            for link in route.links:
-                rate = min(rate, self._bandwidths[link])
-            self._arrive(flow, start_s + num_bytes / rate)
-        elif start_s <= self._clock.now:
-            self._begin((flow, route.links, num_bytes, route.per_flow_bytes_per_s))
+            rate, latency_s = self._alone.get(source * self._workers + destination) or self._rate_alone(
+                source, destination
+            )
+            sent_s = start_s + num_bytes / rate
+            sender.sent(sent_s, receiver_s)
+            receiver.received(slot, value, source, sent_s + latency_s, sender_s)
+            return
+        route = self._network.route(source, destination)
+        flow = (sender, receiver, slot, value, source, sender_s, receiver_s, route.latency_s)
+        what = (flow, route.links, num_bytes, route.per_flow_bytes_per_s)
+        if start_s <= self._clock.now:
+            self._begin(what)
         else:
-            self._clock.at(start_s, self._begin, (flow, route.links, num_bytes, route.per_flow_bytes_per_s))
+            self._clock.at(start_s, self._begin, what)
+
+    def _rate_alone(self, source: int, destination: int) -> tuple[float, float]:
+        """Rate and latency of a transfer that has its route for itself."""
+        route = self._network.route(source, destination)
+        rate = min([route.per_flow_bytes_per_s, *(self._bandwidths[link] for link in route.links)])
+        found = self._alone[source * self._workers + destination] = (rate, route.latency_s)
+        return found
 
     def _arrive(self, flow: _Flow, sent_s: float) -> None:
         sender, receiver, slot, value, source, sender_s, receiver_s, latency_s = flow

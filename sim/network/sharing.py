@@ -32,8 +32,8 @@ from math import inf, isnan
 import numpy as np
 
 TIE = 1e-12
-# Below this many flows plain Python is faster than filling arrays.
-_VECTORISE_FROM = 48
+# Below this many flows plain Python is faster than filling arrays (measured: they meet at 200 to 400).
+_VECTORISE_FROM = 256
 
 
 class _Flow:
@@ -236,7 +236,6 @@ class FairSharing:
             count[link] = len(on_link[link])
             hits[link] = 0
         rates: _Rates = []
-        level = 0.0
         while True:
             share = numerator = inf
             divisor = 1
@@ -245,9 +244,6 @@ class FairSharing:
                     here = residual[link] / count[link]
                     if here < share:
                         share, numerator, divisor = here, residual[link], count[link]
-            if share < level:  # levels never fall; only rounding can say so
-                share, numerator, divisor = level, level, 1
-            level = share
             # Whoever cannot use this level gets its peak; that leaves the others no less than the level.
             limited = [flow for flow in flows if flow.peak <= share]
             for flow in limited:
@@ -289,17 +285,12 @@ class FairSharing:
         link_of = np.repeat(np.arange(len(links)), [len(members) for members in on_link])
         peak = np.array([flow.peak for flow in flows])
         residual = np.array([self._bandwidth[link] for link in links])
-        floor = np.zeros(len(links))
         rate = np.zeros(len(flows))
         numerator = peak.copy()
         divisor = np.ones(len(flows), dtype=np.int64)
         while flow_of.size:
             count = np.bincount(link_of, minlength=len(links))
             share = np.divide(residual, count, out=np.full(len(links), inf), where=count > 0)
-            low = share < floor * (1 - TIE)  # shares never fall; only rounding can say so
-            share[low] = floor[low]
-            residual[low] = floor[low] * count[low]
-            floor = share
             offered = np.full(len(flows), inf)  # per flow: the smallest share on its way
             np.minimum.at(offered, flow_of, share[link_of])
             wanted = np.minimum(offered, peak)
@@ -355,7 +346,7 @@ def _apply(now_s: float, rates: _Rates, changed: list[tuple[float, int]]) -> Non
         remaining = flow.remaining
         if before > 0:
             remaining -= (now_s - flow.since_s) * flow.numerator / flow.divisor
-            if remaining < 0:
+            if remaining < 0:  # or it would end before now
                 remaining = 0.0
         flow.remaining = remaining
         flow.since_s = now_s

@@ -17,6 +17,11 @@ from sim.settings import Settings
 Indices = NDArray[np.int64]
 
 
+BATCH_BLOCK = 16
+EPOCH_BLOCK = 1024
+"""Batches cut at once, and examples that the epochs shuffled at once have at least."""
+
+
 class Partition(Settings):
     """How the training examples are spread over the workers."""
 
@@ -68,29 +73,43 @@ class Batches:
     """Batch ``index`` of a worker, as a pure function.
 
     Batches run on across reshuffled epochs, so that their size is constant even where a shard is
-    smaller than a batch.
+    smaller than a batch. Epochs are shuffled, and batches cut, in blocks: a generator for each of them
+    would cost more than a small model's gradient.
     """
 
     shards: Sequence[Indices]
     batch_size: int
     seed: int
     _epochs: dict[int, tuple[int, Indices]] = field(default_factory=dict, repr=False)
-
-    def _epoch(self, worker: int, epoch: int) -> Indices:
-        known = self._epochs.get(worker)
-        if known is None or known[0] != epoch:
-            rng = seeds.generator(self.seed, worker, "batches", epoch)
-            known = self._epochs[worker] = (epoch, rng.permutation(self.shards[worker]))
-        return known[1]
+    _batches: dict[int, tuple[int, Indices]] = field(default_factory=dict, repr=False)
 
     def examples(self, worker: int, index: int) -> Indices:
         """Indices [batch_size] of the training examples in this batch."""
-        size = len(self.shards[worker])
-        first, last = index * self.batch_size, (index + 1) * self.batch_size
-        parts = []
+        number, offset = divmod(index, BATCH_BLOCK)
+        known = self._batches.get(worker)
+        if known is None or known[0] != number:
+            length = BATCH_BLOCK * self.batch_size
+            rows = self._sequence(worker, number * length, length).reshape(BATCH_BLOCK, self.batch_size)
+            known = self._batches[worker] = (number, rows)
+        return known[1][offset]
+
+    def _sequence(self, worker: int, first: int, length: int) -> Indices:
+        """Places [first, first + length) of all epochs in a row."""
+        block = max(1, EPOCH_BLOCK // len(self.shards[worker])) * len(self.shards[worker])
+        last, parts = first + length, []
         while first < last:
-            epoch, offset = divmod(first, size)
-            take = min(size - offset, last - first)
-            parts.append(self._epoch(worker, epoch)[offset : offset + take])
+            number, offset = divmod(first, block)
+            take = min(block - offset, last - first)
+            parts.append(self._epoch_block(worker, number)[offset : offset + take])
             first += take
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return np.concatenate(parts)
+
+    def _epoch_block(self, worker: int, number: int) -> Indices:
+        """Several epochs in a row: the shard, shuffled anew for each."""
+        known = self._epochs.get(worker)
+        if known is None or known[0] != number:
+            shard = self.shards[worker]
+            epochs = np.tile(shard, (max(1, EPOCH_BLOCK // len(shard)), 1))
+            rng = seeds.generator(self.seed, worker, "batches", number)
+            known = self._epochs[worker] = (number, rng.permuted(epochs, axis=1).ravel())
+        return known[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -40,6 +40,15 @@ class Workload:
     def num_parameters(self) -> int:
         """Length d of the parameter vector."""
         return self.start.numel()
+
+    def to(self, device: torch.device) -> Workload:
+        """The same workload with its tensors on ``device``."""
+        return replace(
+            self,
+            start=self.start.to(device),
+            inputs=self.inputs.to(device),
+            targets=self.targets.to(device),
+        )
 
 
 @dataclass(frozen=True)

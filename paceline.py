@@ -1,0 +1,178 @@
+"""Paceline's front door: the command line, and the few public names.
+
+Everything heavy is imported inside the commands, so that ``paceline --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from sim.errors import InputError, PacelineError
+
+if TYPE_CHECKING:
+    from sim.records import Run
+    from sim.scenario import Scenario
+
+app = typer.Typer(
+    name="paceline",
+    help="Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="a scenario file (YAML)")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="dotted.key=value", help="change one value of the scenario; repeatable"),
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="write the results to this new folder")]
+Force = Annotated[bool, typer.Option("--force", help="replace the output if it exists")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object on standard output")]
+Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="where gradients are computed")]
+Engine = Annotated[str, typer.Option("--engine", metavar="auto|event", help="what moves the virtual clock")]
+
+
+@app.command()
+def simulate(
+    scenario: ScenarioFile,
+    changes: Changes = None,
+    out: Out = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict: real gradients under a virtual clock, for every scheme and seed."""
+    from sim import prepare, result_folder
+    from sim import simulate as simulator
+    from sim.errors import nearest
+    from sim.scenario import load
+
+    if engine not in ("auto", "event"):
+        raise InputError(f"--engine {engine}: {nearest(engine, ['auto', 'event'])}")
+    asked = load(scenario, changes or [])
+    where = prepare.device_named(device)
+    if out is not None:
+        result_folder.check_free(out, force)
+    resolved = prepare.resolve(asked, where)
+    runs: list[Run] = []
+    interrupted = False
+    try:
+        with _progress(resolved) as progress:
+            simulator.simulate(resolved, device=where, progress=progress, finished=runs.append)
+    except KeyboardInterrupt:
+        interrupted = True
+    _hand_over(resolved, runs, out, force, as_json)
+    if interrupted:
+        _say(f"interrupted: {len(runs)} of {len(resolved.schemes) * resolved.repeats} runs are complete and kept")
+        raise typer.Exit(130)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="result folders")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the page to write")] = Path("report.html"),
+    force: Force = False,
+) -> None:
+    """Write one self-contained page: who wins, by how much, and why."""
+    import reports
+
+    reports.build(folders, out, force=force)
+    _say(f"wrote {out}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from sim.scenario import json_schema
+
+    _print_json(json_schema())
+
+
+@app.command("list")
+def list_names(as_json: AsJson = False) -> None:
+    """List the schemes, topologies and tasks that scenarios can name."""
+    from sim.schemes import SCHEMES
+    from sim.topology import TOPOLOGIES
+    from sim.workloads import TASKS
+
+    names = {"schemes": sorted(SCHEMES), "topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS)}
+    if as_json:
+        _print_json(names)
+        return
+    for kind, members in names.items():
+        sys.stdout.write(f"{kind}: {' '.join(members)}\n")
+
+
+def _hand_over(scenario: Scenario, runs: list[Run], out: Path | None, force: bool, as_json: bool) -> None:
+    """Write the results, print them, and fail where a run failed."""
+    from rich.console import Console
+
+    from reports.table import render
+    from sim import result_folder
+    from sim.scenario import dump
+    from sim.summary import summarise
+
+    summary = summarise(scenario.name, runs)
+    if out is not None and runs:
+        result_folder.write_results(out, dump(scenario), scenario.name, runs, force=force)
+        _say(f"wrote {out}")
+    if as_json:
+        _print_json(summary)
+    else:
+        Console().print(render(summary))
+    failed = [run for run in runs if run.status == "partial"]
+    for run in failed:
+        _say(f"{run.label}, seed {run.seed}: {run.message}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(scenario: Scenario) -> Iterator[Callable[[str, int], None]]:
+    """Show on standard error which run is under way."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    limit = scenario.stop.max_iterations
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        shown = bar.add_task("preparing")
+
+        def progress(label: str, steps: int) -> None:
+            bar.update(shown, description=f"{label}: step {steps}" + (f" of {limit}" if limit else ""))
+
+        yield progress
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def main() -> NoReturn:
+    """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong."""
+    try:
+        app(standalone_mode=True)
+    except InputError as error:
+        _say(f"paceline: {error}")
+        sys.exit(2)
+    except PacelineError as error:
+        _say(f"paceline: {error}")
+        sys.exit(1)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

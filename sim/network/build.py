@@ -1,0 +1,71 @@
+"""From the scenario's network settings to hosts, links and routes."""
+
+from __future__ import annotations
+
+import math
+
+from sim.errors import InputError
+from sim.network.platform import Link, Network
+from sim.network.settings import NetworkSettings
+
+
+def build_network(settings: NetworkSettings, workers: int) -> Network:
+    """Lay out the network; host i is worker i, and sites follow each other in the order given.
+
+    The flat form is one site. A bandwidth that was left out gives no link.
+
+    Raises:
+        InputError: the sites hold another number of workers.
+    """
+    if settings.sites is None or settings.within is None:
+        sites = {"all": workers}
+        inside_s, access = settings.latency or 0.0, settings.bandwidth
+    else:
+        sites = dict(settings.sites)
+        inside_s, access = settings.within.latency, settings.within.bandwidth
+    if sum(sites.values()) != workers:
+        raise InputError(f"the sites hold {sum(sites.values())} workers, not {workers}")
+
+    names = tuple(sites)
+    links: list[Link] = []
+
+    def add(name: str, bandwidth_bytes_per_s: float) -> int:
+        links.append(Link(name, bandwidth_bytes_per_s))
+        return len(links) - 1
+
+    up: dict[int, int] = {}
+    down: dict[int, int] = {}
+    if access is not None:
+        for host in range(workers):
+            up[host] = add(f"host{host} up", access)
+            down[host] = add(f"host{host} down", access)
+
+    between = settings.between
+    pipe: dict[tuple[int, int], int] = {}
+    if between is not None and between.bandwidth is not None:
+        for a, source in enumerate(names):
+            for b, destination in enumerate(names):
+                if a != b:
+                    pipe[a, b] = add(f"{source}->{destination}", between.bandwidth)
+
+    leave: dict[int, int] = {}
+    enter: dict[int, int] = {}
+    for site, name in enumerate(names):
+        if name in settings.uplink:
+            leave[site] = add(f"{name} out", settings.uplink[name])
+            enter[site] = add(f"{name} in", settings.uplink[name])
+
+    latencies = settings.latencies()
+    cap = math.inf if between is None or between.per_flow is None else between.per_flow
+    return Network(
+        sites=names,
+        site_of=tuple(site for site, name in enumerate(names) for _ in range(sites[name])),
+        links=tuple(links),
+        latency_s=tuple(tuple(inside_s if a == b else latencies[a, b] for b in names) for a in names),
+        per_flow_bytes_per_s=tuple(tuple(math.inf if a == b else cap for b in names) for a in names),
+        up=up,
+        down=down,
+        pipe=pipe,
+        leave=leave,
+        enter=enter,
+    )

@@ -1,0 +1,111 @@
+"""From a scenario to jobs: one per scheme and repeat."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+
+from sim.compute.model import ComputeModel
+from sim.entries import SchemeEntry, Workload
+from sim.errors import InputError
+from sim.evaluation import Target
+from sim.gradients import Method, Problem, faster_method
+from sim.job import Job, TransferModel
+from sim.network.build import build_network
+from sim.optimizer import Sgd, Still
+from sim.scenario import Scenario
+from sim.schemes import SCHEMES
+from sim.workloads import TASKS
+from sim.workloads.partition import Batches, shards
+
+MAX_EVENTS = 1_000_000
+"""``events: auto`` keeps no operations of a run that would have more than this many."""
+
+
+def device_named(name: str) -> torch.device:
+    """``auto`` (CUDA where there is one), ``cpu`` or ``cuda``.
+
+    Raises:
+        InputError: CUDA was asked for and is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: this machine has no CUDA device; use --device cpu")
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"--device {name}: choose from auto, cpu, cuda")
+    return torch.device(name)
+
+
+def resolve(scenario: Scenario, device: torch.device) -> Scenario:
+    """The scenario with ``gradients: auto`` decided by a measurement on this machine."""
+    if scenario.gradients != "auto" or scenario.workload.timing_only:
+        return scenario
+    problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
+    method = faster_method(problem.workload, problem.batches, scenario.cluster.workers)
+    return scenario.model_copy(update={"gradients": method})
+
+
+def seeds_of(scenario: Scenario) -> range:
+    """The seed of every repeat; all schemes share them."""
+    return range(scenario.seed, scenario.seed + scenario.repeats)
+
+
+def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.device | None = None) -> Job:
+    """Everything that a driver needs to run one scheme under one seed.
+
+    ``scenario.gradients`` should be resolved; ``auto`` counts as ``looped``.
+    """
+    device = device or torch.device("cpu")
+    workload, cluster, stop = scenario.workload, scenario.cluster, scenario.stop
+    method: Method = "batched" if scenario.gradients == "batched" else "looped"
+    problem = None
+    if not workload.timing_only:
+        problem = _problem(workload, cluster.workers, seed, method, device)
+    task = TASKS[workload.task]
+    start = problem.workload.start if problem else torch.zeros(1)
+    model_bytes = workload.payload if workload.payload is not None else start.numel() * start.element_size()
+    target = None
+    if stop.target is not None:
+        falling = stop.target.metric in task.falling
+        target = Target(stop.target.metric, stop.target.value, falling, stop.target.on)
+    return Job(
+        scheme=SCHEMES[entry.name],
+        options=entry.options,
+        label=entry.label,
+        workers=cluster.workers,
+        seed=seed,
+        start=start,
+        optimizer=Sgd(entry.optimizer or workload.optimizer) if problem else Still(),
+        problem=problem,
+        task=task if problem else None,
+        bytes_per_parameter=model_bytes / start.numel(),
+        compute=ComputeModel(cluster.compute, cluster.stragglers, seed),
+        transfer=TransferModel(
+            network=build_network(cluster.network, cluster.workers),
+            sharing=cluster.network.sharing,
+            overhead_s=cluster.network.overhead,
+            announcement=cluster.network.announcement,
+        ),
+        all_reduce=scenario.collectives.all_reduce,
+        segments=problem.workload.segments if problem else (("model", 0, 1),),
+        every=scenario.evaluate.every,
+        on=scenario.evaluate.on,
+        target=target,
+        max_iterations=stop.max_iterations,
+        max_time_s=stop.max_time if stop.max_time is not None else math.inf,
+        record_events=scenario.events != "none",
+        max_events=MAX_EVENTS if scenario.events == "auto" else None,
+        events_until_step=scenario.first_steps,
+    )
+
+
+@lru_cache(maxsize=8)
+def _problem(workload: Workload, workers: int, seed: int, method: Method, device: torch.device) -> Problem:
+    """The workload of one seed, spread over its workers; all schemes share it."""
+    built = TASKS[workload.task].build(workload.options, seed).to(device)
+    labels = None if built.labels is None else built.labels.cpu().numpy()
+    parts = shards(workload.partition, len(built.inputs), labels, workers, seed)
+    return Problem(built, Batches(parts, workload.batch_size, seed), method)

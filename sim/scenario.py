@@ -1,0 +1,323 @@
+"""The scenario: what to train, on which cluster, with which schemes, until when.
+
+The models below are the only place where keys and defaults are written down. ``load`` reads a YAML
+file; ``dump`` writes the resolved scenario, which loads again and is equal.
+
+A scheme is a name or ``{name: {options ..., label: ..., optimizer: ...}}``; a task's own options stand
+in ``workload`` beside the common keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from sim import overrides, yaml_lines
+from sim.compute.settings import Compute, Straggler
+from sim.entries import SchemeEntry, Workload
+from sim.errors import InputError, nearest
+from sim.evaluation import On
+from sim.network.settings import NetworkSettings
+from sim.problems import Problem, explain, one_line, problems, shown, wrong
+from sim.schemes import SCHEMES
+from sim.settings import Settings
+from sim.units import Seconds
+from sim.workloads import TASKS
+
+MAX_PROBLEMS: Final = 5
+"""How many problems one error names."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_STEPS: Final = re.compile(r"([0-9]{1,15}) +steps?")
+_FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,14}) +steps?")
+
+
+def _read_steps(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise wrong(f"'{value}' has no unit; write for example '{max(value, 1)} steps'")
+    found = _STEPS.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise wrong(f"must be a number of steps such as '10 steps', not {shown(value)}")
+    return int(found[1])
+
+
+Steps = Annotated[
+    int,
+    BeforeValidator(_read_steps),
+    PlainSerializer(lambda n: f"{n} steps", return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9]+ +steps?$", "examples": ["10 steps"]}),
+]
+"""A field that is written ``10 steps`` and held as a number."""
+
+
+def _check_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise wrong(f"'{value}' will not do as a name; use letters, digits, '-', '_' and '.'")
+    return value
+
+
+def _check_events(value: str) -> str:
+    found = _FIRST.fullmatch(value)
+    if found:
+        return f"first {found[1]} steps"
+    if value in ("all", "none", "auto"):
+        return value
+    raise wrong(f"unknown choice '{value}'; choose from: all, auto, none, first N steps")
+
+
+class Cluster(Settings):
+    """The machines."""
+
+    workers: int = Field(ge=1, description="number of workers; absent: the sum of the sites")
+    compute: Compute = Field(description="how long gradients take")
+    stragglers: tuple[Straggler, ...] = Field(default=(), description="who is slow; factors multiply")
+    network: NetworkSettings = Field(description="how messages travel")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_sites(cls, data: Any) -> Any:
+        match data:
+            case {"workers": _}:
+                return data
+            case {"network": {"sites": sites}} if sites is not None:
+                # Counts that are wrong are reported where they stand.
+                counts = sites.values() if isinstance(sites, Mapping) else ()
+                known = sum(count for count in counts if type(count) is int)
+                return {"workers": max(known, 1), **data}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        found = []
+        held = sum((self.network.sites or {}).values())
+        if self.network.sites is not None and held != self.workers:
+            found.append(
+                Problem(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
+            )
+        for number, straggler in enumerate(self.stragglers):
+            for index, rank in enumerate(straggler.workers or ()):
+                if not 0 <= rank < self.workers:
+                    text = f"there is no worker {rank}; ranks go from 0 to {self.workers - 1}"
+                    found.append(Problem(("stragglers", number, "workers", index), text))
+        if found:
+            raise problems(found)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
+        out = read.resolve_ref_schema(read(schema))
+        out["required"].remove("workers")
+        return out
+
+
+class Evaluate(Settings):
+    """Scoring; it costs no time on the clock."""
+
+    every: Annotated[Steps, Field(ge=1)] = Field(
+        default=10, description="steps of a worker between two scores"
+    )
+    on: On = Field(
+        default="mean",
+        description="what is scored: the mean model, all workers on average, or the worst of them",
+    )
+
+
+class Target(Settings):
+    """A score that ends the run; whether it has to rise or fall is known of each metric."""
+
+    metric: str = Field(description="one of the task's metrics")
+    value: float = Field(description="the score to reach")
+    on: On = Field(default="mean", description="which score counts; absent: that of evaluate.on")
+
+
+class Stop(Settings):
+    """What ends a run: the first of these that is reached. At least one is needed."""
+
+    target: Target | None = Field(default=None, description="a score to reach")
+    max_time: Annotated[Seconds, Field(gt=0)] | None = Field(
+        default=None, description="time on the run's clock"
+    )
+    max_iterations: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="steps of each worker"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.target is None and self.max_time is None and self.max_iterations is None:
+            raise wrong("nothing ends the run; give at least one of target, max_time, max_iterations")
+        return self
+
+
+class Collectives(Settings):
+    """Algorithms of the collective operations."""
+
+    all_reduce: Literal["ring", "gloo_ring", "halving_doubling"] = Field(
+        default="ring", description="how an all-reduce is made of messages"
+    )
+
+
+class Scenario(Settings):
+    """One question: which of these schemes is the fastest here?"""
+
+    name: Annotated[str, AfterValidator(_check_name)] = Field(description="what results are filed under")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="of the first repeat; all schemes share it")
+    workload: Workload = Field(description="what is trained")
+    cluster: Cluster = Field(description="on which machines")
+    evaluate: Evaluate = Field(default=Evaluate(), description="how models are scored")
+    schemes: tuple[SchemeEntry, ...] = Field(min_length=1, description="which averaging schemes to compare")
+    stop: Stop = Field(description="what ends a run")
+    repeats: int = Field(default=1, ge=1, description="runs of each scheme, each with its own seed")
+    collectives: Collectives = Field(default=Collectives(), description="algorithms of collective operations")
+    events: Annotated[str, AfterValidator(_check_events)] = Field(
+        default="auto",
+        description="operations to record: all, none, 'first N steps', or auto (all below a million rows)",
+    )
+    gradients: Literal["auto", "batched", "looped"] = Field(
+        default="auto", description="how the workers' gradients are evaluated; auto: what is faster here"
+    )
+
+    @property
+    def first_steps(self) -> int | None:
+        """N where ``events`` is ``first N steps``, else None."""
+        found = _FIRST.fullmatch(self.events)
+        return int(found[1]) if found else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _score_what_counts(cls, data: Any) -> Any:
+        """The target is on what ``evaluate.on`` says, unless it says itself."""
+        match data:
+            case {"evaluate": {"on": on}, "stop": {"target": Mapping() as target} as stop} if on in get_args(
+                On
+            ):
+                return {**data, "stop": {**stop, "target": {"on": on, **target}}}
+        return data
+
+    @field_validator("schemes", mode="after")
+    @classmethod
+    def _label(cls, entries: tuple[SchemeEntry, ...]) -> tuple[SchemeEntry, ...]:
+        labels = _labels(entries)
+        for number, label in enumerate(labels):
+            if label in labels[:number]:
+                first = labels.index(label)
+                text = f"its label '{label}' is that of schemes.{first} too; give it another 'label'"
+                raise wrong(text, number)
+        return tuple(
+            entry if entry.label == label else entry.model_copy(update={"label": label})
+            for entry, label in zip(entries, labels, strict=True)
+        )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        found = [*self._wrong_amounts(), *self._wrong_target(), *self._wrong_schemes()]
+        if found:
+            raise problems(found)
+        return self
+
+    def _wrong_amounts(self) -> list[Problem]:
+        found = []
+        workers, workload = self.cluster.workers, self.workload
+        examples = TASKS[workload.task].num_examples(workload.options)
+        if not workload.timing_only and workers > examples:
+            text = f"{workers} workers cannot share {examples} training examples; use at most {examples}"
+            found.append(Problem(("cluster", "workers"), text))
+        if self.cluster.compute.time == 0 and self.stop.max_iterations is None:
+            text = "0 s needs stop.max_iterations too, or the clock may stand still for ever"
+            found.append(Problem(("cluster", "compute", "time"), text))
+        return found
+
+    def _wrong_target(self) -> list[Problem]:
+        target = self.stop.target
+        if target is None:
+            return []
+        if self.workload.timing_only:
+            text = "nothing is trained (timing_only); use max_time or max_iterations"
+            return [Problem(("stop", "target"), text)]
+        task = TASKS[self.workload.task]
+        if target.metric in task.metrics:
+            return []
+        text = f"task '{task.name}' has no metric '{target.metric}'; {nearest(target.metric, task.metrics)}"
+        return [Problem(("stop", "target", "metric"), text)]
+
+    def _wrong_schemes(self) -> list[Problem]:
+        found = []
+        for number, entry in enumerate(self.schemes):
+            try:
+                SCHEMES[entry.name].check(entry.options, self.cluster.workers)
+            except InputError as error:
+                found.append(Problem(("schemes", number, entry.name), str(error)))
+        return found
+
+
+def _labels(entries: Sequence[SchemeEntry]) -> list[str]:
+    """A label for each entry: its own, else its name, with what sets it apart from others of that name."""
+    out = []
+    for entry in entries:
+        rivals = [_traits(other) for other in entries if other.name == entry.name and not other.label]
+        own = _traits(entry)
+        apart = [f"{key}={own[key]}" for key in own if any(rival.get(key) != own[key] for rival in rivals)]
+        out.append(entry.label or " ".join([entry.name, *apart]))
+    return out
+
+
+def _traits(entry: SchemeEntry) -> dict[str, Any]:
+    optimizer = entry.optimizer.model_dump(mode="json") if entry.optimizer else {}
+    return {**entry.options.model_dump(mode="json"), **optimizer}
+
+
+def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file.
+
+    Args:
+        path: a YAML file in UTF-8.
+        changes: ``dotted.key=value`` each, as in ``--set``; see ``sim.overrides``.
+
+    Raises:
+        InputError: what is wrong, where and the nearest valid choice; a line for each of the first problems.
+    """
+    return parse(yaml_lines.read_text(Path(path)), str(path), changes)
+
+
+def parse(text: str, source: str = "scenario", changes: Sequence[str] = ()) -> Scenario:
+    """Read a scenario from YAML text; ``source`` is what errors call it. Otherwise like ``load``."""
+    document = yaml_lines.parse(text, source)
+    if document.value is None:
+        raise InputError(f"{source}: is empty; a scenario needs name, workload, cluster, schemes and stop")
+    document = overrides.apply(document, changes)
+    try:
+        return Scenario.model_validate(document.value)
+    except ValidationError as error:
+        found = explain(error, Scenario, document.value)
+    placed = sorted(((document.place(it.at), it) for it in found), key=lambda pair: pair[0].line)
+    lines = []
+    for place, problem in placed[:MAX_PROBLEMS]:
+        key = f"{yaml_lines.dotted(problem.at)}: " if problem.at else ""
+        lines.append(f"{place}: {key}{one_line(problem.message)}")
+    raise InputError("\n".join(lines))
+
+
+def dump(scenario: Scenario) -> str:
+    """The resolved scenario as YAML, every default written out; ``parse`` reads an equal one."""
+    return yaml_lines.write(scenario.model_dump(mode="json"))
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of scenario files, for editors."""
+    schema = Scenario.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

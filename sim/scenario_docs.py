@@ -1,0 +1,137 @@
+"""The table of all scenario keys, made from the models: ``python -m sim.scenario_docs`` renews it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+
+from pydantic import BaseModel, WithJsonSchema
+from pydantic.fields import FieldInfo
+
+from sim.entries import SchemeEntry, Workload
+from sim.scenario import Cluster, Scenario
+from sim.schemes import SCHEMES
+from sim.workloads import TASKS
+
+PAGE: Final = Path(__file__).parent.parent / "docs" / "scenario.md"
+BEGIN: Final = (
+    "<!-- The tables down to the end are made from the models by: python -m sim.scenario_docs -->\n"
+)
+
+_HEAD: Final = "| key | written as | default | meaning |\n| --- | --- | --- | --- |\n"
+_PLAIN: Final = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+_BOUNDS: Final = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
+
+
+def renewed(page: str) -> str:
+    """The page with its tables made anew; what stands above them is kept.
+
+    Raises:
+        ValueError: the page has no mark where the tables begin.
+    """
+    head, mark, _ = page.partition(BEGIN)
+    if not mark:
+        raise ValueError(f"{PAGE.name} has lost the line {BEGIN!r}")
+    return head + mark + "\n" + "\n".join(_sections())
+
+
+def _sections() -> Iterator[str]:
+    yield "## Keys\n\n" + _HEAD + "".join(_rows(Scenario, ""))
+    yield "## Tasks\n"
+    for name, task in sorted(TASKS.items()):
+        about = f"{_first_paragraph(task.build.__doc__)} Metrics: {', '.join(task.metrics)}."
+        yield f"### `{name}`\n\n{about}\n\n{_options(task.options, 'workload.')}"
+    yield "## Schemes\n"
+    for name, scheme in sorted(SCHEMES.items()):
+        about = _first_paragraph(sys.modules[scheme.program.__module__].__doc__)
+        kind = "Synchronous." if scheme.synchronous else "Asynchronous."
+        yield f"### `{name}`\n\n{about} {kind}\n\n{_options(scheme.options, f'schemes[].{name}.')}"
+
+
+def _first_paragraph(text: str | None) -> str:
+    return " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split()).replace("``", "`")
+
+
+def _options(model: type[BaseModel], prefix: str) -> str:
+    rows = "".join(_rows(model, prefix))
+    return _HEAD + rows if rows else "No options.\n"
+
+
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if name == "options":
+            what = "tasks" if model is Workload else "schemes"
+            yield f"| `{prefix}OPTION` | see [{what}](#{what}) | | {field.description} |\n"
+            continue
+        if model is SchemeEntry and name == "name":
+            continue
+        key = prefix + name
+        inner, suffix = _model_in(field.annotation)
+        written = "section" if inner else _written(field.annotation, field.metadata)
+        default = "" if (model, name) == (Cluster, "workers") else _default(field)  # follows from the sites
+        yield f"| `{key}` | {written} | {default} | {field.description or ''} |\n"
+        if inner:
+            below = f"{key}{suffix}.NAME." if inner is SchemeEntry else f"{key}{suffix}."
+            yield from _rows(inner, below)
+
+
+def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+    """The model in an optional field or a list, and what to add to the key of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, ""
+    suffix = "[]" if get_origin(annotation) is tuple else ""
+    for argument in get_args(annotation):
+        found, below = _model_in(argument)
+        if found:
+            return found, suffix + below
+    return None, ""
+
+
+def _written(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _written(arguments[0], [*arguments[1:], *metadata])
+    quantity = [m.json_schema for m in metadata if isinstance(m, WithJsonSchema) and m.json_schema]
+    if quantity:
+        text = f"`{quantity[0]['examples'][0]}`"
+    elif origin is Literal:
+        text = ", ".join(f"`{choice}`" for choice in arguments)
+    elif origin is tuple:
+        text = f"list of: {_written(arguments[0])}"
+    elif origin is dict:
+        text = f"name: {_written(arguments[1])}"
+    elif arguments:
+        text = " or ".join(_written(argument) for argument in arguments if argument is not NoneType)
+    else:
+        text = _PLAIN[annotation]
+    rules = [rule for m in metadata for rule in (m.metadata if isinstance(m, FieldInfo) else [m])]
+    bounds = [
+        (words, getattr(rule, key)) for rule in rules for key, words in _BOUNDS.items() if hasattr(rule, key)
+    ]
+    return ", ".join([text, *(f"{words} {bound:g}" for words, bound in bounds if bound < 2**53)])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default in (None, "") or isinstance(field.default, BaseModel):
+        return ""
+    written = [m for m in field.metadata if hasattr(m, "return_type") and hasattr(m, "func")]
+    value = written[0].func(field.default) if written else field.default
+    return f"`{json.dumps(value)}`".replace('"', "")
+
+
+def main() -> None:
+    """Renew the page."""
+    new = PAGE.with_suffix(".new")
+    new.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    new.replace(PAGE)
+
+
+if __name__ == "__main__":
+    main()

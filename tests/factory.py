@@ -1,0 +1,134 @@
+"""Small jobs for tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import torch
+
+from sim.compute.model import ComputeModel
+from sim.compute.settings import Compute, Jitter, Lognormal, Straggler
+from sim.drivers.event import EventDriver
+from sim.drivers.outcome import Outcome, run_record
+from sim.gradients import Method, Problem
+from sim.job import Job, TransferModel
+from sim.network.platform import Link, Network
+from sim.optimizer import OptimizerSettings, Sgd, Still
+from sim.records import Run
+from sim.schemes import SCHEMES
+from sim.schemes.scheme import Scheme
+from sim.settings import Settings
+from sim.worker import Program, Worker
+from sim.workloads import TASKS
+from sim.workloads.partition import Batches, Partition, shards
+
+torch.set_num_threads(1)
+
+
+def flat_network(workers: int, latency_s: float, bandwidth_bytes_per_s: float) -> Network:
+    """One switch; every host has a full-duplex access link."""
+    links = [Link(f"host{h} {way}", bandwidth_bytes_per_s) for way in ("up", "down") for h in range(workers)]
+    finite = math.isfinite(bandwidth_bytes_per_s)
+    return Network(
+        sites=("all",),
+        site_of=(0,) * workers,
+        links=tuple(links) if finite else (),
+        latency_s=((latency_s,),),
+        per_flow_bytes_per_s=((math.inf,),),
+        up={h: h for h in range(workers)} if finite else {},
+        down={h: workers + h for h in range(workers)} if finite else {},
+    )
+
+
+def make_problem(task: str, workers: int, seed: int, method: Method, batch_size: int = 32, **options: Any) -> Problem:
+    """A task spread iid over the workers."""
+    workload = TASKS[task].build(TASKS[task].options(**options), seed)
+    labels = None if workload.labels is None else workload.labels.numpy()
+    parts = shards(Partition(), workload.inputs.shape[0], labels, workers, seed)
+    return Problem(workload, Batches(parts, batch_size, seed), method)
+
+
+def make_job(
+    scheme: str | Scheme = "gossip",
+    options: dict[str, Any] | Settings | None = None,
+    *,
+    workers: int = 4,
+    seed: int = 1,
+    task: str | None = None,
+    task_options: dict[str, Any] | None = None,
+    method: Method = "batched",
+    batch_size: int = 32,
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    start: torch.Tensor | None = None,
+    bytes_per_parameter: float = 4.0,
+    compute_s: float = 1.0,
+    cv: float = 0.0,
+    stragglers: Sequence[Straggler] = (),
+    network: Network | None = None,
+    latency_s: float = 0.0,
+    bandwidth_bytes_per_s: float = math.inf,
+    sharing: str = "max_min",
+    overhead_s: float = 0.0,
+    announcement: float = 0.0,
+    all_reduce: str = "ring",
+    every: int = 1,
+    max_iterations: int | None = 4,
+    record_events: bool = True,
+) -> Job:
+    """A job with the given parts; without a task only the clock matters."""
+    found = SCHEMES[scheme] if isinstance(scheme, str) else scheme
+    problem = make_problem(task, workers, seed, method, batch_size, **(task_options or {})) if task else None
+    jitter = Jitter(lognormal=Lognormal(cv=cv)) if cv else None
+    if start is None:
+        start = problem.workload.start if problem else torch.zeros(1)
+    return Job(
+        scheme=found,
+        options=options if isinstance(options, Settings) else found.options(**(options or {})),
+        label=found.name,
+        workers=workers,
+        seed=seed,
+        start=start,
+        optimizer=Sgd(OptimizerSettings(lr=lr, momentum=momentum)) if problem else Still(),
+        problem=problem,
+        task=TASKS[task] if task else None,
+        bytes_per_parameter=bytes_per_parameter,
+        compute=ComputeModel(Compute.model_validate({"time": f"{compute_s!r} s", "jitter": jitter}), tuple(stragglers), seed),
+        transfer=TransferModel(
+            network or flat_network(workers, latency_s, bandwidth_bytes_per_s), sharing, overhead_s, announcement
+        ),
+        all_reduce=all_reduce,
+        segments=problem.workload.segments if problem else (("x", 0, start.numel()),),
+        every=every,
+        on="mean",
+        max_iterations=max_iterations,
+        record_events=record_events,
+    )
+
+
+class NoOptions(Settings):
+    """A scheme of a test has no options."""
+
+
+def make_scheme(
+    program: Callable[[Worker, Any], Coroutine[Any, Any, None] | Program], *, synchronous: bool = True
+) -> Scheme:
+    """A scheme from a coroutine function of a test."""
+    return Scheme("test", program, NoOptions, synchronous, lambda options, workers: None)
+
+
+def run_events(job: Job, **driver_options: Any) -> Outcome:
+    """Run on the event driver."""
+    scorer = job.scorer()
+    scorer.begin([job.start] * job.workers)
+    return EventDriver(job, [job.program(r) for r in range(job.workers)], scorer, **driver_options).run()
+
+
+def simulated(job: Job, **driver_options: Any) -> Run:
+    """Run on the event driver and score."""
+    scorer = job.scorer()
+    scorer.begin([job.start] * job.workers)
+    driver = EventDriver(job, [job.program(r) for r in range(job.workers)], scorer, **driver_options)
+    return run_record(job, driver.run(), scorer, "simulated")
