@@ -8,11 +8,11 @@ matplotlib and seaborn take seconds to import, so they are imported where they a
 from __future__ import annotations
 
 import io
+import math
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -20,12 +20,11 @@ import pandas as pd
 from reports import words
 from reports.study import Part, Study
 from reports.timeline import Lane, lanes, span_s
+from sim.summary import RunRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-Interval = tuple[float, float]
 
 _INK: Final = "#01f001"
 _FAINT: Final = "#01f002"
@@ -39,22 +38,51 @@ _CSS: Final = {
 }
 _WIDTH_IN: Final = 5.3
 _WIDE_IN: Final = 9.6
-_LANE_IN: Final = 0.13
+_LANE_IN: Final = 0.11
+_LABEL: Final = 22
 
 
-def loss_by_time(study: Study) -> str:
-    """Training loss against the clock."""
-    return _curves(study, "train_loss", "time_s", "loss-time")
+def curves(study: Study, metric: str, by: Literal["time_s", "step"]) -> str:
+    """A metric against the clock or against steps, the training loss on a logarithmic axis.
 
+    Of several repeats the one with the median time to target is drawn thick.
+    """
+    import seaborn as sns
 
-def loss_by_step(study: Study) -> str:
-    """Training loss against steps."""
-    return _curves(study, "train_loss", "step", "loss-step")
-
-
-def metric_by_time(study: Study, metric: str) -> str:
-    """Another metric against the clock."""
-    return _curves(study, metric, "time_s", "metric-time")
+    logarithmic = metric == "train_loss"
+    frames = {part.source: _scores(part, metric, by, logarithmic) for part in study.parts}
+    every = pd.concat(list(frames.values()))
+    unit, unit_s = words.time_unit([every[by].max() / 10]) if by == "time_s" else ("", 1.0)
+    stand_ins = {label: f"#02f0{i:02x}" for i, label in enumerate(study.styles)}
+    target = study.main.results.summary["target"]
+    goal = target["value"] if target and target["metric"] == metric else None
+    with _figure(_WIDTH_IN, 3.3) as (figure, plot):
+        ax = figure.subplots()
+        if logarithmic and every[metric].notna().any():
+            ax.set_yscale("log")
+            ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            ax.yaxis.set_minor_formatter(_minor_label(ax))
+        _limits(ax, every, metric, goal)
+        for part in study.parts:
+            measured = part is study.measured
+            frame = frames[part.source].assign(x=frames[part.source][by] / unit_s)
+            middle = frame[frame["middle"]]
+            dashes = {name: (4, 1.6) if measured else s.dashes or "" for name, s in study.styles.items()}
+            common: dict[str, Any] = {
+                "x": "x", "y": metric, "hue": "label", "style": "label", "units": "seed",
+                "palette": stand_ins, "dashes": dashes,
+                "sort": False, "estimator": None, "legend": False, "ax": ax,
+            }  # fmt: skip
+            sns.lineplot(data=frame[~frame["middle"]], linewidth=0.7, alpha=0.45, **common)
+            sns.lineplot(data=middle, linewidth=2.0, **common)
+            _ends(ax, part, middle, metric, stand_ins)
+        if goal is not None:
+            _target_line(ax, goal)
+        ax.set_xlabel(f"wall clock ({unit})" if by == "time_s" else "steps per worker")
+        ax.set_ylabel(words.plain(metric))
+        ax.set_xlim(left=0)
+    colours = {stand_ins[label]: style.colour for label, style in study.styles.items()}
+    return _svg(plot, f"{metric}-{by}", colours)
 
 
 def cost_of_a_step(study: Study) -> str:
@@ -80,7 +108,7 @@ def timeline(study: Study, part: Part, workers: int) -> str:
         axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=counts)[:, 0]
         for ax, (label, of) in zip(axes, shown.items(), strict=True):
             _draw_lanes(ax, of, unit_s)
-            ax.set_title(_short(label, 70), loc="left", fontsize=10, pad=3)
+            ax.set_title(_cut(label, 80), loc="left", fontsize=10, pad=3)
             ax.set_xlim(0, end_s / unit_s)
         axes[-1].set_xlabel(f"time ({name})")
         figure.supylabel("worker", fontsize=10, color=_INK)
@@ -90,84 +118,48 @@ def timeline(study: Study, part: Part, workers: int) -> str:
 # --- curves -------------------------------------------------------------------------------------
 
 
-def _curves(study: Study, metric: str, by: str, name: str) -> str:
-    import seaborn as sns
-
-    logarithmic = metric == "train_loss"
-    frames = {part.source: _scores(part, metric, by, logarithmic) for part in study.parts}
-    every = pd.concat(list(frames.values()))
-    unit, unit_s = words.time_unit([every[by].max() / 10]) if by == "time_s" else ("", 1.0)
-    stand_ins = {label: f"#02f0{i:02x}" for i, label in enumerate(study.styles)}
-    target = study.main.results.summary["target"]
-    with _figure(_WIDTH_IN, 3.3) as (figure, plot):
-        ax = figure.subplots()
-        for part in study.parts:
-            frame = frames[part.source].assign(x=frames[part.source][by] / unit_s)
-            measured = part is study.measured
-            dashes: dict[str, Any] = {
-                label: (4, 1.6) if measured else style.dashes or "" for label, style in study.styles.items()
-            }
-            common: dict[str, Any] = dict(
-                x="x", y=metric, hue="label", style="label", palette=stand_ins, dashes=dashes, sort=False,
-                estimator=None, legend=False, ax=ax,
-            )  # fmt: skip
-            if frame["seed"].nunique() > 1:
-                sns.lineplot(data=frame, units="seed", linewidth=0.7, alpha=0.45, **common)
-            middle = _medians(frame, metric)
-            sns.lineplot(data=middle, linewidth=2.0, **common)
-            _ends(ax, part, middle, metric, stand_ins)
-        if logarithmic and (every[metric] > 0).any():
-            ax.set_yscale("log")
-            ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            ax.yaxis.set_minor_formatter(_minor_label(ax))
-        _limits(ax, every, metric, target["value"] if target and target["metric"] == metric else None)
-        ax.set_xlabel(f"wall clock ({unit})" if by == "time_s" else "steps per worker")
-        ax.set_ylabel(words.plain(metric))
-        if target and target["metric"] == metric:
-            _target_line(ax, target["value"])
-        ax.set_xlim(left=0)
-    colours = {stand_ins[label]: style.colour for label, style in study.styles.items()}
-    return _svg(plot, name, colours)
-
-
 def _scores(part: Part, metric: str, by: str, positive: bool) -> pd.DataFrame:
-    """The scored rows, in the order of the table."""
+    """The scored rows, schemes in the order of the table; ``middle`` marks each scheme's median repeat."""
     frame = part.results.metrics
     if metric not in frame:
         frame = frame.assign(**{metric: np.nan})
-    order = {row["label"]: place for place, row in enumerate(part.rows)}
     frame = frame[["label", "seed", "step", "time_s", metric]].astype({"label": object})
     if positive:
         frame = frame.assign(**{metric: frame[metric].where(frame[metric] > 0)})
-    return frame.assign(place=frame["label"].map(order)).sort_values(["place", "seed", "step"], kind="stable")
+    order = {row["label"]: place for place, row in enumerate(part.rows)}
+    middle = {row["label"]: _median_seed(part, row["label"]) for row in part.rows}
+    return frame.assign(
+        place=frame["label"].map(order), middle=frame["seed"] == frame["label"].map(middle)
+    ).sort_values(["place", "seed", "step"], kind="stable")
 
 
-def _medians(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Medians over repeats of score and place, at the steps that most repeats have."""
-    groups = frame.groupby(["place", "label", "step"], sort=True)
-    middle = groups[["x", metric]].median().assign(count=groups["seed"].count()).reset_index()
-    repeats = frame.groupby("label")["seed"].nunique()
-    return middle[middle["count"] * 2 > middle["label"].map(repeats)]
+def _median_seed(part: Part, label: str) -> int:
+    """The repeat with the median time to target; the lower one of two."""
+
+    def order(run: RunRow) -> tuple[float, float, int]:
+        time_s = run["time_to_target_s"]
+        return (math.inf if time_s is None else time_s, run["wall_clock_s"], run["seed"])
+
+    mine = sorted((run for run in part.runs if run["label"] == label), key=order)
+    return mine[(len(mine) - 1) // 2]["seed"]
 
 
 def _ends(ax: Axes, part: Part, middle: pd.DataFrame, metric: str, colours: Mapping[str, str]) -> None:
-    """Mark how each curve ends: target reached, stopped before, diverged."""
-    for row in part.rows:
-        mine = middle[(middle["label"] == row["label"]) & middle[metric].notna()]
+    """Mark how each thick curve ends: target reached, stopped before, diverged."""
+    drawn = middle[middle[metric].notna()]
+    for run in part.runs:
+        mine = drawn[(drawn["label"] == run["label"]) & (drawn["seed"] == run["seed"])]
         if not len(mine):
             continue
-        colour = colours[row["label"]]
-        reached = row["time_to_target_s"]["median"] is not None
-        diverged = row["diverged"] * 2 > row["runs"]
+        colour, diverged = colours[run["label"]], run["status"] == "diverged"
         ax.plot(
             mine["x"].iloc[-1],
             mine[metric].iloc[-1],
             marker="X" if diverged else "o",
             markersize=7 if diverged else 6,
-            markerfacecolor=colour if reached or diverged else _PAPER,
+            markerfacecolor=colour if run["reached_target"] or diverged else _PAPER,
             markeredgecolor=colour,
             zorder=5,
-            clip_on=False,
         )
 
 
@@ -218,34 +210,58 @@ def _target_line(ax: Axes, value: float) -> None:
 
 
 def _bars(study: Study, per_step: bool) -> str:
-    bars = []
-    for row in study.main.rows:
-        for part in study.parts:
-            mine = next((r for r in part.rows if r["label"] == row["label"]), None)
-            if mine is not None and mine["iterations"]:
-                kind = f"\n({'measured' if part is study.measured else 'predicted'})" if study.measured else ""
-                bars.append((_short(row["label"], 24) + kind, mine, part is study.measured))
-    divisor = [row["iterations"] if per_step else 1.0 for _, row, _ in bars]
-    totals = [row["wall_clock_s"] / by for (_, row, _), by in zip(bars, divisor, strict=True)]
-    name, unit_s = words.time_unit([max(totals, default=1.0) / 10])
-    with _figure(_WIDTH_IN, 0.75 + 0.42 * max(len(bars), 1)) as (figure, plot):
+    bars = [
+        (place, part, row)
+        for place, label in enumerate(row["label"] for row in study.main.rows)
+        for part in study.parts
+        for row in part.rows
+        if row["label"] == label and row["iterations"]
+    ]
+    labels = {place: _wrapped(row["label"]) for place, _, row in bars}
+    lengths = [row["wall_clock_s"] / (row["iterations"] if per_step else 1.0) for _, _, row in bars]
+    longest = max(lengths) or 1.0
+    name, unit_s = words.time_unit([longest / 10])
+    paired = study.measured is not None
+    with _figure(_WIDTH_IN, 0.75 + (0.52 if paired else 0.42) * len(labels)) as (figure, plot):
         ax = figure.subplots()
-        for i, ((_, row, measured), by) in enumerate(zip(bars, divisor, strict=True)):
+        for (place, part, row), length in zip(bars, lengths, strict=True):
+            measured = part is study.measured
+            at = place + (0.21 if measured else -0.17) * paired
             left = 0.0
             for phase, colour in _PHASES.items():
-                width = row["time_s"][phase] / by / unit_s  # type: ignore[literal-required]
-                ax.barh(i, width, left=left, height=0.68 if not measured else 0.5, color=colour, linewidth=0)
+                share = row["time_s"][phase] / (row["wall_clock_s"] or 1.0)  # type: ignore[literal-required]
+                width = share * length / unit_s
+                ax.barh(at, width, left=left, height=0.36 if paired else 0.68, color=colour, linewidth=0)
                 left += width
-            ax.annotate(
-                f" {words.digits(left)}", (left, i), va="center", ha="left", fontsize=9, color=_INK
-            )
-        ax.set_yticks(range(len(bars)), [label for label, _, _ in bars])
+            said = words.digits(length / unit_s) + f" {_kind(measured)}" * paired
+            ax.annotate(f" {said}", (left, at), va="center", ha="left", fontsize=9, color=_INK)
+        ax.set_yticks(list(labels), [""] * len(labels))
+        for place, lines in labels.items():
+            _write_lines(ax, place, lines)
         ax.tick_params(axis="y", length=0)
         ax.grid(False, axis="y")
         ax.invert_yaxis()
-        ax.set_xlim(0, max(totals, default=1.0) / unit_s * 1.15)
+        ax.set_xlim(0, longest / unit_s * (1.3 if paired else 1.15))
         ax.set_xlabel(f"a worker's mean step ({name})" if per_step else f"a worker's whole run ({name})")
     return _svg(plot, "step-cost" if per_step else "run-cost", {})
+
+
+def _write_lines(ax: Axes, place: float, lines: list[str]) -> None:
+    """A label left of the axis, line by line: the page's font is not the one that widths are known of."""
+    for i, line in enumerate(lines):
+        ax.annotate(
+            line,
+            (0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(-5, 6 * (len(lines) - 1) - 12 * i),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+        )
+
+
+def _kind(measured: bool) -> str:
+    return "measured" if measured else "predicted"
 
 
 # --- timeline -----------------------------------------------------------------------------------
@@ -258,9 +274,9 @@ def _first_seed(events: pd.DataFrame, label: str) -> pd.DataFrame:
 
 def _draw_lanes(ax: Axes, of: Sequence[Lane], unit_s: float) -> None:
     for phase, colour in _PHASES.items():
-        boxes = [(start, end, i - 0.38, i + 0.18) for i, lane in enumerate(of) for start, end in lane.main[phase]]
+        boxes = [(*box, i - 0.38, i + 0.18) for i, lane in enumerate(of) for box in lane.main[phase]]
         _draw_boxes(ax, boxes, unit_s, colour)
-    beneath = [(start, end, i + 0.24, i + 0.42) for i, lane in enumerate(of) for start, end in lane.background]
+    beneath = [(*box, i + 0.24, i + 0.42) for i, lane in enumerate(of) for box in lane.background]
     _draw_boxes(ax, beneath, unit_s, _PHASES["communicate"])
     ax.set_ylim(len(of) - 0.4, -0.6)
     every = max(1, len(of) // 4)
@@ -277,13 +293,10 @@ def _draw_boxes(ax: Axes, boxes: list[tuple[float, float, float, float]], unit_s
     if not boxes:
         return
     left, right, top, bottom = (np.array(column) for column in zip(*boxes, strict=True))
-    left, right = left / unit_s, right / unit_s
-    corners = np.stack(
-        [np.stack([x, y], -1) for x, y in ((left, top), (right, top), (right, bottom), (left, bottom), (left, top))],
-        axis=1,
-    )
+    x = np.stack([left, right, right, left, left], -1) / unit_s
+    y = np.stack([top, top, bottom, bottom, top], -1)
     codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(boxes)
-    ax.add_patch(PathPatch(Path(corners.reshape(-1, 2), codes), facecolor=colour, linewidth=0))
+    ax.add_patch(PathPatch(Path(np.stack([x.ravel(), y.ravel()], -1), codes), facecolor=colour, linewidth=0))
 
 
 # --- SVG ----------------------------------------------------------------------------------------
@@ -303,7 +316,9 @@ def _figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, _Plot]]
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    ours = {
+    ours: dict[Any, Any] = {
+        "axes.grid": True,
+        "text.parse_math": False,
         "svg.fonttype": "none",
         "svg.hashsalt": "paceline",
         "font.size": 10,
@@ -321,7 +336,7 @@ def _figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, _Plot]]
         "figure.facecolor": "none",
     }
     plot = _Plot()
-    with sns.axes_style("ticks"), rc_context({"axes.grid": True, **ours}):
+    with sns.axes_style("ticks"), rc_context(ours):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         yield figure, plot
         FigureCanvasSVG(figure)
@@ -348,5 +363,14 @@ def _svg(plot: _Plot, name: str, colours: Mapping[str, str]) -> str:
     return text.strip()
 
 
-def _short(label: str, width: int) -> str:
-    return textwrap.shorten(label, width, placeholder="…") if " " in label else label[:width]
+def _cut(label: str, width: int) -> str:
+    return label if len(label) <= width else label[: width - 1] + "…"
+
+
+def _wrapped(label: str) -> list[str]:
+    """A label on two lines at most, broken after a blank or an underscore where one is near."""
+    if len(label) <= _LABEL:
+        return [label]
+    places = [i + 1 for i, c in enumerate(label[:_LABEL]) if c in " _-" and i >= _LABEL // 3]
+    cut = places[-1] if places else _LABEL
+    return [label[:cut].strip(), _cut(label[cut:], _LABEL)]

@@ -13,7 +13,7 @@ import yaml
 from reports import words
 from sim.records import Source
 from sim.result_folder import Results, read_results
-from sim.summary import Row
+from sim.summary import Row, RunRow
 
 _SCHEMES: Final = (
     "all_reduce", "local_sgd", "gossip", "ad_psgd", "diloco", "sgp", "easgd", "fedavg",
@@ -48,6 +48,11 @@ class Part:
     source: Source
     results: Results
     rows: list[Row]
+
+    @property
+    def runs(self) -> list[RunRow]:
+        """The runs of this source."""
+        return [run for run in self.results.summary["runs"] if run["source"] == self.source]
 
 
 @dataclass(frozen=True)

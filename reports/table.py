@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reports import words
@@ -30,9 +31,7 @@ def render(summary: Summary) -> Table:
     table.add_column("status")
     for source in sources:
         mine = ranking(row for row in rows if row["source"] == source)
-        unit = words.time_unit(
-            time for row in mine if (time := row["time_to_target_s"]["median"] or row["at_least_s"])
-        )
+        unit = column_unit(mine)
         for row in mine:
             best = row["label"] == mine[0]["label"] and row["time_to_target_s"]["median"] is not None
             cells = [row["label"], *([source] if len(sources) > 1 else []), *_cells(summary, row, unit)]
@@ -56,6 +55,12 @@ def _cells(summary: Summary, row: Row, unit: tuple[str, float]) -> list[str]:
     ]
 
 
+def column_unit(rows: Sequence[Row]) -> tuple[str, float]:
+    """The unit for a column of times to target, or of what is known of them."""
+    known = (row["time_to_target_s"]["median"] or row["at_least_s"] or row["wall_clock_s"] for row in rows)
+    return words.time_unit(known)
+
+
 def time_to_target(summary: Summary, row: Row, unit: tuple[str, float] | None = None) -> tuple[str, str]:
     """A row's time to target, ``> bound`` where it is censored, and its interval ('' for none)."""
     time = row["time_to_target_s"]
@@ -73,9 +78,11 @@ def time_to_target(summary: Summary, row: Row, unit: tuple[str, float] | None = 
 
 def status(summary: Summary, row: Row) -> str:
     """How a row's repeats ended."""
-    found = []
+    found: list[str] = []
     if wanted(summary):
-        if row["runs"] > 1:
+        if row["diverged"] == row["runs"]:
+            found = []
+        elif row["runs"] > 1:
             found = [f"reached {row['reached']} of {row['runs']}"]
         elif row["reached"]:
             found = ["reached"]

@@ -16,8 +16,10 @@ import pandas as pd
 Box = tuple[float, float]
 
 _STEPS: Final = 4
-_MOST_STEPS: Final = 60
-_NO_EXCHANGE: Final = frozenset({"gradient", "segment", "wait", "wait_any", "poll", "now", "next_step", "sleep"})
+_MOST_STEPS: Final = 40
+_NO_EXCHANGE: Final = frozenset(
+    {"gradient", "segment", "wait", "wait_any", "poll", "now", "next_step", "sleep"}
+)
 
 
 @dataclass(frozen=True)
