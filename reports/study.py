@@ -60,12 +60,14 @@ class Study:
     """One scenario: a part that is told about, and perhaps measurements beside a prediction.
 
     Attributes:
+        key: unique on the page; ids begin with it.
         title: the scenario's name, with the folder's where two studies share it.
         parts: one part, or the simulated and the measured one in this order.
         styles: label -> how it is drawn.
         scenario: the resolved scenario, parsed; {} if it is no mapping.
     """
 
+    key: str
     title: str
     parts: tuple[Part, ...]
     styles: dict[str, Style]
@@ -107,8 +109,8 @@ def studies(folders: Sequence[Path]) -> list[Study]:
                 found.append((folder.name, [part]))
     names = [parts[0].results.summary["scenario"] for _, parts in found]
     return [
-        _study(name if names.count(name) == 1 else f"{name} ({folder})", tuple(parts))
-        for name, (folder, parts) in zip(names, found, strict=True)
+        _study(f"study-{i}", name if names.count(name) == 1 else f"{name} ({folder})", tuple(parts))
+        for i, (name, (folder, parts)) in enumerate(zip(names, found, strict=True), 1)
     ]
 
 
@@ -133,13 +135,14 @@ def _only(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
     return frame[frame["source"] == source]
 
 
-def _study(title: str, parts: tuple[Part, ...]) -> Study:
+def _study(key: str, title: str, parts: tuple[Part, ...]) -> Study:
     try:
         scenario = yaml.safe_load(parts[0].results.scenario)
     except yaml.YAMLError:
         scenario = {}
     rows = [row for part in parts for row in part.results.summary["summary"]]
-    return Study(title, parts, _styles(rows, len(parts) == 2), scenario if isinstance(scenario, dict) else {})
+    styles = _styles(rows, len(parts) == 2)
+    return Study(key, title, parts, styles, scenario if isinstance(scenario, dict) else {})
 
 
 def _styles(rows: Sequence[Row], solid: bool) -> dict[str, Style]:
