@@ -33,10 +33,15 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="dotted.key=value", help="change one value of the scenario; repeatable"),
 ]
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="write the results to this new folder")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="write the results to this new folder")
+]
 Force = Annotated[bool, typer.Option("--force", help="replace the output if it exists")]
+ReportFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="the page to write")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object on standard output")]
-Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="where gradients are computed")]
+Device = Annotated[
+    str, typer.Option("--device", metavar="auto|cpu|cuda", help="where gradients are computed")
+]
 Engine = Annotated[str, typer.Option("--engine", metavar="auto|event", help="what moves the virtual clock")]
 
 
@@ -72,20 +77,21 @@ def simulate(
         interrupted = True
     _hand_over(resolved, runs, out, force, as_json)
     if interrupted:
-        _say(f"interrupted: {len(runs)} of {len(resolved.schemes) * resolved.repeats} runs are complete and kept")
+        _say(
+            f"interrupted: {len(runs)} of {len(resolved.schemes) * resolved.repeats} runs are complete and kept"
+        )
         raise typer.Exit(130)
 
 
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="result folders")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the page to write")] = Path("report.html"),
-    force: Force = False,
+    out: ReportFile = Path("report.html"),
 ) -> None:
     """Write one self-contained page: who wins, by how much, and why."""
     import reports
 
-    reports.build(folders, out, force=force)
+    reports.build(folders, out)
     _say(f"wrote {out}")
 
 
@@ -121,9 +127,10 @@ def _hand_over(scenario: Scenario, runs: list[Run], out: Path | None, force: boo
     from sim.scenario import dump
     from sim.summary import summarise
 
-    summary = summarise(scenario.name, runs)
+    text = dump(scenario)
+    summary = summarise(scenario.name, runs, result_folder.target_of(text))
     if out is not None and runs:
-        result_folder.write_results(out, dump(scenario), scenario.name, runs, force=force)
+        result_folder.write_results(out, text, scenario.name, runs, force=force)
         _say(f"wrote {out}")
     if as_json:
         _print_json(summary)

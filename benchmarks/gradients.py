@@ -43,7 +43,7 @@ def main() -> None:
         for _ in range(STEPS):
             for w in range(WORKERS):
                 module.zero_grad()
-                torch.nn.functional.cross_entropy(module(inputs[w]), targets[w]).backward()
+                torch.nn.functional.cross_entropy(module(inputs[w]), targets[w]).backward()  # type: ignore[no-untyped-call]
 
     def raw_vmap() -> None:
         for _ in range(STEPS):
@@ -65,7 +65,9 @@ def main() -> None:
         print(f"{name:>13}: {statistics.median(found):9,.0f} gradients/s")
     pairs = list(zip(rates["event driver"], rates["plain loop"], rates["raw vmap"], strict=True))
     print(f"event driver / plain loop: {statistics.median(e / p for e, p, _ in pairs):.2f} (bar: at least 2)")
-    print(f"event driver / raw vmap:   {statistics.median(e / v for e, _, v in pairs):.2f} (bar: at least 0.4)")
+    print(
+        f"event driver / raw vmap:   {statistics.median(e / v for e, _, v in pairs):.2f} (bar: at least 0.4)"
+    )
 
 
 if __name__ == "__main__":

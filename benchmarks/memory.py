@@ -20,8 +20,8 @@ def main() -> None:
     torch.set_num_threads(1)
     job = make_job(
         "gossip", {"topology": "one_peer_exponential"}, task="quadratic", workers=256, momentum=0.9,
-        task_options={"dimension": 1_000_000, "examples": 256}, batch_size=1, cv=0.1, max_iterations=2, every=2,
-        latency_s=0.01, bandwidth_bytes_per_s=1e9,
+        task_options={"dimension": 1_000_000, "examples": 256}, batch_size=1, cv=0.1, max_iterations=2,
+        every=2, latency_s=0.01, bandwidth_bytes_per_s=1e9,
     )  # fmt: skip
     scorer = job.scorer()
     scorer.begin([job.start] * job.workers)

@@ -18,7 +18,13 @@ WORKERS, RUNS = 1024, 5
 SECOND = {"latency_s": 0.01, "bytes_per_parameter": 4e6, "bandwidth_bytes_per_s": 8e6}
 CASES: list[tuple[str, str, int, dict[str, Any], int]] = [
     ("ring, links not shared", "ring", 40, {**SECOND, "sharing": "none"}, 60_000),
-    ("one-peer exponential, links not shared", "one_peer_exponential", 40, {**SECOND, "sharing": "none"}, 60_000),
+    (
+        "one-peer exponential, links not shared",
+        "one_peer_exponential",
+        40,
+        {**SECOND, "sharing": "none"},
+        60_000,
+    ),
     ("ring, access links shared, constant compute", "ring", 20, SECOND, 15_000),
     ("ring, access links shared, cv 0.3", "ring", 20, {**SECOND, "cv": 0.3}, 5_000),
 ]
@@ -31,7 +37,12 @@ def main() -> None:
         rates = []
         for _ in range(RUNS):
             job = make_job(
-                "gossip", {"topology": topology}, workers=WORKERS, max_iterations=steps, record_events=False, **settings
+                "gossip",
+                {"topology": topology},
+                workers=WORKERS,
+                max_iterations=steps,
+                record_events=False,
+                **settings,
             )
             driver = EventDriver(job, [job.program(r) for r in range(WORKERS)], job.scorer())
             begin = time.perf_counter()

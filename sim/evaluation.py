@@ -42,7 +42,7 @@ class Target:
 
 
 def mean_model(values: Sequence[Tensor]) -> Tensor:
-    """Mean of the workers' models, added up in rank order in double precision: equal models give that model."""
+    """Mean of the workers' models, added up in rank order and in double precision."""
     total = values[0].to(torch.float64, copy=True)
     for value in values[1:]:
         total += value
@@ -55,9 +55,7 @@ def consensus_distance(values: Sequence[Tensor], mean: Tensor) -> float:
     return math.sqrt(total / len(values))
 
 
-def score_models(
-    workload: Workload, task: Task, values: Sequence[Tensor], on: On
-) -> dict[str, float | None]:
+def score_models(workload: Workload, task: Task, values: Sequence[Tensor], on: On) -> dict[str, float | None]:
     """Scores of the workers' models [d] each: of their mean, their average score, or their worst."""
     mean = mean_model(values)
     if on == "mean":

@@ -65,8 +65,10 @@ class Problem:
     def stacked(self, workers: list[int], indices: list[int], points: Tensor) -> Tensor:
         """Gradients [m, d] of m workers at ``points`` [m, d], in one batch."""
         rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
-        picked = torch.from_numpy(rows).to(points.device)
-        return self._batched(points, self.workload.inputs[picked], self.workload.targets[picked])
+        picked = torch.from_numpy(rows.ravel()).to(points.device)
+        inputs = self.workload.inputs.index_select(0, picked).unflatten(0, rows.shape)
+        targets = self.workload.targets.index_select(0, picked).unflatten(0, rows.shape)
+        return self._batched(points, inputs, targets)
 
 
 class Deferred:
@@ -95,7 +97,9 @@ class Deferred:
             self._asked.clear()
             for worker, _, point, version in asked:
                 if point._version != version:
-                    raise SchemeError(f"worker {worker} wrote in place into a tensor whose gradient was in flight")
+                    raise SchemeError(
+                        f"worker {worker} wrote in place into a tensor whose gradient was in flight"
+                    )
             workers, indices, points, _ = (list(column) for column in zip(*asked, strict=True))
             self._known.update(zip(tickets, self._problem.gradients(workers, indices, points), strict=True))
         return self._known.pop(ticket)

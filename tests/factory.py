@@ -42,7 +42,9 @@ def flat_network(workers: int, latency_s: float, bandwidth_bytes_per_s: float) -
     )
 
 
-def make_problem(task: str, workers: int, seed: int, method: Method, batch_size: int = 32, **options: Any) -> Problem:
+def make_problem(
+    task: str, workers: int, seed: int, method: Method, batch_size: int = 32, **options: Any
+) -> Problem:
     """A task spread iid over the workers."""
     workload = TASKS[task].build(TASKS[task].options(**options), seed)
     labels = None if workload.labels is None else workload.labels.numpy()
@@ -95,9 +97,14 @@ def make_job(
         problem=problem,
         task=TASKS[task] if task else None,
         bytes_per_parameter=bytes_per_parameter,
-        compute=ComputeModel(Compute.model_validate({"time": f"{compute_s!r} s", "jitter": jitter}), tuple(stragglers), seed),
+        compute=ComputeModel(
+            Compute.model_validate({"time": f"{compute_s!r} s", "jitter": jitter}), tuple(stragglers), seed
+        ),
         transfer=TransferModel(
-            network or flat_network(workers, latency_s, bandwidth_bytes_per_s), sharing, overhead_s, announcement
+            network or flat_network(workers, latency_s, bandwidth_bytes_per_s),
+            sharing,
+            overhead_s,
+            announcement,
         ),
         all_reduce=all_reduce,
         segments=problem.workload.segments if problem else (("x", 0, start.numel()),),

@@ -188,7 +188,8 @@ def check_flow(
 ) -> None:
     """Move contributions as the table says; in the end every rank has each piece from all ranks, once.
 
-    What a rank sends in round i counts only what it received up to round i - window: no more is sure to be there.
+    What a rank sends in round i counts only what it received up to round i - window: no more is sure to be
+    there.
     ``pieces[rank]``: for each message that it receives, and for each that it sends, in order: its pieces.
     """
     n = len(schedule.rounds)
@@ -293,6 +294,11 @@ def test_an_all_gather_passes_each_block_once_around(build: Callable[[int, int],
     assert peers == ({1} if n > 1 else set())
 
 
+@pytest.mark.parametrize("build", [ring_all_gather, gloo_all_gather])
+def test_an_all_gather_of_nothing_sends_nothing(build: Callable[[int, int], Schedule]) -> None:
+    assert build(3, 0).rounds == ((), (), ())
+
+
 def test_gloo_gathers_half_blocks() -> None:
     schedule = gloo_all_gather(3, 7)
     assert schedule.window == 2
@@ -373,7 +379,7 @@ def test_two_in_flight_hide_the_latency() -> None:
     # Three times two halves of 4 bytes, latency 1: the link is never idle from 0 to 24, and 1 more to arrive.
     assert critical_path_s(gloo_all_gather(4, 8), 1.0, 1.0) == 25.0
     assert critical_path_s(ring_all_gather(4, 8), 1.0, 1.0) == 27.0
-    # Latency 10: a half starts when the one before the last has arrived. They arrive at 14, 18; 28, 32; 42, 46.
+    # Latency 10: a half starts when the one before the last has arrived. Arrivals: 14, 18; 28, 32; 42, 46.
     assert critical_path_s(gloo_all_gather(4, 8), 10.0, 1.0) == 46.0
 
 
@@ -382,9 +388,40 @@ def test_one_rank_needs_no_time(build: Callable[[int, int], Schedule]) -> None:
     assert critical_path_s(build(1, 100), 1.0, 1.0) == 0.0
 
 
+def to(peer: int, size: int) -> Round:
+    return Round((), ((peer, size),))
+
+
+def by(peer: int, size: int) -> Round:
+    return Round(((peer, size),), ())
+
+
+def test_an_access_link_takes_one_transfer_after_another() -> None:
+    # Eight bytes to or from each of two ranks at 1 byte/s: the second arrives at 16.5.
+    assert critical_path_s(gloo_broadcast(3, 8, 0), 0.5, 1.0) == 16.5
+    gather = Schedule(((Round(((1, 8), (2, 8)), ()),), (to(0, 8),), (to(0, 8),)), 1)
+    assert critical_path_s(gather, 0.5, 1.0) == 16.5
+
+
+def test_a_link_takes_transfers_in_the_order_of_the_rounds() -> None:
+    # 0 takes 4 bytes from 1 and then 8 from 2 (until 12), while 1 sends 8 to 3 (from 4 to 12).
+    table = ((by(1, 4), by(2, 8)), (to(0, 4), to(3, 8)), (to(0, 8),), (by(1, 8),))
+    assert critical_path_s(Schedule(table, 2), 0.0, 1.0) == 12.0
+
+
+def test_a_receive_may_have_to_wait_for_a_send() -> None:
+    # 1 sends to 0 first, from 0 to 4; then 2 may send to 1, until 12, which arrives at 12.5.
+    assert critical_path_s(Schedule(((by(1, 4),), (to(0, 4), by(2, 8)), (to(1, 8),)), 1), 0.5, 1.0) == 12.5
+
+
+@pytest.mark.parametrize("table", [(by(1, 4), to(2, 1)), (Round(((1, 4),), ((2, 1),)),)])
+def test_a_rank_is_done_when_its_last_message_is_through(table: tuple[Round, ...]) -> None:
+    # 0 receives 4 bytes until 14, while the byte that it sends arrives at 11; in one round or in two at once.
+    assert critical_path_s(Schedule((table, (to(0, 4),), (by(0, 1),)), 2), 10.0, 1.0) == 14.0
+
+
 def test_rounds_that_wait_for_each_other_are_an_error() -> None:
-    send, receive = Round((), ((1, 4),)), Round(((1, 4),), ())
-    back, forth = Round((), ((0, 4),)), Round(((0, 4),), ())
+    send, receive, back, forth = to(1, 4), by(1, 4), to(0, 4), by(0, 4)
     assert critical_path_s(Schedule(((send, receive), (forth, back)), 1), 0.0, 1.0) == 8.0
     with pytest.raises(Deadlock) as caught:  # both send first
         critical_path_s(Schedule(((send, receive), (back, forth)), 1), 0.0, 1.0)

@@ -42,7 +42,9 @@ def test_stacked_is_event(scheme: str, options: dict[str, Any], workers: int) ->
 @pytest.mark.parametrize(("scheme", "options"), [*SYNCHRONOUS, ("ad_psgd", {})])
 def test_batched_is_looped(scheme: str, options: dict[str, Any]) -> None:
     both = [
-        simulated(make_job(scheme, options, task="digits-mlp", workers=6, max_iterations=5, cv=0.2, method=method))
+        simulated(
+            make_job(scheme, options, task="digits-mlp", workers=6, max_iterations=5, cv=0.2, method=method)
+        )
         for method in ("batched", "looped")
     ]
     assert both[0] == both[1]
@@ -122,7 +124,11 @@ def test_one_peer_exponential_averages_exactly(exponent: int) -> None:
             await worker.publish(k, x)
 
     job = make_job(
-        make_scheme(program), task="quadratic", task_options={"dimension": 2}, workers=n, max_iterations=exponent
+        make_scheme(program),
+        task="quadratic",
+        task_options={"dimension": 2},
+        workers=n,
+        max_iterations=exponent,
     )
     mean = torch.tensor([[r, r**2] for r in range(n)], dtype=torch.float32).mean(0)
     assert all(torch.equal(final, mean) for final in run_events(job).finals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,11 @@ def test_one_message_between_two_workers() -> None:
         log.append((worker.rank, await worker.now()))
 
     # 64 bytes at 16 bytes/s take 4 s after the sender is ready at 1 s; they arrive 0.5 s later
-    run_events(make_job(make_scheme(program), workers=2, latency_s=0.5, bandwidth_bytes_per_s=16, bytes_per_parameter=64))
+    run_events(
+        make_job(
+            make_scheme(program), workers=2, latency_s=0.5, bandwidth_bytes_per_s=16, bytes_per_parameter=64
+        )
+    )
     assert sorted(log) == [(0, 5.0), (1, 5.5)]
 
 
@@ -118,7 +123,9 @@ def test_straggler_reaches_a_worker_after_as_many_steps_as_hops() -> None:
 
 
 def test_persistent_straggler_sets_the_pace_of_all_reduce() -> None:
-    job = make_job("all_reduce", workers=4, max_iterations=3, stragglers=[Straggler(workers=(2,), slowdown=4)])
+    job = make_job(
+        "all_reduce", workers=4, max_iterations=3, stragglers=[Straggler(workers=(2,), slowdown=4)]
+    )
     outcome = run_events(job)
     assert outcome.wall_s == 12.0
     assert [a.share(12.0).wait for a in outcome.accounts] == [9.0, 9.0, 0.0, 9.0]
@@ -138,12 +145,18 @@ def test_time_shares_add_up_and_name_the_cause() -> None:
 
 
 def test_overlap_hides_communication_behind_the_backward_pass() -> None:
-    options = dict(task="digits-mlp", workers=2, max_iterations=1, compute_s=3.0, latency_s=0.0)
+    options: dict[str, Any] = dict(
+        task="digits-mlp", workers=2, max_iterations=1, compute_s=3.0, latency_s=0.0
+    )
     # 4810 parameters; the last layer's 650 are there after 1 + 2 * 650 / 4810 s, the rest at 3 s
     bandwidth = 4810.0
-    plain = run_events(make_job("all_reduce", bandwidth_bytes_per_s=bandwidth, bytes_per_parameter=1, **options))  # type: ignore[arg-type]
+    plain = run_events(
+        make_job("all_reduce", bandwidth_bytes_per_s=bandwidth, bytes_per_parameter=1, **options)
+    )
     overlapped = run_events(
-        make_job("all_reduce", {"overlap": True}, bandwidth_bytes_per_s=bandwidth, bytes_per_parameter=1, **options)  # type: ignore[arg-type]
+        make_job(
+            "all_reduce", {"overlap": True}, bandwidth_bytes_per_s=bandwidth, bytes_per_parameter=1, **options
+        )
     )
     assert plain.wall_s == pytest.approx(3 + 1, rel=1e-12)
     assert overlapped.wall_s == pytest.approx(3 + 4160 / 4810, rel=1e-12)
@@ -174,7 +187,9 @@ def test_a_service_answers_while_its_worker_computes() -> None:
 def test_max_time_ends_the_run_on_the_clock() -> None:
     from dataclasses import replace
 
-    job = replace(make_job("gossip", {"topology": "ring"}, max_iterations=None, compute_s=1.0), max_time_s=3.5)
+    job = replace(
+        make_job("gossip", {"topology": "ring"}, max_iterations=None, compute_s=1.0), max_time_s=3.5
+    )
     outcome = run_events(job)
     assert outcome.wall_s == 3.5
     assert [a.steps for a in outcome.accounts] == [3] * 4

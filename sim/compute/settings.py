@@ -17,7 +17,9 @@ class Lognormal(Settings):
 class ShiftedExponential(Settings):
     """A constant part and an exponential one: ``time * ((1 - cv) + cv * Exp(1))``."""
 
-    cv: float = Field(ge=0, le=1, description="standard deviation over mean; the exponential part of the mean")
+    cv: float = Field(
+        ge=0, le=1, description="standard deviation over mean; the exponential part of the mean"
+    )
 
 
 class Jitter(Settings):
@@ -44,7 +46,9 @@ class Straggler(Settings):
     """Slow workers: always (``workers``) or now and then, anybody (``probability``)."""
 
     workers: tuple[int, ...] | None = Field(default=None, description="ranks that are always slow")
-    probability: float | None = Field(default=None, ge=0, le=1, description="chance that a computation is slow")
+    probability: float | None = Field(
+        default=None, ge=0, le=1, description="chance that a computation is slow"
+    )
     slowdown: float = Field(ge=1, allow_inf_nan=False, description="factor on the duration")
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ LATE = 2
 """Priority of what has to see everything else of its instant first."""
 
 
-class Clock(simpy.Environment):  # type: ignore[misc]
+class Clock(simpy.Environment):
     """A SimPy environment with alarms.
 
     Args:
@@ -29,6 +29,7 @@ class Clock(simpy.Environment):  # type: ignore[misc]
 
     def __init__(self, permute_seed: int | None = None) -> None:
         super().__init__()
+        self._alarms: list[Any] = self._queue  # the same list: alarms and SimPy's events, by time
         self._shuffle = None if permute_seed is None else np.random.Generator(np.random.Philox(permute_seed))
 
     def at(self, time_s: float, callback: Callable[[Any], None], value: Any, priority: int = NORMAL) -> None:
@@ -36,7 +37,7 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         tie = next(self._eid)
         if self._shuffle is not None:
             tie += int(self._shuffle.integers(1 << 40)) << 32
-        heapq.heappush(self._queue, (time_s, priority, tie, (callback, value)))
+        heapq.heappush(self._alarms, (time_s, priority, tie, (callback, value)))
 
     def step(self) -> None:
         """Let the next alarm or SimPy event happen.
@@ -44,7 +45,7 @@ class Clock(simpy.Environment):  # type: ignore[misc]
         Raises:
             EmptySchedule: nothing is left.
         """
-        queue = self._queue
+        queue = self._alarms
         if queue and type(queue[0][3]) is tuple:
             self._now, _, _, (callback, value) = heapq.heappop(queue)
             callback(value)

@@ -27,7 +27,6 @@ from sim.worker import Program
 Tensor = torch.Tensor
 
 _SUSPENDED: Final = object()
-_SCALAR_BYTES = 8
 _NAMES: Mapping[type, str] = {
     ops.Gradient: "gradient",
     ops.Mix: "mix",
@@ -86,7 +85,10 @@ class EventDriver:
         self._journal = job.journal()
         self._accounts = [Account(rank) for rank in range(job.workers)]
         self._tasks = [
-            [Task(rank, number, coroutine, self._accounts[rank]) for number, coroutine in enumerate(_all(program))]
+            [
+                Task(rank, number, coroutine, self._accounts[rank])
+                for number, coroutine in enumerate(_all(program))
+            ]
             for rank, program in enumerate(programs)
         ]
         self._finals = [job.start] * job.workers
@@ -184,7 +186,7 @@ class EventDriver:
 
     def _blocked(self) -> tuple[str, ...]:
         return tuple(
-            f"worker {task.rank}{f' service {task.number}' if task.number else ''} waits in {_describe(task.waiting)}"
+            f"worker {task.rank} waits in {_describe(task.waiting)}"
             for tasks in self._tasks
             for task in tasks
             if task.alive and task.waiting is not None and task.number == 0
@@ -211,7 +213,11 @@ class EventDriver:
                 raise RunError(f"{where}: the scheme raised {type(error).__name__}: {error}") from error
             if task.number == 0 and self._faults and self._dies(task):
                 return
-            handler = handlers.get(type(operation))
+            kind = type(operation)
+            if kind is ops.Gradient:
+                self._compute(task, operation)
+                return
+            handler = handlers.get(kind)
             if handler is None:
                 self._issue(task, operation, None)
                 return
@@ -227,7 +233,9 @@ class EventDriver:
             self._ended(task)
             return
         handler = self._handlers.get(type(operation))
-        if handler is None:
+        if isinstance(operation, ops.Gradient):
+            self._compute(task, operation)
+        elif handler is None:
             self._issue(task, operation, None)
         elif (reply := handler(task, operation)) is not _SUSPENDED:
             self._advance(task, reply)
@@ -260,9 +268,10 @@ class EventDriver:
         pending: Pending = part if isinstance(part, Pending) else part.run.pending
         error = PeerLost(rank, pending.name)
         task = pending.task
-        if not task.alive:
+        if not task.alive or pending.done:
             return
         if pending.handle is None:
+            pending.done = True
             self._throw(task, error)
         else:
             pending.reply = error
@@ -274,7 +283,7 @@ class EventDriver:
         kind = type(operation)
         begin = self._timed.get(kind)
         if begin is None:
-            frame = task.coroutine.cr_frame
+            frame = getattr(task.coroutine, "cr_frame", None)
             where = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
             raise SchemeError(f"worker {task.rank} awaited {operation!r}, which is no operation{where}")
         pending = Pending(task, _NAMES[kind], operation, self._clock.now, handle, self._settled)
@@ -294,14 +303,12 @@ class EventDriver:
     def _complete(self, pending: Pending) -> None:
         """An operation is complete now."""
         task = pending.task
-        if not task.alive:
+        if not task.alive or pending.done:
             return
         operation = pending.operation
         kind = type(operation)
         if kind is ops.Gradient:
             task.account.computed(self._clock.now)
-            if pending.handle is None:
-                pending.reply = self._gradient_value(pending)
         elif kind is ops.Mix:
             pending.reply = self._mixed(pending)
         elif kind is ops.Receive:
@@ -312,7 +319,7 @@ class EventDriver:
         if pending.handle is not None:
             self._complete_handle(pending)
             return
-        if kind is not ops.Gradient and task.number == 0:
+        if task.number == 0:
             peer_s = self._clock.now if kind is ops.Sleep else pending.peer_s
             task.account.blocked(pending.start_s, self._clock.now, peer_s, pending.busy_s)
         task.account.bytes_sent += pending.bytes
@@ -341,26 +348,60 @@ class EventDriver:
         peer_s = min(max(pending.peer_s, start_s), now_s)
         self._journal.add(
             Event(
-                task.rank, task.number, handle, task.account.steps, name, start_s, now_s, peer_s, num_bytes, pending.peer
+                task.rank,
+                task.number,
+                handle,
+                task.account.steps,
+                name,
+                start_s,
+                now_s,
+                peer_s,
+                num_bytes,
+                pending.peer,
             )
         )
 
-    def _begin_gradient(self, pending: Pending) -> None:
-        rank = pending.task.rank
+    def _compute(self, task: Task, operation: ops.Gradient) -> None:
+        """An awaited gradient: nobody else is involved, so that it needs no ``Pending``."""
+        task.waiting = operation
+        start_s = self._clock.now
+        ticket, duration_s = self._ask_gradient(task, operation.point)
+        self._clock.at(start_s + duration_s, self._computed, (task, operation.point, ticket, start_s))
+
+    def _computed(self, what: tuple[Task, Tensor, int, float]) -> None:
+        task, point, ticket, start_s = what
+        if not task.alive:
+            return
+        now_s = self._clock.now
+        task.account.computed(now_s)
+        if self._journal is not None:
+            self._journal.add(
+                Event(
+                    task.rank, task.number, -1, task.account.steps, "gradient", start_s, now_s, start_s, 0, -1
+                )
+            )
+        self._advance(task, point if self._deferred is None else self._deferred.take(ticket))
+
+    def _ask_gradient(self, task: Task, point: Tensor) -> tuple[int, float]:
+        """A ticket for the worker's next gradient, and how long it takes."""
+        rank = task.rank
         index = self._gradients[rank]
-        self._gradients[rank] += 1
-        if self._deferred is not None:
-            pending.ticket = self._deferred.ask(rank, index, pending.operation.point)  # type: ignore[attr-defined]
-        pending.task.account.computing(self._clock.now)
-        pending.ready_s = pending.start_s + self._job.compute.duration_s(rank, index)
+        self._gradients[rank] = index + 1
+        task.account.computing(self._clock.now)
+        ticket = 0 if self._deferred is None else self._deferred.ask(rank, index, point)
+        return ticket, self._job.compute.duration_s(rank, index)
+
+    def _begin_gradient(self, pending: Pending) -> None:
+        operation: ops.Gradient = pending.operation  # type: ignore[assignment]
+        pending.ticket, duration_s = self._ask_gradient(pending.task, operation.point)
+        pending.ready_s = pending.start_s + duration_s
         self._settled(pending)
 
     def _gradient_value(self, pending: Pending) -> Tensor:
         if pending.reply is None:
-            if self._deferred is None:
-                pending.reply = pending.operation.point  # type: ignore[attr-defined]
-            else:
-                pending.reply = self._deferred.take(pending.ticket)
+            operation: ops.Gradient = pending.operation  # type: ignore[assignment]
+            known = self._deferred is None
+            pending.reply = operation.point if known else self._deferred.take(pending.ticket)  # type: ignore[union-attr]
         value: Tensor = pending.reply
         return value
 
@@ -390,7 +431,9 @@ class EventDriver:
             return operation.value
         rank = pending.task.rank
         values: list[Tensor] = pending.values  # type: ignore[assignment]
-        return weighted_sum(operation.pattern.own[rank], operation.value, operation.pattern.weights[rank], values)
+        return weighted_sum(
+            operation.pattern.own[rank], operation.value, operation.pattern.weights[rank], values
+        )
 
     def _check_versions(self, pending: Pending) -> None:
         if pending.version >= 0 and pending.operation.value._version != pending.version:  # type: ignore[attr-defined]
@@ -423,7 +466,9 @@ class EventDriver:
         """Fail an operation at once where a peer is known to be dead or does not exist."""
         for peer in peers:
             if not 0 <= peer < self._job.workers or peer == pending.task.rank:
-                raise SchemeError(f"worker {pending.task.rank}: {pending.name} with worker {peer} is not possible")
+                raise SchemeError(
+                    f"worker {pending.task.rank}: {pending.name} with worker {peer} is not possible"
+                )
             if peer in self._dead:
                 self._clock.at(self._clock.now, self._lose, (pending, peer))
 
@@ -450,13 +495,16 @@ class EventDriver:
 
     def _schedule(self, operation: ops.Operation[Any]) -> collectives.Schedule:
         n = self._job.workers
+        as_gloo = self._job.all_reduce == "gloo_ring"
         match operation:
             case ops.AllReduce(value=value):
                 return collectives.ALL_REDUCE[self._job.all_reduce](n, self._job.num_bytes(value))
             case ops.AllGather(value=value):
-                return collectives.ring_all_gather(n, _SCALAR_BYTES * value.numel())
+                gather = collectives.gloo_all_gather if as_gloo else collectives.ring_all_gather
+                return gather(n, value.numel() * value.element_size())
             case ops.Broadcast(value=value, root=root):
-                return collectives.binomial_broadcast(n, self._job.num_bytes(value), root)
+                spread = collectives.gloo_broadcast if as_gloo else collectives.binomial_broadcast
+                return spread(n, self._job.num_bytes(value), root)
             case _:
                 return collectives.dissemination_barrier(n)
 
@@ -602,8 +650,6 @@ class EventDriver:
 
 def _all(program: Program) -> tuple[Coroutine[Any, Any, None], ...]:
     return (program.main, *program.services)
-
-
 
 
 def _describe(operation: ops.Operation[Any]) -> str:

@@ -20,7 +20,9 @@ class Task:
 
     __slots__ = ("account", "alive", "blocked", "coroutine", "number", "outstanding", "rank", "waiting")
 
-    def __init__(self, rank: int, number: int, coroutine: Coroutine[Any, Any, None], account: Account) -> None:
+    def __init__(
+        self, rank: int, number: int, coroutine: Coroutine[Any, Any, None], account: Account
+    ) -> None:
         self.rank = rank
         self.number = number
         self.coroutine = coroutine

@@ -30,7 +30,9 @@ from sim.worker import Program, Worker
 class AdPsgdOptions(Settings):
     """Options of ``ad_psgd``."""
 
-    topology: str = Field(default="ring", description="who may swap with whom; its edges must be two-colourable")
+    topology: str = Field(
+        default="ring", description="who may swap with whom; its edges must be two-colourable"
+    )
 
 
 @dataclass
@@ -54,7 +56,9 @@ def passive_neighbours(name: str, workers: int) -> tuple[tuple[int, ...], ...]:
         tuple(j for j in row if j % 2 == 1) if i % 2 == 0 else () for i, row in enumerate(pattern.sources)
     )
     if workers % 2 and name == "ring":
-        raise InputError(f"ad_psgd on a ring needs an even number of workers, not {workers}: use {workers + 1}")
+        raise InputError(
+            f"ad_psgd on a ring needs an even number of workers, not {workers}: use {workers + 1}"
+        )
     return rows
 
 

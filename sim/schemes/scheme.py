@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from sim.settings import Settings
 from sim.worker import Program, Worker
@@ -31,4 +31,4 @@ class Scheme:
     def start(self, worker: Worker, options: Settings) -> Program:
         """The coroutines of one worker, not yet started."""
         made = self.program(worker, options)
-        return made if isinstance(made, Program) else Program(cast("Coroutine[Any, Any, None]", made))
+        return made if isinstance(made, Program) else Program(made)

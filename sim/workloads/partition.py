@@ -29,7 +29,10 @@ class Partition(Settings):
         default="iid", description="iid, dirichlet (label shares), or by_label (sorted, then cut)"
     )
     alpha: float = Field(
-        default=0.5, gt=0, allow_inf_nan=False, description="dirichlet: small values give unequal label shares"
+        default=0.5,
+        gt=0,
+        allow_inf_nan=False,
+        description="dirichlet: small values give unequal label shares",
     )
 
 
@@ -45,7 +48,9 @@ def shards(
         InputError: more workers than examples, or a task without labels.
     """
     if workers > num_examples:
-        raise InputError(f"{workers} workers need at least as many training examples, there are {num_examples}")
+        raise InputError(
+            f"{workers} workers need at least as many training examples, there are {num_examples}"
+        )
     rng = seeds.generator(seed, seeds.SHARED, "partition")
     order = rng.permutation(num_examples)
     if partition.kind == "iid":
@@ -91,7 +96,9 @@ class Batches:
             length = BATCH_BLOCK * self.batch_size
             rows = self._sequence(worker, number * length, length).reshape(BATCH_BLOCK, self.batch_size)
             known = self._batches[worker] = (number, rows)
-        return known[1][offset]
+        rows_of_block: Indices = known[1]
+        batch: Indices = rows_of_block[offset]
+        return batch
 
     def _sequence(self, worker: int, first: int, length: int) -> Indices:
         """Places [first, first + length) of all epochs in a row."""

@@ -1,6 +1,6 @@
 """A noisy quadratic with known optimum.
 
-    F(x) = (1/N) sum_j 1/2 sum_k h_k (x_k - z_jk)^2,   h_k from 1/condition to 1,  z_j ~ Normal(0, noise^2 I) + 1
+    F(x) = (1/N) sum_j 1/2 sum_k h_k (x_k - z_jk)^2,   h_k from 1/condition to 1,   z_j ~ Normal(1, noise^2 I)
 
 Its gradient on a batch is h * (x - mean of the batch's z), its optimum x* = mean of all z.
 """

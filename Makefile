@@ -1,0 +1,37 @@
+# make demo   sets up what is missing, simulates the four-region scenario and writes its report
+# make test   sets up what is missing and runs every check that CI runs
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lab bench
+
+demo: $(VENV)/ready
+	$(BIN)/paceline simulate scenarios/four-regions.yaml --out out/four-regions --force
+	$(BIN)/paceline report out/four-regions --out out/four-regions/report.html
+	@echo "open out/four-regions/report.html"
+
+test: $(VENV)/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+lab: $(VENV)/ready-dev
+	$(BIN)/pytest -m lab
+
+bench: $(VENV)/ready
+	PYTHONPATH=. $(BIN)/python benchmarks/gradients.py
+	PYTHONPATH=. $(BIN)/python benchmarks/messages.py
+	PYTHONPATH=. $(BIN)/python benchmarks/memory.py
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/ready-dev: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,1 @@
+"""The validator: the same schemes on a real cluster."""
