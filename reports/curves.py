@@ -180,4 +180,6 @@ def _target_line(ax: Axes, value: float, rising: bool) -> None:
         va="bottom" if rising else "top",
         fontsize=9,
         color=INK,
+        bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+        zorder=6,
     )

@@ -68,9 +68,7 @@ def render(folders: Sequence[Path]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(
-        words=words, status=status, time_to_target=time_to_target, percents=shares
-    )
+    environment.globals.update(words=words, status=status, time_to_target=time_to_target, percents=shares)
     environment.filters["tight"] = tight
     style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))
     views = [_view(study) for study in studies(folders)]

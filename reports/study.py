@@ -17,8 +17,8 @@ from sim.summary import Row, RunRow
 
 _SCHEMES: Final = (
     "all_reduce", "local_sgd", "gossip", "ad_psgd", "diloco", "sgp", "easgd", "fedavg",
-    "slowmo", "adaptive_local_sgd", "choco_sgd", "leader_sgd", "post_local_sgd", "gradient_tracking",
-    "eamsgd", "downpour",
+    "slowmo", "adaptive_local_sgd", "eamsgd", "downpour", "choco_sgd", "gradient_tracking", "leader_sgd",
+    "post_local_sgd",
 )  # fmt: skip
 """A scheme's place gives its colour, the same in every report: eight hues in two tones."""
 
@@ -154,11 +154,12 @@ def _styles(rows: Sequence[Row], solid: bool) -> dict[str, Style]:
         if row["label"] not in mine:
             mine.append(row["label"])
     dashes: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.2), (6, 1.2, 1.2, 1.2))
+    tones = ("", "var(--paper) 35%", "var(--ink) 65%", "var(--paper) 55%", "var(--ink) 25%")
     styles = {}
     for scheme, mine in labels.items():
         colour = f"var(--s{schemes.index(scheme) % 16})"
         for i, label in enumerate(mine):
-            share = round(100 * i / (len(mine) + 1))
-            tone = colour if i == 0 else f"color-mix(in oklab, {colour}, var(--paper) {share}%)"
-            styles[label] = Style(tone, () if solid else dashes[i % len(dashes)])
+            tone = tones[i % len(tones)]
+            mixed = f"color-mix(in oklab, {colour}, {tone})" if tone else colour
+            styles[label] = Style(mixed, () if solid else dashes[i % len(dashes)])
     return styles

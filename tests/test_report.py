@@ -22,7 +22,7 @@ workload: {task: digits-mlp, payload: 20 MB}
 stop: {target: {metric: test_accuracy, value: 0.9}, max_time: 60 s}
 note: <b>bold</b>
 """
-EVIL = "<script>alert(1)</script> $x_1$ & \"q\""
+EVIL = '<script>alert(1)</script> $x_1$ & "q"'
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 

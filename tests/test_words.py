@@ -30,7 +30,9 @@ def test_one_unit_for_several_times() -> None:
     assert words.time_unit([]) == ("s", 1.0)
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e18, "2,500 PB")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e18, "2,500 PB")]
+)
 def test_sizes(value: float, text: str) -> None:
     assert words.size(value) == text
 
