@@ -12,8 +12,11 @@ import jinja2
 from markupsafe import Markup
 
 from reports import words
+from reports.bars import cost_of_a_run, cost_of_a_step
+from reports.curves import curves
 from reports.study import Part, Study, studies
-from reports.table import column_unit, status, time_to_target
+from reports.table import column_unit, shares, status, time_to_target
+from reports.timeline import timeline
 from sim.errors import InputError
 from sim.summary import Row
 
@@ -22,14 +25,23 @@ _LANES: Final = 16
 _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
 
 
-def build(folders: Sequence[Path], out: Path) -> None:
-    """Write the report of some result folders; an older report is replaced.
+def build(folders: Sequence[Path], out: Path, force: bool = False) -> None:
+    """Write the report of some result folders as one page.
 
     A folder of simulated runs and one of measured runs of the same scenario stand side by side.
 
+    Args:
+        folders: as ``sim.result_folder`` writes them.
+        out: the page.
+        force: replace a file that is there.
+
     Raises:
-        InputError: a folder cannot be read, or ``out`` cannot be written.
+        InputError: a folder cannot be read, or ``out`` is there or cannot be written.
     """
+    if out.is_dir():
+        raise InputError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
+    if out.exists() and not force:
+        raise InputError(f"{out} is there already: choose another name, or replace it with --force")
     text = render(folders)
     new = out.with_name(f".{out.name}.{os.getpid()}.new")
     try:
@@ -56,7 +68,7 @@ def render(folders: Sequence[Path]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(words=words, status=status, time_to_target=time_to_target)
+    environment.globals.update(words=words, status=status, time_to_target=time_to_target, percents=shares)
     environment.filters["tight"] = tight
     style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))
     views = [_view(study) for study in studies(folders)]
@@ -70,23 +82,20 @@ def tight(text: str) -> str:
 
 def _view(study: Study) -> dict[str, Any]:
     """What the template shows of one study."""
-    # Here, because it imports matplotlib's helpers only when a page is really made.
-    from reports import figures
-
     summary, measured = study.main.results.summary, study.measured
     metric = second_metric(study)
     trained = _has(study, "train_loss")
     drawn: dict[str, str] = {}
     if trained:
-        drawn["loss_time"] = figures.curves(study, "train_loss", "time_s")
-        drawn["loss_step"] = figures.curves(study, "train_loss", "step")
+        drawn["loss_time"] = curves(study, "train_loss", "time_s")
+        drawn["loss_step"] = curves(study, "train_loss", "step")
     if metric is not None:
-        drawn["metric_time"] = figures.curves(study, metric, "time_s")
+        drawn["metric_time"] = curves(study, metric, "time_s")
     if _has(study, "consensus_distance"):
-        drawn["consensus_step"] = figures.curves(study, "consensus_distance", "step")
+        drawn["consensus_step"] = curves(study, "consensus_distance", "step")
     if any(row["iterations"] for row in study.main.rows):
-        drawn["step_cost"] = figures.cost_of_a_step(study)
-        drawn["run_cost"] = figures.cost_of_a_run(study)
+        drawn["step_cost"] = cost_of_a_step(study)
+        drawn["run_cost"] = cost_of_a_run(study)
     return {
         "study": study,
         "summary": summary,
@@ -102,7 +111,7 @@ def _view(study: Study) -> dict[str, Any]:
         "metric": metric,
         "figures": {name: Markup(svg) for name, svg in drawn.items()},
         "timelines": [
-            (_SOURCES[part.source] if measured else "", Markup(figures.timeline(study, part, _LANES)))
+            (_SOURCES[part.source] if measured else "", Markup(timeline(study, part, _LANES)))
             for part in study.parts
             if len(part.results.events)
         ],

@@ -53,7 +53,8 @@ def digits(value: float) -> str:
     >>> digits(0.04567), digits(90.0), digits(82.03), digits(12345.6)
     ('0.0457', '90', '82.0', '12,346')
     """
-    if value == round(value):
+    value = float(f"{value:.9g}")
+    if value.is_integer():
         return f"{value:,.0f}"
     return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
