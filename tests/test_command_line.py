@@ -134,7 +134,7 @@ def test_an_existing_folder_is_kept(
     assert (out / "summary.json").read_bytes() != before
 
 
-def test_an_interrupted_simulation_keeps_what_is_complete(
+def test_an_interrupted_simulation_keeps_what_is_complete_and_goes_on(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sim import simulate as simulator
@@ -152,6 +152,14 @@ def test_an_interrupted_simulation_keeps_what_is_complete(
     assert code == 130
     assert "interrupted: 2 of 6 runs are complete and kept" in err
     assert [r["label"] for r in read_results(tmp_path / "out").summary["runs"]] == ["all_reduce", "gossip"]
+
+    monkeypatch.setattr(simulator, "simulate_job", original)
+    code, _, err = run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "out")
+    assert code == 0
+    assert "2 runs are there" in err
+    assert run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "whole")[0] == 0
+    for file in ("summary.json", "metrics.parquet", "events.parquet"):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
 def test_cuda_asked_for_and_absent(
