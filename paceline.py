@@ -77,9 +77,8 @@ def simulate(
         interrupted = True
     _hand_over(resolved, runs, out, force, as_json)
     if interrupted:
-        _say(
-            f"interrupted: {len(runs)} of {len(resolved.schemes) * resolved.repeats} runs are complete and kept"
-        )
+        asked_for = len(resolved.schemes) * resolved.repeats
+        _say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept")
         raise typer.Exit(130)
 
 

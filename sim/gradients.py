@@ -66,9 +66,11 @@ class Problem:
         """Gradients [m, d] of m workers at ``points`` [m, d], in one batch."""
         rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
         picked = torch.from_numpy(rows.ravel()).to(points.device)
-        inputs = self.workload.inputs.index_select(0, picked).unflatten(0, rows.shape)
-        targets = self.workload.targets.index_select(0, picked).unflatten(0, rows.shape)
-        return self._batched(points, inputs, targets)
+        inputs = self.workload.inputs.index_select(0, picked)
+        targets = self.workload.targets.index_select(0, picked)
+        return self._batched(
+            points, inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
+        )
 
 
 class Deferred:
