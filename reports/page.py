@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from reports import words
 from reports.bars import cost_of_a_run, cost_of_a_step
@@ -22,26 +22,26 @@ from sim.summary import Row
 
 _HERE: Final = Path(__file__).parent
 _LANES: Final = 16
+_MARK: Final = b'<meta name="generator" content="Paceline">'
 _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
 
 
-def build(folders: Sequence[Path], out: Path, force: bool = False) -> None:
-    """Write the report of some result folders as one page.
+def build(folders: Sequence[Path], out: Path) -> None:
+    """Write the report of some result folders as one page; an older report is replaced, nothing else.
 
     A folder of simulated runs and one of measured runs of the same scenario stand side by side.
 
     Args:
         folders: as ``sim.result_folder`` writes them.
         out: the page.
-        force: replace a file that is there.
 
     Raises:
-        InputError: a folder cannot be read, or ``out`` is there or cannot be written.
+        InputError: a folder cannot be read, or ``out`` is something else or cannot be written.
     """
     if out.is_dir():
         raise InputError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
-    if out.exists() and not force:
-        raise InputError(f"{out} is there already: choose another name, or replace it with --force")
+    if out.exists() and not _is_report(out):
+        raise InputError(f"{out} is there already, and it is no report: choose another name")
     text = render(folders)
     new = out.with_name(f".{out.name}.{os.getpid()}.new")
     try:
@@ -69,15 +69,28 @@ def render(folders: Sequence[Path]) -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(words=words, status=status, time_to_target=time_to_target, percents=shares)
-    environment.filters["tight"] = tight
+    environment.filters.update(tight=tight, breakable=breakable)
     style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))
     views = [_view(study) for study in studies(folders)]
-    return environment.get_template("page.html").render(style=style, studies=views)
+    return environment.get_template("page.html").render(style=style, studies=views).lstrip()
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _MARK in file.read(1000)
+    except OSError as error:
+        raise InputError(f"cannot look into {path}: {error.strerror}") from error
 
 
 def tight(text: str) -> str:
     """The text with no line break between a number and its unit."""
     return re.sub(r"(?<=\d) (?=%|[a-zµ]{1,3}\b)", "\u00a0", text)
+
+
+def breakable(label: str) -> Markup:
+    """A label, escaped, that may be broken after underscores and equals signs."""
+    return Markup(re.sub("([_=])", r"\1<wbr>", str(escape(label))))
 
 
 def _view(study: Study) -> dict[str, Any]:
