@@ -356,11 +356,11 @@ class EventDriver:
             )
         )
 
-    def _note_reply(self, task: Task, name: str) -> None:
+    def _note_reply(self, task: Task, name: str, step: int) -> None:
         """A row about an operation that took no time and whose reply depends on the clock."""
         if self._journal is not None:
             now_s = self._clock.now
-            self._journal.add(Event(task.rank, task.number, -1, task.account.steps, name, now_s, now_s, now_s, 0, -1))
+            self._journal.add(Event(task.rank, task.number, -1, step, name, now_s, now_s, now_s, 0, -1))
 
     def _begin_gradient(self, pending: Pending) -> None:
         rank = pending.task.rank
@@ -497,7 +497,7 @@ class EventDriver:
         limit = self._job.max_iterations
         goes_on = not self._over and (limit is None or operation.step < limit)
         if not goes_on:
-            self._note_reply(task, "next_step")
+            self._note_reply(task, "next_step", operation.step)
         return goes_on
 
     def _publish(self, task: Task, operation: ops.Publish) -> None:
@@ -510,7 +510,7 @@ class EventDriver:
             self._over = True
 
     def _now(self, task: Task, operation: ops.Now) -> float:
-        self._note_reply(task, "now")
+        self._note_reply(task, "now", task.account.steps)
         return float(self._clock.now)
 
     def _start(self, task: Task, operation: ops.Start) -> ops.Handle:
