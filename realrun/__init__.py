@@ -1,1 +1,1 @@
-"""The validator: the same schemes on a real cluster."""
+"""The same schemes on real processes: the cluster driver over torch.distributed, and its launcher."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 import torch
@@ -196,3 +197,28 @@ class NextSegment(Operation[Segment | None]):
     """The next segment of a started ``Gradient``, in backward order, or None after the last."""
 
     handle: Handle
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def name_of(kind: type) -> str:
+    """The class name in the records' spelling: ``AllReduce`` becomes ``all_reduce``."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__).lstrip("_")
+
+
+def describe(operation: Operation[Any]) -> str:
+    """An operation for people, with its peer."""
+    match operation:
+        case Send(destination=peer, tag=tag):
+            return f"send to {peer}" + (f" ({tag})" if tag else "")
+        case Receive(source=peer, tag=tag):
+            whom = "anybody" if peer == ANY else str(peer)
+            return f"receive from {whom}" + (f" ({tag})" if tag else "")
+        case Wait(handle=handle):
+            return f"wait for {describe(handle.operation)}"
+        case WaitAny(handles=handles):
+            return "wait for any of " + ", ".join(describe(handle.operation) for handle in handles)
+        case _:
+            return name_of(type(operation))

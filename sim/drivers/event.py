@@ -9,7 +9,6 @@ from typing import Any, Final
 import simpy.core
 import torch
 
-from sim import collectives
 from sim import operations as ops
 from sim.accounting import Account
 from sim.drivers.clock import Clock
@@ -22,6 +21,7 @@ from sim.gradients import Deferred
 from sim.job import Job
 from sim.mixing import weighted_sum
 from sim.records import Event
+from sim.schedules import schedule_of
 from sim.worker import Program
 
 Tensor = torch.Tensor
@@ -186,7 +186,7 @@ class EventDriver:
 
     def _blocked(self) -> tuple[str, ...]:
         return tuple(
-            f"worker {task.rank} waits in {_describe(task.waiting)}"
+            f"worker {task.rank} waits in {ops.describe(task.waiting)}"
             for tasks in self._tasks
             for task in tasks
             if task.alive and task.waiting is not None and task.number == 0
@@ -361,6 +361,12 @@ class EventDriver:
             )
         )
 
+    def _note_reply(self, task: Task, name: str, step: int) -> None:
+        """A row about an operation that took no time and whose reply depends on the clock."""
+        if self._journal is not None:
+            now_s = self._clock.now
+            self._journal.add(Event(task.rank, task.number, -1, step, name, now_s, now_s, now_s, 0, -1))
+
     def _compute(self, task: Task, operation: ops.Gradient) -> None:
         """An awaited gradient: nobody else is involved, so that it needs no ``Pending``."""
         task.waiting = operation
@@ -486,27 +492,12 @@ class EventDriver:
             if peer in self._dead:
                 self._expect(pending, peer)
                 return
-        schedule = self._schedule(operation)
+        schedule = schedule_of(self._job, operation)
         pending.bytes = sum(size for r in schedule.rounds[rank] for _, size in r.sends)
         run = CollectiveRun(
             pending, schedule, rank, (name, number, 0), self._transfers, self._clock.at, self._collected
         )
         run.begin()
-
-    def _schedule(self, operation: ops.Operation[Any]) -> collectives.Schedule:
-        n = self._job.workers
-        as_gloo = self._job.all_reduce == "gloo_ring"
-        match operation:
-            case ops.AllReduce(value=value):
-                return collectives.ALL_REDUCE[self._job.all_reduce](n, self._job.num_bytes(value))
-            case ops.AllGather(value=value):
-                gather = collectives.gloo_all_gather if as_gloo else collectives.ring_all_gather
-                return gather(n, value.numel() * value.element_size())
-            case ops.Broadcast(value=value, root=root):
-                spread = collectives.gloo_broadcast if as_gloo else collectives.binomial_broadcast
-                return spread(n, self._job.num_bytes(value), root)
-            case _:
-                return collectives.dissemination_barrier(n)
 
     def _collected(self, pending: Pending) -> None:
         """A worker has come through all rounds of its collective."""
@@ -534,7 +525,10 @@ class EventDriver:
 
     def _next_step(self, task: Task, operation: ops.NextStep) -> bool:
         limit = self._job.max_iterations
-        return not self._over and (limit is None or operation.step < limit)
+        goes_on = not self._over and (limit is None or operation.step < limit)
+        if not goes_on:
+            self._note_reply(task, "next_step", operation.step)
+        return goes_on
 
     def _publish(self, task: Task, operation: ops.Publish) -> None:
         task.account.steps = operation.step + 1
@@ -546,6 +540,7 @@ class EventDriver:
             self._over = True
 
     def _now(self, task: Task, operation: ops.Now) -> float:
+        self._note_reply(task, "now", task.account.steps)
         return float(self._clock.now)
 
     def _start(self, task: Task, operation: ops.Start) -> ops.Handle:
@@ -638,6 +633,7 @@ class EventDriver:
         def resume(done: Pending) -> None:
             assert done.handle is not None
             del task.outstanding[done.handle.number]
+            self._note(done, "segment", self._clock.now, done.handle.number)
             self._advance(task, None)
 
         if pending.done:
@@ -650,19 +646,3 @@ class EventDriver:
 
 def _all(program: Program) -> tuple[Coroutine[Any, Any, None], ...]:
     return (program.main, *program.services)
-
-
-def _describe(operation: ops.Operation[Any]) -> str:
-    """An operation for people, with its peer."""
-    match operation:
-        case ops.Send(destination=peer, tag=tag):
-            return f"send to {peer}" + (f" ({tag})" if tag else "")
-        case ops.Receive(source=peer, tag=tag):
-            whom = "anybody" if peer == ops.ANY else str(peer)
-            return f"receive from {whom}" + (f" ({tag})" if tag else "")
-        case ops.Wait(handle=handle):
-            return f"wait for {_describe(handle.operation)}"
-        case ops.WaitAny(handles=handles):
-            return "wait for any of " + ", ".join(_describe(handle.operation) for handle in handles)
-        case _:
-            return _NAMES.get(type(operation), type(operation).__name__)

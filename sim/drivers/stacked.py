@@ -58,6 +58,8 @@ class _Stacked:
     def run(self) -> Tensor:
         program = self._job.scheme.start(self._worker, self._job.options)
         if program.services:
+            for coroutine in (program.main, *program.services):
+                coroutine.close()
             raise SchemeError(f"{self._job.scheme.name} has services: it runs on the event driver only")
         coroutine = program.main
         reply: Any = None

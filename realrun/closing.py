@@ -1,0 +1,98 @@
+"""Leave nothing in flight: what is done with transfers that services leave behind.
+
+When the mains of all workers have ended, the services are stopped where they are. A receive that nobody
+will answer is released by a closing message of one element, and a message that nobody will receive
+is swallowed. Who has to do what follows from counting what each rank has posted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Traffic:
+    """What one rank has posted so far.
+
+    Attributes:
+        sent: (destination, tag) -> messages.
+        received: (source, tag) -> receives from that source, and completed ones from anybody that it answered.
+        any_waiting: tag -> receives from anybody that are not complete.
+        largest: tag -> bytes of the largest message sent.
+    """
+
+    sent: Counter[tuple[int, str]] = field(default_factory=Counter)
+    received: Counter[tuple[int, str]] = field(default_factory=Counter)
+    any_waiting: Counter[str] = field(default_factory=Counter)
+    largest: dict[str, int] = field(default_factory=dict)
+
+    def sends(self, destination: int, tag: str, num_bytes: int) -> int:
+        """A message is posted; returns its number among those to this destination under this tag."""
+        self.sent[destination, tag] += 1
+        self.largest[tag] = max(num_bytes, self.largest.get(tag, 0))
+        return self.sent[destination, tag]
+
+    def receives(self, source: int, tag: str) -> int:
+        """A receive from ``source`` is posted, or one from anybody was answered by it; returns its number."""
+        self.received[source, tag] += 1
+        return self.received[source, tag]
+
+    def waits_for_any(self, tag: str) -> None:
+        """A receive from anybody is posted."""
+        self.any_waiting[tag] += 1
+
+    def got_any(self, tag: str) -> None:
+        """A receive from anybody is complete."""
+        self.any_waiting[tag] -= 1
+
+    def told(self) -> list[Any]:
+        """As lists, for the control store."""
+        return [
+            [(*key, count) for key, count in self.sent.items()],
+            [(*key, count) for key, count in self.received.items()],
+            [*self.any_waiting.items()],
+            [*self.largest.items()],
+        ]
+
+    @staticmethod
+    def heard(told: list[Any]) -> Traffic:
+        """The inverse of ``told``."""
+        sent, received, any_waiting, largest = told
+        return Traffic(
+            Counter({(peer, tag): count for peer, tag, count in sent}),
+            Counter({(peer, tag): count for peer, tag, count in received}),
+            Counter(dict(any_waiting)),
+            dict(largest),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """One transfer that ends another: ``source`` releases a receive, or (-1) ``destination`` swallows a message."""
+
+    source: int
+    destination: int
+    tag: str
+    num_bytes: int
+
+
+def closings(traffic: Sequence[Traffic]) -> list[Closing]:
+    """What has to be done so that every posted send and receive completes. A pure function of the counts."""
+    n = len(traffic)
+    found: list[Closing] = []
+    tags = sorted({tag for t in traffic for _, tag in (*t.sent, *t.received)} | {g for t in traffic for g in t.any_waiting})
+    for tag in tags:
+        largest = max((t.largest.get(tag, 0) for t in traffic), default=0)
+        for destination, own in enumerate(traffic):
+            surplus = 0
+            for source in range(n):
+                more = traffic[source].sent[destination, tag] - own.received[source, tag]
+                surplus += max(more, 0)
+                found += [Closing(source, destination, tag, 1)] * max(-more, 0)
+            waiting = own.any_waiting[tag]
+            found += [Closing((destination - 1) % n, destination, tag, 1)] * max(waiting - surplus, 0)
+            found += [Closing(-1, destination, tag, largest)] * max(surplus - waiting, 0)
+    return found

@@ -1,0 +1,108 @@
+"""After the clock has stopped: the ranks hand in their diaries, and one of them scores the run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from realrun.diary import Diary, Timing, decode, encode
+from realrun.peers import Starts, account, joined_events
+from realrun.store import Control
+from realrun.transport import REPORT_TAG
+from sim.accounting import Account
+from sim.drivers.outcome import Outcome, run_record
+from sim.errors import RunError
+from sim.job import Job
+from sim.records import Run
+
+_HAND_IN_S = 600.0
+_GRACE_S = 3.0
+"""How long the collector of a failed run waits for the others."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a rank knows after a run.
+
+    Attributes:
+        run: the record, on the rank that collected it; None on the others.
+        error: why the run failed, the same on all ranks; None if it did not.
+        timings: one per worker that handed in, on the collector.
+    """
+
+    run: Run | None
+    error: RunError | None
+    timings: tuple[Timing, ...] = field(default=())
+
+
+def hand_in(control: Control, job: Job, diary: Diary, collector: int, failed: bool) -> list[Diary] | None:
+    """Give this rank's diary to the collector, who gets those of all ranks that have one.
+
+    Values travel over gloo, their sizes through the control store.
+    """
+    patience_s = _GRACE_S if failed else _HAND_IN_S  # each step of the collector's; there are two a rank
+    packed, values = encode(diary)
+    if control.rank != collector:
+        control.put(f"report/{control.rank}", [packed.numel(), list(values.shape)])
+        for tensor in (packed, values):
+            _finish(dist.isend(tensor, collector, tag=REPORT_TAG), collector, 2 * control.size * patience_s)
+        return None
+    found = [diary]
+    others = [r for r in range(control.size) if r != collector and r not in control.dead()]
+    late = control.wait_for(lambda r: f"report/{r}", others, patience_s, lambda: False)
+    for rank in others:
+        if rank not in late:
+            length, shape = control.get(f"report/{rank}")
+            packed = torch.empty(length, dtype=torch.uint8)
+            values = torch.empty(shape, dtype=job.start.dtype)
+            for tensor in (packed, values):
+                _finish(dist.irecv(tensor, rank, tag=REPORT_TAG), rank, patience_s)
+            found.append(decode(packed, values))
+    return sorted(found, key=lambda each: each.rank)
+
+
+def _finish(work: dist.Work | None, peer: int, patience_s: float) -> None:
+    assert work is not None
+    try:
+        work.wait(timedelta(seconds=patience_s))
+    except RuntimeError as error:
+        raise RunError(f"worker {peer} was lost while the records were handed in") from error
+
+
+def assemble(job: Job, diaries: Sequence[Diary], message: str) -> Run:
+    """The record of a measured run, scored. ``message`` says why it is partial; "" if it is complete.
+
+    A worker whose diary is lost counts with no steps and no model.
+    """
+    scorer = job.scorer()
+    scorer.begin([job.start] * job.workers)
+    columns = [
+        [(time_s, diary.rank, step, value) for time_s, step, value in diary.published] for diary in diaries
+    ]
+    for time_s, rank, step, value in heapq.merge(*columns, key=lambda row: row[:2]):
+        scorer.publish(rank, step, time_s, job.start if value is None else value)
+    starts = Starts(diaries)
+    accounts = {diary.rank: account(diary, starts) for diary in diaries}
+    wall_s = max(
+        max((row.event.end_s for row in diary.rows if row.event.task == 0), default=0.0)
+        if diary.ended_s is None else diary.ended_s
+        for diary in diaries
+    )  # fmt: skip
+    journal = job.journal()
+    if journal is not None:
+        for event in joined_events(diaries, starts):
+            journal.add(event)
+    outcome = Outcome(
+        wall_s=wall_s,
+        accounts=[accounts.get(rank, Account(rank, ended_s=0.0)) for rank in range(job.workers)],
+        finals=[diary.final for diary in diaries],
+        events=journal.events if journal else [],
+        status="partial" if message else "completed",
+        message=message,
+    )
+    return run_record(job, outcome, scorer, "measured")

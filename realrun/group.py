@@ -1,0 +1,65 @@
+"""A group of processes, one per worker, joined over gloo; it can run one job after another."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from realrun.store import Control
+from realrun.threads import Threads
+
+_PR_SET_TIMERSLACK = 29
+_FOREVER = timedelta(days=1)
+
+
+@dataclass
+class Group:
+    """This process among the others.
+
+    Attributes:
+        rank, size: this process's rank, and how many there are.
+        store: where they meet.
+        threads: helper threads.
+        runs: how many jobs have been run.
+        broken: a run has failed; nothing more can be run.
+    """
+
+    rank: int
+    size: int
+    store: dist.Store
+    threads: Threads = field(default_factory=Threads)
+    runs: int = 0
+    broken: bool = False
+
+    def next_run(self) -> Control:
+        """The control store of one more run."""
+        self.runs += 1
+        return Control(self.store, self.rank, self.size, f"run {self.runs}")
+
+
+def join(store: dist.Store, rank: int, size: int, timeout_s: float) -> Group:
+    """Meet the other processes and connect to each of them.
+
+    Afterwards no gloo wait has a time-out of its own: one would close every connection. The
+    driver watches over them.
+
+    Raises:
+        RunError: a rank did not come.
+    """
+    torch.set_num_threads(1)
+    sys.setswitchinterval(0.0005)  # a gradient's thread must not hold up the loop
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # ns; 50 us otherwise
+    Control(store, rank, size).meet("join", 0, timeout_s)
+    dist.init_process_group("gloo", store=dist.PrefixStore("gloo", store), rank=rank, world_size=size, timeout=_FOREVER)
+    return Group(rank, size, store)
+
+
+def leave(group: Group) -> None:
+    """Disconnect."""
+    group.threads.close()
+    dist.destroy_process_group()

@@ -1,0 +1,93 @@
+"""Processes that stay, for tests of the cluster driver: they run one job after another.
+
+The start-up of torch is paid once, by multiprocessing's fork server. A task is the name of a module and of a
+function ``f(group, **options)`` in it, and the answer is what that returns; both as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from realrun.group import join
+from realrun.store import Control, file_store
+
+_PRELOAD = ["tests.cluster_pool", "tests.factory", "tests.driver_contract", "sklearn.datasets"]
+
+
+def _serve(rank: int, size: int, folder: str, pipe: Connection) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    group = join(file_store(Path(folder) / "store", size), rank, size, 60.0)
+    while (asked := pipe.recv_bytes()) != b"":
+        module, function, options = json.loads(asked)
+        try:
+            answer = {"answer": getattr(importlib.import_module(module), function)(group, **options)}
+        except Exception:
+            answer = {"raised": traceback.format_exc()}
+        pipe.send_bytes(json.dumps(answer).encode())
+    os._exit(0)  # helper threads of a failed run may still block in gloo
+
+
+class Pool:
+    """``size`` processes in one group."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOAD)
+        self.size = size
+        self._folder = tempfile.TemporaryDirectory()
+        self._pipes: list[Connection] = []
+        self.processes = []
+        for rank in range(size):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, size, self._folder.name, there), daemon=True)
+            process.start()
+            there.close()
+            self._pipes.append(here)
+            self.processes.append(process)
+
+    def ask(self, task: Callable[..., Any], /, **options: Any) -> list[Any]:
+        """Have every process call ``task(group, **options)``; None for one that has died meanwhile."""
+        message = json.dumps([task.__module__, task.__name__, options]).encode()
+        for pipe in self._pipes:
+            pipe.send_bytes(message)
+        answers = []
+        for rank, pipe in enumerate(self._pipes):
+            try:
+                answer = json.loads(pipe.recv_bytes())
+            except EOFError:
+                answers.append(None)
+                continue
+            if "raised" in answer:
+                raise AssertionError(f"rank {rank}:\n{answer['raised']}")
+            answers.append(answer["answer"])
+        return answers
+
+    def note_death(self, rank: int) -> None:
+        """Do what the launcher does when a process has died."""
+        self.processes[rank].join()
+        Control(dist.FileStore(str(Path(self._folder.name) / "store"), -1), 0, self.size).note_death(rank)
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            try:
+                pipe.send_bytes(b"")
+            except BrokenPipeError:
+                continue
+        for process in self.processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._folder.cleanup()

@@ -1,0 +1,497 @@
+"""What every driver promises: one list of cases, run on each of them.
+
+A case is a coroutine function ``body(worker, log)``. What it *says* has to be the same on every driver; the
+times that it notes are exact on the event driver, over a network that takes no time, and lower bounds on real
+processes. A gradient lasts two units. Cases that need no rank and no clock run on the stacked driver too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sim import operations as ops
+from sim import topology
+from sim.errors import PeerLost
+from sim.job import Job
+from sim.worker import Program, Worker
+from tests.factory import make_job, make_scheme
+
+Tensor = torch.Tensor
+
+UNIT = 1 / 32
+"""Seconds; exact in binary."""
+
+GRADIENT = 2 * UNIT
+
+
+@dataclass
+class Log:
+    """What a worker says, and when it was at what point, in units."""
+
+    said: list[Any] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def say(self, value: Any) -> None:
+        """Note something that is the same on every driver."""
+        self.said.append(value.tolist() if isinstance(value, Tensor) else value)
+
+    async def at(self, worker: Worker) -> None:
+        """Note the time."""
+        self.times.append(await worker.now() / UNIT)
+
+
+Body = Callable[[Worker, Log], Coroutine[Any, Any, None] | Program]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One promise.
+
+    Attributes:
+        body: what every worker does.
+        workers: how many there are.
+        said: for each rank what it says.
+        times: for each rank what it notes, in units.
+        stackable: it runs on the stacked driver too.
+        faults: rank -> number of its operation at which it dies.
+        error: kind and words of the error that ends the run; "" if it does not fail.
+        iterations: ``max_iterations`` of the job.
+    """
+
+    body: Body
+    workers: int
+    said: tuple[tuple[Any, ...], ...] = ()
+    times: tuple[tuple[float, ...], ...] = ()
+    stackable: bool = False
+    faults: tuple[tuple[int, int], ...] = ()
+    error: tuple[str, str] = ("", "")
+    iterations: int = 3
+
+    @property
+    def name(self) -> str:
+        """As tests show it."""
+        return f"{self.body.__name__.strip('_')}-{self.workers}"
+
+
+def contract_job(case: Case, logs: dict[int, Log]) -> Job:
+    """The job of a case; ``logs`` gets what its workers note, by rank (or by -1 when stacked)."""
+
+    def program(worker: Worker, options: Any) -> Any:
+        log = logs[worker.ranks[0] if len(worker.ranks) == 1 else -1] = Log()
+        return case.body(worker, log)
+
+    return make_job(
+        make_scheme(program), task="quadratic", task_options={"dimension": 4, "examples": 64}, batch_size=4,
+        workers=case.workers, compute_s=GRADIENT, max_iterations=case.iterations,
+    )  # fmt: skip
+
+
+def _gradients(workers: int) -> Tensor:
+    """The workers' first gradients at the start, [n, d]."""
+    job = contract_job(Case(_mixes, workers), {})
+    assert job.problem is not None
+    return torch.stack([job.problem.gradient(r, 0, job.start) for r in range(workers)])
+
+
+def _rows(values: Tensor) -> tuple[tuple[Any, ...], ...]:
+    """Each rank says its row."""
+    return tuple((row,) for row in values.tolist())
+
+
+X = torch.arange(4.0)
+
+
+# --- pattern operations, by value ---------------------------------------------------------------
+
+
+async def _mixes(worker: Worker, log: Log) -> None:
+    ring = topology.patterns("ring", worker.size, "uniform")[0]
+    log.say(await worker.mix(ring, await worker.gradient(worker.start)))
+
+
+async def _mixes_one_way(worker: Worker, log: Log) -> None:
+    pattern = topology.patterns("one_peer_exponential", worker.size, "uniform")[0]
+    log.say(await worker.mix(pattern, await worker.gradient(worker.start)))
+
+
+async def _all_reduces(worker: Worker, log: Log) -> None:
+    log.say(await worker.all_reduce(await worker.gradient(worker.start)))
+
+
+async def _broadcasts(worker: Worker, log: Log) -> None:
+    log.say(await worker.broadcast(await worker.gradient(worker.start), worker.size - 1))
+
+
+async def _counts_batches(worker: Worker, log: Log) -> None:
+    await worker.gradient(worker.start + 1.0)
+    log.say(await worker.gradient(worker.start))
+
+
+async def _counts_steps(worker: Worker, log: Log) -> None:
+    async for k in worker.steps():
+        log.say(k)
+        await worker.publish(k, worker.start)
+
+
+async def _joins_segments(worker: Worker, log: Log) -> None:
+    backward = await worker.begin(ops.Gradient(worker.start))
+    parts = [segment async for segment in worker.segments(backward)]
+    log.say(torch.cat([part.value for part in sorted(parts, key=lambda p: p.start)], dim=-1))
+
+
+def _ring(values: Tensor) -> Tensor:
+    return torch.tensor(topology.patterns("ring", len(values), "uniform")[0].matrix).float() @ values
+
+
+def _second_gradients(workers: int) -> Tensor:
+    job = contract_job(Case(_mixes, workers), {})
+    assert job.problem is not None
+    return torch.stack([job.problem.gradient(r, 1, job.start) for r in range(workers)])
+
+
+def _by_value() -> list[Case]:
+    found = []
+    for n in (2, 3, 4):
+        g = _gradients(n)
+        mean = g.mean(0).expand(n, -1)
+        found += [
+            Case(_mixes, n, _rows(_ring(g)), stackable=True),
+            Case(_all_reduces, n, _rows(mean), stackable=True),
+            Case(_broadcasts, n, _rows(g[-1].expand(n, -1)), stackable=True),
+        ]
+    two = _gradients(2)
+    return [
+        *found,
+        Case(_mixes_one_way, 3, _rows((_gradients(3) + _gradients(3).roll(1, 0)) / 2), stackable=True),
+        Case(_counts_batches, 2, _rows(_second_gradients(2)), stackable=True),
+        Case(_counts_steps, 2, ((0, 1, 2),) * 2, stackable=False),
+        Case(_joins_segments, 2, _rows(two), stackable=True),
+    ]
+
+
+# --- pattern operations, in time ----------------------------------------------------------------
+
+
+async def _gradient_lasts(worker: Worker, log: Log) -> None:
+    await log.at(worker)
+    await worker.gradient(X)
+    await log.at(worker)
+
+
+async def _mix_waits_for_neighbours_only(worker: Worker, log: Log) -> None:
+    await worker.sleep(4 * worker.rank * UNIT)
+    chain = topology.patterns("ring", worker.size, "uniform")[0]
+    await worker.mix(chain, X)
+    await log.at(worker)
+
+
+async def _collectives_wait_for_all(worker: Worker, log: Log) -> None:
+    for number, collective in enumerate((worker.barrier, lambda: worker.all_reduce(X), lambda: worker.all_gather(X))):
+        await worker.sleep((worker.rank + number) * UNIT)
+        await collective()
+        await log.at(worker)
+
+
+async def _gathers_in_rank_order(worker: Worker, log: Log) -> None:
+    log.say(await worker.all_gather(torch.tensor([float(worker.rank), 0.5])))
+
+
+async def _mixes_overlap(worker: Worker, log: Log) -> None:
+    ring = topology.patterns("ring", worker.size, "uniform")[0]
+    first = await worker.begin(ops.Mix(ring, X + worker.rank))
+    second = await worker.begin(ops.Mix(ring, 2 * X + worker.rank))
+    log.say(await worker.wait(second))
+    log.say(await worker.wait(first))
+
+
+async def _mix_behind_a_gradient(worker: Worker, log: Log) -> None:
+    ring = topology.patterns("ring", worker.size, "uniform")[0]
+    gradient = await worker.begin(ops.Gradient(X))
+    await worker.mix(ring, X)
+    await worker.wait(gradient)
+    await log.at(worker)
+
+
+async def _segments_come_while_computing(worker: Worker, log: Log) -> None:
+    backward = await worker.begin(ops.Gradient(worker.start))
+    async for segment in worker.segments(backward):
+        log.say([segment.name, segment.start, segment.stop])
+        await log.at(worker)
+    await log.at(worker)
+
+
+PATTERNS_IN_TIME = [
+    Case(_gradient_lasts, 2, times=((0, 2),) * 2),
+    Case(_mix_waits_for_neighbours_only, 4, times=((12,), (8,), (12,), (12,))),
+    Case(_collectives_wait_for_all, 3, times=((2, 5, 9),) * 3),
+    Case(_gathers_in_rank_order, 3, (([[0.0, 0.5], [1.0, 0.5], [2.0, 0.5]],),) * 3),
+    Case(_mixes_overlap, 2, (((2 * X + 0.5).tolist(), (X + 0.5).tolist()),) * 2),
+    Case(_mix_behind_a_gradient, 3, times=((2,),) * 3),
+    Case(_segments_come_while_computing, 2, ((["x", 0, 4],),) * 2, times=((2, 2),) * 2),
+]
+
+
+# --- point to point -----------------------------------------------------------------------------
+
+
+async def _send_waits_for_its_receive(worker: Worker, log: Log) -> None:
+    if worker.rank == 0:
+        await worker.send(1, X)
+    else:
+        await worker.sleep(3 * UNIT)
+        log.say((await worker.receive(0, X)).value)
+    await log.at(worker)
+
+
+async def _tags_keep_messages_apart(worker: Worker, log: Log) -> None:
+    if worker.rank == 0:
+        a = await worker.begin(ops.Send(1, X, "a"))
+        b = await worker.begin(ops.Send(1, X + 1, "b"))
+        await worker.wait(a)
+        await worker.wait(b)
+    else:
+        log.say((await worker.receive(0, X, "b")).value)
+        log.say((await worker.receive(0, X, "a")).value)
+
+
+async def _messages_keep_their_order(worker: Worker, log: Log) -> None:
+    if worker.rank == 0:
+        started = [await worker.begin(ops.Send(1, X + k)) for k in range(5)]
+        for handle in started:
+            await worker.wait(handle)
+    else:
+        for _ in range(5):
+            log.say((await worker.receive(0, X)).value[0])
+
+
+async def _receives_from_anybody(worker: Worker, log: Log) -> None:
+    if worker.rank == 0:
+        for _ in range(worker.size - 1):
+            message = await worker.receive(ops.ANY, X)
+            log.say([message.source, message.value[0].item()])
+            await log.at(worker)
+    else:
+        await worker.sleep(2 * (worker.size - worker.rank) * UNIT)
+        await worker.send(0, X + worker.rank)
+
+
+async def _swap(worker: Worker, log: Log) -> None:
+    peer = 1 - worker.rank
+    answer = await worker.begin(ops.Receive(peer, X))
+    await worker.send(peer, X + worker.rank)
+    log.say((await worker.wait(answer)).source)
+
+
+async def _wait_any_takes_the_first(worker: Worker, log: Log) -> None:
+    slow = await worker.begin(ops.Sleep(4 * UNIT))
+    quick = await worker.begin(ops.Sleep(UNIT))
+    log.say(await worker.poll(quick))
+    log.say((await worker.wait_any(slow, quick)) is quick)
+    await log.at(worker)
+    log.say([await worker.poll(quick), await worker.poll(slow)])
+    await worker.wait(quick)
+    await worker.wait(slow)
+    await log.at(worker)
+
+
+async def _a_message_beats_a_sleep(worker: Worker, log: Log) -> None:
+    if worker.rank == 1:
+        await worker.sleep(UNIT)
+        await worker.send(0, X)
+        return
+    letter = await worker.begin(ops.Receive(1, X))
+    alarm = await worker.begin(ops.Sleep(8 * UNIT))
+    log.say((await worker.wait_any(alarm, letter)) is letter)
+    await worker.wait(letter)
+    await worker.wait(alarm)
+    await log.at(worker)
+
+
+def _serves_while_computing(worker: Worker, log: Log) -> Program:
+    async def main() -> None:
+        if worker.rank == 0:
+            await worker.gradient(X)
+            await log.at(worker)
+        else:
+            for k in range(3):
+                await worker.send(0, X + k, "ask")
+                log.say((await worker.receive(0, X, "answer")).value[0])
+
+    async def service() -> None:
+        while True:
+            asked = await worker.receive(ops.ANY, X, "ask")
+            await worker.send(asked.source, 2 * asked.value, "answer")
+
+    return Program(main(), (service(),))
+
+
+def _leaves_services_waiting(worker: Worker, log: Log) -> Program:
+    """Services end wherever they are: in a receive from anybody, from one peer, or in a send."""
+    peer = (worker.rank + 1) % worker.size
+
+    async def main() -> None:
+        log.say("done")
+
+    async def listens() -> None:
+        await worker.receive(ops.ANY, X, "never")
+
+    async def expects() -> None:
+        await worker.receive(peer, X, "never from you")
+
+    async def calls() -> None:
+        await worker.send(peer, X, "nobody listens")
+
+    return Program(main(), (listens(), expects(), calls()))
+
+
+POINT_TO_POINT = [
+    Case(_send_waits_for_its_receive, 2, ((), (X.tolist(),)), times=((3,), (3,))),
+    Case(_tags_keep_messages_apart, 2, ((), ((X + 1).tolist(), X.tolist()))),
+    Case(_messages_keep_their_order, 2, ((), (0.0, 1.0, 2.0, 3.0, 4.0))),
+    Case(_receives_from_anybody, 4, (([3, 3.0], [2, 2.0], [1, 1.0]), (), (), ()), times=((2, 4, 6), (), (), ())),
+    Case(_swap, 2, ((1,), (0,))),
+    Case(_wait_any_takes_the_first, 2, ((False, True, [True, False]),) * 2, times=((1, 4),) * 2),
+    Case(_a_message_beats_a_sleep, 2, ((True,), ()), times=((8,), ())),
+    Case(_serves_while_computing, 2, ((), (0.0, 2.0, 4.0)), times=((2,), ())),
+    Case(_leaves_services_waiting, 3, (("done",),) * 3),
+]
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+async def _cyclic_wait(worker: Worker, log: Log) -> None:
+    peer = (worker.rank + 1) % worker.size
+    await worker.send(peer, X)
+    await worker.receive((worker.rank - 1) % worker.size, X)
+
+
+async def _waits_for_one_who_has_ended(worker: Worker, log: Log) -> None:
+    if worker.rank == 0:
+        await worker.wait(await worker.begin(ops.Receive(1, X, "a")))
+
+
+async def _mixes_with_a_dead_peer(worker: Worker, log: Log) -> None:
+    await worker.mix(topology.patterns("complete", worker.size, "uniform")[0], X)
+
+
+async def _reduces_with_a_dead_peer(worker: Worker, log: Log) -> None:
+    await worker.sleep(UNIT)
+    await worker.all_reduce(X)
+
+
+async def _survives_a_dead_peer(worker: Worker, log: Log) -> None:
+    await worker.sleep(UNIT)
+    if worker.rank == 0:
+        for operation in (ops.Receive(1, X), ops.Send(1, X)):
+            try:
+                await operation
+            except PeerLost as lost:
+                log.say(str(lost))
+        started = await worker.begin(ops.Receive(1, X, "late"))
+        try:
+            await worker.wait(started)
+        except PeerLost as lost:
+            log.say(str(lost))
+        log.say((await worker.receive(2, X)).source)
+    elif worker.rank == 2:
+        await worker.send(0, X)
+
+
+async def _writes_in_place(worker: Worker, log: Log) -> None:
+    x = torch.zeros(1)
+    if worker.rank:
+        handle = await worker.begin(ops.Send(0, x))
+        x += 1
+        await worker.wait(handle)
+    else:
+        await worker.receive(1, x)
+
+
+async def _writes_into_a_gradient_point(worker: Worker, log: Log) -> None:
+    x = worker.start + 0.0
+    handle = await worker.begin(ops.Gradient(x))
+    x += 1
+    await worker.wait(handle)
+
+
+async def _leaves_a_handle(worker: Worker, log: Log) -> None:
+    await worker.begin(ops.Sleep(UNIT))
+
+
+async def _waits_twice(worker: Worker, log: Log) -> None:
+    handle = await worker.begin(ops.Sleep(UNIT))
+    await worker.wait(handle)
+    await worker.wait(handle)
+
+
+async def _talks_to_itself(worker: Worker, log: Log) -> None:
+    await worker.send(worker.rank, X)
+
+
+async def _unknown_peer(worker: Worker, log: Log) -> None:
+    await worker.receive(7, X)
+
+
+class _Foreign(ops.Operation[None]):
+    pass
+
+
+async def _unknown_operation(worker: Worker, log: Log) -> None:
+    await _Foreign()
+
+
+async def _segments_of_a_sleep(worker: Worker, log: Log) -> None:
+    async for _ in worker.segments(await worker.begin(ops.Sleep(UNIT))):
+        pass
+
+
+async def _raises(worker: Worker, log: Log) -> None:
+    raise ValueError("boom")
+
+
+FAILURES = [
+    Case(_cyclic_wait, 3, error=(
+        "Deadlock",
+        "no worker can go on: worker 0 waits in send to 1; worker 1 waits in send to 2; worker 2 waits in send to 0",
+    )),
+    Case(_waits_for_one_who_has_ended, 2, error=(
+        "Deadlock", r"no worker can go on: worker 0 waits in wait for receive from 1 \(a\)",
+    )),
+    Case(_mixes_with_a_dead_peer, 3, faults=((2, 0),), error=("PeerLost", "worker 2 was lost during mix")),
+    Case(_reduces_with_a_dead_peer, 4, faults=((1, 1),), error=("PeerLost", "worker 1 was lost during all_reduce")),
+    Case(_survives_a_dead_peer, 3, (
+        ("worker 1 was lost during receive", "worker 1 was lost during send", "worker 1 was lost during receive", 2),
+        (), (),
+    ), faults=((1, 0),)),
+    Case(_writes_in_place, 2, error=("SchemeError", "worker 1 wrote in place into a value that was being sent")),
+    Case(_writes_into_a_gradient_point, 2, error=("SchemeError", "wrote in place into a tensor whose gradient was in")),
+    Case(_leaves_a_handle, 2, error=("SchemeError", "without waiting for what it had started: sleep")),
+    Case(_waits_twice, 2, error=("SchemeError", "waits twice for one handle")),
+    Case(_talks_to_itself, 2, error=("SchemeError", r"worker \d: send with worker \d is not possible")),
+    Case(_unknown_peer, 2, error=("SchemeError", r"worker \d: receive with worker 7 is not possible")),
+    Case(_unknown_operation, 2, error=("SchemeError", r"which is no operation \(.*driver_contract.py:\d+\)")),
+    Case(_segments_of_a_sleep, 2, error=("SchemeError", "asks for the segments of sleep, which has none")),
+    Case(_raises, 2, error=("RunError", r"worker \d, step 0: the scheme raised ValueError: boom")),
+]  # fmt: skip
+
+GOOD = [*_by_value(), *PATTERNS_IN_TIME, *POINT_TO_POINT]
+CASES = {case.name: case for case in (*GOOD, *FAILURES)}
+
+
+def says(log: Log) -> tuple[Any, ...]:
+    """What a worker said."""
+    return tuple(log.said)
+
+
+def close_to(found: Any, expected: Any) -> bool:
+    """Equal, numbers within 1e-6 relative."""
+    if isinstance(expected, float):
+        return isinstance(found, float) and abs(found - expected) <= 1e-6 * max(1.0, abs(expected))
+    if isinstance(expected, list | tuple):
+        return len(found) == len(expected) and all(close_to(f, e) for f, e in zip(found, expected, strict=True))
+    return bool(found == expected)
