@@ -20,6 +20,8 @@ _MOST_STEPS: Final = 40
 _NO_EXCHANGE: Final = frozenset(
     {"gradient", "segment", "wait", "wait_any", "poll", "now", "next_step", "sleep"}
 )
+_RESUMPTIONS: Final = frozenset({"wait", "wait_any"})
+"""Rows about a started operation (they carry its handle) in which the main coroutine was blocked."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ def _lane(worker: int, events: pd.DataFrame, end_s: float) -> Lane:
     operation = events["operation"].astype(str)
     gradients = events[operation == "gradient"]
     compute = _union(zip(gradients["start_s"], gradients["end_s"], strict=True), end_s)
-    awaited = events[(operation != "gradient") & (events["task"] == 0) & (events["handle"] < 0)]
+    resumed = (events["handle"] < 0) | operation.isin(_RESUMPTIONS)
+    awaited = events[(operation != "gradient") & (events["task"] == 0) & resumed]
     peer_s = np.where(awaited["operation"].astype(str) == "sleep", awaited["end_s"], awaited["peer_s"])
     wait = _union(zip(awaited["start_s"], peer_s, strict=True), end_s)
     communicate = _union(zip(peer_s, awaited["end_s"], strict=True), end_s)

@@ -28,7 +28,7 @@ def test_a_running_gradient_hides_what_is_awaited_meanwhile() -> None:
     events = [
         made_event(0, operation="gradient", handle=0, start_s=0.0, end_s=3.0),
         made_event(0, operation="send", start_s=0.0, peer_s=1.0, end_s=2.0),
-        made_event(0, operation="wait", start_s=2.0, peer_s=2.0, end_s=4.0),
+        made_event(0, operation="wait", handle=1, start_s=2.0, peer_s=2.0, end_s=4.0),
     ]
     (lane,) = lanes(frame(events), 10.0, 16)
     assert lane.main == {"compute": [(0.0, 3.0)], "wait": [], "communicate": [(3.0, 4.0)]}
