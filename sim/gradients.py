@@ -107,6 +107,12 @@ class Deferred:
         return self._known.pop(ticket)
 
 
+def _settle(device: torch.device) -> None:
+    """Wait for what a GPU still has to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def faster_method(workload: Workload, batches: Batches, workers: int) -> Method:
     """Measure one round of all workers both ways and return the faster method."""
     points = [workload.start] * min(workers, 64)
@@ -117,8 +123,10 @@ def faster_method(workload: Workload, batches: Batches, workers: int) -> Method:
         problem.gradients(ranks, indices, points)
         rounds = []
         for _ in range(3):
+            _settle(workload.start.device)
             begin = time.perf_counter()
             problem.gradients(ranks, indices, points)
+            _settle(workload.start.device)
             rounds.append(time.perf_counter() - begin)
         best[method] = min(rounds)
     return "batched" if best["batched"] <= best["looped"] else "looped"
