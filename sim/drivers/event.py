@@ -14,12 +14,14 @@ from sim.accounting import Account
 from sim.drivers.clock import Clock
 from sim.drivers.outcome import Outcome
 from sim.drivers.pending import CollectiveRun, Pending, Task
+from sim.drivers.streams import Streams
 from sim.drivers.transfers import Transfers
 from sim.errors import Deadlock, PeerLost, RunError, SchemeError
 from sim.evaluation import Scorer, mean_model
 from sim.gradients import Deferred
 from sim.job import Job
 from sim.mixing import weighted_sum
+from sim.profile import Traffic
 from sim.records import Event
 from sim.schedules import schedule_of
 from sim.worker import Program
@@ -77,7 +79,8 @@ class EventDriver:
     ) -> None:
         self._job = job
         self._clock = Clock(permute_seed)
-        self._transfers = Transfers(self._clock, job.transfer)
+        streams = job.transfer.streams and job.transfer.sharing == "max_min"
+        self._transfers = (Streams if streams else Transfers)(self._clock, job.transfer)
         self._deferred = Deferred(job.problem) if job.problem else None
         self._scorer = scorer
         self._faults = dict(faults or {})
@@ -102,6 +105,7 @@ class EventDriver:
         self._published = 0
         self._over = False
         self._fractions = job.ready_fractions()
+        self._resume_s, self._late_s = job.transfer.resume_s, job.transfer.late_s
         self._handlers: dict[type, Callable[[Task, Any], Any]] = {
             ops.NextStep: self._next_step,
             ops.Publish: self._publish,
@@ -128,6 +132,11 @@ class EventDriver:
     def messages(self) -> int:
         """Transfers matched so far."""
         return self._transfers.messages
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """The range of its messages; None where messages are not sent over streams."""
+        return self._transfers.traffic if isinstance(self._transfers, Streams) else None
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -298,7 +307,8 @@ class EventDriver:
         return pending
 
     def _settled(self, pending: Pending) -> None:
-        self._clock.at(pending.ready_s, self._complete, pending)
+        """All transfers of an operation have a time of completion."""
+        self._clock.at(pending.ready_s + self._resume_s, self._complete, pending)
 
     def _complete(self, pending: Pending) -> None:
         """An operation is complete now."""
@@ -372,7 +382,8 @@ class EventDriver:
         task.waiting = operation
         start_s = self._clock.now
         ticket, duration_s = self._ask_gradient(task, operation.point)
-        self._clock.at(start_s + duration_s, self._computed, (task, operation.point, ticket, start_s))
+        what = (task, operation.point, ticket, start_s)
+        self._clock.at(start_s + duration_s + self._late_s, self._computed, what)
 
     def _computed(self, what: tuple[Task, Tensor, int, float]) -> None:
         task, point, ticket, start_s = what
@@ -401,7 +412,7 @@ class EventDriver:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
         pending.ticket, duration_s = self._ask_gradient(pending.task, operation.point)
         pending.ready_s = pending.start_s + duration_s
-        self._settled(pending)
+        self._clock.at(pending.ready_s + self._late_s, self._complete, pending)
 
     def _gradient_value(self, pending: Pending) -> Tensor:
         if pending.reply is None:
@@ -466,7 +477,7 @@ class EventDriver:
     def _begin_sleep(self, pending: Pending) -> None:
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
         pending.ready_s = pending.start_s + operation.duration_s
-        self._settled(pending)
+        self._clock.at(pending.ready_s, self._complete, pending)
 
     def _expect(self, pending: Pending, *peers: int) -> None:
         """Fail an operation at once where a peer is known to be dead or does not exist."""
@@ -511,7 +522,10 @@ class EventDriver:
         if gathering.taken == self._job.workers:
             del self._gatherings[key]
             self._transfers.close((*key, 0))
-        self._complete(pending)
+        if self._resume_s:
+            self._clock.at(self._clock.now + self._resume_s, self._complete, pending)
+        else:
+            self._complete(pending)
 
     def _collective_value(self, operation: ops.Operation[Any], gathering: _Gathering) -> Tensor | None:
         if isinstance(operation, ops.Broadcast):

@@ -2,12 +2,13 @@
 
 A transfer's bytes start when both sides are there: at the later of *sender ready* and *receiver ready
 plus its announcement's latency*, plus the software overhead. The sender is done when the last byte
-has left, the receiver one route latency later.
+has left, the receiver one route latency later. ``Streams`` refines this to what TCP connections do.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -31,13 +32,36 @@ class Part(Protocol):
         """The value is there at ``time_s`` (now or later); the send was posted at ``peer_s``."""
 
 
+class Notice:
+    """A receiver's announcement on its way to the sender; ``then`` is called when it is there."""
+
+    __slots__ = ("arrival_s", "then")
+
+    def __init__(self) -> None:
+        self.arrival_s: float | None = None
+        self.then: Callable[[float], None] | None = None
+
+    def arrives(self, time_s: float) -> None:
+        """It is known when it will be there."""
+        self.arrival_s = time_s
+        if self.then is not None:
+            self.then(time_s)
+
+
+Announced = float | Notice
+"""When the sender knows of a receive."""
+
 _Sent = tuple[Part, float, int, Tensor | None]
-_Posted = tuple[Part, float, int]
+_Posted = tuple[Part, float, int, Announced]
 _Flow = tuple[Part, Part, int, Tensor | None, int, float, float, float]
+_What = tuple[_Flow, tuple[int, ...], float, float]
 
 
 class _Box:
-    """What is posted under one tag and not yet matched: by source * n + destination, oldest first."""
+    """What is posted under one tag and not yet matched: by source * n + destination, oldest first.
+
+    ``callers``: by destination, whose sends it has heard of; only once it has received from anybody.
+    """
 
     __slots__ = ("callers", "receives", "sends")
 
@@ -56,7 +80,9 @@ class Transfers:
         self._workers = model.network.num_hosts
         self._overhead_s = model.overhead_s
         self._announcement = model.announcement
-        bandwidths = [link.bandwidth_bytes_per_s for link in model.network.links]
+        self._added_latency_s = model.added_latency_s
+        self._efficiency = model.efficiency
+        bandwidths = [link.bandwidth_bytes_per_s * model.efficiency for link in model.network.links]
         self._sharing = FairSharing(bandwidths) if model.sharing == "max_min" else None
         self._bandwidths = bandwidths
         self._alone: dict[int, tuple[float, float]] = {}
@@ -79,25 +105,52 @@ class Transfers:
         box = self._boxes.get(tag) or self._box(tag)
         key = source * self._workers + destination
         posted = box.receives.get(key)
-        if not posted and box.callers is not None:
-            posted = box.receives.get(ANY * self._workers + destination)
         if posted:
-            receiver, posted_s, slot = posted.popleft()
+            receiver, posted_s, slot, announced = posted.popleft()
             now_s = self._clock.now
-            self._match(source, destination, num_bytes, part, now_s, value, receiver, posted_s, slot)
+            self._match(source, destination, num_bytes, part, now_s, value, receiver, posted_s, slot, announced)
             return
         waiting = box.sends.get(key)
         if waiting is None:
             waiting = box.sends[key] = deque()
-        waiting.append((part, self._clock.now, num_bytes, value))
+        sent = (part, self._clock.now, num_bytes, value)
+        waiting.append(sent)
         if box.callers is not None:
+            self._call(box, key, sent)
+
+    def _call(self, box: _Box, key: int, sent: _Sent) -> None:
+        """Let a receiver that takes from anybody know of a send that waits."""
+        if not self._announcement:
+            self._heard((box, key, sent))
+            return
+        source, destination = divmod(key, self._workers)
+        heard_s = sent[1] + self._announcement * self._latency_s(source, destination)
+        self._clock.at(max(heard_s, self._clock.now), self._heard, (box, key, sent))
+
+    def _heard(self, what: tuple[_Box, int, _Sent]) -> None:
+        box, key, sent = what
+        source, destination = divmod(key, self._workers)
+        waiting = box.sends[key]
+        if not any(each is sent for each in waiting):
+            return
+        posted = box.receives.get(ANY * self._workers + destination)
+        if not posted:
+            assert box.callers is not None
             box.callers.setdefault(destination, deque()).append(source)
+            return
+        part, sender_s, num_bytes, value = waiting.popleft()
+        receiver, posted_s, slot, _ = posted.popleft()
+        announced = self._announce(destination, source)
+        self._match(source, destination, num_bytes, part, sender_s, value, receiver, posted_s, slot, announced)
 
     def receive(self, source: int, destination: int, tag: Tag, part: Part, slot: int) -> None:
         """Post a receive now; ``source`` may be ``ANY``: then the send that was posted first is taken."""
         box = self._boxes.get(tag) or self._box(tag)
         if source == ANY and box.callers is None:
-            box.callers = self._order_of_sends(box)
+            box.callers = {}
+            waiting_sends = [(sent[1], key, sent) for key, sends in box.sends.items() for sent in sends]
+            for _, key, sent in sorted(waiting_sends, key=lambda each: each[:2]):
+                self._call(box, key, sent)
         if box.callers is not None:
             callers = box.callers.get(destination)
             if callers:
@@ -107,24 +160,25 @@ class Transfers:
                     callers.remove(source)
         key = source * self._workers + destination
         posted = box.sends.get(key)
+        now_s = self._clock.now
+        announced = now_s if source == ANY else self._announce(destination, source)
         if posted:
             sender, posted_s, num_bytes, value = posted.popleft()
-            now_s = self._clock.now
-            self._match(source, destination, num_bytes, sender, posted_s, value, part, now_s, slot)
+            self._match(source, destination, num_bytes, sender, posted_s, value, part, now_s, slot, announced)
             return
         waiting = box.receives.get(key)
         if waiting is None:
             waiting = box.receives[key] = deque()
-        waiting.append((part, self._clock.now, slot))
+        waiting.append((part, now_s, slot, announced))
 
-    def _order_of_sends(self, box: _Box) -> dict[int, deque[int]]:
-        """Who waits to send to whom, by the time of posting: needed once somebody receives from anybody."""
-        order: dict[int, deque[int]] = {}
-        waiting = sorted((sent[1], key) for key, sends in box.sends.items() for sent in sends)
-        for _, key in waiting:
-            source, destination = divmod(key, self._workers)
-            order.setdefault(destination, deque()).append(source)
-        return order
+    def _latency_s(self, source: int, destination: int) -> float:
+        return self._network.route(source, destination).latency_s + self._added_latency_s
+
+    def _announce(self, receiver: int, sender: int) -> Announced:
+        """A receive is posted now: when does the sender know?"""
+        if not self._announcement:
+            return self._clock.now
+        return self._clock.now + self._announcement * self._latency_s(receiver, sender)
 
     def close(self, tag: Tag) -> None:
         """Forget a tag that will not be used again."""
@@ -166,11 +220,34 @@ class Transfers:
         receiver: Part,
         receiver_s: float,
         slot: int,
+        announced: Announced,
     ) -> None:
         self.messages += 1
-        announced_s = receiver_s
-        if self._announcement:
-            announced_s += self._announcement * self._network.route(destination, source).latency_s
+        if isinstance(announced, Notice) and announced.arrival_s is None:
+
+            def go_on(arrival_s: float) -> None:
+                self._launch(source, destination, num_bytes, sender, sender_s, value, receiver, receiver_s, slot, arrival_s)
+
+            announced.then = go_on
+            return
+        announced_s = announced.arrival_s if isinstance(announced, Notice) else announced
+        assert announced_s is not None
+        self._launch(source, destination, num_bytes, sender, sender_s, value, receiver, receiver_s, slot, announced_s)
+
+    def _launch(
+        self,
+        source: int,
+        destination: int,
+        num_bytes: int,
+        sender: Part,
+        sender_s: float,
+        value: Tensor | None,
+        receiver: Part,
+        receiver_s: float,
+        slot: int,
+        announced_s: float,
+    ) -> None:
+        """Both sides are there, or it is known when they will be."""
         start_s = (sender_s if sender_s >= announced_s else announced_s) + self._overhead_s
         if self._sharing is None:
             rate, latency_s = self._alone.get(source * self._workers + destination) or self._rate_alone(
@@ -181,8 +258,12 @@ class Transfers:
             receiver.received(slot, value, source, sent_s + latency_s, sender_s)
             return
         route = self._network.route(source, destination)
-        flow = (sender, receiver, slot, value, source, sender_s, receiver_s, route.latency_s)
-        what = (flow, route.links, num_bytes, route.per_flow_bytes_per_s)
+        latency_s = route.latency_s + self._added_latency_s
+        flow = (sender, receiver, slot, value, source, sender_s, receiver_s, latency_s)
+        cap = route.per_flow_bytes_per_s * self._efficiency
+        self._enqueue((flow, route.links, num_bytes, cap), start_s, destination)
+
+    def _enqueue(self, what: _What, start_s: float, destination: int) -> None:
         if start_s <= self._clock.now:
             self._begin(what)
         else:
@@ -191,20 +272,28 @@ class Transfers:
     def _rate_alone(self, source: int, destination: int) -> tuple[float, float]:
         """Rate and latency of a transfer that has its route for itself."""
         route = self._network.route(source, destination)
-        rate = min([route.per_flow_bytes_per_s, *(self._bandwidths[link] for link in route.links)])
-        found = self._alone[source * self._workers + destination] = (rate, route.latency_s)
+        cap = route.per_flow_bytes_per_s * self._efficiency
+        rate = min([cap, *(self._bandwidths[link] for link in route.links)])
+        latency_s = route.latency_s + self._added_latency_s
+        found = self._alone[source * self._workers + destination] = (rate, latency_s)
         return found
 
-    def _arrive(self, flow: _Flow, sent_s: float) -> None:
+    def _arrive(self, number: int, sent_s: float) -> None:
+        """The last byte of a flow has left."""
+        flow = self._flows.pop(number)
         sender, receiver, slot, value, source, sender_s, receiver_s, latency_s = flow
         sender.sent(sent_s, receiver_s)
         receiver.received(slot, value, source, sent_s + latency_s, sender_s)
 
-    def _begin(self, what: tuple[_Flow, tuple[int, ...], int, float]) -> None:
-        assert self._sharing is not None
+    def _begin(self, what: _What) -> None:
         flow, links, num_bytes, cap = what
-        self._flows[self._sharing.start(self._clock.now, links, num_bytes, cap)] = flow
+        self._flows[self._flow(links, num_bytes, cap)] = flow
+
+    def _flow(self, links: tuple[int, ...], num_bytes: float, cap: float) -> int:
+        assert self._sharing is not None
+        number = self._sharing.start(self._clock.now, links, num_bytes, cap)
         self._solve_late()
+        return number
 
     def _solve_late(self) -> None:
         if not self._solving:
@@ -217,7 +306,7 @@ class Transfers:
         self._solving = False
         now_s = self._clock.now
         for number in self._sharing.finished(now_s):
-            self._arrive(self._flows.pop(number), now_s)
+            self._arrive(number, now_s)
         self._sharing.solve(now_s)
         next_s = self._sharing.next_finish_s
         if next_s < self._alarm_s or self._alarm_s <= now_s:

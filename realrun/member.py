@@ -1,0 +1,73 @@
+"""One process of a pool: ``python -m realrun.member RANK``.
+
+Standard input has a JSON object a line: ``{"join": [size, store file]}``, or a run: ``{"probe": plan}``, or
+``{"scenario": resolved YAML, "scheme": its place, "seed": n}``. Each is answered with one line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from realrun import probes
+from realrun.group import Group, join, leave
+from realrun.run import run_job
+from realrun.store import file_store
+from sim.errors import PacelineError
+from sim.job import Job
+from sim.prepare import prepare
+from sim.scenario import parse
+
+_JOIN_S = 60.0
+
+
+def job_of(what: Mapping[str, Any]) -> Job:
+    """The job that a request asks for."""
+    if "probe" in what:
+        return probes.job_of(probes.Plan.model_validate_json(json.dumps(what["probe"])))
+    scenario = parse(what["scenario"])
+    job = prepare(scenario, scenario.schemes[what["scheme"]], what["seed"])
+    return replace(job, max_time_s=what["max_time_s"]) if "max_time_s" in what else job
+
+
+def _obey(rank: int, group: Group | None, what: Mapping[str, Any]) -> tuple[Group | None, dict[str, Any]]:
+    if "join" in what:
+        if group is not None:
+            leave(group)
+        size, store = what["join"]
+        return (join(file_store(Path(store), size), rank, size, _JOIN_S) if rank < size else None), {}
+    assert group is not None
+    measured = run_job(group, job_of(what))
+    return group, {
+        "run": asdict(measured.run) if measured.run else None,
+        "error": str(measured.error) if measured.error else None,
+        "timings": [asdict(timing) for timing in measured.timings],
+    }
+
+
+def main(rank: int) -> None:
+    """Serve until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever a library prints must not come between the answers
+    group: Group | None = None
+    told: dict[str, Any] = {}
+    while True:
+        answers.write(json.dumps(told) + "\n")
+        answers.flush()
+        line = sys.stdin.readline()
+        if not line:
+            break
+        try:
+            group, told = _obey(rank, group, json.loads(line))
+        except PacelineError as error:
+            told = {"raised": str(error)}
+    os._exit(0)  # helper threads of a failed run may still block in gloo
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

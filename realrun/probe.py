@@ -1,0 +1,193 @@
+"""Measure a cluster with probes, and write down what came out with where it is from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from pydantic import Field
+
+from realrun.pool import Pool
+from realrun.probes import Plan, plan_for
+from sim.errors import InputError, RunError
+from sim.network.build import build_network
+from sim.network.platform import Network
+from sim.network.settings import NetworkSettings
+from sim.profile import Hosts, validated
+from sim.records import Event
+from sim.scenario import Scenario
+from sim.settings import Settings
+
+VERSION: Final = 1
+SIZES: Final = (4, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
+"""Of the probes' messages, in bytes; those of models are between them."""
+
+REPEATS: Final = 7
+_COUNTED = frozenset({"gradient", "mix", "all_reduce", "all_gather", "barrier", "send", "receive"})
+
+Key = tuple[int, str, int, int]
+"""Number of the trial, operation, worker, and which of several such operations."""
+
+
+class Duration(Settings):
+    """What one operation of one trial took on one worker, in every repeat but the first."""
+
+    trial: int
+    operation: str
+    worker: int
+    part: int
+    values_s: tuple[float, ...] = Field(min_length=1)
+
+    @property
+    def key(self) -> Key:
+        """Which operation this is about."""
+        return self.trial, self.operation, self.worker, self.part
+
+    @property
+    def median_s(self) -> float:
+        """Median over the repeats."""
+        return statistics.median(self.values_s)
+
+    @property
+    def mad_s(self) -> float:
+        """Median absolute deviation over the repeats."""
+        middle = self.median_s
+        return statistics.median(abs(value - middle) for value in self.values_s)
+
+
+class Measurements(Settings):
+    """The file that ``paceline probe`` writes."""
+
+    version: int
+    made: str
+    machine: str
+    software: str
+    hosts: Hosts
+    settings: dict[str, str] = Field(description="of the hosts, as read back")
+    load: tuple[float, float] = Field(description="processes that wanted to run, before and after")
+    switch: dict[str, float] = Field(description="what a lab's switch did")
+    network: dict[str, Any] = Field(description="nominal, as in the scenario")
+    plan: Plan
+    durations: tuple[Duration, ...] = Field(min_length=1)
+
+    def nominal(self) -> Network:
+        """The network that was measured, as the scenario has it."""
+        return build_network(NetworkSettings.model_validate(self.network), self.plan.workers)
+
+
+def measure(scenario: Scenario, pool: Pool, hosts: Hosts, repeats: int = REPEATS) -> Measurements:
+    """Probe the scenario's network with the processes of ``pool``."""
+    network = build_network(scenario.cluster.network, scenario.cluster.workers)
+    plan = plan_for(network, SIZES, repeats + 1)
+    pool.shape(network)
+    before = os.getloadavg()[0]
+    run = pool.run(plan.workers, {"probe": plan.model_dump(mode="json")}).run
+    if run.status != "completed":
+        raise RunError(f"the probes did not come to their end: {run.message}")
+    switch = pool.statistics()
+    return Measurements(
+        version=VERSION,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
+        software=f"torch {torch.__version__}, Python {platform.python_version()}, Linux {platform.release()}",
+        hosts=hosts,
+        settings=dict(pool.settings[0]) if pool.settings else {},
+        load=(before, os.getloadavg()[0]),
+        switch={} if switch is None else {name: float(value) for name, value in vars_of(switch).items()},
+        network=scenario.cluster.network.model_dump(mode="json"),
+        plan=plan,
+        durations=tuple(
+            Duration(trial=key[0], operation=key[1], worker=key[2], part=key[3], values_s=tuple(values))
+            for key, values in durations(run.events, len(plan.trials), skip=1).items()
+        ),
+    )
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """The fields of a frozen dataclass with slots."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[Key, list[float]]:
+    """Seconds from start to end of every operation that counts, by trial; the first ``skip`` repeats do not."""
+    found: dict[Key, list[float]] = defaultdict(list)
+    parts: dict[tuple[int, int, str], int] = defaultdict(int)
+    for event in sorted(events, key=lambda e: (e.step, e.worker, e.handle)):
+        if event.operation in _COUNTED and event.step >= skip * num_trials:
+            place = (event.step, event.worker, event.operation)
+            key = (event.step % num_trials, event.operation, event.worker, parts[place])
+            parts[place] += 1
+            found[key].append(event.end_s - event.start_s)
+    return dict(sorted(found.items()))
+
+
+def write(measurements: Measurements, path: Path) -> None:
+    """Write the file, whole or not at all."""
+    write_whole(path, json.dumps(measurements.model_dump(mode="json"), allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write to a temporary name beside ``path``, then rename.
+
+    Raises:
+        InputError: that is not possible.
+    """
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(name)
+
+
+def load(path: Path) -> Measurements:
+    """Read what ``write`` wrote.
+
+    Raises:
+        InputError: it cannot be read, is damaged, is of another version, or holds numbers that are none.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: is damaged: {error.msg} in line {error.lineno}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: holds {error}, which is no measurement; probe again") from error
+    if not isinstance(found, dict) or "version" not in found:
+        raise InputError(f"{path}: is no file of 'paceline probe': it has no version")
+    if found["version"] != VERSION:
+        raise InputError(f"{path}: has version {found['version']!r}, this program reads version {VERSION}; probe again")
+    measurements = validated(Measurements, _tuples(found), str(path))
+    if not all(math.isfinite(v) and v >= 0 for d in measurements.durations for v in d.values_s):
+        raise InputError(f"{path}: holds a negative duration; probe again")
+    return measurements
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as tuples, as settings have them."""
+    if isinstance(value, list):
+        return tuple(_tuples(each) for each in value)
+    if isinstance(value, dict):
+        return {key: _tuples(each) for key, each in value.items()}
+    return value
+
+
+def lab_hosts(tuning: Literal["tuned", "stock"] = "tuned", queue: Literal["fair", "fifo"] = "fair") -> Hosts:
+    """The kind of hosts that a lab has."""
+    return Hosts(kind="lab", tuning=tuning, queue=queue)

@@ -1,0 +1,139 @@
+"""Messages over one stream of bytes per ordered pair of hosts, as gloo sends them over TCP.
+
+What differs from the ideal transfers of ``sim.drivers.transfers``:
+
+- **Order.** Messages of one stream follow each other; they do not share its bandwidth.
+- **Announcements** are bytes of the stream too: one that is posted while messages wait in its direction
+  leaves after them.
+- **Buffered sends.** The socket takes bytes off the sender's hands, up to the size of its buffer.
+
+A message that is split by the buffer's size is two flows one after the other; where several messages wait,
+the one at the head counts for the buffer (a later one is complete when its own turn has come).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from sim.drivers.clock import Clock
+from sim.drivers.transfers import Announced, Notice, Transfers, _What
+from sim.job import TransferModel
+from sim.profile import Traffic
+
+
+class _Stream:
+    """One direction of one connection.
+
+    Attributes:
+        waiting: messages, and announcements with their latency, in order.
+        busy: a message's bytes are leaving.
+        unsent_bytes: of the messages that wait or are leaving, as they were posted.
+    """
+
+    __slots__ = ("busy", "unsent_bytes", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Message | tuple[Notice, float]] = deque()
+        self.busy = False
+        self.unsent_bytes = 0.0
+
+
+class _Message:
+    """A message in a stream; ``told``: its sender is done."""
+
+    __slots__ = ("hosts", "stream", "told", "what")
+
+    def __init__(self, what: _What, stream: _Stream, hosts: tuple[int, int]) -> None:
+        self.what = what
+        self.stream = stream
+        self.hosts = hosts
+        self.told = False
+
+
+class Streams(Transfers):
+    """Matches sends with receives and moves their bytes through streams."""
+
+    def __init__(self, clock: Clock, model: TransferModel) -> None:
+        super().__init__(clock, model)
+        self._buffer_bytes = model.buffer_bytes
+        self._copy_s_per_byte = model.copy_s_per_byte
+        self._streams: dict[tuple[int, int], _Stream] = {}
+        self._leaving: dict[int, tuple[_Message, float]] = {}
+        self._at_host = [0] * model.network.num_hosts
+        self.traffic = Traffic()
+
+    def _stream(self, source: int, destination: int) -> _Stream:
+        found = self._streams.get((source, destination))
+        if found is None:
+            found = self._streams[source, destination] = _Stream()
+        return found
+
+    def _announce(self, receiver: int, sender: int) -> Announced:
+        stream = self._streams.get((receiver, sender))
+        if not self._announcement or stream is None or not stream.busy:
+            return super()._announce(receiver, sender)
+        notice = Notice()
+        stream.waiting.append((notice, self._announcement * self._latency_s(receiver, sender)))
+        return notice
+
+    def _enqueue(self, what: _What, start_s: float, destination: int) -> None:
+        hosts = (what[0][4], destination)
+        message = _Message(what, self._stream(*hosts), hosts)
+        self._clock.at(max(start_s, self._clock.now), self._hand_over, message)
+
+    def _hand_over(self, message: _Message) -> None:
+        """The sender writes to its socket."""
+        stream, num_bytes = message.stream, message.what[2]
+        self._note(message)
+        stream.unsent_bytes += num_bytes
+        if stream.unsent_bytes <= self._buffer_bytes:
+            self._tell(message)
+        if stream.busy:
+            stream.waiting.append(message)
+        else:
+            self._leave(message)
+
+    def _note(self, message: _Message) -> None:
+        """Keep account of what a profile may not have measured."""
+        traffic, num_bytes = self.traffic, message.what[2]
+        traffic.smallest_bytes = min(traffic.smallest_bytes, num_bytes)
+        traffic.largest_bytes = max(traffic.largest_bytes, num_bytes)
+        for host in message.hosts:
+            self._at_host[host] += 1
+            traffic.in_flight = max(traffic.in_flight, self._at_host[host])
+
+    def _tell(self, message: _Message) -> None:
+        """The socket has taken the rest of a message."""
+        message.told = True
+        sender, receiver_s = message.what[0][0], message.what[0][6]
+        sender.sent(self._clock.now + self._copy_s_per_byte * message.what[2], receiver_s)
+
+    def _leave(self, message: _Message) -> None:
+        """A message's turn has come."""
+        message.stream.busy = True
+        _, links, num_bytes, cap = message.what
+        last = num_bytes if message.told else min(num_bytes, self._buffer_bytes)
+        self._leaving[self._flow(links, num_bytes - last, cap)] = (message, last)
+
+    def _arrive(self, number: int, sent_s: float) -> None:
+        message, left = self._leaving.pop(number)
+        if not message.told:
+            self._tell(message)
+        flow, links, num_bytes, cap = message.what
+        if left > 0:
+            self._leaving[self._flow(links, left, cap)] = (message, 0.0)
+            return
+        _, receiver, slot, value, source, sender_s, _, latency_s = flow
+        receiver.received(slot, value, source, sent_s + latency_s, sender_s)
+        stream = message.stream
+        for host in message.hosts:
+            self._at_host[host] -= 1
+        stream.unsent_bytes -= num_bytes
+        stream.busy = False
+        while stream.waiting and not stream.busy:
+            following = stream.waiting.popleft()
+            if isinstance(following, _Message):
+                self._leave(following)
+            else:
+                notice, latency_s = following
+                notice.arrives(sent_s + latency_s)

@@ -1,0 +1,177 @@
+"""A profile: the correction factors of one kind of cluster, each with the measurements that it came from.
+
+The scenario has nominal numbers, the default factors are neutral, and a profile holds fitted ones: three
+separate things. ``paceline calibrate`` writes profiles; a prediction made with one says where it left the
+range of sizes that were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from sim import yaml_lines
+from sim.errors import InputError
+from sim.job import Job
+from sim.problems import explain, one_line, wrong
+from sim.settings import Settings
+
+VERSION: Final = 1
+"""Of the file's format."""
+
+Model = TypeVar("Model", bound=Settings)
+
+FACTORS: Final[Mapping[str, str]] = {
+    "overhead_s": "s",
+    "added_latency_s": "s",
+    "efficiency": "of the nominal bandwidth",
+    "buffer_bytes": "bytes",
+    "copy_s_per_byte": "s/byte",
+    "resume_s": "s",
+    "late_s": "s",
+}
+"""The fields of ``TransferModel`` that a profile sets, and their units."""
+
+
+class Factor(Settings):
+    """One number, how sure it is, and where it is from."""
+
+    value: float = Field(ge=0)
+    low: float = Field(description="lower end of the 95 % interval")
+    high: float = Field(description="upper end of it")
+    unit: str
+    measurements: tuple[str, ...] = Field(min_length=1, description="what it was fitted to, or read from")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise wrong(f"{self.value:g} is not between low and high")
+        return self
+
+
+class Hosts(Settings):
+    """What the factors are about: a profile says nothing about another kind of hosts or transport."""
+
+    kind: Literal["lab", "cluster"]
+    tuning: str = Field(default="", description="of a lab's hosts")
+    queue: str = Field(default="", description="discipline of a lab's links")
+    transport: Literal["gloo"] = "gloo"
+
+    def __str__(self) -> str:
+        lab = f"lab with {self.tuning} hosts and {self.queue} queues" if self.kind == "lab" else "cluster"
+        return f"{lab} over {self.transport}"
+
+
+class Measured(Settings):
+    """The range in which the factors were measured."""
+
+    smallest_bytes: int = Field(ge=0)
+    largest_bytes: int = Field(ge=0, description="of one message")
+    in_flight: int = Field(ge=1, description="messages under way at one host at the same time")
+
+
+class Profile(Settings):
+    """The factors, and what they are good for."""
+
+    version: int
+    made: str = Field(description="when the last of the measurements was made")
+    machine: str
+    software: str
+    hosts: Hosts
+    workers: int
+    factors: dict[str, Factor]
+    range: Measured
+    residual_pct: float = Field(description="median absolute error of the fitted durations")
+    lateness_s: tuple[float, ...] = Field(
+        description="quantiles 5, 25, 50, 75, 95 % of how much later than due a padded gradient ended"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in self.factors:
+            if name not in FACTORS:
+                raise wrong(f"there is no factor of this name; choose from: {', '.join(FACTORS)}", "factors", name)
+        missing = [name for name in FACTORS if name not in self.factors]
+        if missing:
+            raise wrong(f"the factor {missing[0]} is missing", "factors")
+        if not 0 < self.factors["efficiency"].value:
+            raise wrong("an efficiency of nothing carries nothing", "factors", "efficiency")
+        return self
+
+    def applied(self, job: Job) -> Job:
+        """``job`` with these factors, and the algorithms that the transport has."""
+        values: dict[str, Any] = {name: self.factors[name].value for name in FACTORS}
+        transfer = replace(job.transfer, announcement=1.0, streams=True, **values)
+        return replace(job, transfer=transfer, all_reduce="gloo_ring")
+
+
+@dataclass
+class Traffic:
+    """The messages of a prediction: sizes, and how many at one host at the same time."""
+
+    smallest_bytes: float = float("inf")
+    largest_bytes: float = 0.0
+    in_flight: int = 0
+
+    def outside(self, measured: Measured) -> tuple[str, ...]:
+        """A sentence for every way in which this leaves the measured range."""
+        found = []
+        if self.largest_bytes > measured.largest_bytes:
+            found.append(
+                f"messages of up to {self.largest_bytes:.3g} bytes; {measured.largest_bytes:.3g} were measured"
+            )
+        if self.smallest_bytes < measured.smallest_bytes:
+            found.append(
+                f"messages of {self.smallest_bytes:.3g} bytes; the smallest measured had {measured.smallest_bytes:.3g}"
+            )
+        if self.in_flight > measured.in_flight:
+            found.append(f"{self.in_flight} messages at one host at a time; {measured.in_flight} were measured")
+        return tuple(found)
+
+
+def load(path: Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or is of another version.
+    """
+    return _read(yaml_lines.read_text(path), str(path))
+
+
+def _read(text: str, source: str) -> Profile:
+    document = yaml_lines.parse(text, source)
+    found = document.value
+    if not isinstance(found, dict) or "version" not in found:
+        raise InputError(f"{source}: is no profile, or not all of one: it has no version")
+    if found["version"] != VERSION:
+        raise InputError(
+            f"{source}: has version {found['version']!r}, this program reads version {VERSION}; calibrate again"
+        )
+    return validated(Profile, found, source, document.place)
+
+
+def validated(model: type[Model], found: object, source: str, place: Callable[[Any], object] | None = None) -> Model:
+    """``found`` as ``model``, or one ``InputError`` that names the first thing that is wrong."""
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        first = explain(error, model, found)[0]
+        where = str(place(first.at)) if place is not None else source
+        raise InputError(f"{where}: {yaml_lines.dotted(first.at)}: {one_line(first.message)}") from error
+
+
+def dump(profile: Profile) -> str:
+    """The profile as YAML; ``load`` reads an equal one."""
+    return yaml_lines.write(profile.model_dump(mode="json"))
+
+
+def check_hosts(profile: Profile, wanted: Hosts, source: str) -> None:
+    """Raise ``InputError`` where a profile is about something else than what is to be predicted."""
+    if profile.hosts != wanted:
+        raise InputError(
+            f"{source}: was measured on a {profile.hosts}, this is a {wanted}; probe and calibrate there"
+        )
