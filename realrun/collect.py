@@ -45,12 +45,12 @@ def hand_in(control: Control, job: Job, diary: Diary, collector: int, failed: bo
 
     Values travel over gloo, their sizes through the control store.
     """
-    patience_s = _GRACE_S if failed else _HAND_IN_S
+    patience_s = _GRACE_S if failed else _HAND_IN_S  # each step of the collector's; there are two a rank
     packed, values = encode(diary)
     if control.rank != collector:
         control.put(f"report/{control.rank}", [packed.numel(), list(values.shape)])
         for tensor in (packed, values):
-            _finish(dist.isend(tensor, collector, tag=REPORT_TAG), collector, patience_s)
+            _finish(dist.isend(tensor, collector, tag=REPORT_TAG), collector, 2 * control.size * patience_s)
         return None
     found = [diary]
     others = [r for r in range(control.size) if r != collector and r not in control.dead()]

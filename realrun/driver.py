@@ -333,20 +333,22 @@ class Driver:
         self.diary.exposures.append(Exposure(start_s, exposed_s, exchange, peer_s))
 
     def _note(self, pending: Pending, name: str, start_s: float) -> None:
+        """A row about an operation: of its completion, or of the coroutine's resumption."""
         num_bytes = pending.bytes if name == pending.name else 0
         self.diary.bytes_sent += num_bytes
-        handle = -1 if pending.handle is None else pending.handle.number
-        self._write(pending.task, handle, name, start_s, num_bytes, pending.peer, pending.exchange)
-
-    def _write(
-        self, task: Task, handle: int, name: str, start_s: float, num_bytes: int, peer: int, exchange: Exchange
-    ) -> None:
-        now_s = self._now()
         event = Event(
-            worker=self._rank, task=task.number, handle=handle, step=self._account.steps, operation=name,
-            start_s=start_s, end_s=now_s, peer_s=start_s, bytes=num_bytes, peer=peer,
+            worker=self._rank, task=pending.task.number, handle=-1 if pending.handle is None else pending.handle.number,
+            step=self._account.steps, operation=name, start_s=start_s, end_s=self._now(), peer_s=start_s,
+            bytes=num_bytes, peer=pending.peer,
         )  # fmt: skip
-        self.diary.rows.append(Row(event, exchange))
+        self.diary.rows.append(Row(event, pending.exchange))
+
+    def _write_reply(self, task: Task, name: str, step: int) -> float:
+        """A row about an operation that took no time and whose reply depends on the clock; returns the time."""
+        now_s = self._now()
+        event = Event(self._rank, task.number, -1, step, name, now_s, now_s, now_s, 0, -1)
+        self.diary.rows.append(Row(event, Exchange()))
+        return now_s
 
     # --- gradients and sleeps -------------------------------------------------------------------
 
@@ -513,7 +515,7 @@ class Driver:
         if not self._job.scheme.synchronous and self._now() >= self._job.max_time_s:
             goes_on = False
         if not goes_on:
-            self._write(task, -1, "next_step", self._now(), 0, -1, Exchange())
+            self._write_reply(task, "next_step", operation.step)
         return goes_on
 
     def _publish(self, task: Task, operation: ops.Publish) -> None:
@@ -525,8 +527,7 @@ class Driver:
             self._progress(self._account.steps)
 
     def _now_reply(self, task: Task, operation: ops.Now) -> float:
-        self._write(task, -1, "now", self._now(), 0, -1, Exchange())
-        return self.diary.rows[-1].event.end_s
+        return self._write_reply(task, "now", self._account.steps)
 
     def _start(self, task: Task, operation: ops.Start) -> ops.Handle:
         handle = ops.Handle(self._counts["handle"], operation.operation)

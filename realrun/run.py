@@ -11,10 +11,10 @@ from realrun.closing import Traffic, closings
 from realrun.collect import Measured, assemble, hand_in
 from realrun.driver import Driver
 from realrun.group import Group
-from realrun.store import Control
+from realrun.store import Control, Stopped
 from realrun.threads import Threads
 from realrun.transport import Transport
-from realrun.watch import Stopped, Watch
+from realrun.watch import Watch
 from sim.errors import InputError, RunError
 from sim.job import Job
 from sim.worker import Program

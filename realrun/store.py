@@ -21,6 +21,10 @@ POLL_S = 0.01
 """How often a rank looks for a fact that it waits for."""
 
 
+class Stopped(Exception):
+    """Another rank's failure has ended the run."""
+
+
 def file_store(path: Path, size: int) -> dist.Store:
     """The store of ``size`` processes on this machine; ``path`` is in a folder of their own."""
     return dist.FileStore(str(path), size)
@@ -80,6 +84,10 @@ class Control:
         """Whether this call is the first of all ranks for ``key``."""
         return bool(self._store.add(f"{key} count", 1) == 1)
 
+    def failed(self) -> bool:
+        """Whether some rank has told why it failed."""
+        return self.has("failed")
+
     # --- deaths ---------------------------------------------------------------------------------
 
     def note_death(self, rank: int) -> None:
@@ -96,11 +104,16 @@ class Control:
         """Tell ``value`` and return what every rank told, in rank order.
 
         Raises:
+            Stopped: a rank has failed.
             RunError: a rank is dead, or has not come within ``timeout_s``.
         """
         self.put(f"{what}/{self.rank}", value)
-        missing = self.wait_for(lambda r: f"{what}/{r}", range(self.size), timeout_s, lambda: bool(self.dead()))
+        missing = self.wait_for(
+            lambda r: f"{what}/{r}", range(self.size), timeout_s, lambda: bool(self.dead()) or self.failed()
+        )
         if missing:
+            if self.failed():
+                raise Stopped
             died = sorted(self.dead()) or missing
             names = ", ".join(f"worker {r}" for r in died)
             verb = "was lost" if self.dead() else f"did not come within {timeout_s:g} s"

@@ -11,15 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from realrun.store import Control
+from realrun.store import Control, Stopped
 from sim import errors
 from sim.errors import Deadlock, PacelineError, RunError
 
 _KINDS = {kind.__name__: kind for kind in (errors.PeerLost, errors.Deadlock, errors.SchemeError, errors.RunError)}
-
-
-class Stopped(Exception):
-    """Another rank's failure has ended the run."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +91,9 @@ class Watch:
             }
             self._control.put("failed", told)
 
-    def failed(self) -> bool:
-        """Whether some rank has told a failure."""
-        return self._control.has("failed")
-
     def failure(self) -> Failure | None:
         """The failure that ended the run, if any."""
-        if not self.failed():
+        if not self._control.failed():
             return None
         told: dict[str, Any] = self._control.get("failed")
         arguments = [tuple(a) if isinstance(a, list) else a for a in told["args"]]
@@ -109,7 +101,7 @@ class Watch:
 
     def check(self) -> None:
         """Raise ``Stopped`` where a rank has failed."""
-        if self.failed():
+        if self._control.failed():
             raise Stopped
 
     def look(self, beat: Beat) -> None:

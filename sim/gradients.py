@@ -65,8 +65,12 @@ class Problem:
     def stacked(self, workers: list[int], indices: list[int], points: Tensor) -> Tensor:
         """Gradients [m, d] of m workers at ``points`` [m, d], in one batch."""
         rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
-        picked = torch.from_numpy(rows).to(points.device)
-        return self._batched(points, self.workload.inputs[picked], self.workload.targets[picked])
+        picked = torch.from_numpy(rows.ravel()).to(points.device)
+        inputs = self.workload.inputs.index_select(0, picked)
+        targets = self.workload.targets.index_select(0, picked)
+        return self._batched(
+            points, inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
+        )
 
 
 class Deferred:
@@ -103,6 +107,12 @@ class Deferred:
         return self._known.pop(ticket)
 
 
+def _settle(device: torch.device) -> None:
+    """Wait for what a GPU still has to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def faster_method(workload: Workload, batches: Batches, workers: int) -> Method:
     """Measure one round of all workers both ways and return the faster method."""
     points = [workload.start] * min(workers, 64)
@@ -113,8 +123,10 @@ def faster_method(workload: Workload, batches: Batches, workers: int) -> Method:
         problem.gradients(ranks, indices, points)
         rounds = []
         for _ in range(3):
+            _settle(workload.start.device)
             begin = time.perf_counter()
             problem.gradients(ranks, indices, points)
+            _settle(workload.start.device)
             rounds.append(time.perf_counter() - begin)
         best[method] = min(rounds)
     return "batched" if best["batched"] <= best["looped"] else "looped"

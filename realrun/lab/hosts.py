@@ -16,7 +16,8 @@ Hosts = Literal["tuned", "stock"]
 INTERFACE = "pace0"
 MTU_BYTES = 1500
 _NETWORK, _PREFIX = "10.0.0.0", 8
-_QUEUE_PACKETS = 10_000  # a window of 16 MiB in packets of one MTU fits
+_WINDOW_SEGMENTS = 12_000  # 17 MB: a round trip of 100 ms at 1 Gbit/s takes 12.5 MB
+_QUEUE_PACKETS = _WINDOW_SEGMENTS
 
 _TUNED_SYSCTLS = {
     "net.ipv4.tcp_congestion_control": "reno",
@@ -27,7 +28,7 @@ _TUNED_SYSCTLS = {
     # No probes for lost tails: nothing is lost, and an acknowledgement may be late behind bulk data.
     "net.ipv4.tcp_early_retrans": "0",
 }
-_TUNED_METRICS = {"initcwnd": 12000, "initrwnd": 12000, "rto_min_ms": 10_000}
+_TUNED_METRICS = {"initcwnd": _WINDOW_SEGMENTS, "initrwnd": _WINDOW_SEGMENTS, "rto_min_ms": 10_000}
 _ALWAYS = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
 
 

@@ -18,7 +18,7 @@ Indices = NDArray[np.int64]
 
 
 BATCH_BLOCK = 16
-EPOCH_BLOCK = 1024
+EPOCH_BLOCK = 4096
 """Batches cut at once, and examples that the epochs shuffled at once have at least."""
 
 
