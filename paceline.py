@@ -65,21 +65,28 @@ def simulate(
         raise InputError(f"--engine {engine}: {nearest(engine, ['auto', 'event'])}")
     asked = load(scenario, changes or [])
     where = prepare.device_named(device)
-    if out is not None:
-        result_folder.check_free(out, force)
-    resolved = prepare.resolve(asked, where)
+    left = None if out is None or force else simulator.unfinished(out, asked)
+    if left is not None:
+        resolved, done = left
+        force = True
+        _say(f"going on with {out}: {len(done)} runs are there")
+    else:
+        if out is not None:
+            result_folder.check_free(out, force)
+        resolved, done = prepare.resolve(asked, where), []
     runs: list[Run] = []
     interrupted = False
     try:
         with _progress(resolved) as progress:
-            simulator.simulate(resolved, device=where, progress=progress, finished=runs.append)
+            for run in simulator.simulate(resolved, device=where, progress=progress, done=done):
+                runs.append(run)
     except KeyboardInterrupt:
         interrupted = True
     _hand_over(resolved, runs, out, force, as_json)
     if interrupted:
-        _say(
-            f"interrupted: {len(runs)} of {len(resolved.schemes) * resolved.repeats} runs are complete and kept"
-        )
+        asked_for = len(resolved.schemes) * resolved.repeats
+        again = " (the same command goes on from there)" if out is not None and runs else ""
+        _say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept{again}")
         raise typer.Exit(130)
 
 

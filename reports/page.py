@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from reports import words
+from reports.bars import cost_of_a_run, cost_of_a_step
+from reports.curves import curves
 from reports.study import Part, Study, studies
-from reports.table import status, time_to_target
+from reports.table import column_unit, shares, status, time_to_target
+from reports.timeline import timeline
 from sim.errors import InputError
 from sim.summary import Row
 
 _HERE: Final = Path(__file__).parent
 _LANES: Final = 16
+_MARK: Final = b'<meta name="generator" content="Paceline">'
 _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
 
 
 def build(folders: Sequence[Path], out: Path) -> None:
-    """Write the report of some result folders; an older report is replaced.
+    """Write the report of some result folders as one page; an older report is replaced, nothing else.
 
     A folder of simulated runs and one of measured runs of the same scenario stand side by side.
 
+    Args:
+        folders: as ``sim.result_folder`` writes them.
+        out: the page.
+
     Raises:
-        InputError: a folder cannot be read, or ``out`` cannot be written.
+        InputError: a folder cannot be read, or ``out`` is something else or cannot be written.
     """
+    if out.is_dir():
+        raise InputError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
+    if out.exists() and not _is_report(out):
+        raise InputError(f"{out} is there already, and it is no report: choose another name")
     text = render(folders)
     new = out.with_name(f".{out.name}.{os.getpid()}.new")
     try:
@@ -55,53 +68,71 @@ def render(folders: Sequence[Path]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(words=words, status=status, time_to_target=time_to_target)
-    found = studies(folders)
-    style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
-    return environment.get_template("page.html").render(style=style, studies=[_view(study) for study in found])
+    environment.globals.update(words=words, status=status, time_to_target=time_to_target, percents=shares)
+    environment.filters.update(tight=tight, breakable=breakable)
+    style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))
+    views = [_view(study) for study in studies(folders)]
+    return environment.get_template("page.html").render(style=style, studies=views).lstrip()
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _MARK in file.read(1000)
+    except OSError as error:
+        raise InputError(f"cannot look into {path}: {error.strerror}") from error
+
+
+def tight(text: str) -> str:
+    """The text with no line break between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=%|[a-zµ]{1,3}\b)", "\u00a0", text)
+
+
+def breakable(label: str) -> Markup:
+    """A label, escaped, that may be broken after underscores and equals signs."""
+    return Markup(re.sub("([_=])", r"\1<wbr>", str(escape(label))))
 
 
 def _view(study: Study) -> dict[str, Any]:
     """What the template shows of one study."""
-    # Here, because it imports matplotlib's helpers only when a page is really made.
-    from reports import figures
-
-    summary = study.main.results.summary
+    summary, measured = study.main.results.summary, study.measured
     metric = second_metric(study)
     trained = _has(study, "train_loss")
     drawn: dict[str, str] = {}
     if trained:
-        drawn["loss_time"] = figures.loss_by_time(study)
-        drawn["loss_step"] = figures.loss_by_step(study)
+        drawn["loss_time"] = curves(study, "train_loss", "time_s")
+        drawn["loss_step"] = curves(study, "train_loss", "step")
     if metric is not None:
-        drawn["metric_time"] = figures.metric_by_time(study, metric)
+        drawn["metric_time"] = curves(study, metric, "time_s")
+    if _has(study, "consensus_distance"):
+        drawn["consensus_step"] = curves(study, "consensus_distance", "step")
     if any(row["iterations"] for row in study.main.rows):
-        drawn["step_cost"] = figures.cost_of_a_step(study)
-        drawn["run_cost"] = figures.cost_of_a_run(study)
+        drawn["step_cost"] = cost_of_a_step(study)
+        drawn["run_cost"] = cost_of_a_run(study)
     return {
         "study": study,
         "summary": summary,
         "main": study.main,
-        "measured": study.measured,
+        "measured": measured,
         "verdict": words.verdict(summary, study.main.source),
+        "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
         "confidence": words.confidence(summary, study.main.source),
         "why": words.why(summary, study.main.source),
         "failures": words.failures(summary, study.main.source),
         "proxy": proxy(study.scenario),
         "trained": trained,
         "metric": metric,
-        "figures": {name: Markup(svg) for name, svg in drawn.items()},  # noqa: S704 - matplotlib escapes
+        "figures": {name: Markup(svg) for name, svg in drawn.items()},
         "timelines": [
-            (_SOURCES[part.source] if study.measured else "", Markup(figures.timeline(study, part, _LANES)))  # noqa: S704
+            (_SOURCES[part.source] if measured else "", Markup(timeline(study, part, _LANES)))
             for part in study.parts
             if len(part.results.events)
         ],
         "lanes": _LANES,
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
-        "unit": words.time_unit(
-            time for row in study.main.rows if (time := row["time_to_target_s"]["median"] or row["at_least_s"])
-        ),
-        "comparison": comparison(study.main, study.measured) if study.measured else [],
+        "unit": column_unit(study.main.rows),
+        "comparison": comparison(study.main, measured) if measured else [],
+        "agreement": measured and agreement(study.main, measured),
     }
 
 
@@ -125,40 +156,68 @@ def proxy(scenario: dict[str, Any]) -> str | None:
     if payload is None:
         return None
     return (
-        f"A small proxy was trained in place of the real model: every exchange was timed as if the model had {payload}, "
-        "while losses and steps are the proxy's."
+        "A small proxy was trained in place of the real model: exchanges were timed as if the model had "
+        f"{payload}, while losses and steps are the proxy's."
     )
 
 
 def comparison(predicted: Part, measured: Part) -> list[dict[str, Any]]:
     """Predicted beside measured, per scheme in the order measured; errors in per cent of the measurement."""
-    found = []
-    for row in measured.rows:
-        other = next((r for r in predicted.rows if r["label"] == row["label"]), None)
-        if other is None:
-            continue
-        found.append(
-            {
-                "label": row["label"],
-                "cells": [
-                    _pair(other["time_to_target_s"]["median"], row["time_to_target_s"]["median"]),
-                    _pair(_step_s(other), _step_s(row)),
-                ],
-            }
-        )
-    return found
+    pairs = [
+        (guess, real) for real in measured.rows for guess in predicted.rows if guess["label"] == real["label"]
+    ]
+    unit = column_unit([row for pair in pairs for row in pair])
+    steps = [step for pair in pairs for row in pair if (step := _step_s(row))]
+    step_unit = words.time_unit(steps)
+    return [
+        {
+            "label": real["label"],
+            "cells": [
+                (
+                    time_to_target(predicted.results.summary, guess, unit)[0],
+                    time_to_target(measured.results.summary, real, unit)[0],
+                    _error(guess["time_to_target_s"]["median"], real["time_to_target_s"]["median"]),
+                ),
+                (
+                    _or_dash(_step_s(guess), step_unit),
+                    _or_dash(_step_s(real), step_unit),
+                    _error(_step_s(guess), _step_s(real)),
+                ),
+            ],
+        }
+        for guess, real in pairs
+    ]
 
 
-def _pair(predicted: float | None, measured: float | None) -> dict[str, str]:
-    unit = words.time_unit(value for value in (predicted, measured) if value is not None)
-    error = ""
-    if predicted is not None and measured:
-        error = f"{100 * (predicted - measured) / measured:+.1f} %"
-    return {
-        "predicted": words.duration(predicted, unit) if predicted is not None else "-",
-        "measured": words.duration(measured, unit) if measured is not None else "-",
-        "error": error or "-",
-    }
+def agreement(predicted: Part, measured: Part) -> str | None:
+    """How far predicted times were from measured ones, and whether the winner was predicted."""
+    pairs = [
+        (guess, real)
+        for row in measured.rows
+        for other in predicted.rows
+        if row["label"] == other["label"]
+        and (real := row["time_to_target_s"]["median"])
+        and (guess := other["time_to_target_s"]["median"])
+    ]
+    if not pairs:
+        return None
+    errors = [abs(guess - real) / real for guess, real in pairs]
+    mean = 100 * sum(errors) / len(errors)
+    text = f"Predicted times to target are off by {mean:.1f} % on average, {100 * max(errors):.1f} % at most"
+    if measured.rows[0]["time_to_target_s"]["median"] is None:
+        return f"{text}."
+    first, guess_first = measured.rows[0]["label"], predicted.rows[0]["label"]
+    if first == guess_first:
+        return f"{text}; {first} was first in both."
+    return f"{text}; {guess_first} was predicted to be first, and {first} was."
+
+
+def _or_dash(value_s: float | None, unit: tuple[str, float]) -> str:
+    return "-" if value_s is None else words.duration(value_s, unit)
+
+
+def _error(predicted: float | None, measured: float | None) -> str:
+    return f"{100 * (predicted - measured) / measured:+.1f} %" if predicted is not None and measured else "-"
 
 
 def _step_s(row: Row) -> float | None:

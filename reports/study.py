@@ -13,12 +13,12 @@ import yaml
 from reports import words
 from sim.records import Source
 from sim.result_folder import Results, read_results
-from sim.summary import Row
+from sim.summary import Row, RunRow
 
 _SCHEMES: Final = (
     "all_reduce", "local_sgd", "gossip", "ad_psgd", "diloco", "sgp", "easgd", "fedavg",
-    "slowmo", "adaptive_local_sgd", "choco_sgd", "leader_sgd", "post_local_sgd", "gradient_tracking",
-    "eamsgd", "downpour",
+    "slowmo", "adaptive_local_sgd", "eamsgd", "downpour", "choco_sgd", "gradient_tracking", "leader_sgd",
+    "post_local_sgd",
 )  # fmt: skip
 """A scheme's place gives its colour, the same in every report: eight hues in two tones."""
 
@@ -49,18 +49,25 @@ class Part:
     results: Results
     rows: list[Row]
 
+    @property
+    def runs(self) -> list[RunRow]:
+        """The runs of this source."""
+        return [run for run in self.results.summary["runs"] if run["source"] == self.source]
+
 
 @dataclass(frozen=True)
 class Study:
     """One scenario: a part that is told about, and perhaps measurements beside a prediction.
 
     Attributes:
+        key: unique on the page; ids begin with it.
         title: the scenario's name, with the folder's where two studies share it.
         parts: one part, or the simulated and the measured one in this order.
         styles: label -> how it is drawn.
         scenario: the resolved scenario, parsed; {} if it is no mapping.
     """
 
+    key: str
     title: str
     parts: tuple[Part, ...]
     styles: dict[str, Style]
@@ -102,8 +109,8 @@ def studies(folders: Sequence[Path]) -> list[Study]:
                 found.append((folder.name, [part]))
     names = [parts[0].results.summary["scenario"] for _, parts in found]
     return [
-        _study(name if names.count(name) == 1 else f"{name} ({folder})", tuple(parts))
-        for name, (folder, parts) in zip(names, found, strict=True)
+        _study(f"study-{i}", name if names.count(name) == 1 else f"{name} ({folder})", tuple(parts))
+        for i, (name, (folder, parts)) in enumerate(zip(names, found, strict=True), 1)
     ]
 
 
@@ -128,13 +135,14 @@ def _only(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
     return frame[frame["source"] == source]
 
 
-def _study(title: str, parts: tuple[Part, ...]) -> Study:
+def _study(key: str, title: str, parts: tuple[Part, ...]) -> Study:
     try:
         scenario = yaml.safe_load(parts[0].results.scenario)
     except yaml.YAMLError:
         scenario = {}
     rows = [row for part in parts for row in part.results.summary["summary"]]
-    return Study(title, parts, _styles(rows, len(parts) == 2), scenario if isinstance(scenario, dict) else {})
+    styles = _styles(rows, len(parts) == 2)
+    return Study(key, title, parts, styles, scenario if isinstance(scenario, dict) else {})
 
 
 def _styles(rows: Sequence[Row], solid: bool) -> dict[str, Style]:
@@ -146,11 +154,12 @@ def _styles(rows: Sequence[Row], solid: bool) -> dict[str, Style]:
         if row["label"] not in mine:
             mine.append(row["label"])
     dashes: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.2), (6, 1.2, 1.2, 1.2))
+    tones = ("", "var(--paper) 35%", "var(--ink) 65%", "var(--paper) 55%", "var(--ink) 25%")
     styles = {}
     for scheme, mine in labels.items():
         colour = f"var(--s{schemes.index(scheme) % 16})"
         for i, label in enumerate(mine):
-            share = round(100 * i / (len(mine) + 1))
-            tone = colour if i == 0 else f"color-mix(in oklab, {colour}, var(--paper) {share}%)"
-            styles[label] = Style(tone, () if solid else dashes[i % len(dashes)])
+            tone = tones[i % len(tones)]
+            mixed = f"color-mix(in oklab, {colour}, {tone})" if tone else colour
+            styles[label] = Style(mixed, () if solid else dashes[i % len(dashes)])
     return styles

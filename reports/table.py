@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reports import words
@@ -21,18 +22,16 @@ def render(summary: Summary) -> Table:
 
     rows = summary["summary"]
     sources = list(dict.fromkeys(row["source"] for row in rows))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("scheme", overflow="fold")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("scheme", overflow="fold", min_width=18)
     if len(sources) > 1:
-        table.add_column("source")
-    for name in ("time to target", "vs best", "steps", "sent", "compute", "comm.", "wait"):
+        table.add_column("source", no_wrap=True)
+    for name in ("time to\ntarget", "vs\nbest", "steps", "sent", "compute /\ncomm. / wait"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("status")
+    table.add_column("status", min_width=11)
     for source in sources:
         mine = ranking(row for row in rows if row["source"] == source)
-        unit = words.time_unit(
-            time for row in mine if (time := row["time_to_target_s"]["median"] or row["at_least_s"])
-        )
+        unit = column_unit(mine)
         for row in mine:
             best = row["label"] == mine[0]["label"] and row["time_to_target_s"]["median"] is not None
             cells = [row["label"], *([source] if len(sources) > 1 else []), *_cells(summary, row, unit)]
@@ -43,17 +42,27 @@ def render(summary: Summary) -> Table:
 
 def _cells(summary: Summary, row: Row, unit: tuple[str, float]) -> list[str]:
     ratio = row["ratio_to_best"]["median"]
-    shares, wall_s = row["time_s"], row["wall_clock_s"] or 1.0
     return [
-        " ".join(part for part in time_to_target(summary, row, unit) if part),
+        "\n".join(part for part in time_to_target(summary, row, unit) if part),
         words.factor(ratio) if ratio is not None else "-",
         f"{row['iterations']:,.0f}",
         words.size(row["bytes_sent"]),
-        words.percent(shares["compute"] / wall_s),
-        words.percent(shares["communicate"] / wall_s),
-        words.percent(shares["wait"] / wall_s),
+        shares(row),
         status(summary, row),
     ]
+
+
+def shares(row: Row) -> str:
+    """Compute, communicate and wait in per cent of the wall clock."""
+    wall_s = row["wall_clock_s"] or 1.0
+    parts = row["time_s"]["compute"], row["time_s"]["communicate"], row["time_s"]["wait"]
+    return " / ".join(f"{100 * part / wall_s:.0f}" for part in parts) + " %"
+
+
+def column_unit(rows: Sequence[Row]) -> tuple[str, float]:
+    """The unit for a column of times to target, or of what is known of them."""
+    known = (row["time_to_target_s"]["median"] or row["at_least_s"] or row["wall_clock_s"] for row in rows)
+    return words.time_unit(known)
 
 
 def time_to_target(summary: Summary, row: Row, unit: tuple[str, float] | None = None) -> tuple[str, str]:
@@ -68,15 +77,17 @@ def time_to_target(summary: Summary, row: Row, unit: tuple[str, float] | None = 
         return text, ""
     _, second = unit or words.time_unit([time["median"]])
     high = "∞" if time["high"] is None else words.digits(time["high"] / second)
-    return text, f"({words.digits(time['low'] / second)} to {high})"
+    return text, f"{words.digits(time['low'] / second)} to {high}"
 
 
 def status(summary: Summary, row: Row) -> str:
     """How a row's repeats ended."""
-    found = []
+    found: list[str] = []
     if wanted(summary):
-        if row["runs"] > 1:
-            found = [f"reached {row['reached']} of {row['runs']}"]
+        if row["diverged"] == row["runs"]:
+            found = []
+        elif row["runs"] > 1:
+            found = [f"reached {row['reached']}/{row['runs']}"]
         elif row["reached"]:
             found = ["reached"]
         elif not row["diverged"] and not row["partial"]:
@@ -85,7 +96,7 @@ def status(summary: Summary, row: Row) -> str:
         found = ["completed"]
     for name, count in (("diverged", row["diverged"]), ("partial", row["partial"])):
         if count:
-            found.append(name if row["runs"] == 1 else f"{name} {count} of {row['runs']}")
+            found.append(name if row["runs"] == 1 else f"{name} {count}/{row['runs']}")
     return ", ".join(found)
 
 

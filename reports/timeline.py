@@ -1,110 +1,72 @@
-"""What workers did in their first steps, from events.
-
-A worker's lane divides as its account does: *compute* while a gradient of it runs, *wait* while its main
-coroutine is blocked and the last needed peer has not started, *communicate* while it is blocked after that.
-"""
+"""The timeline: what the workers did in the first steps of each scheme."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
 
-Box = tuple[float, float]
+from reports import words
+from reports.drawing import INK, PHASES, cut, figure, svg
+from reports.lanes import Lane, lanes, span_s
+from reports.study import Part, Study
 
-_STEPS: Final = 4
-_MOST_STEPS: Final = 60
-_NO_EXCHANGE: Final = frozenset({"gradient", "segment", "wait", "wait_any", "poll", "now", "next_step", "sleep"})
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-
-@dataclass(frozen=True)
-class Lane:
-    """One worker up to some time.
-
-    Attributes:
-        worker: its rank.
-        main: ``compute``, ``communicate`` and ``wait`` -> intervals in seconds, disjoint.
-        background: transfers of started operations and of services, after their peers had started.
-    """
-
-    worker: int
-    main: dict[str, list[Box]]
-    background: list[Box]
+_WIDTH_IN: Final = 9.6
+_LANE_IN: Final = 0.11
 
 
-def span_s(runs: Sequence[pd.DataFrame]) -> float:
-    """How much of several runs to show: some steps and an exchange of each, on one scale.
-
-    No more than what keeps the steps of the fastest visible.
-    """
-    needed = [max(_steps_end_s(run, _STEPS), _first_exchange_s(run)) for run in runs]
-    most = [_steps_end_s(run, _MOST_STEPS) for run in runs]
-    return min(max(needed, default=0.0), min(most, default=0.0)) or 1.0
-
-
-def lanes(events: pd.DataFrame, end_s: float, workers: int) -> list[Lane]:
-    """The first ``workers`` workers of one run, by rank, up to ``end_s``."""
-    shown = events[(events["start_s"] < end_s) & (events["worker"] < workers)]
-    return [_lane(int(str(worker)), mine, end_s) for worker, mine in shown.groupby("worker", sort=True)]
-
-
-def _lane(worker: int, events: pd.DataFrame, end_s: float) -> Lane:
-    operation = events["operation"].astype(str)
-    gradients = events[operation == "gradient"]
-    compute = _union(zip(gradients["start_s"], gradients["end_s"], strict=True), end_s)
-    awaited = events[(operation != "gradient") & (events["task"] == 0) & (events["handle"] < 0)]
-    peer_s = np.where(awaited["operation"].astype(str) == "sleep", awaited["end_s"], awaited["peer_s"])
-    wait = _union(zip(awaited["start_s"], peer_s, strict=True), end_s)
-    communicate = _union(zip(peer_s, awaited["end_s"], strict=True), end_s)
-    beside = events[~operation.isin(_NO_EXCHANGE) & ((events["task"] > 0) | (events["handle"] >= 0))]
-    return Lane(
-        worker,
-        {"compute": compute, "communicate": _without(communicate, compute), "wait": _without(wait, compute)},
-        _union(zip(beside["peer_s"], beside["end_s"], strict=True), end_s),
-    )
+def timeline(study: Study, part: Part, workers: int) -> str:
+    """What each of the first ``workers`` workers did in the first steps of each scheme's first repeat."""
+    first = {row["label"]: _first_seed(part.results.events, row["label"]) for row in part.rows}
+    events = {label: frame for label, frame in first.items() if len(frame)}
+    end_s = span_s(list(events.values()))
+    name, unit_s = words.time_unit([end_s])
+    shown = {label: lanes(frame, end_s, workers) for label, frame in events.items()}
+    counts = [len(of) for of in shown.values()]
+    height = sum(counts) * _LANE_IN + 0.42 * len(shown) + 0.35
+    with figure(_WIDTH_IN, height) as (drawn, plot):
+        axes = drawn.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=counts)[:, 0]
+        for ax, (label, of) in zip(axes, shown.items(), strict=True):
+            _draw_lanes(ax, of, unit_s)
+            ax.set_title(cut(label, 80), loc="left", fontsize=10, pad=3)
+            ax.set_xlim(0, end_s / unit_s)
+        axes[-1].set_xlabel(f"time ({name})")
+        drawn.supylabel("worker", fontsize=10, color=INK)
+    return svg(plot, f"{study.key}-timeline-{part.source}", {})
 
 
-def _steps_end_s(run: pd.DataFrame, steps: int) -> float:
-    """When the median worker had done so many steps."""
-    main = run[(run["task"] == 0) & (run["step"] < steps)]
-    return float(main.groupby("worker")["end_s"].max().median())
+def _first_seed(events: pd.DataFrame, label: str) -> pd.DataFrame:
+    mine = events[events["label"] == label]
+    return mine[mine["seed"] == mine["seed"].iloc[0]] if len(mine) else mine
 
 
-def _first_exchange_s(run: pd.DataFrame) -> float:
-    """When the median worker had ended its first exchange; 0 if there was none."""
-    exchanges = run[(run["task"] == 0) & ~run["operation"].astype(str).isin(_NO_EXCHANGE)]
-    return float(exchanges.groupby("worker")["end_s"].min().median()) if len(exchanges) else 0.0
+def _draw_lanes(ax: Axes, of: Sequence[Lane], unit_s: float) -> None:
+    for phase, colour in PHASES.items():
+        boxes = [(*box, i - 0.38, i + 0.18) for i, lane in enumerate(of) for box in lane.main[phase]]
+        _draw_boxes(ax, boxes, unit_s, colour)
+    beneath = [(*box, i + 0.24, i + 0.42) for i, lane in enumerate(of) for box in lane.background]
+    _draw_boxes(ax, beneath, unit_s, PHASES["communicate"])
+    ax.set_ylim(len(of) - 0.4, -0.6)
+    every = max(1, len(of) // 4)
+    ax.set_yticks(range(0, len(of), every), [str(of[i].worker) for i in range(0, len(of), every)])
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False)
 
 
-def _union(boxes: Iterable[Box], end_s: float) -> list[Box]:
-    """Disjoint intervals, ascending, cut off at ``end_s``."""
-    out: list[Box] = []
-    for start, end in sorted(boxes):
-        end = min(end, end_s)
-        if start >= end:
-            continue
-        if out and start <= out[-1][1]:
-            out[-1] = (out[-1][0], max(out[-1][1], end))
-        else:
-            out.append((start, end))
-    return out
+def _draw_boxes(ax: Axes, boxes: list[tuple[float, float, float, float]], unit_s: float, colour: str) -> None:
+    """All boxes of one kind as one path, which keeps the page small."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
 
-
-def _without(boxes: Sequence[Box], holes: Sequence[Box]) -> list[Box]:
-    """What of disjoint intervals lies outside other disjoint intervals."""
-    out: list[Box] = []
-    for start, end in boxes:
-        for left, right in holes:
-            if right <= start or left >= end:
-                continue
-            if left > start:
-                out.append((start, left))
-            start = right
-            if start >= end:
-                break
-        if start < end:
-            out.append((start, end))
-    return out
+    if not boxes:
+        return
+    left, right, top, bottom = (np.array(column) for column in zip(*boxes, strict=True))
+    x = np.stack([left, right, right, left, left], -1) / unit_s
+    y = np.stack([top, top, bottom, bottom, top], -1)
+    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(boxes)
+    ax.add_patch(PathPatch(Path(np.stack([x.ravel(), y.ravel()], -1), codes), facecolor=colour, linewidth=0))

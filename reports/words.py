@@ -48,16 +48,15 @@ def size(num_bytes: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Three significant digits, thousands set apart, no exponent.
+    """Three significant digits, or a whole number; thousands set apart, no exponent.
 
-    >>> digits(0.04567), digits(90.0), digits(12345.6)
-    ('0.0457', '90', '12,346')
+    >>> digits(0.04567), digits(90.0), digits(82.03), digits(12345.6)
+    ('0.0457', '90', '82.0', '12,346')
     """
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    places = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{places}f}"
-    return text.rstrip("0").rstrip(".") if places else text
+    value = float(f"{value:.9g}")
+    if value.is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
 def factor(value: float) -> str:

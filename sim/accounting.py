@@ -69,9 +69,14 @@ class Account:
     def blocked(self, start_s: float, end_s: float, peer_s: float, busy_at_start_s: float) -> None:
         """The main coroutine was blocked on communication; ``busy_at_start_s`` is ``busy_s(start_s)``."""
         exposed = (end_s - start_s) - (self.busy_s(end_s) - busy_at_start_s)
-        waited = min(max(peer_s - start_s, 0.0), exposed)
-        self.wait_s += waited
-        self.communicate_s += exposed - waited
+        waited = peer_s - start_s
+        if waited <= 0.0:
+            self.communicate_s += exposed
+        elif waited >= exposed:
+            self.wait_s += exposed
+        else:
+            self.wait_s += waited
+            self.communicate_s += exposed - waited
 
     def share(self, wall_s: float) -> TimeShare:
         """Where this worker's share of ``wall_s`` went; after its end it waited for the others."""

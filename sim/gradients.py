@@ -65,8 +65,12 @@ class Problem:
     def stacked(self, workers: list[int], indices: list[int], points: Tensor) -> Tensor:
         """Gradients [m, d] of m workers at ``points`` [m, d], in one batch."""
         rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
-        picked = torch.from_numpy(rows).to(points.device)
-        return self._batched(points, self.workload.inputs[picked], self.workload.targets[picked])
+        picked = torch.from_numpy(rows.ravel()).to(points.device)
+        inputs = self.workload.inputs.index_select(0, picked)
+        targets = self.workload.targets.index_select(0, picked)
+        return self._batched(
+            points, inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
+        )
 
 
 class Deferred:

@@ -14,10 +14,16 @@ Tensor = torch.Tensor
 
 def weighted_sum(own: float, value: Tensor, weights: Sequence[float], others: Sequence[Tensor]) -> Tensor:
     """``own * value + weights[0] * others[0] + ...``, added from left to right."""
-    total = value * own
+    total = value * _scalar(own, value.dtype)
     for weight, other in zip(weights, others, strict=True):
         total.add_(other, alpha=weight)
     return total
+
+
+@lru_cache(maxsize=1024)
+def _scalar(number: float, dtype: torch.dtype) -> Tensor:
+    """A number as a tensor: torch multiplies by it twice as fast as by a Python float."""
+    return torch.tensor(number, dtype=dtype)
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ See ``sim.records`` for what is in one. The same runs give the same bytes.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from sim.errors import InputError
-from sim.records import Event, Run
+from sim.records import Evaluation, Event, Run, TimeShare
 from sim.summary import VERSION, Goal, Summary, summarise
 
 SCENARIO: Final = "scenario.yaml"
@@ -155,6 +156,50 @@ def read_results(folder: Path) -> Results:
         )
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {folder}: {error}") from error
+
+
+def runs_of(results: Results) -> list[Run]:
+    """The runs that a folder was written from."""
+    known = [name for name in results.metrics.columns if name not in _METRICS_SCHEMA.names]
+    events = dict(list(results.events.groupby(["label", "seed", "source"], observed=True, sort=False)))
+    metrics = dict(list(results.metrics.groupby(["label", "seed", "source"], observed=True, sort=False)))
+    runs = []
+    for row in results.summary["runs"]:
+        key = (row["label"], row["seed"], row["source"])
+        of_run = metrics[key].to_dict("records") if key in metrics else []
+        shares = row["time_s"]
+        runs.append(
+            Run(
+                scheme=row["scheme"],
+                label=row["label"],
+                seed=row["seed"],
+                source=row["source"],
+                status=row["status"],
+                reached_target=row["reached_target"],
+                time_to_target_s=row["time_to_target_s"],
+                wall_clock_s=row["wall_clock_s"],
+                iterations=row["iterations"],
+                bytes_sent=row["bytes_sent"],
+                time_s=TimeShare(shares["compute"], shares["communicate"], shares["wait"]),
+                evaluations=tuple(
+                    Evaluation(e["step"], e["time_s"], {name: _number(e[name]) for name in known})
+                    for e in of_run
+                ),
+                digest=row["digest"],
+                events=_events_of(events[key]) if key in events else (),
+                message=row.get("message", ""),
+            )
+        )
+    return runs
+
+
+def _events_of(rows: pd.DataFrame) -> tuple[Event, ...]:
+    columns = [rows[name].astype(object).tolist() for name in Event.__dataclass_fields__]
+    return tuple(Event(*values) for values in zip(*columns, strict=True))
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _read_summary(path: Path) -> Summary:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 import torch
 
+from sim import result_folder
 from sim.drivers.event import EventDriver
 from sim.drivers.outcome import run_record
-from sim.errors import RunError
+from sim.errors import InputError, RunError
 from sim.job import Job
 from sim.prepare import prepare, seeds_of
 from sim.records import Run
-from sim.scenario import Scenario
+from sim.scenario import Scenario, parse
 
 Progress = Callable[[str, int], None]
 """Called with a run's label and the mean number of steps done."""
@@ -45,22 +47,37 @@ def simulate(
     *,
     device: torch.device | None = None,
     progress: Progress | None = None,
-    finished: Callable[[Run], None] | None = None,
-) -> list[Run]:
-    """Simulate all schemes under all seeds, with one torch thread.
+    done: Collection[Run] = (),
+) -> Iterator[Run]:
+    """Simulate all schemes under all seeds, with one torch thread; yields each run when it is complete.
 
-    ``finished`` sees every run as soon as it is complete, so that an interrupted simulation keeps it.
+    ``done`` are runs of this scenario that are there already: they are not made again.
     """
+    known = {(run.label, run.seed): run for run in done}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    runs = []
     try:
         for seed in seeds_of(scenario):
             for entry in scenario.schemes:
-                run = simulate_job(prepare(scenario, entry, seed, device), progress=progress)
-                runs.append(run)
-                if finished is not None:
-                    finished(run)
+                run = known.get((entry.label, seed))
+                yield run or simulate_job(prepare(scenario, entry, seed, device), progress=progress)
     finally:
         torch.set_num_threads(threads)
-    return runs
+
+
+def unfinished(folder: Path, scenario: Scenario) -> tuple[Scenario, list[Run]] | None:
+    """What an interrupted simulation of ``scenario`` has left: as it was resolved, and its runs.
+
+    None where there is anything else.
+    """
+    try:
+        results = result_folder.read_results(folder)
+        resolved = parse(results.scenario, str(folder))
+    except InputError:
+        return None
+    runs = result_folder.runs_of(results)
+    same = scenario.model_copy(update={"gradients": resolved.gradients}) == resolved
+    complete = len(runs) >= len(scenario.schemes) * scenario.repeats
+    if not same or complete or any(run.source != "simulated" for run in runs):
+        return None
+    return resolved, [run for run in runs if run.status != "partial"]

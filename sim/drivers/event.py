@@ -213,7 +213,11 @@ class EventDriver:
                 raise RunError(f"{where}: the scheme raised {type(error).__name__}: {error}") from error
             if task.number == 0 and self._faults and self._dies(task):
                 return
-            handler = handlers.get(type(operation))
+            kind = type(operation)
+            if kind is ops.Gradient:
+                self._compute(task, operation)
+                return
+            handler = handlers.get(kind)
             if handler is None:
                 self._issue(task, operation, None)
                 return
@@ -229,7 +233,9 @@ class EventDriver:
             self._ended(task)
             return
         handler = self._handlers.get(type(operation))
-        if handler is None:
+        if isinstance(operation, ops.Gradient):
+            self._compute(task, operation)
+        elif handler is None:
             self._issue(task, operation, None)
         elif (reply := handler(task, operation)) is not _SUSPENDED:
             self._advance(task, reply)
@@ -262,9 +268,10 @@ class EventDriver:
         pending: Pending = part if isinstance(part, Pending) else part.run.pending
         error = PeerLost(rank, pending.name)
         task = pending.task
-        if not task.alive:
+        if not task.alive or pending.done:
             return
         if pending.handle is None:
+            pending.done = True
             self._throw(task, error)
         else:
             pending.reply = error
@@ -296,14 +303,12 @@ class EventDriver:
     def _complete(self, pending: Pending) -> None:
         """An operation is complete now."""
         task = pending.task
-        if not task.alive:
+        if not task.alive or pending.done:
             return
         operation = pending.operation
         kind = type(operation)
         if kind is ops.Gradient:
             task.account.computed(self._clock.now)
-            if pending.handle is None:
-                pending.reply = self._gradient_value(pending)
         elif kind is ops.Mix:
             pending.reply = self._mixed(pending)
         elif kind is ops.Receive:
@@ -314,7 +319,7 @@ class EventDriver:
         if pending.handle is not None:
             self._complete_handle(pending)
             return
-        if kind is not ops.Gradient and task.number == 0:
+        if task.number == 0:
             peer_s = self._clock.now if kind is ops.Sleep else pending.peer_s
             task.account.blocked(pending.start_s, self._clock.now, peer_s, pending.busy_s)
         task.account.bytes_sent += pending.bytes
@@ -362,22 +367,47 @@ class EventDriver:
             now_s = self._clock.now
             self._journal.add(Event(task.rank, task.number, -1, step, name, now_s, now_s, now_s, 0, -1))
 
-    def _begin_gradient(self, pending: Pending) -> None:
-        rank = pending.task.rank
+    def _compute(self, task: Task, operation: ops.Gradient) -> None:
+        """An awaited gradient: nobody else is involved, so that it needs no ``Pending``."""
+        task.waiting = operation
+        start_s = self._clock.now
+        ticket, duration_s = self._ask_gradient(task, operation.point)
+        self._clock.at(start_s + duration_s, self._computed, (task, operation.point, ticket, start_s))
+
+    def _computed(self, what: tuple[Task, Tensor, int, float]) -> None:
+        task, point, ticket, start_s = what
+        if not task.alive:
+            return
+        now_s = self._clock.now
+        task.account.computed(now_s)
+        if self._journal is not None:
+            self._journal.add(
+                Event(
+                    task.rank, task.number, -1, task.account.steps, "gradient", start_s, now_s, start_s, 0, -1
+                )
+            )
+        self._advance(task, point if self._deferred is None else self._deferred.take(ticket))
+
+    def _ask_gradient(self, task: Task, point: Tensor) -> tuple[int, float]:
+        """A ticket for the worker's next gradient, and how long it takes."""
+        rank = task.rank
         index = self._gradients[rank]
-        self._gradients[rank] += 1
-        if self._deferred is not None:
-            pending.ticket = self._deferred.ask(rank, index, pending.operation.point)  # type: ignore[attr-defined]
-        pending.task.account.computing(self._clock.now)
-        pending.ready_s = pending.start_s + self._job.compute.duration_s(rank, index)
+        self._gradients[rank] = index + 1
+        task.account.computing(self._clock.now)
+        ticket = 0 if self._deferred is None else self._deferred.ask(rank, index, point)
+        return ticket, self._job.compute.duration_s(rank, index)
+
+    def _begin_gradient(self, pending: Pending) -> None:
+        operation: ops.Gradient = pending.operation  # type: ignore[assignment]
+        pending.ticket, duration_s = self._ask_gradient(pending.task, operation.point)
+        pending.ready_s = pending.start_s + duration_s
         self._settled(pending)
 
     def _gradient_value(self, pending: Pending) -> Tensor:
         if pending.reply is None:
-            if self._deferred is None:
-                pending.reply = pending.operation.point  # type: ignore[attr-defined]
-            else:
-                pending.reply = self._deferred.take(pending.ticket)
+            operation: ops.Gradient = pending.operation  # type: ignore[assignment]
+            known = self._deferred is None
+            pending.reply = operation.point if known else self._deferred.take(pending.ticket)  # type: ignore[union-attr]
         value: Tensor = pending.reply
         return value
 

@@ -1,0 +1,310 @@
+"""What the lab can emulate on this machine: nominal latency, bandwidth and sharing beside measured ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from realrun.lab.lab import Lab, python_environment
+from realrun.lab.probe import Job, jobs_to_json
+from realrun.lab.protocol import Discipline, Statistics
+from sim.network.platform import Link, Network
+
+TOLERANCE = 0.03
+"""A bandwidth counts as emulated if it is measured to within this share."""
+
+_MBIT = 125_000.0
+_LATENCIES_S = (0.002, 0.02, 0.05)
+_BANDWIDTHS = (100 * _MBIT, 400 * _MBIT, 1000 * _MBIT, math.inf)
+_BULK_S, _LARGEST_BYTES, _SMALLEST_BYTES = 0.12, 15_000_000, 200_000
+_SETTLE_S = 0.05
+_Times = list[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteCheck:
+    """One way between two hosts, alone on the network.
+
+    Attributes:
+        source, destination: hosts.
+        latency_s, bandwidth_bytes_per_s: nominal; ``inf`` where nothing limits it.
+        measured_latency_s, worst_latency_s: of small messages, one way, median and worst.
+        measured_bytes_per_s: payload of one TCP connection over the time from sending to the last byte read,
+            less the nominal latency.
+    """
+
+    source: int
+    destination: int
+    latency_s: float
+    measured_latency_s: float
+    worst_latency_s: float
+    bandwidth_bytes_per_s: float
+    measured_bytes_per_s: float
+
+    @property
+    def bandwidth_error(self) -> float:
+        """Measured over nominal, less one; 0 where nothing limits it."""
+        if math.isinf(self.bandwidth_bytes_per_s):
+            return 0.0
+        return self.measured_bytes_per_s / self.bandwidth_bytes_per_s - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SharingCheck:
+    """Connections from two hosts to a third at the same time, whose link they share.
+
+    Attributes:
+        nominal_bytes_per_s: of the shared link.
+        measured_bytes_per_s: payload of each over the time from when the first of them started to when it was
+            through, less the latency. One that had a head start shows more than half.
+    """
+
+    nominal_bytes_per_s: float
+    measured_bytes_per_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BusyCheck:
+    """Small messages while bulk data fills the same way."""
+
+    queue: Discipline
+    latency_s: float
+    measured_latency_s: float
+    worst_latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LabCheck:
+    """What ``check`` found.
+
+    Attributes:
+        routes: latency and bandwidth, one after the other.
+        sharing, busy: empty when a given network was checked.
+        switch: its statistics, one for every setting of ``routes``.
+        settings: of host 0, as read back.
+        cores: that this process may use.
+        load: processes that wanted to run in the last minute before the check.
+    """
+
+    routes: tuple[RouteCheck, ...]
+    sharing: tuple[SharingCheck, ...]
+    busy: tuple[BusyCheck, ...]
+    switch: tuple[Statistics, ...]
+    settings: Mapping[str, str]
+    cores: int
+    load: float
+
+    @property
+    def added_latency_s(self) -> float:
+        """Median of what a small message takes beyond the nominal latency."""
+        return statistics.median(r.measured_latency_s - r.latency_s for r in self.routes)
+
+    @property
+    def fastest_bytes_per_s(self) -> float:
+        """The largest nominal bandwidth that was met within ``TOLERANCE``; 0 if none was."""
+        met = [r.bandwidth_bytes_per_s for r in self.routes if abs(r.bandwidth_error) <= TOLERANCE]
+        return max((b for b in met if math.isfinite(b)), default=0.0)
+
+
+def check(network: Network | None = None) -> LabCheck:
+    """Measure a lab: one way of each kind in ``network``, or a series of standard settings.
+
+    Takes about half a minute. Measure on an idle machine: the hosts' programs share its cores.
+
+    Raises:
+        InputError: this machine cannot run a lab.
+    """
+    load = os.getloadavg()[0]
+    first = network or _star(3, _BANDWIDTHS[0], _LATENCIES_S[0])
+    with Lab(first) as lab, ExitStack() as stack:
+        probes = [_Probe(lab, host) for host in range(first.num_hosts)]
+        for probe in probes:
+            stack.callback(probe.close)
+        switch, sharing, busy = [], [], []
+        if network:
+            routes = [_check_route(lab, probes, network, a, b) for a, b in _kinds_of_routes(network)]
+            switch.append(lab.statistics())
+        else:
+            routes = []
+            for bandwidth in _BANDWIDTHS:
+                for latency_s in _LATENCIES_S:
+                    setting = _star(3, bandwidth, latency_s)
+                    lab.reconfigure(setting)
+                    routes.append(_check_route(lab, probes, setting, 0, 1))
+                    switch.append(lab.statistics())
+            for bandwidth in _BANDWIDTHS[:-1]:
+                lab.reconfigure(_star(3, bandwidth, 0.02))
+                sharing.append(_check_sharing(lab, probes, bandwidth, 0.02))
+            disciplines: tuple[Discipline, ...] = ("fair", "fifo")
+            for queue in disciplines:
+                lab.reconfigure(_star(3, 100 * _MBIT, 0.02), queue=queue)
+                busy.append(_check_busy(lab, probes[0], queue, 100 * _MBIT, 0.02))
+        return LabCheck(
+            routes=tuple(routes),
+            sharing=tuple(sharing),
+            busy=tuple(busy),
+            switch=tuple(switch),
+            settings=lab.settings[0],
+            cores=len(os.sched_getaffinity(0)),
+            load=load,
+        )
+
+
+def render(found: LabCheck) -> RenderableType:
+    """Tables and a verdict for people."""
+    routes = Table(
+        "way", "latency", "measured", "worst", "bandwidth", "measured", "error", title="one way, alone"
+    )
+    for route in found.routes:
+        routes.add_row(
+            f"{route.source} -> {route.destination}",
+            *(_ms(t) for t in (route.latency_s, route.measured_latency_s, route.worst_latency_s)),
+            *(_mbit(b) for b in (route.bandwidth_bytes_per_s, route.measured_bytes_per_s)),
+            f"{route.bandwidth_error:+.1%}" if math.isfinite(route.bandwidth_bytes_per_s) else "",
+        )
+    parts: list[RenderableType] = [routes]
+    if found.sharing:
+        shares = Table("shared link", "each should get", "measured", title="two connections at the same time")
+        for share in found.sharing:
+            measured = ", ".join(_mbit(b) for b in share.measured_bytes_per_s)
+            shares.add_row(_mbit(share.nominal_bytes_per_s), _mbit(share.nominal_bytes_per_s / 2), measured)
+        parts.append(shares)
+    if found.busy:
+        busy = Table(
+            "queue", "latency", "measured", "worst", title="small messages beside bulk data, 100 Mbit/s"
+        )
+        for row in found.busy:
+            busy.add_row(
+                row.queue, *(_ms(t) for t in (row.latency_s, row.measured_latency_s, row.worst_latency_s))
+            )
+        parts.append(busy)
+    worst = max(found.switch, key=lambda s: s.worst_lateness_s)
+    parts.append(
+        f"{found.cores} cores, load {found.load:.1f} before the check; the switch "
+        f"{'runs' if worst.real_time else 'does NOT run'} ahead of other processes, released packets up to "
+        f"{_ms(worst.worst_lateness_s)} late ({_ms(worst.mean_lateness_s)} on average there) and dropped "
+        f"{sum(s.drops for s in found.switch)}.\n"
+        f"This machine emulates bandwidths up to {_mbit(found.fastest_bytes_per_s)} to {TOLERANCE:.0%}; "
+        f"a small message takes {_ms(found.added_latency_s)} more than the nominal latency."
+    )
+    return Group(*parts)
+
+
+class _Probe:
+    """A probe process inside a host."""
+
+    def __init__(self, lab: Lab, host: int) -> None:
+        command = [sys.executable, "-m", "realrun.lab.probe"]
+        self._process = lab.popen(
+            host, command, env=python_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._answer()
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(jobs_to_json(list(jobs)))
+        self._process.stdin.flush()
+
+    def run(self, jobs: Sequence[Job]) -> list[_Times]:
+        self.start(jobs)
+        return self._answer()
+
+    def _answer(self) -> list[_Times]:
+        assert self._process.stdout is not None
+        answer: list[_Times] = json.loads(self._process.stdout.readline())
+        return answer
+
+    finish = _answer
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait()
+
+
+def _check_route(lab: Lab, probes: Sequence[_Probe], network: Network, a: int, b: int) -> RouteCheck:
+    latency_s = network.route(a, b).latency_s
+    bandwidth = _slowest(network, a, b)
+    to = lab.address(b)
+    soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
+    small = [end - start for start, end in probes[a].run([Job(to, 64, 15, soon_s, 0.003)])[0]]
+    size = int(max(_SMALLEST_BYTES, min(_LARGEST_BYTES, bandwidth * _BULK_S)))
+    soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
+    bulk = [end - start - latency_s for start, end in probes[a].run([Job(to, size, 3, soon_s, 0.02)])[0]]
+    return RouteCheck(
+        source=a,
+        destination=b,
+        latency_s=latency_s,
+        measured_latency_s=statistics.median(small),
+        worst_latency_s=max(small),
+        bandwidth_bytes_per_s=bandwidth,
+        measured_bytes_per_s=size / statistics.median(bulk),
+    )
+
+
+def _check_sharing(lab: Lab, probes: Sequence[_Probe], bandwidth: float, latency_s: float) -> SharingCheck:
+    size = int(min(_LARGEST_BYTES, bandwidth * 2 * _BULK_S))
+    soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
+    for probe in probes[:2]:
+        probe.start([Job(lab.address(2), size, 1, soon_s)])
+    times = [probe.finish()[0][0] for probe in probes[:2]]
+    first_s = min(start for start, _ in times)
+    return SharingCheck(bandwidth, tuple(size / (end - first_s - latency_s) for _, end in times))
+
+
+def _check_busy(lab: Lab, probe: _Probe, queue: Discipline, bandwidth: float, latency_s: float) -> BusyCheck:
+    soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
+    bulk = Job(lab.address(1), int(bandwidth * 0.5), 1, soon_s)
+    small = Job(lab.address(1), 64, 10, soon_s + 0.02, 0.003)
+    (whole,), parts = probe.run([bulk, small])
+    times = [end - start for start, end in parts if start < whole[1] - latency_s]
+    return BusyCheck(queue, latency_s, statistics.median(times), max(times))
+
+
+def _kinds_of_routes(network: Network) -> list[tuple[int, int]]:
+    """One pair of hosts for every distinct combination of latency and bandwidth."""
+    kinds: dict[tuple[float, float], tuple[int, int]] = {}
+    for a in range(network.num_hosts):
+        for b in range(network.num_hosts):
+            if a != b:
+                kinds.setdefault((network.route(a, b).latency_s, _slowest(network, a, b)), (a, b))
+    return list(kinds.values())
+
+
+def _slowest(network: Network, a: int, b: int) -> float:
+    route = network.route(a, b)
+    return min(
+        [route.per_flow_bytes_per_s, *(network.links[link].bandwidth_bytes_per_s for link in route.links)]
+    )
+
+
+def _star(hosts: int, bandwidth: float, latency_s: float) -> Network:
+    """One switch that blocks nothing; every host with an access link of ``bandwidth``."""
+    links: tuple[Link, ...] = ()
+    up: dict[int, int] = {}
+    down: dict[int, int] = {}
+    if math.isfinite(bandwidth):
+        for host in range(hosts):
+            up[host], down[host] = len(links), len(links) + 1
+            links += (Link(f"up {host}", bandwidth), Link(f"down {host}", bandwidth))
+    return Network(("star",), (0,) * hosts, links, ((latency_s,),), ((math.inf,),), up, down)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def _mbit(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / _MBIT:.1f} Mbit/s" if math.isfinite(bytes_per_s) else "unlimited"

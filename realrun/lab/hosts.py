@@ -1,0 +1,85 @@
+"""The hosts of a lab: a network namespace with one TUN device each, and how their TCP is set."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from realrun.lab import kernel
+from sim.errors import InputError
+
+Hosts = Literal["tuned", "stock"]
+
+INTERFACE = "pace0"
+MTU_BYTES = 1500
+_NETWORK, _PREFIX = "10.0.0.0", 8
+_WINDOW_SEGMENTS = 12_000  # 17 MB: a round trip of 100 ms at 1 Gbit/s takes 12.5 MB
+_QUEUE_PACKETS = _WINDOW_SEGMENTS
+
+_TUNED_SYSCTLS = {
+    "net.ipv4.tcp_congestion_control": "reno",
+    "net.ipv4.tcp_slow_start_after_idle": "0",
+    "net.ipv4.tcp_rmem": "4096 33554432 33554432",
+    "net.ipv4.tcp_wmem": "4096 33554432 33554432",
+    "net.ipv4.tcp_no_metrics_save": "1",
+    # No probes for lost tails: nothing is lost, and an acknowledgement may be late behind bulk data.
+    "net.ipv4.tcp_early_retrans": "0",
+}
+_TUNED_METRICS = {"initcwnd": _WINDOW_SEGMENTS, "initrwnd": _WINDOW_SEGMENTS, "rto_min_ms": 10_000}
+_ALWAYS = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host: its network namespace and TUN device, as open file descriptors, and its settings."""
+
+    namespace: int
+    tun: int
+    settings: Mapping[str, str]
+
+
+def address(host: int) -> str:
+    """IPv4 address of a host; every lab uses the same ones, in namespaces of its own."""
+    return f"10.0.{host // 250}.{host % 250 + 1}"
+
+
+def make_host(host: int, hosts: Hosts) -> Host:
+    """Move this process into a new network namespace and set it up as ``host``.
+
+    Raises:
+        InputError: the kernel does not allow or does not keep a setting.
+    """
+    kernel.unshare(kernel.CLONE_NEWNET)
+    namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    if kernel.sysctl_path("net.ipv6").exists():
+        for name, value in _ALWAYS.items():
+            kernel.sysctl_path(name).write_text(value)
+    wanted = _TUNED_SYSCTLS if hosts == "tuned" else {}
+    metrics = _TUNED_METRICS if hosts == "tuned" else {}
+    for name, value in wanted.items():
+        try:
+            kernel.sysctl_path(name).write_text(value)
+        except OSError as error:
+            raise InputError(
+                f"the lab cannot set {name} = {value} for its hosts: {error}; "
+                "it needs a writable /proc/sys/net, or lab: {hosts: stock}"
+            ) from error
+    kernel.bring_up("lo")
+    tun = kernel.open_tun(INTERFACE)
+    kernel.add_address(INTERFACE, address(host))
+    kernel.bring_up(INTERFACE, mtu_bytes=MTU_BYTES, queue_packets=_QUEUE_PACKETS)
+    kernel.add_route(INTERFACE, _NETWORK, _PREFIX, metrics)
+
+    settings = {name: " ".join(kernel.sysctl_path(name).read_text().split()) for name in _TUNED_SYSCTLS}
+    read_metrics = kernel.route_metrics(address(host + 1))
+    for name, value in wanted.items():
+        if settings[name] != value:
+            raise InputError(f"the kernel did not keep {name} = {value} but has {settings[name]}")
+    if read_metrics != metrics:
+        raise InputError(f"the kernel did not keep the route's metrics {metrics} but has {read_metrics}")
+    settings |= {name: str(read_metrics.get(name, "default")) for name in _TUNED_METRICS}
+    settings |= {"mtu": str(kernel.mtu(INTERFACE)), "kernel": platform.release()}
+    return Host(namespace, tun, settings)

@@ -1,0 +1,193 @@
+"""What the lab asks of Linux: namespaces, TUN devices, addresses, routes and settings. No policy here.
+
+Nothing but the standard library is needed: machines without ``ip`` and ``tc`` can run the lab.
+
+References:
+    ``man 7 network_namespaces``, ``man 7 netdevice``, ``man 7 rtnetlink``;
+    ``Documentation/networking/tuntap.rst`` and ``include/uapi/linux/{if_tun,rtnetlink}.h`` of the kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWNET = 0x4000_0000
+PR_SET_PDEATHSIG = 1
+PR_SET_TIMERSLACK = 29
+
+_TUNSETIFF, _TUNSETOFFLOAD = 0x4004_54CA, 0x4004_54D0
+_IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+_TUN_F_CSUM, _TUN_F_TSO4, _TUN_F_TSO_ECN = 0x01, 0x02, 0x08
+_SIOCGIFMTU = 0x8921
+
+_RTM_SETLINK, _RTM_NEWADDR, _IFF_UP = 19, 20, 0x1
+_IFLA_MTU, _IFLA_TXQLEN, _IFA_ADDRESS, _IFA_LOCAL = 4, 13, 1, 2
+_RTM_NEWROUTE, _RTM_GETROUTE, _NLMSG_ERROR = 24, 26, 2
+_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_EXCL, _NLM_F_CREATE = 0x1, 0x4, 0x200, 0x400
+_RTA_DST, _RTA_OIF, _RTA_METRICS = 1, 4, 8
+_RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST = 254, 4, 253, 1
+_RTAX_LOCK = 1
+ROUTE_METRICS = {"initcwnd": 11, "rto_min_ms": 13, "initrwnd": 14}
+"""Name -> number of the metrics that the lab sets on a route."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces (``CLONE_NEW*``)."""
+    _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def setns(namespace: int, kind: int) -> None:
+    """Move this thread into the namespace of kind ``CLONE_NEW*`` that is open as ``namespace``."""
+    _check(_libc.setns(ctypes.c_int(namespace), ctypes.c_int(kind)), "setns")
+
+
+def prctl(option: int, value: int) -> None:
+    """Set one property (``PR_*``) of this process."""
+    zero = ctypes.c_ulong(0)
+    _check(_libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), "prctl")
+
+
+def enter_user_namespace() -> None:
+    """Move this process into a new user namespace in which it is who it was, with all capabilities."""
+    user, group = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+def open_tun(name: str) -> int:
+    """Make a TUN device in this network namespace; it lives as long as the file descriptor returned.
+
+    Packets have a ``virtio_net_hdr`` of 10 bytes in front. TCP segmentation and checksums are left undone, so
+    that one packet carries up to 64 KB while TCP works with the device's MTU.
+    """
+    tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
+    try:
+        fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
+        fcntl.ioctl(tun, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4 | _TUN_F_TSO_ECN)
+    except OSError as error:
+        os.close(tun)
+        raise OSError(error.errno, f"/dev/net/tun: {error.strerror}") from error
+    return tun
+
+
+def bring_up(device: str, *, mtu_bytes: int | None = None, queue_packets: int | None = None) -> None:
+    """Start ``device``, with this MTU and a transmit queue of so many packets if asked."""
+    attributes = b""
+    for kind, value in ((_IFLA_MTU, mtu_bytes), (_IFLA_TXQLEN, queue_packets)):
+        if value is not None:
+            attributes += _attribute(kind, struct.pack("I", value))
+    index = socket.if_nametoindex(device)
+    body = struct.pack("BxHiII", socket.AF_UNSPEC, 0, index, _IFF_UP, _IFF_UP) + attributes
+    _netlink(_RTM_SETLINK, _NLM_F_ACK, body)
+
+
+def add_address(device: str, address: str) -> None:
+    """Give ``device`` an IPv4 address of its own (/32)."""
+    raw = socket.inet_aton(address)
+    body = struct.pack("4Bi", socket.AF_INET, 32, 0, 0, socket.if_nametoindex(device))
+    body += _attribute(_IFA_LOCAL, raw) + _attribute(_IFA_ADDRESS, raw)
+    _netlink(_RTM_NEWADDR, _NLM_F_ACK | _NLM_F_CREATE | _NLM_F_EXCL, body)
+
+
+def mtu(device: str) -> int:
+    """Read the MTU of ``device``, bytes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        answer = fcntl.ioctl(control, _SIOCGIFMTU, struct.pack("16s24x", device.encode()))
+    return int(struct.unpack_from("16xi", answer)[0])
+
+
+def add_route(device: str, network: str, prefix: int, metrics: Mapping[str, int]) -> None:
+    """Route ``network/prefix`` to ``device``; ``metrics`` as in ``ROUTE_METRICS``.
+
+    The kernel heeds ``rto_min_ms`` only where it is locked, so every metric is.
+    """
+    pairs = {ROUTE_METRICS[name]: value for name, value in metrics.items()}
+    if pairs:
+        pairs[_RTAX_LOCK] = sum(1 << number for number in pairs)
+    nested = b"".join(_attribute(number, struct.pack("I", value)) for number, value in sorted(pairs.items()))
+    body = (
+        struct.pack(
+            "8BI",
+            *(socket.AF_INET, prefix, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST),
+            0,
+        )
+        + _attribute(_RTA_DST, socket.inet_aton(network))
+        + _attribute(_RTA_OIF, struct.pack("i", socket.if_nametoindex(device)))
+        + _attribute(_RTA_METRICS, nested)
+    )
+    _netlink(_RTM_NEWROUTE, _NLM_F_ACK | _NLM_F_CREATE | _NLM_F_EXCL, body)
+
+
+def route_metrics(address: str) -> dict[str, int]:
+    """Read the metrics of the route that leads to ``address``."""
+    body = struct.pack("8BI", socket.AF_INET, 32, *([0] * 7)) + _attribute(
+        _RTA_DST, socket.inet_aton(address)
+    )
+    answer = _netlink(_RTM_GETROUTE, 0, body)
+    nested = _attributes(answer[12:]).get(_RTA_METRICS, b"")
+    values = _attributes(nested)
+    return {
+        name: int(struct.unpack("I", values[number])[0])
+        for name, number in ROUTE_METRICS.items()
+        if number in values
+    }
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found = {}
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("HH", data)
+        found[kind] = data[4:length]
+        data = data[length + -length % 4 :]
+    return found
+
+
+def _netlink(kind: int, flags: int, body: bytes) -> bytes:
+    """Send one rtnetlink request; return the body of its answer (of an acknowledgement: nothing)."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
+        link.send(struct.pack("IHHII", 16 + len(body), kind, flags | _NLM_F_REQUEST, 1, 0) + body)
+        answer = link.recv(65536)
+    length, answered = struct.unpack_from("IH", answer)
+    if answered == _NLMSG_ERROR:
+        (error,) = struct.unpack_from("i", answer, 16)
+        if error:
+            raise OSError(-error, f"rtnetlink: {os.strerror(-error)}")
+        return b""
+    return bytes(answer[16:length])
+
+
+def sysctl_path(name: str) -> Path:
+    """Where ``net.ipv4...`` of this network namespace lies."""
+    return Path("/proc/sys", *name.split("."))
+
+
+def dropped_packets(device: str) -> int:
+    """Packets that the kernel dropped at ``device`` of this network namespace, in and out."""
+    for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
+        name, _, counters = line.partition(":")
+        if name.strip() == device:
+            fields = counters.split()
+            return int(fields[3]) + int(fields[11])
+    return 0

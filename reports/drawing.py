@@ -1,0 +1,98 @@
+"""Figures as inline SVG that takes its colours from the page.
+
+Matplotlib draws with stand-in colours; afterwards each is replaced by the CSS that it stands for, so
+that text and curves follow the reader's light or dark theme. The same data give the same bytes.
+matplotlib and seaborn take seconds to import, so they are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK: Final = "#01f001"
+FAINT: Final = "#01f002"
+PAPER: Final = "#01f003"
+PHASES: Final = {"compute": "#01f004", "communicate": "#01f005", "wait": "#01f006"}
+WIDTH_IN: Final = 5.3
+"""Of a figure that shares a line with another one."""
+
+_CSS: Final = {
+    INK: "var(--ink)",
+    FAINT: "var(--faint)",
+    PAPER: "var(--paper)",
+    **{stand_in: f"var(--{phase})" for phase, stand_in in PHASES.items()},
+}
+
+
+class Plot:
+    """What a figure became; filled in when its block ends."""
+
+    text: str = ""
+
+
+@contextmanager
+def figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, Plot]]:
+    """A figure drawn in stand-in colours; the block draws, the plot has its SVG text afterwards."""
+    import seaborn as sns
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    ours: dict[Any, Any] = {
+        "axes.grid": True,
+        "text.parse_math": False,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "paceline",
+        "font.size": 10,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "axes.edgecolor": FAINT,
+        "grid.color": FAINT,
+        "grid.linewidth": 0.5,
+        "axes.linewidth": 0.8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.facecolor": "none",
+        "figure.facecolor": "none",
+    }
+    plot = Plot()
+    with sns.axes_style("ticks"), rc_context(ours):
+        figure = Figure(figsize=(width_in, height_in), layout="constrained")
+        yield figure, plot
+        FigureCanvasSVG(figure)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+        plot.text = out.getvalue()
+
+
+def svg(plot: Plot, name: str, colours: Mapping[str, str]) -> str:
+    """Make a file of matplotlib's fit to stand inside a page, under ids of its own."""
+    name = re.sub(r"\W", "-", name)
+    text = plot.text[plot.text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
+    text = text.replace("xlink:href", "href")
+    text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = re.sub(r"(font: [^\"';]*?px) [^\";]*", r"\1 var(--font)", text)
+    # The size comes from the page, the shape from the view box.
+    text = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) (?:width|height)="[^"]*"', r"\1", text, count=1)
+    text = text.replace("<svg", '<svg aria-hidden="true"', 1)
+    for stand_in, css in {**_CSS, **colours}.items():
+        text = text.replace(stand_in, css)
+    return text.strip()
+
+
+def cut(label: str, width: int) -> str:
+    """A label of at most so many characters."""
+    return label if len(label) <= width else label[: width - 1] + "…"

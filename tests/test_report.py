@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import reports
+from reports.page import render, tight
+from sim.errors import InputError
+from sim.records import Event, Run
+from sim.result_folder import write_results
+from tests.made_runs import made_event, made_run
+
+SCENARIO = """\
+name: four
+workload: {task: digits-mlp, payload: 20 MB}
+stop: {target: {metric: test_accuracy, value: 0.9}, max_time: 60 s}
+note: <b>bold</b>
+"""
+EVIL = '<script>alert(1)</script> $x_1$ & "q"'
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
+
+
+class Page(HTMLParser):
+    """Checks the nesting of tags while it collects what the tests look at."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.headings: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id" and value:
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "action", "data", "poster", "srcset") and value:
+                self.links.append(value)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag in ("h1", "h2", "h3"):
+            self.headings.append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, tag
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "style":
+            return
+        self.words.append(data)
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+        if {"h1", "h2", "h3"} & set(self.open):
+            self.headings[-1] += data
+
+    @property
+    def text(self) -> str:
+        """What a reader sees, with blanks of any kind as one."""
+        return " ".join(" ".join(self.words).split())
+
+    def row(self, table: int, label: str) -> list[str]:
+        """The cells of one line, blanks as one."""
+        rows = [[" ".join(cell.split()) for cell in row] for row in self.tables[table]]
+        return next(row for row in rows if row[0] == label)
+
+
+def events() -> list[Event]:
+    return [
+        event
+        for worker in range(3)
+        for event in (
+            made_event(worker, 0, "gradient", end_s=0.1),
+            made_event(worker, 0, "all_reduce", start_s=0.1, peer_s=0.2, end_s=0.3),
+            made_event(worker, 0, "send", task=1, start_s=0.1, end_s=0.2),
+        )
+    ]
+
+
+def simulated() -> list[Run]:
+    found = []
+    for seed in range(3):
+        found.append(made_run("all_reduce", seed, reached_s=30.0 + seed, steps=50, events=events()))
+        found.append(made_run("gossip ring", seed, reached_s=10.0 + seed, scheme="gossip", events=events()))
+        found.append(made_run(EVIL, seed, reached_s=20.0 + seed, scheme="gossip", events=events()))
+        found.append(made_run("late", seed, reached_s=None, wall_s=60.0, scheme="local_sgd"))
+        found.append(made_run("gone", seed, reached_s=None, status="diverged", message="not finite"))
+    return found
+
+
+def measured() -> list[Run]:
+    return [
+        made_run("all_reduce", 0, reached_s=31.0, source="measured", steps=50, events=events()),
+        made_run("gossip ring", 0, reached_s=12.5, source="measured", scheme="gossip", events=events()),
+    ]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("results")
+    write_results(top / "simulated", SCENARIO, "four", simulated())
+    write_results(top / "measured", SCENARIO, "four", measured())
+    write_results(top / "other", "name: other\n", "other", [made_run("all_reduce", reached_s=None)])
+    return top
+
+
+@pytest.fixture(scope="module")
+def text(folders: Path) -> str:
+    return render([folders / "simulated"])
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def test_the_answer_comes_first(page: Page) -> None:
+    assert "gossip ring reaches a test accuracy of 0.9 first, 1.91x as fast as <script>" in page.text
+    assert "Over 3 paired repeats the factor is" in page.text
+    assert "gossip ring needs as many steps as" in page.text
+    assert "gone diverged in 3 of 3 repeats (not finite)." in page.text
+    assert "Simulated, not measured" in page.text
+    assert "exchanges were timed as if the model had 20 MB" in page.text
+
+
+def test_all_sections_are_there(page: Page) -> None:
+    assert page.headings == [
+        "four",
+        "The schemes compared",
+        "Against the clock",
+        "Training loss by wall clock",
+        "Test accuracy by wall clock",
+        "Where the time goes",
+        "A step",
+        "A run",
+        "Against steps",
+        "Training loss by step",
+        "Consensus distance by step",
+        "The first steps",
+        "What the workers do",
+        "Details",
+    ]
+    assert page.tags.count("figure") == page.tags.count("figcaption") == 7
+
+
+def test_the_table(page: Page) -> None:
+    assert page.row(0, "gossip ring") == [
+        "gossip ring", "11 s10 to 12", "1.00x", "11 s", "100", "1 kB", "50 / 25 / 25 %", "reached 3/3",
+    ]  # fmt: skip
+    assert page.row(0, "late")[1:3] == ["> 60 s", "-"]
+    assert page.row(0, "gone")[1] == "-"
+    assert page.row(0, "gone")[-1] == "diverged 3/3"
+    assert [row[0].strip() for row in page.tables[0]] == [
+        "Scheme", "gossip ring", EVIL, "all_reduce", "late", "gone",
+    ]  # fmt: skip
+    assert len(page.tables[1]) == 1 + 15  # every run
+
+
+def test_what_users_write_is_text(page: Page, text: str) -> None:
+    assert "script" not in page.tags
+    assert "b" not in page.tags
+    assert "<b>bold</b>" in page.text
+    # In two sentences, four legends and the timeline, where dollars mean no mathematics.
+    assert page.text.count(EVIL) == 7
+    svg = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
+    assert "&lt;script&gt;alert(1" in svg
+
+
+def test_nothing_is_loaded(page: Page, text: str) -> None:
+    assert all(link.startswith("#") for link in page.links)
+    assert "http" not in text
+    assert "@import" not in text
+    assert re.findall(r"url\((?!#)", text) == []
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page: Page, text: str) -> None:
+    assert len(page.ids) == len(set(page.ids))
+    assert {link[1:] for link in page.links} <= set(page.ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(page.ids)
+
+
+def test_figures_follow_the_theme(text: str) -> None:
+    assert "#01f0" not in text
+    assert "#02f0" not in text
+    assert "var(--ink)" in text
+    assert "var(--s2)" in text  # gossip
+    assert "color-mix(in oklab, var(--s2)" in text  # the other gossip
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_the_same_folders_give_the_same_bytes(folders: Path, text: str) -> None:
+    assert render([folders / "simulated"]) == text
+
+
+def test_predicted_beside_measured(folders: Path) -> None:
+    page = Page(render([folders / "measured", folders / "simulated"]))
+    assert page.row(0, "gossip ring")[1:4] == ["11 s", "12.5 s", "-12.0 %"]
+    assert page.row(0, "gossip ring")[4:] == ["110 ms", "125 ms", "-12.0 %"]
+    assert page.row(0, "all_reduce")[1:4] == ["31 s", "31 s", "+0.0 %"]
+    assert "Predicted: gossip ring reaches" in page.text
+    assert "Measured: gossip ring reaches a test accuracy of 0.9 first, 2.5x as fast as" in page.text
+    assert "off by 6.0 % on average, 12.0 % at most; gossip ring was first in both." in page.text
+    assert "The first steps, predicted" in page.headings
+    assert "The first steps, measured" in page.headings
+    assert "Simulated, not measured" not in page.text
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_several_scenarios_on_one_page(folders: Path) -> None:
+    page = Page(render([folders / "simulated", folders / "other"]))
+    assert page.headings[0] == "2 results"
+    assert {"study-1", "study-2"} <= set(page.ids)
+    assert "There is no target, so nobody wins." in page.text
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_the_same_scenario_twice_is_told_apart_by_folder(folders: Path, tmp_path: Path) -> None:
+    write_results(tmp_path / "again", SCENARIO, "four", measured())
+    page = Page(render([folders / "measured", tmp_path / "again"]))
+    assert {"four (measured)", "four (again)"} <= set(page.headings)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [],
+        [made_run("a", reached_s=None, steps=0, wall_s=0.0)],
+        [made_run("a", 0, reached_s=None, status="diverged")],
+        [made_run(f"gossip number {i} with a long name", scheme="gossip") for i in range(9)],
+        [made_run("x" * 200, scheme=f"mine {i}", seed=i) for i in range(2)],
+    ],
+    ids=["none", "no steps", "diverged", "many labels", "long label"],
+)
+def test_odd_results(tmp_path: Path, runs: list[Run]) -> None:
+    write_results(tmp_path / "r", SCENARIO, "four", runs)
+    assert "four" in Page(render([tmp_path / "r"])).headings
+
+
+def test_a_scenario_that_is_no_mapping(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", "[1, 2", "four", [made_run()])
+    assert "[1, 2" in Page(render([tmp_path / "r"])).text
+
+
+def test_timing_only(tmp_path: Path) -> None:
+    scenario = "workload: {timing_only: true, payload: 1 GB}\n"
+    run = replace(made_run("a", reached_s=None), evaluations=())
+    write_results(tmp_path / "r", scenario, "t", [run])
+    page = Page(render([tmp_path / "r"]))
+    assert "Nothing was trained" in page.text
+    assert "gradients were really computed" not in page.text
+    assert "Against the clock" not in page.headings
+
+
+def test_an_older_report_is_replaced(folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    reports.build([folders / "other"], out)
+    first = out.read_text()
+    assert first.startswith("<!DOCTYPE html>")
+    reports.build([folders / "measured"], out)
+    assert out.read_text() != first
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_only_a_report_is_replaced(folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index.html"
+    out.write_text("<!DOCTYPE html><title>mine</title>")
+    with pytest.raises(InputError, match=r"index\.html is there already, and it is no report"):
+        reports.build([folders / "other"], out)
+    assert out.read_text() == "<!DOCTYPE html><title>mine</title>"
+
+
+def test_bad_places_and_folders(folders: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder: name a file"):
+        reports.build([folders / "other"], tmp_path)
+    with pytest.raises(InputError, match="cannot write"):
+        reports.build([folders / "other"], Path("/proc/nothing/report.html"))
+    with pytest.raises(InputError, match="no result folder"):
+        reports.build([tmp_path], tmp_path / "r.html")
+    with pytest.raises(InputError, match="at least one"):
+        reports.build([], tmp_path / "r.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_keep_their_units() -> None:
+    assert tight("waits 14.0 ms instead of 190 ms, 3 % of 5 steps") == (
+        "waits 14.0\u00a0ms instead of 190\u00a0ms, 3\u00a0% of 5 steps"
+    )
+
+
+def test_reports_import_no_matplotlib_until_they_draw() -> None:
+    code = "import reports, sys; sys.exit(bool({'matplotlib', 'seaborn', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
