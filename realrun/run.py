@@ -104,7 +104,9 @@ def _zero_s(control: Control) -> float:
     Processes of one machine share that clock, so that the beginning is one moment; on several machines
     each takes the moment at which it hears that all are ready.
     """
-    machines = control.meet("ready", Path("/proc/sys/kernel/random/boot_id").read_text().strip(), _BETWEEN_RUNS_S)
+    machines = control.meet(
+        "ready", Path("/proc/sys/kernel/random/boot_id").read_text().strip(), _BETWEEN_RUNS_S
+    )
     if len(set(machines)) > 1:
         return time.monotonic() + _HEAD_START_S
     if control.rank == 0:
