@@ -13,6 +13,7 @@ from sim.drivers.outcome import run_record
 from sim.errors import InputError, RunError
 from sim.job import Job
 from sim.prepare import prepare, seeds_of
+from sim.profile import Profile
 from sim.records import Run
 from sim.scenario import Scenario, parse
 
@@ -20,8 +21,25 @@ Progress = Callable[[str, int], None]
 """Called with a run's label and the mean number of steps done."""
 
 
-def simulate_job(job: Job, *, permute_seed: int | None = None, progress: Progress | None = None) -> Run:
-    """Run one job in virtual time; a run that fails is kept as partial, with the reason."""
+def simulate_job(
+    job: Job,
+    *,
+    permute_seed: int | None = None,
+    progress: Progress | None = None,
+    profile: Profile | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Run:
+    """Run one job in virtual time; a run that fails is kept as partial, with the reason.
+
+    Args:
+        job: what to run.
+        permute_seed: see ``Clock``.
+        progress: called as the run goes on.
+        profile: correction factors; absent: the nominal cluster.
+        warn: called with a sentence for every way in which the run left the profile's measured range.
+    """
+    if profile is not None:
+        job = profile.applied(job)
     scorer = job.scorer()
     scorer.begin([job.start] * job.workers)
     report = None
@@ -39,6 +57,9 @@ def simulate_job(job: Job, *, permute_seed: int | None = None, progress: Progres
         outcome = driver.run()
     except RunError as error:
         outcome = driver.outcome(str(error))
+    if profile is not None and warn is not None and driver.traffic is not None:
+        for sentence in driver.traffic.outside(profile.range):
+            warn(f"{job.label} leaves the range of the profile: {sentence}")
     return run_record(job, outcome, scorer, "simulated")
 
 
@@ -48,10 +69,13 @@ def simulate(
     device: torch.device | None = None,
     progress: Progress | None = None,
     done: Collection[Run] = (),
+    profile: Profile | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Iterator[Run]:
     """Simulate all schemes under all seeds, with one torch thread; yields each run when it is complete.
 
-    ``done`` are runs of this scenario that are there already: they are not made again.
+    ``done`` are runs of this scenario that are there already: they are not made again. ``profile`` and
+    ``warn`` are as for ``simulate_job``.
     """
     known = {(run.label, run.seed): run for run in done}
     threads = torch.get_num_threads()
@@ -60,7 +84,9 @@ def simulate(
         for seed in seeds_of(scenario):
             for entry in scenario.schemes:
                 run = known.get((entry.label, seed))
-                yield run or simulate_job(prepare(scenario, entry, seed, device), progress=progress)
+                yield run or simulate_job(
+                    prepare(scenario, entry, seed, device), progress=progress, profile=profile, warn=warn
+                )
     finally:
         torch.set_num_threads(threads)
 

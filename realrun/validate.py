@@ -1,0 +1,148 @@
+"""Predict and measure the same scenario, and put both side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from realrun import calibrate, compare, probe
+from realrun.pool import Answer, Pool
+from realrun.probe import Measurements
+from sim import profile as profiles
+from sim.entries import SchemeEntry
+from sim.errors import InputError, RunError
+from sim.network.build import build_network
+from sim.prepare import prepare, seeds_of
+from sim.profile import Hosts, Profile
+from sim.records import Run
+from sim.scenario import Scenario, Stop, dump, load
+from sim.schemes import SCHEMES
+from sim.simulate import simulate_job
+
+BEYOND: Final = 1.2
+"""A measured run goes on to this multiple of the predicted time or steps to the target."""
+
+_PROBE: Final = Path(__file__).parent.parent / "scenarios" / "lab" / "probe.yaml"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What was predicted, what was measured, and how they compare."""
+
+    scenario: Scenario
+    predicted: tuple[Run, ...]
+    measured: tuple[Run, ...]
+    comparison: compare.Comparison
+
+
+def limited(scenario: Scenario, steps: int | None) -> Scenario:
+    """The scenario for both sides: gradients one by one, as real workers do; exactly ``steps`` if given."""
+    changes: dict[str, object] = {"gradients": "looped"}
+    if steps is not None:
+        changes["stop"] = Stop(max_iterations=steps)
+    return scenario.model_copy(update=changes)
+
+
+def measured_stop(scenario: Scenario, entry: SchemeEntry, predicted: Run) -> dict[str, object]:
+    """How long the real run goes on, fixed before it starts: changes to the scenario, and a horizon.
+
+    A synchronous scheme gets a number of steps, an asynchronous one a time.
+    """
+    stop = scenario.stop
+    if stop.target is None and stop.max_iterations is not None:
+        return {"max_iterations": stop.max_iterations}
+    if SCHEMES[entry.name].synchronous:
+        steps = predicted.iterations * (BEYOND if predicted.reached_target else 1)
+        every = scenario.evaluate.every
+        return {"max_iterations": max(1, math.ceil(steps / every)) * every}
+    time_s = (predicted.time_to_target_s or predicted.wall_clock_s) * BEYOND
+    return {"max_time_s": time_s}
+
+
+def request(scenario: Scenario, number: int, seed: int, stop: dict[str, object]) -> dict[str, object]:
+    """What to ask a pool for."""
+    limit = stop.get("max_iterations")
+    asked = scenario.model_copy(
+        update={"stop": scenario.stop.model_copy(update={"max_iterations": limit, "max_time": stop.get("max_time_s")})}
+    )
+    found: dict[str, object] = {"scenario": dump(asked), "scheme": number, "seed": seed}
+    return found
+
+
+def checked(answer: Answer) -> Run:
+    """The run, unless its computations did not fit into their time.
+
+    Raises:
+        RunError: more than 1 % of the gradients took longer than the compute model says.
+    """
+    if answer.overruns > 0.01 * answer.gradients:
+        raise RunError(
+            f"{answer.run.label}: {answer.overruns} of {answer.gradients} gradients took longer on this machine than "
+            "the scenario's compute time; raise cluster.compute.time, or use fewer workers"
+        )
+    return answer.run
+
+
+def validate(scenario: Scenario, pool: Pool, profile: Profile, steps: int | None, say: Say) -> Validation:
+    """Simulate every scheme and seed with the profile, run each for real, compare."""
+    both = limited(scenario, steps)
+    pool.shape(build_network(both.cluster.network, both.cluster.workers))
+    warnings: list[str] = []
+    predicted, measured = [], []
+    for seed in seeds_of(both):
+        for number, entry in enumerate(both.schemes):
+            run = simulate_job(prepare(both, entry, seed), profile=profile, warn=warnings.append)
+            predicted.append(run)
+            say(f"{entry.label}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
+            measured.append(checked(pool.run(both.cluster.workers, request(both, number, seed, measured_stop(both, entry, run)))))
+    unique = list(dict.fromkeys(warnings))
+    return Validation(
+        both, tuple(predicted), tuple(measured), compare.compare(both.name, predicted, measured, unique)
+    )
+
+
+@contextmanager
+def open_pool(scenario: Scenario, lab: bool, at_least: int = 0) -> Iterator[tuple[Pool, Hosts]]:
+    """Processes for a scenario, and what kind of hosts they are."""
+    settings = scenario.cluster.network
+    network = build_network(settings, scenario.cluster.workers)
+    if at_least > network.num_hosts:
+        network = build_network(load(_PROBE).cluster.network, at_least)
+    hosts = probe.lab_hosts() if lab else Hosts(kind="cluster")
+    with Pool(network, lab=lab) as pool:
+        yield pool, hosts
+
+
+def profile_for(pool: Pool, hosts: Hosts, path: Path | None, say: Say) -> Profile:
+    """The profile in ``path``, or one that is measured now.
+
+    Raises:
+        InputError: the profile is about another kind of hosts.
+    """
+    if path is not None:
+        profile = profiles.load(path)
+        profiles.check_hosts(profile, hosts, str(path))
+        return profile
+    say("no --profile: probing this machine first")
+    return calibrate.calibrate([measure(pool, hosts)]).profile
+
+
+def measure(pool: Pool, hosts: Hosts, scenario: Scenario | None = None) -> Measurements:
+    """Probe at the scenario's setting, or at the standard one."""
+    return probe.measure(scenario or load(_PROBE), pool, hosts)
+
+
+def hosts_needed(scenario: Scenario, probing: bool) -> int:
+    """How many hosts a validation needs."""
+    return max(scenario.cluster.workers, load(_PROBE).cluster.workers if probing else 0)
+
+
+def check_scenario(scenario: Scenario) -> None:
+    """Raise ``InputError`` where a scenario cannot be run for real."""
+    if scenario.stop.max_iterations is None and scenario.stop.target is None and scenario.stop.max_time is None:
+        raise InputError("a validation needs stop.max_iterations, or --steps N")
