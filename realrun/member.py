@@ -1,7 +1,8 @@
 """One process of a pool: ``python -m realrun.member RANK``.
 
 Standard input has a JSON object a line: ``{"join": [size, store file]}``, or a run: ``{"probe": plan}``, or
-``{"scenario": resolved YAML, "scheme": its place, "seed": n}``. Each is answered with one line.
+``{"scenario": resolved YAML, "scheme": its place, "seed": n}``, with ``"draws": m`` for computing times drawn
+under another seed. Each is answered with one line.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from realrun import probes
 from realrun.group import Group, join, leave
 from realrun.run import run_job
 from realrun.store import file_store
+from sim.compute.model import ComputeModel
 from sim.errors import PacelineError
 from sim.job import Job
 from sim.prepare import prepare
@@ -32,7 +34,10 @@ def job_of(what: Mapping[str, Any]) -> Job:
         return probes.job_of(probes.Plan.model_validate_json(json.dumps(what["probe"])))
     scenario = parse(what["scenario"])
     job = prepare(scenario, scenario.schemes[what["scheme"]], what["seed"])
-    return replace(job, max_time_s=what["max_time_s"]) if "max_time_s" in what else job
+    if "draws" in what:
+        model = job.compute
+        job = replace(job, compute=ComputeModel(model.compute, model.stragglers, what["draws"]))
+    return job
 
 
 def _obey(rank: int, group: Group | None, what: Mapping[str, Any]) -> tuple[Group | None, dict[str, Any]]:

@@ -1,0 +1,249 @@
+"""``make validate``: run the whole design on the lab and write ``docs/validation.md``.
+
+``python -m realrun.campaign [--out PAGE] [--state FOLDER] [--cells N] [--profile FILE]``. Every run that is
+complete is kept in the state folder, so that an interrupted campaign goes on where it stopped. One set of
+processes serves all cells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from realrun import calibrate, probe
+from realrun.design import CELLS, SEED, Cell, computation_s, time_to_target_s, with_draws
+from realrun.pool import Pool
+from realrun.validate import checked, measure
+from sim import profile as profiles
+from sim.errors import InputError, PacelineError
+from sim.network.build import build_network
+from sim.profile import Profile
+from sim.records import Run
+from sim.scenario import dump
+from sim.simulate import simulate_job
+
+MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
+_DRAWS: Final = 10
+_DRAWS_ASYNCHRONOUS: Final = 30
+_FIRST_DRAW: Final = 1_000
+_REPEATS_ASYNCHRONOUS: Final = 5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is kept of one run.
+
+    Attributes:
+        wall_s, target_s: wall clock, and time to the design's target (None if it was not met).
+        operations_s: mean over workers of the time in each kind of operation.
+        digest: of the final models.
+        overruns: gradients that did not fit into their time.
+        load: processes that wanted to run before it started; None for a simulated one.
+    """
+
+    wall_s: float
+    target_s: float | None
+    operations_s: dict[str, float]
+    digest: str
+    overruns: int = 0
+    load: float | None = None
+
+
+def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None) -> Outcome:
+    """Keep what the page needs."""
+    sums: dict[str, float] = defaultdict(float)
+    for event in run.events:
+        if event.task == 0 and event.operation != "next_step":
+            sums[event.operation] += (event.end_s - event.start_s) / workers
+    return Outcome(run.wall_clock_s, time_to_target_s(run), dict(sums), run.digest, overruns, load)
+
+
+def runs_wanted(cell: Cell) -> int:
+    """Measured runs: one with the scenario's draws and one with others; more where order of arrival decides."""
+    return _REPEATS_ASYNCHRONOUS if cell.asynchronous else 2
+
+
+def draws_of(number: int) -> int | None:
+    """The seed of measured run ``number``'s draws; the first has the scenario's own."""
+    return None if number == 0 else _FIRST_DRAW - number
+
+
+def measure_cell(pool: Pool, cell: Cell, number: int) -> Outcome:
+    """One real run."""
+    scenario = cell.scenario()
+    pool.shape(build_network(scenario.cluster.network, cell.workers))
+    asked: dict[str, Any] = {"scenario": dump(scenario), "scheme": 0, "seed": SEED}
+    draws = draws_of(number)
+    if draws is not None:
+        asked["draws"] = draws
+    load = os.getloadavg()[0]
+    answer = pool.run(cell.workers, asked)
+    return outcome(checked(answer), cell.workers, answer.overruns, load)
+
+
+def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
+    """The mechanism (the same draws) and the forecast (others)."""
+    job = cell.job()
+    same = outcome(simulate_job(job, profile=profile), cell.workers)
+    count = _DRAWS_ASYNCHRONOUS if cell.asynchronous else _DRAWS if cell.random else 0
+    fresh = [
+        outcome(simulate_job(with_draws(job, _FIRST_DRAW + k), profile=profile), cell.workers) for k in range(count)
+    ]
+    return {
+        "same": asdict(same),
+        "fresh": [[each.wall_s, each.target_s] for each in fresh] or [[same.wall_s, same.target_s]],
+        "computation_s": computation_s(job),
+    }
+
+
+class State:
+    """Complete runs, one file each; what was made with other code or another profile is not used."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, name: str, key: str) -> Any:
+        """What was kept under ``name`` for ``key``; None if nothing."""
+        path = self._folder / f"{name}.json"
+        if not path.is_file():
+            return None
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError:
+            return None
+        return found["value"] if found.get("key") == key else None
+
+    def put(self, name: str, key: str, value: Any) -> None:
+        """Keep a complete run."""
+        probe.write_whole(self._folder / f"{name}.json", json.dumps({"key": key, "value": value}, allow_nan=False))
+
+
+def key_of(*parts: object) -> str:
+    """A key that changes with what a run depends on."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def run(cells: Sequence[Cell], state: State, profile: Profile | None) -> tuple[list[dict[str, Any]], Profile, float]:
+    """Measure what is missing, then predict; returns a row per cell, the profile and seconds spent."""
+    begin_s = time.monotonic()
+    missing = [
+        (cell, number)
+        for number in range(_REPEATS_ASYNCHRONOUS)
+        for cell in sorted(cells, key=lambda c: c.workers)
+        if number < runs_wanted(cell) and state.get(f"{cell.name}.{number}", key_of(dump(cell.scenario()))) is None
+    ]
+    kept = state.get("profile", "")
+    if profile is None and kept is not None:
+        profile = Profile.model_validate_json(json.dumps(kept))
+    if missing or profile is None:
+        start = build_network(max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells))
+        with Pool(start) as pool:
+            if profile is None:
+                _say("probing")
+                profile = calibrate.calibrate([measure(pool, probe.lab_hosts())]).profile
+                state.put("profile", "", profile.model_dump(mode="json"))
+            for done, (cell, number) in enumerate(missing):
+                _say(f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}")
+                found = measure_cell(pool, cell, number)
+                state.put(f"{cell.name}.{number}", key_of(dump(cell.scenario())), asdict(found))
+    _say("predicting")
+    rows = []
+    torch.set_num_threads(1)
+    for cell in cells:
+        key = key_of(dump(cell.scenario()))
+        measured = [Outcome(**state.get(f"{cell.name}.{n}", key)) for n in range(runs_wanted(cell))]
+        rows.append(row_of(cell, predict_cell(cell, profile), measured))
+    return rows, profile, time.monotonic() - begin_s
+
+
+def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -> dict[str, Any]:
+    """Everything about one cell, errors in per cent of what was measured.
+
+    The forecast is compared with every real run that it does not share draws with, and with their mean where
+    the scheme is asynchronous.
+    """
+    same = Outcome(**predicted["same"])
+    first = measured[0]
+    computed_s = predicted["computation_s"]
+    walls = np.array([wall for wall, _ in predicted["fresh"]])
+    targets = [target for _, target in predicted["fresh"] if target is not None]
+    real_wall_s = statistics.fmean(m.wall_s for m in measured)
+    real_targets = [m.target_s for m in measured if m.target_s is not None]
+    low, high = (float(q) for q in np.quantile(walls, [0.05, 0.95]))
+    return {
+        "cell": cell.name,
+        "predicted_s": same.wall_s,
+        "measured_s": first.wall_s,
+        "share": computed_s / same.wall_s,
+        "mechanism_pct": _error(same.wall_s, first.wall_s),
+        "exchange_pct": 100 * (same.wall_s - first.wall_s) / max(first.wall_s - computed_s, 1e-9),
+        "same_models": None if cell.asynchronous else same.digest == first.digest,
+        "forecast_s": float(np.mean(walls)),
+        "forecast_pct": _error(float(np.mean(walls)), real_wall_s if cell.asynchronous else measured[1].wall_s),
+        "target_pct": _error(statistics.fmean(targets), statistics.fmean(real_targets)) if targets and real_targets else None,
+        "floor_pct": _error(measured[1].wall_s, first.wall_s),
+        "interval_s": [low, high] if len(walls) > 1 else None,
+        "mean_inside": low <= real_wall_s <= high if cell.asynchronous else None,
+        "inside": [low <= m.wall_s <= high for m in measured] if len(walls) > 1 else [],
+        "operations": {
+            name: [same.operations_s.get(name, 0.0), first.operations_s.get(name, 0.0)]
+            for name in sorted({*same.operations_s, *first.operations_s})
+        },
+        "overruns": sum(m.overruns for m in measured),
+        "load": first.load,
+    }
+
+
+def _error(predicted: float, measured: float) -> float:
+    return 100 * (predicted / measured - 1)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    from realrun import validation_page
+
+    parser = argparse.ArgumentParser(prog="python -m realrun.campaign", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("docs/validation.md"), help="the page to write")
+    parser.add_argument("--state", type=Path, default=Path("out/validation"), help="where complete runs are kept")
+    parser.add_argument("--cells", type=int, default=None, metavar="N", help="only N of the cells, spread over the design")
+    parser.add_argument("--profile", type=Path, default=None, help="use this profile instead of probing first")
+    asked = parser.parse_args(argv)
+    cells = list(CELLS)
+    if asked.cells is not None:
+        if not 0 < asked.cells <= len(CELLS):
+            raise InputError(f"--cells {asked.cells}: the design has {len(CELLS)}")
+        cells = [CELLS[math.floor(k * len(CELLS) / asked.cells)] for k in range(asked.cells)]
+    profile = profiles.load(asked.profile) if asked.profile is not None else None
+    rows, profile, spent_s = run(cells, State(asked.state), profile)
+    probe.write_whole(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    probe.write_whole(asked.out, validation_page.page(rows, profile, spent_s))
+    _say(f"wrote {asked.out}")
+    return 0 if validation_page.met(rows) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PacelineError as error:
+        _say(f"paceline: {error}")
+        sys.exit(2 if isinstance(error, InputError) else 1)
