@@ -19,7 +19,7 @@ class Traffic:
 
     Attributes:
         sent: (destination, tag) -> messages.
-        received: (source, tag) -> receives from that source, and completed ones from anybody that it answered.
+        received: (source, tag) -> receives from that source, and from anybody if it answered.
         any_waiting: tag -> receives from anybody that are not complete.
         largest: tag -> bytes of the largest message sent.
     """
@@ -71,7 +71,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """One transfer that ends another: ``source`` releases a receive, or (-1) ``destination`` swallows a message."""
+    """What ends a transfer: ``source`` releases a receive, or (-1) ``destination`` swallows a message."""
 
     source: int
     destination: int
@@ -83,7 +83,10 @@ def closings(traffic: Sequence[Traffic]) -> list[Closing]:
     """What has to be done so that every posted send and receive completes. A pure function of the counts."""
     n = len(traffic)
     found: list[Closing] = []
-    tags = sorted({tag for t in traffic for _, tag in (*t.sent, *t.received)} | {g for t in traffic for g in t.any_waiting})
+    tags = sorted(
+        {tag for t in traffic for _, tag in (*t.sent, *t.received)}
+        | {g for t in traffic for g in t.any_waiting}
+    )
     for tag in tags:
         largest = max((t.largest.get(tag, 0) for t in traffic), default=0)
         for destination, own in enumerate(traffic):

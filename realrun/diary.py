@@ -105,7 +105,9 @@ def encode(diary: Diary) -> tuple[Tensor, Tensor]:
     facts = {
         "rank": diary.rank,
         "rows": [(astuple(r.event), r.exchange.key, r.exchange.peers) for r in diary.rows],
-        "exposures": [(e.start_s, e.exposed_s, e.exchange.key, e.exchange.peers, e.peer_s) for e in diary.exposures],
+        "exposures": [
+            (e.start_s, e.exposed_s, e.exchange.key, e.exchange.peers, e.peer_s) for e in diary.exposures
+        ],
         "published": [(time_s, step, value is not None) for time_s, step, value in diary.published],
         "steps": diary.steps,
         "ended_s": diary.ended_s,

@@ -11,7 +11,7 @@ import heapq
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from queue import Empty
 from typing import Any, Final
 
@@ -81,7 +81,9 @@ class Driver:
         self._keeps = keeps
         self._die_at = die_at
         self._progress = progress
-        self._tasks = [Task(number, coroutine) for number, coroutine in enumerate((program.main, *program.services))]
+        self._tasks = [
+            Task(number, coroutine) for number, coroutine in enumerate((program.main, *program.services))
+        ]
         self._account = Account(rank)
         self.diary = Diary(rank, job.start)
         self.traffic = Traffic()
@@ -109,7 +111,9 @@ class Driver:
             ops.Send: self._begin_send,
             ops.Receive: self._begin_receive,
             ops.Sleep: self._begin_sleep,
-            **dict.fromkeys((ops.AllReduce, ops.AllGather, ops.Broadcast, ops.Barrier), self._begin_collective),
+            **dict.fromkeys(
+                (ops.AllReduce, ops.AllGather, ops.Broadcast, ops.Barrier), self._begin_collective
+            ),
         }
 
     @property
@@ -200,7 +204,9 @@ class Driver:
         for rank, died_s in self._died_s.items():
             if now_s - died_s >= _GRACE_S:
                 for pending in list(self.in_flight):
-                    if rank in pending.exchange.peers and not isinstance(pending.operation, ops.Send | ops.Receive):
+                    if rank in pending.exchange.peers and not isinstance(
+                        pending.operation, ops.Send | ops.Receive
+                    ):
                         self._lose(pending, rank)
 
     def _deliver(self, finished: Finished) -> None:
@@ -282,7 +288,7 @@ class Driver:
     def _issue(self, task: Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> None:
         begin = self._timed.get(type(operation))
         if begin is None:
-            frame = task.coroutine.cr_frame
+            frame = getattr(task.coroutine, "cr_frame", None)
             where = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
             raise SchemeError(f"worker {self._rank} awaited {operation!r}, which is no operation{where}")
         pending = Pending(task, ops.name_of(type(operation)), operation, self._now(), handle)
@@ -335,16 +341,17 @@ class Driver:
     def _note(self, pending: Pending, name: str, start_s: float) -> None:
         """A row about an operation: of its completion, or of the coroutine's resumption."""
         num_bytes = pending.bytes if name == pending.name else 0
+        handle = -1 if pending.handle is None else pending.handle.number
         self.diary.bytes_sent += num_bytes
         event = Event(
-            worker=self._rank, task=pending.task.number, handle=-1 if pending.handle is None else pending.handle.number,
+            worker=self._rank, task=pending.task.number, handle=handle,
             step=self._account.steps, operation=name, start_s=start_s, end_s=self._now(), peer_s=start_s,
             bytes=num_bytes, peer=pending.peer,
         )  # fmt: skip
         self.diary.rows.append(Row(event, pending.exchange))
 
     def _write_reply(self, task: Task, name: str, step: int) -> float:
-        """A row about an operation that took no time and whose reply depends on the clock; returns the time."""
+        """A row about an operation that took no time, whose reply depends on the clock; returns the time."""
         now_s = self._now()
         event = Event(self._rank, task.number, -1, step, name, now_s, now_s, now_s, 0, -1)
         self.diary.rows.append(Row(event, Exchange()))
@@ -376,7 +383,9 @@ class Driver:
 
     def _computed(self, pending: Pending, value: Tensor, took_s: float) -> None:
         if pending.operation.point._version != pending.version:  # type: ignore[attr-defined]
-            raise SchemeError(f"worker {self._rank} wrote in place into a tensor whose gradient was in flight")
+            raise SchemeError(
+                f"worker {self._rank} wrote in place into a tensor whose gradient was in flight"
+            )
         pending.computed, pending.reply = True, value
         self.diary.timing.compute_s += took_s
         if took_s > _OVERRUN * (pending.ready_s - pending.start_s):

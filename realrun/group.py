@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from realrun.store import Control
 from realrun.threads import Threads
@@ -31,7 +32,7 @@ class Group:
 
     rank: int
     size: int
-    store: dist.Store
+    store: Store
     threads: Threads = field(default_factory=Threads)
     runs: int = 0
     broken: bool = False
@@ -42,7 +43,7 @@ class Group:
         return Control(self.store, self.rank, self.size, f"run {self.runs}")
 
 
-def join(store: dist.Store, rank: int, size: int, timeout_s: float) -> Group:
+def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
     """Meet the other processes and connect to each of them.
 
     Afterwards no gloo wait has a time-out of its own: one would close every connection. The
@@ -55,7 +56,9 @@ def join(store: dist.Store, rank: int, size: int, timeout_s: float) -> Group:
     sys.setswitchinterval(0.0005)  # a gradient's thread must not hold up the loop
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # ns; 50 us otherwise
     Control(store, rank, size).meet("join", 0, timeout_s)
-    dist.init_process_group("gloo", store=dist.PrefixStore("gloo", store), rank=rank, world_size=size, timeout=_FOREVER)
+    dist.init_process_group(
+        "gloo", store=PrefixStore("gloo", store), rank=rank, world_size=size, timeout=_FOREVER
+    )
     return Group(rank, size, store)
 
 

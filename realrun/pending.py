@@ -24,7 +24,9 @@ class Task:
         self.coroutine = coroutine
         self.alive = True
         self.waiting: Operation[Any] | None = None  # what it is blocked in
-        self.blocked: tuple[float, float] | None = None  # since when, and how long this worker had computed then
+        self.blocked: tuple[float, float] | None = (
+            None  # since when, and how long this worker had computed then
+        )
         self.outstanding: dict[int, Pending] = {}  # started, and not yet waited for
 
 
@@ -36,7 +38,9 @@ class Pending:
         "posted", "ready_s", "reply", "result", "segment", "shown", "start_s", "task", "version", "waiter",
     )  # fmt: skip
 
-    def __init__(self, task: Task, name: str, operation: Operation[Any], start_s: float, handle: Handle | None) -> None:
+    def __init__(
+        self, task: Task, name: str, operation: Operation[Any], start_s: float, handle: Handle | None
+    ) -> None:
         self.task = task
         self.name = name
         self.operation = operation

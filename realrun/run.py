@@ -104,7 +104,9 @@ def _zero_s(control: Control) -> float:
     Processes of one machine share that clock, so that the beginning is one moment; on several machines
     each takes the moment at which it hears that all are ready.
     """
-    machines = control.meet("ready", Path("/proc/sys/kernel/random/boot_id").read_text().strip(), _BETWEEN_RUNS_S)
+    machines = control.meet(
+        "ready", Path("/proc/sys/kernel/random/boot_id").read_text().strip(), _BETWEEN_RUNS_S
+    )
     if len(set(machines)) > 1:
         return time.monotonic() + _HEAD_START_S
     if control.rank == 0:
@@ -152,7 +154,8 @@ def _collected(
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
     if transport.swollen:
         driver.diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
-    diaries = hand_in(control, job, driver.diary, collector, group.broken)
+    gone = dead | set(failure.silent if failure else ())
+    diaries = hand_in(control, job, driver.diary, collector, gone, group.broken)
     error = failure.error if failure else None
     if diaries is None:
         return Measured(None, error)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from sim.errors import InputError, RunError
 
@@ -25,25 +25,15 @@ class Stopped(Exception):
     """Another rank's failure has ended the run."""
 
 
-def file_store(path: Path, size: int) -> dist.Store:
+def file_store(path: Path, size: int) -> Store:
     """The store of ``size`` processes on this machine; ``path`` is in a folder of their own."""
-    return dist.FileStore(str(path), size)
+    return FileStore(str(path), size)
 
 
-def torchrun_store(environment: Mapping[str, str], timeout_s: float) -> dist.Store:
-    """The store that torchrun's environment names.
-
-    Raises:
-        InputError: this process was not started by torchrun.
-    """
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in environment]
-    if missing:
-        raise InputError(
-            f"{', '.join(missing)} not set: start this with torchrun --nproc-per-node N -m realrun SCENARIO, "
-            "or let 'paceline realrun --processes' start the processes"
-        )
+def torchrun_store(environment: Mapping[str, str], timeout_s: float) -> Store:
+    """The store that torchrun's environment names."""
     held_by_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return dist.TCPStore(
+    return TCPStore(
         environment["MASTER_ADDR"],
         int(environment["MASTER_PORT"]),
         int(environment["WORLD_SIZE"]),
@@ -62,11 +52,11 @@ class Control:
         name: of the run; facts of different runs do not meet. Deaths are known to all runs.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, name: str = "") -> None:
+    def __init__(self, store: Store, rank: int, size: int, name: str = "") -> None:
         self.rank = rank
         self.size = size
         self._all = store
-        self._store = dist.PrefixStore(name, store) if name else store
+        self._store = PrefixStore(name, store) if name else store
 
     def put(self, key: str, value: Any) -> None:
         """Tell ``value`` (anything that JSON can hold) under ``key``."""
@@ -145,4 +135,6 @@ class Control:
             usual = max(values, key=values.count)
             for rank, value in enumerate(values):
                 if value != usual:
-                    raise InputError(f"rank {rank} has {name} {value}, the others have {usual}; start all ranks alike")
+                    raise InputError(
+                        f"rank {rank} has {name} {value}, the others have {usual}; start all ranks alike"
+                    )

@@ -46,7 +46,9 @@ class Threads:
         except IndexError:
             inbox = SimpleQueue()
             self._started += 1
-            threading.Thread(target=self._serve, args=(inbox,), name=f"helper {self._started}", daemon=True).start()
+            threading.Thread(
+                target=self._serve, args=(inbox,), name=f"helper {self._started}", daemon=True
+            ).start()
         inbox.put((token, call, arguments))
 
     def close(self) -> None:

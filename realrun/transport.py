@@ -116,7 +116,12 @@ class Transport:
     # --- point to point -------------------------------------------------------------------------
 
     def post(
-        self, tag: int, sources: tuple[int, ...], like: Tensor | None, destinations: tuple[int, ...], value: Tensor | None
+        self,
+        tag: int,
+        sources: tuple[int, ...],
+        like: Tensor | None,
+        destinations: tuple[int, ...],
+        value: Tensor | None,
     ) -> Posted:
         """Post receives shaped like ``like`` from all sources, then send ``value`` to all destinations.
 
@@ -141,7 +146,11 @@ class Transport:
     def _receive(self, posted: Posted, source: int, like: Tensor, tag: int) -> None:
         size = self._wire_bytes(like)
         padded = size > like.numel() * like.element_size()
-        buffer = self._buffer(torch.uint8, size) if padded else torch.empty_like(like, memory_format=torch.contiguous_format)
+        buffer = (
+            self._buffer(torch.uint8, size)
+            if padded
+            else torch.empty_like(like, memory_format=torch.contiguous_format)
+        )
         try:
             work = dist.irecv(buffer, src=None if source == ANY else source, tag=tag)
         except RuntimeError as error:

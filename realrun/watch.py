@@ -8,6 +8,7 @@ told counts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,9 @@ from realrun.store import Control, Stopped
 from sim import errors
 from sim.errors import Deadlock, PacelineError, RunError
 
-_KINDS = {kind.__name__: kind for kind in (errors.PeerLost, errors.Deadlock, errors.SchemeError, errors.RunError)}
+_KINDS: dict[str, Callable[..., RunError]] = {
+    kind.__name__: kind for kind in (errors.PeerLost, errors.Deadlock, errors.SchemeError, errors.RunError)
+}
 
 
 @dataclass(frozen=True)
@@ -26,18 +29,20 @@ class Failure:
         error: as raised on the rank that noticed.
         rank, step: who noticed, and in which step.
         collector: the rank that collects what there is.
+        silent: ranks that do not answer.
     """
 
     error: RunError
     rank: int
     step: int
     collector: int
+    silent: tuple[int, ...]
 
     def __str__(self) -> str:
         if isinstance(self.error, errors.PeerLost):
             return (
-                f"worker {self.error.rank} was lost; worker {self.rank} noticed during {self.error.operation} "
-                f"at step {self.step}"
+                f"worker {self.error.rank} was lost; "
+                f"worker {self.rank} noticed during {self.error.operation} at step {self.step}"
             )
         return str(self.error)
 
@@ -81,13 +86,16 @@ class Watch:
         else:
             kind = type(error).__name__
             silent = self._silent_ranks(error)
-            alive = [r for r in range(self._control.size) if r not in self._control.dead() and r not in silent]
+            alive = [
+                r for r in range(self._control.size) if r not in self._control.dead() and r not in silent
+            ]
             told = {
                 "kind": kind if kind in _KINDS else "RunError",
                 "args": list(error.args) if kind in _KINDS else [str(error)],
                 "rank": self._control.rank,
                 "step": step,
                 "collector": min(alive),
+                "silent": sorted(silent),
             }
             self._control.put("failed", told)
 
@@ -97,7 +105,13 @@ class Watch:
             return None
         told: dict[str, Any] = self._control.get("failed")
         arguments = [tuple(a) if isinstance(a, list) else a for a in told["args"]]
-        return Failure(_KINDS[told["kind"]](*arguments), told["rank"], told["step"], told["collector"])
+        return Failure(
+            _KINDS[told["kind"]](*arguments),
+            told["rank"],
+            told["step"],
+            told["collector"],
+            tuple(told["silent"]),
+        )
 
     def check(self) -> None:
         """Raise ``Stopped`` where a rank has failed."""
@@ -114,7 +128,9 @@ class Watch:
         self.check()
         if beat.time_s - self._beat_s >= self._timeout_s / 8:
             self._beat_s = beat.time_s
-            self._control.put(f"beat/{self._control.rank}", [beat.time_s, beat.since_s, beat.able, beat.waiting])
+            self._control.put(
+                f"beat/{self._control.rank}", [beat.time_s, beat.since_s, beat.able, beat.waiting]
+            )
             if not beat.able and beat.time_s - beat.since_s >= self._timeout_s:
                 self._judge(beat)
 
@@ -141,7 +157,8 @@ class Watch:
         ]  # fmt: skip
         never = [0.0, 0.0, False, "the start"]
         return {
-            r: Beat(*(self._control.get(f"beat/{r}") if self._control.has(f"beat/{r}") else never)) for r in going
+            r: Beat(*(self._control.get(f"beat/{r}") if self._control.has(f"beat/{r}") else never))
+            for r in going
         }
 
     def _judge(self, own: Beat) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, Generic, TypeVar
 
 import torch
@@ -202,7 +201,6 @@ class NextSegment(Operation[Segment | None]):
 # --- names --------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=64)
 def name_of(kind: type) -> str:
     """The class name in the records' spelling: ``AllReduce`` becomes ``all_reduce``."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__).lstrip("_")

@@ -30,7 +30,8 @@ class Event:
         worker: its rank.
         task: 0 for the scheme's main coroutine, 1, 2, ... for its services.
         handle: number of the started operation that this row is about, -1 for an awaited one.
-        step: the step that the main coroutine was in when the operation ended (``next_step``: the refused one).
+        step: the step that the main coroutine was in when the operation ended; the one that
+            ``next_step`` refused.
         operation: ``gradient``, ``mix``, ``all_reduce``, ``send``, ``receive``, ...
         start_s, end_s: on the run's clock.
         peer_s: when the last peer that was needed had started (``start_s`` if none was waited for).

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import asdict, replace
-from typing import Any
+from types import coroutine
+from typing import Any, cast
+
+import torch
 
 from realrun.group import Group
 from realrun.run import run_job
+from sim import operations as ops
+from sim.worker import Program
 from tests.factory import make_job
 
 
+@coroutine
+def _noting_models(main: Any, seen: list[torch.Tensor]) -> Generator[Any, Any, None]:
+    """``main``; what it publishes last is left in ``seen``."""
+    reply = None
+    while True:
+        try:
+            operation = main.send(reply)
+        except StopIteration:
+            return
+        if isinstance(operation, ops.Publish):
+            seen[:] = [operation.value]
+        reply = yield operation
+
+
 def run_scheme(group: Group, scheme: str, options: dict[str, Any], **job: Any) -> dict[str, Any]:
-    """Run a registered scheme; the collector answers with its record."""
+    """Run a registered scheme; every rank answers with its last model, the collector with the record too."""
     max_time_s = job.pop("max_time_s", None)
     made = make_job(scheme, options, workers=group.size, **job)
     if max_time_s is not None:
         made = replace(made, max_time_s=max_time_s)
-    measured = run_job(group, made, timeout_s=20.0)
+    seen: list[torch.Tensor] = []
+
+    def program(rank: int) -> Program:
+        own = made.program(rank)
+        return replace(own, main=cast("Any", _noting_models(own.main, seen)))
+
+    measured = run_job(group, made, programs=program, timeout_s=20.0)
     return {
+        "final": seen[0].tolist(),
         "run": asdict(measured.run) if measured.run else None,
         "error": str(measured.error) if measured.error else None,
         "timings": [asdict(t) for t in measured.timings],

@@ -17,10 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from realrun.group import join
-from realrun.store import Control, file_store
+from realrun.store import file_store
 
 _PRELOAD = ["tests.cluster_pool", "tests.factory", "tests.driver_contract", "sklearn.datasets"]
 
@@ -61,7 +59,7 @@ class Pool:
         message = json.dumps([task.__module__, task.__name__, options]).encode()
         for pipe in self._pipes:
             pipe.send_bytes(message)
-        answers = []
+        answers: list[Any] = []
         for rank, pipe in enumerate(self._pipes):
             try:
                 answer = json.loads(pipe.recv_bytes())
@@ -72,11 +70,6 @@ class Pool:
                 raise AssertionError(f"rank {rank}:\n{answer['raised']}")
             answers.append(answer["answer"])
         return answers
-
-    def note_death(self, rank: int) -> None:
-        """Do what the launcher does when a process has died."""
-        self.processes[rank].join()
-        Control(dist.FileStore(str(Path(self._folder.name) / "store"), -1), 0, self.size).note_death(rank)
 
     def close(self) -> None:
         """End the processes."""

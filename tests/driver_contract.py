@@ -7,6 +7,7 @@ processes. A gradient lasts two units. Cases that need no rank and no clock run 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -190,10 +191,15 @@ async def _mix_waits_for_neighbours_only(worker: Worker, log: Log) -> None:
 
 
 async def _collectives_wait_for_all(worker: Worker, log: Log) -> None:
-    for number, collective in enumerate((worker.barrier, lambda: worker.all_reduce(X), lambda: worker.all_gather(X))):
-        await worker.sleep((worker.rank + number) * UNIT)
-        await collective()
-        await log.at(worker)
+    await worker.sleep(worker.rank * UNIT)
+    await worker.barrier()
+    await log.at(worker)
+    await worker.sleep((worker.rank + 1) * UNIT)
+    await worker.all_reduce(X)
+    await log.at(worker)
+    await worker.sleep((worker.rank + 2) * UNIT)
+    await worker.all_gather(X)
+    await log.at(worker)
 
 
 async def _gathers_in_rank_order(worker: Worker, log: Log) -> None:
@@ -352,7 +358,9 @@ POINT_TO_POINT = [
     Case(_send_waits_for_its_receive, 2, ((), (X.tolist(),)), times=((3,), (3,))),
     Case(_tags_keep_messages_apart, 2, ((), ((X + 1).tolist(), X.tolist()))),
     Case(_messages_keep_their_order, 2, ((), (0.0, 1.0, 2.0, 3.0, 4.0))),
-    Case(_receives_from_anybody, 4, (([3, 3.0], [2, 2.0], [1, 1.0]), (), (), ()), times=((2, 4, 6), (), (), ())),
+    Case(
+        _receives_from_anybody, 4, (([3, 3.0], [2, 2.0], [1, 1.0]), (), (), ()), times=((2, 4, 6), (), (), ())
+    ),
     Case(_swap, 2, ((1,), (0,))),
     Case(_wait_any_takes_the_first, 2, ((False, True, [True, False]),) * 2, times=((1, 4),) * 2),
     Case(_a_message_beats_a_sleep, 2, ((True,), ()), times=((8,), ())),
@@ -454,30 +462,40 @@ async def _raises(worker: Worker, log: Log) -> None:
     raise ValueError("boom")
 
 
+def _deadlock(*lines: str) -> tuple[str, str]:
+    return "Deadlock", re.escape("no worker can go on: " + "; ".join(lines))
+
+
+def _lost(rank: int, operation: str) -> tuple[str, str]:
+    return "PeerLost", f"worker {rank} was lost during {operation}"
+
+
+def _broken(words: str) -> tuple[str, str]:
+    return "SchemeError", words
+
+
+_LOST_IN_TURN = tuple(_lost(1, operation)[1] for operation in ("receive", "send", "receive"))
+
 FAILURES = [
-    Case(_cyclic_wait, 3, error=(
-        "Deadlock",
-        "no worker can go on: worker 0 waits in send to 1; worker 1 waits in send to 2; worker 2 waits in send to 0",
-    )),
-    Case(_waits_for_one_who_has_ended, 2, error=(
-        "Deadlock", r"no worker can go on: worker 0 waits in wait for receive from 1 \(a\)",
-    )),
-    Case(_mixes_with_a_dead_peer, 3, faults=((2, 0),), error=("PeerLost", "worker 2 was lost during mix")),
-    Case(_reduces_with_a_dead_peer, 4, faults=((1, 1),), error=("PeerLost", "worker 1 was lost during all_reduce")),
-    Case(_survives_a_dead_peer, 3, (
-        ("worker 1 was lost during receive", "worker 1 was lost during send", "worker 1 was lost during receive", 2),
-        (), (),
-    ), faults=((1, 0),)),
-    Case(_writes_in_place, 2, error=("SchemeError", "worker 1 wrote in place into a value that was being sent")),
-    Case(_writes_into_a_gradient_point, 2, error=("SchemeError", "wrote in place into a tensor whose gradient was in")),
-    Case(_leaves_a_handle, 2, error=("SchemeError", "without waiting for what it had started: sleep")),
-    Case(_waits_twice, 2, error=("SchemeError", "waits twice for one handle")),
-    Case(_talks_to_itself, 2, error=("SchemeError", r"worker \d: send with worker \d is not possible")),
-    Case(_unknown_peer, 2, error=("SchemeError", r"worker \d: receive with worker 7 is not possible")),
-    Case(_unknown_operation, 2, error=("SchemeError", r"which is no operation \(.*driver_contract.py:\d+\)")),
-    Case(_segments_of_a_sleep, 2, error=("SchemeError", "asks for the segments of sleep, which has none")),
+    Case(
+        _cyclic_wait,
+        3,
+        error=_deadlock(*(f"worker {rank} waits in send to {(rank + 1) % 3}" for rank in range(3))),
+    ),
+    Case(_waits_for_one_who_has_ended, 2, error=_deadlock("worker 0 waits in wait for receive from 1 (a)")),
+    Case(_mixes_with_a_dead_peer, 3, faults=((2, 0),), error=_lost(2, "mix")),
+    Case(_reduces_with_a_dead_peer, 4, faults=((1, 1),), error=_lost(1, "all_reduce")),
+    Case(_survives_a_dead_peer, 3, ((*_LOST_IN_TURN, 2), (), ()), faults=((1, 0),)),
+    Case(_writes_in_place, 2, error=_broken("worker 1 wrote in place into a value that was being sent")),
+    Case(_writes_into_a_gradient_point, 2, error=_broken("wrote in place into a tensor whose gradient was")),
+    Case(_leaves_a_handle, 2, error=_broken("without waiting for what it had started: sleep")),
+    Case(_waits_twice, 2, error=_broken("waits twice for one handle")),
+    Case(_talks_to_itself, 2, error=_broken(r"worker \d: send with worker \d is not possible")),
+    Case(_unknown_peer, 2, error=_broken(r"worker \d: receive with worker 7 is not possible")),
+    Case(_unknown_operation, 2, error=_broken(r"which is no operation \(.*driver_contract.py:\d+\)")),
+    Case(_segments_of_a_sleep, 2, error=_broken("asks for the segments of sleep, which has none")),
     Case(_raises, 2, error=("RunError", r"worker \d, step 0: the scheme raised ValueError: boom")),
-]  # fmt: skip
+]
 
 GOOD = [*_by_value(), *PATTERNS_IN_TIME, *POINT_TO_POINT]
 CASES = {case.name: case for case in (*GOOD, *FAILURES)}
@@ -493,5 +511,7 @@ def close_to(found: Any, expected: Any) -> bool:
     if isinstance(expected, float):
         return isinstance(found, float) and abs(found - expected) <= 1e-6 * max(1.0, abs(expected))
     if isinstance(expected, list | tuple):
-        return len(found) == len(expected) and all(close_to(f, e) for f, e in zip(found, expected, strict=True))
+        return len(found) == len(expected) and all(
+            close_to(f, e) for f, e in zip(found, expected, strict=True)
+        )
     return bool(found == expected)

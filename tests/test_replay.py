@@ -79,7 +79,10 @@ def test_a_run_that_ended_by_time_ends_again_at_the_same_step() -> None:
 
     job = make_job(make_scheme(program), workers=2, max_iterations=3)
     outcome = run_events(job)
-    assert [f.item() for f in replay(changed(job, max_iterations=None), _programs(job), outcome.events)] == [2.0, 2.0]
+    assert [f.item() for f in replay(changed(job, max_iterations=None), _programs(job), outcome.events)] == [
+        2.0,
+        2.0,
+    ]
 
 
 def test_a_record_of_another_program_is_refused(recorded: tuple[Job, tuple[Event, ...], str]) -> None:
@@ -91,7 +94,7 @@ def test_a_record_of_another_program_is_refused(recorded: tuple[Job, tuple[Event
 
 def test_a_record_cut_short_is_refused(recorded: tuple[Job, tuple[Event, ...], str]) -> None:
     job, events, _ = recorded
-    with pytest.raises(RunError, match="the record ends before worker|waits for what nobody has sent"):
+    with pytest.raises(RunError, match=r"the record ends before worker|waits for what nobody has sent"):
         replay(job, _programs(job), events[: len(events) // 2])
 
 

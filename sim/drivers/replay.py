@@ -1,9 +1,9 @@
 """Replay: a recorded run again, in one process and without a clock.
 
-Every worker's coroutines are resumed in the order in which the record says that they resumed, and a receive from
-anybody gets the message of the recorded source. So an asynchronous run, real or simulated, gives the same
-iterates again. All-reduces are added up in rank order, which a library need not do: there equality is up
-to rounding.
+Every worker's coroutines are resumed in the order in which the record says that they resumed, and a
+receive from anybody gets the message of the recorded source. So an asynchronous run, real or simulated,
+gives the same iterates again. All-reduces are added up in rank order, which a library need not do:
+there equality is up to rounding.
 
 Needs all events of a run in which nobody was lost.
 """
@@ -117,11 +117,15 @@ class _Replay:
             if rows:
                 raise self._misfit(worker, rows[0], "waits for what nobody has sent")
             if self._tasks[worker][0].alive:
-                raise RunError(f"the record ends before worker {worker} does: it needs all events of a whole run")
+                raise RunError(
+                    f"the record ends before worker {worker} does: it needs all events of a whole run"
+                )
         return self._finals
 
     def _misfit(self, worker: int, row: Event, what: str) -> RunError:
-        return RunError(f"the record does not fit: worker {worker}, {row.operation} at {row.end_s:g} s {what}")
+        return RunError(
+            f"the record does not fit: worker {worker}, {row.operation} at {row.end_s:g} s {what}"
+        )
 
     def _resume(self, rows: deque[Event]) -> bool:
         """Do what the next row says; False where it has to wait for another worker."""
@@ -145,7 +149,9 @@ class _Replay:
     def _about_handle(self, task: _Task, row: Event, rows: deque[Event]) -> bool:
         issued = self._started[row.worker].get(row.handle)
         if issued is None or issued.handle is None:
-            raise self._misfit(row.worker, row, f"is about operation {row.handle}, which has not been started")
+            raise self._misfit(
+                row.worker, row, f"is about operation {row.handle}, which has not been started"
+            )
         if row.operation not in _ABOUT_HANDLES:
             issued.reply = self._result(issued, row)
             if issued.reply is _LATER:
@@ -296,7 +302,9 @@ class _Replay:
     def _now(self, task: _Task, operation: ops.Now) -> float:
         told = self._told(task, "now")
         if told is None:
-            raise RunError(f"the record does not fit: worker {task.worker} asks for a time that was not written down")
+            raise RunError(
+                f"the record does not fit: worker {task.worker} asks for a time that was not written down"
+            )
         return told.end_s
 
     def _start(self, task: _Task, operation: ops.Start) -> ops.Handle:
