@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from realrun import serve
-from realrun.cells import Cell, cells_of
+from realrun.cells import Cell
 from realrun.diary import Timing
 from realrun.store import Control, file_store
 from sim.errors import InputError, RunError
@@ -315,13 +315,9 @@ class _Watched:
 
 
 def measure(
-    scenario: Scenario, processes: Processes, *, progress: Progress | None = None
+    scenario: Scenario, cells: Iterable[Cell], processes: Processes, *, progress: Progress | None = None
 ) -> Iterator[Result]:
-    """Run all schemes of a scenario under all seeds for real; yields each when it is complete.
-
-    Raises:
-        InputError: the scenario does not fix how long a scheme runs.
-    """
-    for cell in cells_of(scenario):
+    """Run the cells of a scenario for real; yields each when it is complete."""
+    for cell in cells:
         tell = None if progress is None else partial(progress, scenario.schemes[cell.entry].label)
         yield processes.run(cell, tell)
