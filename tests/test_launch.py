@@ -97,7 +97,10 @@ def test_processes_die_with_their_parent(tmp_path: Path) -> None:
         "    endless = cells_of(_small(stop__max_iterations=100000))[0]\n"
         "    p.run(endless, lambda steps: print('going', flush=True))\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to tidy up
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     children = [int(parent.stdout.readline()) for _ in range(2)]
     assert parent.stdout.readline() == "going\n"
