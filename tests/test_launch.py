@@ -62,7 +62,7 @@ def test_a_pool_of_processes() -> None:
     predicted = [run.digest for run in simulate(scenario)]
     endless = cells_of(_small(stop__max_iterations=100000))[0]
     with Processes(2, popen=started, timeout_s=2.0) as processes:
-        measured = [result.run for result in measure(scenario, processes)]
+        measured = [result.run for result in measure(scenario, cells_of(scenario), processes)]
         assert [(run.label, run.source, run.status) for run in measured] == [
             ("gossip", "measured", "completed"), ("ad_psgd", "measured", "completed"),
         ]  # fmt: skip
