@@ -135,7 +135,8 @@ def realrun(
                 hosts = stack.enter_context(Lab(build_network(asked.cluster.network, asked.cluster.workers)))
                 options |= {"popen": hosts.popen, "environment": {"GLOO_SOCKET_IFNAME": hosts.interface}}
             pool = stack.enter_context(Processes(asked.cluster.workers, **options))
-            runs.extend(result.run for result in measure(asked, cells, pool, progress=progress))
+            for result in measure(asked, cells, pool, progress=progress):
+                runs.append(result.run)
     except KeyboardInterrupt:
         interrupted = True
     _hand_over(asked, runs, out, force, as_json)
