@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -169,15 +170,15 @@ class EventDriver:
 
     def _loop(self) -> None:
         step, limit_s = self._clock.step, self._job.max_time_s
-        while not self._over and self._mains_alive:
-            if self._clock.peek() > limit_s:
-                self._clock.at(limit_s, lambda _: None, None)
-                self._clock.step()
-                return
-            try:
+        try:
+            while not self._over and self._mains_alive:
+                if limit_s < math.inf and self._clock.peek() > limit_s:
+                    self._clock.at(limit_s, lambda _: None, None)
+                    step()
+                    return
                 step()
-            except simpy.core.EmptySchedule:
-                raise Deadlock(self._blocked()) from None
+        except simpy.core.EmptySchedule:
+            raise Deadlock(self._blocked()) from None
 
     def _blocked(self) -> tuple[str, ...]:
         return tuple(
