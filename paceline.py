@@ -91,6 +91,84 @@ def simulate(
 
 
 @app.command()
+def realrun(
+    scenario: ScenarioFile,
+    changes: Changes = None,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="start one gloo process per worker on this machine")
+    ] = False,
+    lab: Annotated[
+        bool, typer.Option("--lab", help="the same, in the scenario's network, emulated on this machine")
+    ] = False,
+    timeout: Annotated[float, typer.Option("--timeout", help="seconds that any wait may last")] = 60.0,
+    out: Out = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure: the same scenario and the same scheme code on real processes."""
+    from contextlib import ExitStack
+
+    from realrun.launch import Processes, measure
+    from realrun.plan import plan
+    from sim import result_folder
+    from sim.network.build import build_network
+    from sim.scenario import load
+
+    if not (processes or lab):
+        raise InputError(
+            "realrun needs a cluster: add --processes (this machine) or --lab (this machine, the scenario's "
+            "network emulated), or start it on one: torchrun --nproc-per-node N -m realrun SCENARIO"
+        )
+    asked = load(scenario, changes or [])
+    if out is not None:
+        result_folder.check_free(out, force)
+    runs: list[Run] = []
+    interrupted = False
+    try:
+        with ExitStack() as stack:
+            progress = stack.enter_context(_progress(asked))
+            cells = plan(asked, progress)
+            options: dict[str, Any] = {"timeout_s": timeout}
+            if lab:
+                from realrun.lab import Lab
+
+                hosts = stack.enter_context(Lab(build_network(asked.cluster.network, asked.cluster.workers)))
+                options |= {"popen": hosts.popen, "environment": {"GLOO_SOCKET_IFNAME": hosts.interface}}
+            pool = stack.enter_context(Processes(asked.cluster.workers, **options))
+            for result in measure(asked, cells, pool, progress=progress):
+                runs.append(result.run)
+    except KeyboardInterrupt:
+        interrupted = True
+    _hand_over(asked, runs, out, force, as_json)
+    if interrupted:
+        asked_for = len(asked.schemes) * asked.repeats
+        _say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept")
+        raise typer.Exit(130)
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a result folder with all events")],
+) -> None:
+    """Run recorded runs again in one process, and compare what comes out."""
+    import torch
+
+    from sim.again import replay_folder
+
+    torch.set_num_threads(1)
+    agree = True
+    for found in replay_folder(folder):
+        agree &= found.agrees
+        verdict = "the same final parameters, bit for bit"
+        if not found.same_bits:
+            how_far = "unknown" if found.difference is None else f"{found.difference:.1e}"
+            verdict = f"other final parameters; relative difference of the final loss {how_far}"
+        sys.stdout.write(f"{found.run.label}, seed {found.run.seed}, {found.run.source}: {verdict}\n")
+    if not agree:
+        raise typer.Exit(1)
+
+
+@app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="result folders")],
     out: ReportFile = Path("report.html"),

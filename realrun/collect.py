@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -40,8 +40,10 @@ class Measured:
     timings: tuple[Timing, ...] = field(default=())
 
 
-def hand_in(control: Control, job: Job, diary: Diary, collector: int, failed: bool) -> list[Diary] | None:
-    """Give this rank's diary to the collector, who gets those of all ranks that have one.
+def hand_in(
+    control: Control, job: Job, diary: Diary, collector: int, gone: Collection[int], failed: bool
+) -> list[Diary] | None:
+    """Give this rank's diary to the collector, who gets those of all ranks but the ``gone`` ones.
 
     Values travel over gloo, their sizes through the control store.
     """
@@ -53,7 +55,7 @@ def hand_in(control: Control, job: Job, diary: Diary, collector: int, failed: bo
             _finish(dist.isend(tensor, collector, tag=REPORT_TAG), collector, 2 * control.size * patience_s)
         return None
     found = [diary]
-    others = [r for r in range(control.size) if r != collector and r not in control.dead()]
+    others = [r for r in range(control.size) if r != collector and r not in gone]
     late = control.wait_for(lambda r: f"report/{r}", others, patience_s, lambda: False)
     for rank in others:
         if rank not in late:

@@ -154,7 +154,8 @@ def _collected(
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
     if transport.swollen:
         driver.diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
-    diaries = hand_in(control, job, driver.diary, collector, group.broken)
+    gone = dead | set(failure.silent if failure else ())
+    diaries = hand_in(control, job, driver.diary, collector, gone, group.broken)
     error = failure.error if failure else None
     if diaries is None:
         return Measured(None, error)

@@ -31,19 +31,7 @@ def file_store(path: Path, size: int) -> Store:
 
 
 def torchrun_store(environment: Mapping[str, str], timeout_s: float) -> Store:
-    """The store that torchrun's environment names.
-
-    Raises:
-        InputError: this process was not started by torchrun.
-    """
-    missing = [
-        name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in environment
-    ]
-    if missing:
-        raise InputError(
-            f"{', '.join(missing)} not set: start this with torchrun --nproc-per-node N -m realrun SCENARIO, "
-            "or let 'paceline realrun --processes' start the processes"
-        )
+    """The store that torchrun's environment names."""
     held_by_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return TCPStore(
         environment["MASTER_ADDR"],

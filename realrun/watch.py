@@ -29,12 +29,14 @@ class Failure:
         error: as raised on the rank that noticed.
         rank, step: who noticed, and in which step.
         collector: the rank that collects what there is.
+        silent: ranks that do not answer.
     """
 
     error: RunError
     rank: int
     step: int
     collector: int
+    silent: tuple[int, ...]
 
     def __str__(self) -> str:
         if isinstance(self.error, errors.PeerLost):
@@ -93,6 +95,7 @@ class Watch:
                 "rank": self._control.rank,
                 "step": step,
                 "collector": min(alive),
+                "silent": sorted(silent),
             }
             self._control.put("failed", told)
 
@@ -102,7 +105,13 @@ class Watch:
             return None
         told: dict[str, Any] = self._control.get("failed")
         arguments = [tuple(a) if isinstance(a, list) else a for a in told["args"]]
-        return Failure(_KINDS[told["kind"]](*arguments), told["rank"], told["step"], told["collector"])
+        return Failure(
+            _KINDS[told["kind"]](*arguments),
+            told["rank"],
+            told["step"],
+            told["collector"],
+            tuple(told["silent"]),
+        )
 
     def check(self) -> None:
         """Raise ``Stopped`` where a rank has failed."""

@@ -68,7 +68,9 @@ class Account:
 
     def blocked(self, start_s: float, end_s: float, peer_s: float, busy_at_start_s: float) -> None:
         """The main coroutine was blocked on communication; ``busy_at_start_s`` is ``busy_s(start_s)``."""
-        exposed = (end_s - start_s) - (self.busy_s(end_s) - busy_at_start_s)
+        exposed = end_s - start_s
+        if self._running or self._busy_s != busy_at_start_s:  # a gradient has run meanwhile
+            exposed -= self.busy_s(end_s) - busy_at_start_s
         waited = peer_s - start_s
         if waited <= 0.0:
             self.communicate_s += exposed

@@ -114,3 +114,16 @@ def test_events_and_times_add_up(four: Pool) -> None:
     assert sum(share.values()) == pytest.approx(measured["wall_clock_s"])
     assert min(share.values()) >= 0
     assert share["compute"] >= 12 * 0.004
+
+
+def test_what_this_machine_cannot_keep_to_is_counted(four: Pool) -> None:
+    """A computation that outlasts its time, and a payload below the tensors' own size, are not hidden."""
+    workload = {**WORKLOAD, "compute_s": 1e-6, "bytes_per_parameter": 1.0}
+    answers = four.ask(run_scheme, scheme="gossip", options={"topology": "ring"}, **workload)
+    for timing in answers[0]["timings"]:
+        assert timing["gradients"] == timing["overruns"] == 12
+        assert timing["compute_s"] > 12e-6
+        assert timing["notes"] == ["payload is smaller than the tensors, which were sent as they are"]
+    run = answers[0]["run"]
+    assert run["digest"] == simulated(make_job("gossip", {"topology": "ring"}, workers=4, **workload)).digest
+    assert all(e["end_s"] - e["start_s"] > 1e-6 for e in run["events"] if e["operation"] == "gradient")

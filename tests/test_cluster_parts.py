@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from realrun.closing import Closing, Traffic, closings
 from realrun.diary import Diary, Exchange, Exposure, Row, decode, encode
 from realrun.peers import Starts, account, joined_events
-from realrun.store import Control, file_store, torchrun_store
+from realrun.store import Control, file_store
 from realrun.threads import Threads
 from realrun.transport import message_tag, mix_tag
 from realrun.watch import Beat, Watch
@@ -203,11 +203,6 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     controls[2].note_death(1)
     with pytest.raises(RunError, match="worker 1 was lost"):
         controls[0].agree("job", {}, 5.0)
-
-
-def test_torchrun_is_asked_for() -> None:
-    with pytest.raises(InputError, match="torchrun --nproc-per-node"):
-        torchrun_store({"RANK": "0"}, 1.0)
 
 
 def test_the_first_failure_counts(tmp_path: Path) -> None:

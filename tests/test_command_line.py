@@ -201,6 +201,38 @@ def test_bad_input(
     assert len(err.strip().splitlines()) == 1
 
 
+def test_realrun_says_how_to_get_a_cluster(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(monkeypatch, capsys, "realrun", tiny)
+    assert (code, out) == (2, "")
+    assert "--processes" in err
+    assert "torchrun" in err
+
+
+def test_one_file_simulated_measured_and_replayed(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = ["--set", "repeats=1", "--set", "cluster.compute.time=5 ms", "--set", "events=all"]
+    for command, name in ((["simulate"], "simulated"), (["realrun", "--processes"], "measured")):
+        code, out, _ = run(monkeypatch, capsys, *command, tiny, "--json", "--out", tmp_path / name, *changes)
+        assert code == 0
+        assert {r["source"] for r in json.loads(out)["runs"]} == {name}
+        code, out, _ = run(monkeypatch, capsys, "replay", tmp_path / name)
+        assert code == 0
+        assert len(out.splitlines()) == 3
+        assert "ad_psgd, seed 3, " + name + ": the same final parameters" in out
+    simulated, measured = (read_results(tmp_path / n).summary["runs"] for n in ("simulated", "measured"))
+    gossip = [r["digest"] for r in (simulated[1], measured[1])]
+    assert gossip[0] == gossip[1]
+    report = tmp_path / "both.html"
+    assert (
+        run(monkeypatch, capsys, "report", tmp_path / "simulated", tmp_path / "measured", "--out", report)[0]
+        == 0
+    )
+    assert "measured" in report.read_text()
+
+
 def test_unknown_command_and_option_exit_with_2(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

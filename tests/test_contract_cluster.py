@@ -10,11 +10,13 @@ import pytest
 
 from realrun.group import Group
 from realrun.run import run_job
+from sim.errors import InputError
 from tests import driver_contract
 from tests.cluster_pool import Pool
 from tests.driver_contract import Case, Log, close_to, contract_job, says
+from tests.factory import make_job
 
-TIMEOUT_S = 1.0
+TIMEOUT_S = 2.0
 
 
 def run_case(group: Group, name: str) -> dict[str, Any]:
@@ -53,6 +55,31 @@ def test_keeps_the_contract(case: Case, pools: dict[int, Pool]) -> None:
             assert len(answer["times"]) == len(case.times[rank])
             for found, least in zip(answer["times"], case.times[rank], strict=True):
                 assert found >= least - 1e-6
+
+
+def refused(group: Group) -> list[str]:
+    """In a process of the pool: jobs that cannot be run for real."""
+    found = []
+    for job in (
+        make_job("gossip", {"topology": "ring"}, workers=group.size + 1),
+        make_job("gossip", {"topology": "ring"}, workers=group.size, max_iterations=None),
+        make_job("gossip", {"topology": "ring"}, workers=group.size, seed=1 + group.rank // 2),
+    ):
+        with pytest.raises(InputError) as caught:
+            run_job(group, job)
+        found.append(str(caught.value))
+    return found
+
+
+def test_jobs_that_do_not_fit_are_refused_and_others_follow(pools: dict[int, Pool]) -> None:
+    pool = pools[3] if 3 in pools else pools.setdefault(3, Pool(3))
+    for answer in pool.ask(refused):
+        assert answer == [
+            "the scenario has 4 workers, but 3 processes were started",
+            "gossip: a real run of a synchronous scheme needs stop.max_iterations",
+            "rank 2 has seed 2, the others have 1; start all ranks alike",
+        ]
+    assert pool.ask(run_case, name="mixes-3")[0]["run"] == ["completed", ""]
 
 
 @pytest.mark.parametrize("case", driver_contract.FAILURES, ids=lambda case: case.name)

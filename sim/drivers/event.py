@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any
 
 import simpy.core
 import torch
@@ -12,23 +13,23 @@ import torch
 from sim import operations as ops
 from sim.accounting import Account
 from sim.drivers.clock import Clock
+from sim.drivers.gathering import Gatherings
+from sim.drivers.handles import SUSPENDED, Handles
 from sim.drivers.outcome import Outcome
-from sim.drivers.pending import CollectiveRun, Pending, Task
+from sim.drivers.pending import Pending, Task
 from sim.drivers.streams import Streams
 from sim.drivers.transfers import Transfers
 from sim.errors import Deadlock, PeerLost, RunError, SchemeError
-from sim.evaluation import Scorer, mean_model
+from sim.evaluation import Scorer
 from sim.gradients import Deferred
 from sim.job import Job
 from sim.mixing import weighted_sum
 from sim.profile import Traffic
 from sim.records import Event
-from sim.schedules import schedule_of
 from sim.worker import Program
 
 Tensor = torch.Tensor
 
-_SUSPENDED: Final = object()
 _NAMES: Mapping[type, str] = {
     ops.Gradient: "gradient",
     ops.Mix: "mix",
@@ -41,18 +42,6 @@ _NAMES: Mapping[type, str] = {
     ops.Sleep: "sleep",
 }
 """The operations that take time, as records spell them."""
-
-
-class _Gathering:
-    """The inputs of one collective operation, and its one result."""
-
-    __slots__ = ("inputs", "last_s", "result", "taken")
-
-    def __init__(self) -> None:
-        self.inputs: dict[int, Tensor | None] = {}
-        self.last_s = 0.0
-        self.result: Tensor | None = None
-        self.taken = 0
 
 
 class EventDriver:
@@ -99,22 +88,20 @@ class EventDriver:
         self._dead: set[int] = set()
         self._issued = [0] * job.workers
         self._gradients = [0] * job.workers
-        self._handles = [0] * job.workers
-        self._sequence: list[dict[str, int]] = [{} for _ in range(job.workers)]
-        self._gatherings: dict[tuple[str, int], _Gathering] = {}
         self._published = 0
         self._over = False
-        self._fractions = job.ready_fractions()
         self._resume_s, self._late_s = job.transfer.resume_s, job.transfer.late_s
+        self._gatherings = Gatherings(job, self._clock, self._transfers, self._complete)
+        handles = Handles(job, self._clock, self)
         self._handlers: dict[type, Callable[[Task, Any], Any]] = {
             ops.NextStep: self._next_step,
             ops.Publish: self._publish,
             ops.Now: self._now,
-            ops.Start: self._start,
-            ops.Wait: self._wait,
-            ops.WaitAny: self._wait_any,
-            ops.Poll: self._poll,
-            ops.NextSegment: self._next_segment,
+            ops.Start: handles.start,
+            ops.Wait: handles.wait,
+            ops.WaitAny: handles.wait_any,
+            ops.Poll: handles.poll,
+            ops.NextSegment: handles.next_segment,
         }
         self._timed: dict[type, Callable[[Pending], None]] = {
             ops.Gradient: self._begin_gradient,
@@ -151,7 +138,7 @@ class EventDriver:
             gc.freeze()
             for tasks in self._tasks:
                 for task in tasks[1:] + tasks[:1]:
-                    self._advance(task, None)
+                    self.advance(task, None)
             self._loop()
         finally:
             gc.unfreeze()
@@ -183,15 +170,15 @@ class EventDriver:
 
     def _loop(self) -> None:
         step, limit_s = self._clock.step, self._job.max_time_s
-        while not self._over and self._mains_alive:
-            if self._clock.peek() > limit_s:
-                self._clock.at(limit_s, lambda _: None, None)
-                self._clock.step()
-                return
-            try:
+        try:
+            while not self._over and self._mains_alive:
+                if limit_s < math.inf and self._clock.peek() > limit_s:
+                    self._clock.at(limit_s, lambda _: None, None)
+                    step()
+                    return
                 step()
-            except simpy.core.EmptySchedule:
-                raise Deadlock(self._blocked()) from None
+        except simpy.core.EmptySchedule:
+            raise Deadlock(self._blocked()) from None
 
     def _blocked(self) -> tuple[str, ...]:
         return tuple(
@@ -203,7 +190,7 @@ class EventDriver:
 
     # --- coroutines -----------------------------------------------------------------------------
 
-    def _advance(self, task: Task, reply: Any) -> None:
+    def advance(self, task: Task, reply: Any) -> None:
         """Run a coroutine until it has to wait."""
         if not task.alive:
             return
@@ -228,13 +215,13 @@ class EventDriver:
                 return
             handler = handlers.get(kind)
             if handler is None:
-                self._issue(task, operation, None)
+                self.issue(task, operation, None)
                 return
             reply = handler(task, operation)
-            if reply is _SUSPENDED:
+            if reply is SUSPENDED:
                 return
 
-    def _throw(self, task: Task, error: RunError) -> None:
+    def throw(self, task: Task, error: RunError) -> None:
         """Raise an error where a coroutine waits."""
         try:
             operation = task.coroutine.throw(error)
@@ -245,9 +232,9 @@ class EventDriver:
         if isinstance(operation, ops.Gradient):
             self._compute(task, operation)
         elif handler is None:
-            self._issue(task, operation, None)
-        elif (reply := handler(task, operation)) is not _SUSPENDED:
-            self._advance(task, reply)
+            self.issue(task, operation, None)
+        elif (reply := handler(task, operation)) is not SUSPENDED:
+            self.advance(task, reply)
 
     def _ended(self, task: Task) -> None:
         task.alive = False
@@ -281,14 +268,15 @@ class EventDriver:
             return
         if pending.handle is None:
             pending.done = True
-            self._throw(task, error)
+            self.throw(task, error)
         else:
             pending.reply = error
             self._complete_handle(pending)
 
     # --- operations that take time --------------------------------------------------------------
 
-    def _issue(self, task: Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> Pending:
+    def issue(self, task: Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> Pending:
+        """Let an operation that takes time begin."""
         kind = type(operation)
         begin = self._timed.get(kind)
         if begin is None:
@@ -335,17 +323,17 @@ class EventDriver:
         task.account.bytes_sent += pending.bytes
         if self._journal is not None:
             self._write(pending, pending.name, pending.start_s, -1, pending.bytes)
-        self._advance(task, pending.reply)
+        self.advance(task, pending.reply)
 
     def _complete_handle(self, pending: Pending) -> None:
         pending.done = True
         assert pending.handle is not None
-        self._note(pending, pending.name, pending.start_s, pending.handle.number)
+        self.note(pending, pending.name, pending.start_s, pending.handle.number)
         if pending.waiter is not None:
             waiter, pending.waiter = pending.waiter, None
             waiter(pending)
 
-    def _note(self, pending: Pending, name: str, start_s: float, handle: int) -> None:
+    def note(self, pending: Pending, name: str, start_s: float, handle: int) -> None:
         """A row about a started operation: of its completion, or of the coroutine's resumption."""
         num_bytes = pending.bytes if name == pending.name else 0
         pending.task.account.bytes_sent += num_bytes
@@ -397,7 +385,7 @@ class EventDriver:
                     task.rank, task.number, -1, task.account.steps, "gradient", start_s, now_s, start_s, 0, -1
                 )
             )
-        self._advance(task, point if self._deferred is None else self._deferred.take(ticket))
+        self.advance(task, point if self._deferred is None else self._deferred.take(ticket))
 
     def _ask_gradient(self, task: Task, point: Tensor) -> tuple[int, float]:
         """A ticket for the worker's next gradient, and how long it takes."""
@@ -414,7 +402,8 @@ class EventDriver:
         pending.ready_s = pending.start_s + duration_s
         self._clock.at(pending.ready_s + self._late_s, self._complete, pending)
 
-    def _gradient_value(self, pending: Pending) -> Tensor:
+    def gradient_value(self, pending: Pending) -> Tensor:
+        """The value of a started gradient."""
         if pending.reply is None:
             operation: ops.Gradient = pending.operation  # type: ignore[assignment]
             known = self._deferred is None
@@ -474,6 +463,12 @@ class EventDriver:
         pending.parts, pending.values = 1, [None]
         self._transfers.receive(operation.source, pending.task.rank, f"p2p {operation.tag}", pending, 0)
 
+    def _begin_collective(self, pending: Pending) -> None:
+        if self._dead:
+            self._expect(pending, min(self._dead))
+        else:
+            self._gatherings.begin(pending)
+
     def _begin_sleep(self, pending: Pending) -> None:
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
         pending.ready_s = pending.start_s + operation.duration_s
@@ -488,52 +483,6 @@ class EventDriver:
                 )
             if peer in self._dead:
                 self._clock.at(self._clock.now, self._lose, (pending, peer))
-
-    # --- collectives ----------------------------------------------------------------------------
-
-    def _begin_collective(self, pending: Pending) -> None:
-        operation, name, rank = pending.operation, pending.name, pending.task.rank
-        number = self._sequence[rank].get(name, 0)
-        self._sequence[rank][name] = number + 1
-        gathering = self._gatherings.setdefault((name, number), _Gathering())
-        gathering.inputs[rank] = getattr(operation, "value", None)
-        gathering.last_s = self._clock.now
-        pending.ticket = number
-        for peer in range(self._job.workers):
-            if peer in self._dead:
-                self._expect(pending, peer)
-                return
-        schedule = schedule_of(self._job, operation)
-        pending.bytes = sum(size for r in schedule.rounds[rank] for _, size in r.sends)
-        run = CollectiveRun(
-            pending, schedule, rank, (name, number, 0), self._transfers, self._clock.at, self._collected
-        )
-        run.begin()
-
-    def _collected(self, pending: Pending) -> None:
-        """A worker has come through all rounds of its collective."""
-        operation, key = pending.operation, (pending.name, pending.ticket)
-        gathering = self._gatherings[key]
-        if gathering.result is None and not isinstance(operation, ops.Barrier):
-            gathering.result = self._collective_value(operation, gathering)
-        pending.reply = gathering.result
-        pending.peer_s = gathering.last_s
-        gathering.taken += 1
-        if gathering.taken == self._job.workers:
-            del self._gatherings[key]
-            self._transfers.close((*key, 0))
-        if self._resume_s:
-            self._clock.at(self._clock.now + self._resume_s, self._complete, pending)
-        else:
-            self._complete(pending)
-
-    def _collective_value(self, operation: ops.Operation[Any], gathering: _Gathering) -> Tensor | None:
-        if isinstance(operation, ops.Broadcast):
-            return gathering.inputs[operation.root]
-        inputs: list[Tensor] = [gathering.inputs[r] for r in range(self._job.workers)]  # type: ignore[misc]
-        if isinstance(operation, ops.AllGather):
-            return torch.stack(inputs)
-        return inputs[0] if self._deferred is None else mean_model(inputs)
 
     # --- operations that take no time, or that wait for others ----------------------------------
 
@@ -556,106 +505,6 @@ class EventDriver:
     def _now(self, task: Task, operation: ops.Now) -> float:
         self._note_reply(task, "now", task.account.steps)
         return float(self._clock.now)
-
-    def _start(self, task: Task, operation: ops.Start) -> ops.Handle:
-        handle = ops.Handle(self._handles[task.rank], operation.operation)
-        self._handles[task.rank] += 1
-        self._issue(task, operation.operation, handle)
-        return handle
-
-    def _pending_of(self, task: Task, handle: ops.Handle) -> Pending:
-        pending = task.outstanding.get(handle.number)
-        if pending is None or pending.handle is not handle:
-            raise SchemeError(f"worker {task.rank} waits twice for one handle, or for somebody else's")
-        return pending
-
-    def _wait(self, task: Task, operation: ops.Wait) -> Any:
-        pending = self._pending_of(task, operation.handle)
-        begun_s, busy_s = self._clock.now, task.account.busy_s(self._clock.now)
-
-        def resume(done: Pending) -> None:
-            del task.outstanding[operation.handle.number]
-            if task.number == 0:
-                task.account.blocked(begun_s, self._clock.now, done.peer_s, busy_s)
-            self._note(done, "wait", begun_s, operation.handle.number)
-            if isinstance(done.reply, PeerLost):
-                self._throw(task, done.reply)
-                return
-            if isinstance(done.operation, ops.Gradient):
-                done.reply = self._gradient_value(done)
-            self._advance(task, done.reply)
-
-        if pending.done:
-            self._clock.at(begun_s, resume, pending)
-        else:
-            pending.waiter = resume
-            task.blocked = (begun_s, busy_s, pending)
-        task.waiting = operation
-        return _SUSPENDED
-
-    def _wait_any(self, task: Task, operation: ops.WaitAny) -> Any:
-        candidates = [self._pending_of(task, handle) for handle in operation.handles]
-        if not candidates:
-            raise SchemeError(f"worker {task.rank} waits for any of no handles")
-        begun_s, busy_s = self._clock.now, task.account.busy_s(self._clock.now)
-
-        def resume(done: Pending) -> None:
-            first = next(p for p in candidates if p.done)
-            for each in candidates:
-                each.waiter = None
-            if task.number == 0:
-                task.account.blocked(begun_s, self._clock.now, first.peer_s, busy_s)
-            assert first.handle is not None
-            self._note(first, "wait_any", begun_s, first.handle.number)
-            self._advance(task, first.handle)
-
-        if any(p.done for p in candidates):
-            self._clock.at(begun_s, resume, candidates[0])
-        else:
-            for each in candidates:
-                each.waiter = resume
-        task.waiting = operation
-        return _SUSPENDED
-
-    def _poll(self, task: Task, operation: ops.Poll) -> bool:
-        pending = self._pending_of(task, operation.handle)
-        if pending.done:
-            self._note(pending, "poll", self._clock.now, operation.handle.number)
-        return pending.done
-
-    def _next_segment(self, task: Task, operation: ops.NextSegment) -> Any:
-        pending = self._pending_of(task, operation.handle)
-        if not isinstance(pending.operation, ops.Gradient):
-            raise SchemeError(f"worker {task.rank} asks for the segments of {pending.name}, which has none")
-        if pending.shown == len(self._fractions):
-            return self._segments_end(task, operation, pending)
-        name, start, stop = self._job.segments[pending.shown]
-        ready_s = pending.start_s + self._fractions[pending.shown] * (pending.ready_s - pending.start_s)
-        pending.shown += 1
-
-        def resume(_: None) -> None:
-            value = self._gradient_value(pending)
-            part = value if self._deferred is None else value[..., start:stop]
-            self._note(pending, "segment", self._clock.now, operation.handle.number)
-            self._advance(task, ops.Segment(name, start, stop, part))
-
-        self._clock.at(max(ready_s, self._clock.now), resume, None)
-        task.waiting = operation
-        return _SUSPENDED
-
-    def _segments_end(self, task: Task, operation: ops.NextSegment, pending: Pending) -> Any:
-        def resume(done: Pending) -> None:
-            assert done.handle is not None
-            del task.outstanding[done.handle.number]
-            self._note(done, "segment", self._clock.now, done.handle.number)
-            self._advance(task, None)
-
-        if pending.done:
-            self._clock.at(self._clock.now, resume, pending)
-        else:
-            pending.waiter = resume
-        task.waiting = operation
-        return _SUSPENDED
 
 
 def _all(program: Program) -> tuple[Coroutine[Any, Any, None], ...]:

@@ -1,0 +1,143 @@
+"""One rank of a real run: ``torchrun --nproc-per-node N -m realrun SCENARIO [--set ...] [--out DIR]``.
+
+The launcher starts its processes here too, with ``--serve``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sim.errors import InputError, PacelineError, RunError
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="torchrun --nproc-per-node N -m realrun", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("scenario", metavar="SCENARIO", nargs="?", type=Path, help="a scenario file (YAML)")
+    parser.add_argument(
+        "--set", metavar="dotted.key=value", action="append", default=[], help="change one value"
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, help="write the results to this new folder")
+    parser.add_argument("--force", action="store_true", help="replace the output if it exists")
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=60.0, help="how long a wait may last"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def _check_torchrun(environment: Mapping[str, str]) -> None:
+    missing = [
+        name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in environment
+    ]
+    if missing:
+        raise InputError(
+            f"{', '.join(missing)} not set: start this with torchrun --nproc-per-node N -m realrun SCENARIO, "
+            "or let 'paceline realrun --processes' start the processes"
+        )
+
+
+def _scenario_text(asked: argparse.Namespace) -> tuple[str, str]:
+    """The resolved scenario, or why there is none."""
+    from sim import result_folder
+    from sim.scenario import dump, load
+
+    try:
+        if asked.scenario is None:
+            raise InputError("name a scenario: torchrun --nproc-per-node N -m realrun SCENARIO")
+        if asked.out is not None:
+            result_folder.check_free(asked.out, asked.force)
+        return dump(load(asked.scenario, asked.set)), ""
+    except InputError as error:
+        return "", str(error)
+
+
+def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    """Under torchrun: returns the exit status; only one rank says something."""
+    _check_torchrun(environment)
+    from realrun.cells import cells_of, fingerprint, run_cell
+    from realrun.group import join, leave
+    from realrun.store import Control, torchrun_store
+    from sim.scenario import parse
+
+    if environment["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = torchrun_store(environment, asked.timeout)
+    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    text, problem = _scenario_text(asked)
+    control = Control(store, rank, size)
+    problems = control.meet("scenario", problem, max(asked.timeout, 300.0))
+    if any(problems):
+        who, what = next((r, told) for r, told in enumerate(problems) if told)
+        raise InputError(what if len(set(problems)) == 1 else f"rank {who}: {what}")
+    control.agree("arguments", {"a scenario with hash": fingerprint(text)}, asked.timeout)
+    scenario = parse(text)
+    if scenario.cluster.workers != size:
+        raise InputError(
+            f"the scenario has {scenario.cluster.workers} workers, but {size} processes were started"
+        )
+    cells = cells_of(scenario)
+    group = join(store, rank, size, asked.timeout)
+    runs = []
+    failure: RunError | None = None
+    for cell in cells:
+        measured = run_cell(group, cell, asked.timeout)
+        if measured.run is not None:
+            runs.append(measured.run)
+        if group.broken:
+            failure = RunError(measured.run.message) if measured.run is not None else RunError("")
+            break
+    if runs and (rank == 0 or failure):
+        _hand_over(asked, text, scenario.name, runs)
+    if failure is not None:
+        raise failure
+    leave(group)
+    return 0
+
+
+def _hand_over(asked: argparse.Namespace, text: str, name: str, runs: list[Any]) -> None:
+    from sim import result_folder
+    from sim.summary import summarise
+
+    if asked.out is not None:
+        result_folder.write_results(asked.out, text, name, runs, force=asked.force)
+    if asked.json:
+        summary = summarise(name, runs, result_folder.target_of(text))
+        sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    else:
+        for run in runs:
+            sys.stderr.write(
+                f"{run.label}, seed {run.seed}: {run.status}, "
+                f"{run.iterations:g} iterations in {run.wall_clock_s:.3f} s\n"
+            )
+
+
+def main() -> NoReturn:
+    """Run this rank; exit status 0 done, 1 the run failed, 2 the input is wrong."""
+    asked = _arguments(sys.argv[1:])
+    if asked.serve:
+        from realrun.serve import serve
+
+        serve(os.environ)
+    status = 1
+    try:
+        status = _run(asked, os.environ)
+    except PacelineError as error:
+        status = 2 if isinstance(error, InputError) else 1
+        if str(error) and (status == 1 or os.environ.get("RANK", "0") == "0"):
+            sys.stderr.write(f"{error}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # helper threads of a failed run may still block in gloo
+
+
+if __name__ == "__main__":
+    main()
