@@ -38,7 +38,8 @@ _START: Final = (1.0, 2.0, 1.0, 0.99, 0.5)
 _FLOOR_S: Final = 1e-4
 _SHARE: Final = 0.003
 _LEVEL: Final = 0.95
-_QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
+_VALUES: Final = 20
+_SMALL_BYTES: Final = 65_536
 
 Floats = NDArray[np.float64]
 
@@ -86,9 +87,7 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
     rows = [(m, d) for m in several for d in m.durations if d.operation != "gradient"]
     if len(rows) < 2 * len(_FITTED):
         raise InputError(f"{len(rows)} durations are too few for {len(_FITTED)} factors; probe more")
-    late = [v - probes.NOMINAL_GRADIENT_S for m in several for d in m.durations if d.operation == "gradient" for v in d.values_s]
-    if not late:
-        raise InputError("no gradient was timed; probe again")
+    late = [value for m in several for value in m.steps_s]
     buffer = _buffer(several)
     known = TransferModel(
         network=first.nominal(), announcement=1.0, streams=True, buffer_bytes=buffer.value, late_s=max(0.0, statistics.median(late))
@@ -127,7 +126,7 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
     low, high = _median_interval(late)
     factors["late_s"] = Factor(
         value=known.late_s, low=max(0.0, min(low, known.late_s)), high=max(high, known.late_s), unit="s",
-        measurements=tuple(f"{m.made}: padded gradients of {probes.NOMINAL_GRADIENT_S:g} s" for m in several),
+        measurements=tuple(f"{m.made}: {len(m.steps_s)} steps of training" for m in several),
     )  # fmt: skip
     fitted_s = fitted(found.x)
     model = replace(known, **{name: factor.value for name, factor in factors.items()})
@@ -146,10 +145,27 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
             in_flight=max(r.in_flight for r in ranges),
         ),
         residual_pct=float(np.median(np.abs(fitted_s / measured - 1)) * 100),
-        lateness_s=tuple(float(q) for q in np.quantile(late, _QUANTILES)),
+        lateness_s=_alike(late),
+        unevenness_s=_alike(_deviations(several)),
     )
     labels = tuple(f"{_kind(m, d)} {d.operation}" for m, d in rows)
     return Fit(profile, labels, measured, fitted_s)
+
+
+def _alike(values: Sequence[float]) -> tuple[float, ...]:
+    """A distribution as equally likely values: its quantiles at the middles of equal parts."""
+    return tuple(float(q) for q in np.quantile(values, (np.arange(_VALUES) + 0.5) / _VALUES))
+
+
+def _deviations(several: Sequence[Measurements]) -> list[float]:
+    """By how much small exchanges differ from their medians."""
+    return [
+        value - d.median_s
+        for m in several
+        for d in m.durations
+        if d.operation in ("receive", "mix") and m.plan.trials[d.trial].num_bytes <= _SMALL_BYTES
+        for value in d.values_s
+    ]
 
 
 def _kind(measurements: Measurements, duration: Duration) -> str:

@@ -24,7 +24,7 @@ from sim.network.platform import Network
 from sim.network.settings import NetworkSettings
 from sim.profile import Hosts, validated
 from sim.records import Event
-from sim.scenario import Scenario
+from sim.scenario import Scenario, dump, parse
 from sim.settings import Settings
 
 VERSION: Final = 1
@@ -32,6 +32,16 @@ SIZES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
 """Of the probes' messages, in bytes; those of models are between them."""
 
 REPEATS: Final = 7
+_TRAINING_STEPS: Final = 80
+_TRAINING: Final = """
+name: training
+workload: {{task: digits-mlp, batch_size: 32, optimizer: {{lr: 0.1, momentum: 0.9}}}}
+cluster: {{workers: {workers}, compute: {{time: 20 ms}}, network: {{latency: 1 ms}}}}
+evaluate: {{every: 1000 steps}}
+schemes: [{{local_sgd: {{period: 1000}}}}]
+stop: {{max_iterations: {steps}}}
+gradients: looped
+"""
 _COUNTED = frozenset({"gradient", "mix", "all_reduce", "all_gather", "barrier", "send", "receive"})
 
 Key = tuple[int, str, int, int]
@@ -78,6 +88,9 @@ class Measurements(Settings):
     network: dict[str, Any] = Field(description="nominal, as in the scenario")
     plan: Plan
     durations: tuple[Duration, ...] = Field(min_length=1)
+    steps_s: tuple[float, ...] = Field(
+        min_length=1, description="of training: from when a gradient was due until the next operation started"
+    )
 
     def nominal(self) -> Network:
         """The network that was measured, as the scenario has it."""
@@ -94,6 +107,7 @@ def measure(scenario: Scenario, pool: Pool, hosts: Hosts, repeats: int = REPEATS
     if run.status != "completed":
         raise RunError(f"the probes did not come to their end: {run.message}")
     switch = pool.statistics()
+    steps_s = training_steps_s(scenario, pool)
     return Measurements(
         version=VERSION,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -109,6 +123,23 @@ def measure(scenario: Scenario, pool: Pool, hosts: Hosts, repeats: int = REPEATS
             Duration(trial=key[0], operation=key[1], worker=key[2], part=key[3], values_s=tuple(values))
             for key, values in durations(run.events, len(plan.trials), skip=1).items()
         ),
+        steps_s=steps_s,
+    )
+
+
+def training_steps_s(scenario: Scenario, pool: Pool) -> tuple[float, ...]:
+    """Train without any exchange: what a step takes beyond its gradient's time, for every step but the first."""
+    training = parse(_TRAINING.format(workers=scenario.cluster.workers, steps=_TRAINING_STEPS))
+    run = pool.run(training.cluster.workers, {"scenario": dump(training), "scheme": 0, "seed": 0}).run
+    starts: dict[int, list[float]] = defaultdict(list)
+    for event in run.events:
+        if event.operation == "gradient":
+            starts[event.worker].append(event.start_s)
+    due_s = training.cluster.compute.time
+    return tuple(
+        max(0.0, later - earlier - due_s)
+        for times in starts.values()
+        for earlier, later in zip(times[1:], times[2:], strict=False)
     )
 
 

@@ -39,7 +39,9 @@ class TransferModel:
             stream that have not left are no more than this; 0: when its last byte has left.
         copy_s_per_byte: what handing bytes to the socket takes.
         resume_s: from the end of an exchange until the coroutine goes on.
-        late_s: from the end of a computation until the coroutine goes on.
+        late_s: from the end of a computation until the coroutine's next operation.
+        lateness_s: instead of that, equally likely values, of which each computation draws one.
+        unevenness_s: equally likely deviations of a transfer's overhead; each draws one.
     """
 
     network: Network
@@ -53,6 +55,8 @@ class TransferModel:
     copy_s_per_byte: float = 0.0
     resume_s: float = 0.0
     late_s: float = 0.0
+    lateness_s: tuple[float, ...] = ()
+    unevenness_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,10 @@ class Profile(Settings):
     range: Measured
     residual_pct: float = Field(description="median absolute error of the fitted durations")
     lateness_s: tuple[float, ...] = Field(
-        description="quantiles 5, 25, 50, 75, 95 % of how much later than due a padded gradient ended"
+        min_length=1, description="equally likely values: from when a gradient is due until the next operation starts"
+    )
+    unevenness_s: tuple[float, ...] = Field(
+        min_length=1, description="equally likely values: by how much a small exchange differs from its median"
     )
 
     @model_validator(mode="after")
@@ -105,7 +108,9 @@ class Profile(Settings):
     def applied(self, job: Job) -> Job:
         """``job`` with these factors, and the algorithms that the transport has."""
         values: dict[str, Any] = {name: self.factors[name].value for name in FACTORS}
-        transfer = replace(job.transfer, announcement=1.0, streams=True, **values)
+        transfer = replace(
+            job.transfer, announcement=1.0, streams=True, lateness_s=self.lateness_s, unevenness_s=self.unevenness_s, **values
+        )
         return replace(job, transfer=transfer, all_reduce="gloo_ring")
 
 

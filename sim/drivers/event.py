@@ -11,6 +11,7 @@ import simpy.core
 import torch
 
 from sim import operations as ops
+from sim import seeds
 from sim.accounting import Account
 from sim.drivers.clock import Clock
 from sim.drivers.gathering import Gatherings
@@ -69,7 +70,9 @@ class EventDriver:
         self._job = job
         self._clock = Clock(permute_seed)
         streams = job.transfer.streams and job.transfer.sharing == "max_min"
-        self._transfers = (Streams if streams else Transfers)(self._clock, job.transfer)
+        self._transfers = (
+            Streams(self._clock, job.transfer, job.compute.seed) if streams else Transfers(self._clock, job.transfer)
+        )
         self._deferred = Deferred(job.problem) if job.problem else None
         self._scorer = scorer
         self._faults = dict(faults or {})
@@ -91,6 +94,7 @@ class EventDriver:
         self._published = 0
         self._over = False
         self._resume_s, self._late_s = job.transfer.resume_s, job.transfer.late_s
+        self._lateness_s = job.transfer.lateness_s
         self._gatherings = Gatherings(job, self._clock, self._transfers, self._complete)
         handles = Handles(job, self._clock, self)
         self._handlers: dict[type, Callable[[Task, Any], Any]] = {
@@ -371,7 +375,8 @@ class EventDriver:
         start_s = self._clock.now
         ticket, duration_s = self._ask_gradient(task, operation.point)
         what = (task, operation.point, ticket, start_s)
-        self._clock.at(start_s + duration_s + self._late_s, self._computed, what)
+        late_s = self._draw_late_s(task.rank) if self._lateness_s else self._late_s
+        self._clock.at(start_s + duration_s + late_s, self._computed, what)
 
     def _computed(self, what: tuple[Task, Tensor, int, float]) -> None:
         task, point, ticket, start_s = what
@@ -400,7 +405,13 @@ class EventDriver:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
         pending.ticket, duration_s = self._ask_gradient(pending.task, operation.point)
         pending.ready_s = pending.start_s + duration_s
-        self._clock.at(pending.ready_s + self._late_s, self._complete, pending)
+        late_s = self._draw_late_s(pending.task.rank) if self._lateness_s else self._late_s
+        self._clock.at(pending.ready_s + late_s, self._complete, pending)
+
+    def _draw_late_s(self, rank: int) -> float:
+        """How much later than due the end of this worker's latest gradient is noticed."""
+        known, seed = self._lateness_s, self._job.compute.seed
+        return known[seeds.integer(seed, rank, "lateness", self._gradients[rank], len(known))]
 
     def gradient_value(self, pending: Pending) -> Tensor:
         """The value of a started gradient."""
