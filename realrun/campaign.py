@@ -37,8 +37,7 @@ from sim.scenario import dump
 from sim.simulate import simulate_job
 
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
-_DRAWS: Final = 10
-_DRAWS_ASYNCHRONOUS: Final = 30
+_DRAWS: Final = 30
 _FIRST_DRAW: Final = 1_000
 _REPEATS_ASYNCHRONOUS: Final = 5
 
@@ -99,7 +98,7 @@ def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
     """The mechanism (the same draws) and the forecast (others)."""
     job = cell.job()
     same = outcome(simulate_job(job, profile=profile), cell.workers)
-    count = _DRAWS_ASYNCHRONOUS if cell.asynchronous else _DRAWS if cell.random else 0
+    count = _DRAWS if cell.asynchronous or cell.random else 0
     fresh = [
         outcome(simulate_job(with_draws(job, _FIRST_DRAW + k), profile=profile), cell.workers) for k in range(count)
     ]

@@ -70,9 +70,7 @@ class EventDriver:
         self._job = job
         self._clock = Clock(permute_seed)
         streams = job.transfer.streams and job.transfer.sharing == "max_min"
-        self._transfers = (
-            Streams(self._clock, job.transfer, job.compute.seed) if streams else Transfers(self._clock, job.transfer)
-        )
+        self._transfers = (Streams if streams else Transfers)(self._clock, job.transfer)
         self._deferred = Deferred(job.problem) if job.problem else None
         self._scorer = scorer
         self._faults = dict(faults or {})
@@ -94,8 +92,11 @@ class EventDriver:
         self._published = 0
         self._over = False
         self._resume_s, self._late_s = job.transfer.resume_s, job.transfer.late_s
-        self._lateness_s = job.transfer.lateness_s
-        self._gatherings = Gatherings(job, self._clock, self._transfers, self._complete)
+        self._lateness_s, self._unevenness_s = job.transfer.lateness_s, job.transfer.unevenness_s
+        self._resumed = [0] * job.workers
+        at_once = not self._resume_s and not self._unevenness_s
+        ended = self._complete if at_once else self._settled
+        self._gatherings = Gatherings(job, self._clock, self._transfers, ended)
         handles = Handles(job, self._clock, self)
         self._handlers: dict[type, Callable[[Task, Any], Any]] = {
             ops.NextStep: self._next_step,
@@ -300,7 +301,15 @@ class EventDriver:
 
     def _settled(self, pending: Pending) -> None:
         """All transfers of an operation have a time of completion."""
-        self._clock.at(pending.ready_s + self._resume_s, self._complete, pending)
+        resume_s = self._draw_resume_s(pending.task.rank) if self._unevenness_s else self._resume_s
+        self._clock.at(pending.ready_s + resume_s, self._complete, pending)
+
+    def _draw_resume_s(self, rank: int) -> float:
+        """From the end of this exchange of a worker until its coroutine goes on."""
+        known, number = self._unevenness_s, self._resumed[rank]
+        self._resumed[rank] = number + 1
+        drawn = known[seeds.integer(self._job.compute.seed, rank, "unevenness", number, len(known))]
+        return max(0.0, self._resume_s + drawn)
 
     def _complete(self, pending: Pending) -> None:
         """An operation is complete now."""

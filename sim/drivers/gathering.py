@@ -39,7 +39,6 @@ class Gatherings:
         self._clock = clock
         self._transfers = transfers
         self._complete = complete
-        self._resume_s = job.transfer.resume_s
         self._sequence: list[dict[str, int]] = [{} for _ in range(job.workers)]
         self._open: dict[tuple[str, int], _Gathering] = {}
 
@@ -71,10 +70,8 @@ class Gatherings:
         if gathering.taken == self._job.workers:
             del self._open[key]
             self._transfers.close((*key, 0))
-        if self._resume_s:
-            self._clock.at(self._clock.now + self._resume_s, self._complete, pending)
-        else:
-            self._complete(pending)
+        pending.ready_s = self._clock.now
+        self._complete(pending)
 
     def _value(self, operation: ops.Operation[Tensor], gathering: _Gathering) -> Tensor | None:
         if isinstance(operation, ops.Broadcast):

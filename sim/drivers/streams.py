@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from sim import seeds
 from sim.drivers.clock import Clock
 from sim.drivers.transfers import Announced, Notice, Transfers, _What
 from sim.job import TransferModel
@@ -54,10 +53,8 @@ class _Message:
 class Streams(Transfers):
     """Matches sends with receives and moves their bytes through streams."""
 
-    def __init__(self, clock: Clock, model: TransferModel, seed: int) -> None:
+    def __init__(self, clock: Clock, model: TransferModel) -> None:
         super().__init__(clock, model)
-        self._seed = seed
-        self._unevenness_s = model.unevenness_s
         self._buffer_bytes = model.buffer_bytes
         self._copy_s_per_byte = model.copy_s_per_byte
         self._streams: dict[tuple[int, int], _Stream] = {}
@@ -82,9 +79,6 @@ class Streams(Transfers):
     def _enqueue(self, what: _What, start_s: float, destination: int) -> None:
         hosts = (what[0][4], destination)
         message = _Message(what, self._stream(*hosts), hosts)
-        known = self._unevenness_s
-        if known:
-            start_s += known[seeds.integer(self._seed, seeds.SHARED, "unevenness", self.messages, len(known))]
         self._clock.at(max(start_s, self._clock.now), self._hand_over, message)
 
     def _hand_over(self, message: _Message) -> None:
