@@ -1,11 +1,12 @@
 # make demo   sets up what is missing, simulates the four-region scenario and writes its report
+# make validate   runs the accuracy design on the lab and writes docs/validation.md
 # make test   sets up what is missing and runs every check that CI runs
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lab bench
+.PHONY: demo test lab bench validate
 
 demo: $(VENV)/ready
 	$(BIN)/paceline simulate scenarios/four-regions.yaml --out out/four-regions --force
@@ -18,6 +19,10 @@ test: $(VENV)/ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest
+
+# Up to half an hour, on a quiet machine; what is complete is kept in out/validation and not repeated.
+validate: $(VENV)/ready
+	$(BIN)/python -m realrun.campaign
 
 lab: $(VENV)/ready-dev
 	$(BIN)/pytest -m lab

@@ -28,6 +28,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+lab_app = typer.Typer(help="The emulated network on this machine.", no_args_is_help=True)
+app.add_typer(lab_app, name="lab")
+
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="a scenario file (YAML)")]
 Changes = Annotated[
     list[str] | None,
@@ -39,6 +42,16 @@ Out = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="replace the output if it exists")]
 ReportFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="the page to write")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object on standard output")]
+OnLab = Annotated[
+    bool,
+    typer.Option(
+        "--lab", help="on the scenario's network, emulated on this machine; absent: on its loopback"
+    ),
+]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option("--profile", metavar="PROFILE.yaml", help="correction factors, from 'paceline calibrate'"),
+]
 Device = Annotated[
     str, typer.Option("--device", metavar="auto|cpu|cuda", help="where gradients are computed")
 ]
@@ -52,11 +65,13 @@ def simulate(
     out: Out = None,
     device: Device = "auto",
     engine: Engine = "auto",
+    profile: ProfileFile = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict: real gradients under a virtual clock, for every scheme and seed."""
     from sim import prepare, result_folder
+    from sim import profile as profiles
     from sim import simulate as simulator
     from sim.errors import nearest
     from sim.scenario import load
@@ -64,6 +79,7 @@ def simulate(
     if engine not in ("auto", "event"):
         raise InputError(f"--engine {engine}: {nearest(engine, ['auto', 'event'])}")
     asked = load(scenario, changes or [])
+    factors = profiles.load(profile) if profile is not None else None
     where = prepare.device_named(device)
     left = None if out is None or force else simulator.unfinished(out, asked)
     if left is not None:
@@ -78,7 +94,9 @@ def simulate(
     interrupted = False
     try:
         with _progress(resolved) as progress:
-            for run in simulator.simulate(resolved, device=where, progress=progress, done=done):
+            for run in simulator.simulate(
+                resolved, device=where, progress=progress, done=done, profile=factors, warn=_say
+            ):
                 runs.append(run)
     except KeyboardInterrupt:
         interrupted = True
@@ -144,6 +162,116 @@ def realrun(
         asked_for = len(asked.schemes) * asked.repeats
         _say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept")
         raise typer.Exit(130)
+
+
+@app.command()
+def probe(
+    scenario: ScenarioFile,
+    out: Annotated[Path, typer.Option("--out", metavar="MEASURED.json", help="the file to write")],
+    changes: Changes = None,
+    lab: OnLab = False,
+) -> None:
+    """Measure transfers, collectives and gradients, one at a time, on the scenario's network."""
+    from realrun import probe as probing
+    from realrun import validate as validation
+    from sim.scenario import load
+
+    asked = load(scenario, changes or [])
+    if asked.cluster.workers < 2:
+        raise InputError("a probe needs at least two workers")
+    with validation.open_pool(asked, lab, probing=False) as (pool, hosts):
+        _say(f"probing a {hosts}")
+        found = probing.measure(pool, hosts, asked)
+    probing.write(found, out)
+    _say(f"wrote {out}")
+
+
+@app.command()
+def calibrate(
+    measured: Annotated[
+        list[Path], typer.Argument(metavar="MEASURED.json...", help="files of 'paceline probe'")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="PROFILE.yaml", help="the profile to write")],
+) -> None:
+    """Fit the correction factors to measurements; also draws measured against fitted durations."""
+    from realrun import calibrate as calibration
+    from realrun import probe as probing
+    from sim import profile as profiles
+
+    fit = calibration.calibrate([probing.load(path) for path in measured])
+    picture = out.with_suffix(".png")
+    calibration.plot(fit, picture)
+    probing.write_whole(out, profiles.dump(fit.profile))
+    _say(f"wrote {out} and {picture}: durations fit to {fit.profile.residual_pct:.1f} % (median)")
+
+
+@app.command()
+def validate(
+    scenario: ScenarioFile,
+    changes: Changes = None,
+    lab: OnLab = False,
+    profile: ProfileFile = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, metavar="N", help="compare N steps instead of running to the target"),
+    ] = None,
+    out: Out = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict and measure, and say how far they are apart and whether the decision was right."""
+    from rich.console import Console
+
+    import reports
+    from realrun import compare_table
+    from realrun import probe as probing
+    from realrun import validate as validation
+    from sim import result_folder
+    from sim.scenario import dump, load
+
+    asked = load(scenario, changes or [])
+    if out is not None:
+        result_folder.check_free(out, force)
+    with validation.open_pool(asked, lab, probing=profile is None) as (pool, hosts):
+        factors = validation.profile_for(pool, hosts, profile, _say)
+        found = validation.validate(asked, pool, factors, steps, _say)
+    if out is not None:
+        runs = [*found.predicted, *found.measured]
+        result_folder.write_results(out, dump(found.scenario), found.scenario.name, runs, force=force)
+        text = json.dumps(found.comparison, indent=1, allow_nan=False)
+        probing.write_whole(out / "validation.json", text + "\n")
+        reports.build([out], out / "report.html")
+        _say(f"wrote {out}")
+    if as_json:
+        _print_json(found.comparison)
+    else:
+        Console().print(compare_table.render(found.comparison))
+    failed = [run for run in (*found.predicted, *found.measured) if run.status == "partial"]
+    for run in failed:
+        _say(f"{run.label}, seed {run.seed}, {run.source}: {run.message}")
+    if failed or any(each["same"] is False for each in found.comparison["trajectories"]):
+        raise typer.Exit(1)
+
+
+@lab_app.command("check")
+def lab_check(
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SCENARIO]", help="check this scenario's network, not standard ones"),
+    ] = None,
+) -> None:
+    """Measure what this machine's lab can emulate."""
+    from rich.console import Console
+
+    from realrun.lab.check import check, render
+    from sim.network.build import build_network
+    from sim.scenario import load
+
+    network = None
+    if scenario is not None:
+        asked = load(scenario)
+        network = build_network(asked.cluster.network, asked.cluster.workers)
+    Console().print(render(check(network)))
 
 
 @app.command()

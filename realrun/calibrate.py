@@ -70,7 +70,9 @@ def predict(measurements: Measurements, model: TransferModel) -> tuple[dict[Key,
     traffic = driver.traffic
     assert traffic is not None
     return found, Measured(
-        smallest_bytes=int(traffic.smallest_bytes), largest_bytes=int(traffic.largest_bytes), in_flight=traffic.in_flight
+        smallest_bytes=int(traffic.smallest_bytes),
+        largest_bytes=int(traffic.largest_bytes),
+        in_flight=traffic.in_flight,
     )
 
 
@@ -90,7 +92,11 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
     late = [value for m in several for value in m.steps_s]
     buffer = _buffer(several)
     known = TransferModel(
-        network=first.nominal(), announcement=1.0, streams=True, buffer_bytes=buffer.value, late_s=max(0.0, statistics.median(late))
+        network=first.nominal(),
+        announcement=1.0,
+        streams=True,
+        buffer_bytes=buffer.value,
+        late_s=max(0.0, statistics.median(late)),
     )
     measured = np.array([d.median_s for _, d in rows])
     scale = np.array([_scale(d) for _, d in rows])
@@ -184,7 +190,9 @@ def _buffer(several: Sequence[Measurements]) -> Factor:
     setting = first.settings.get("net.ipv4.tcp_wmem", "").split()
     if len(setting) == 3:
         value = float(setting[1])
-        return Factor(value=value, low=value, high=value, unit="bytes", measurements=("the hosts' tcp_wmem, read back",))
+        return Factor(
+            value=value, low=value, high=value, unit="bytes", measurements=("the hosts' tcp_wmem, read back",)
+        )
     largest = 0.0
     for m in several:
         for d in m.durations:
@@ -193,7 +201,9 @@ def _buffer(several: Sequence[Measurements]) -> Factor:
             rate = min((link.bandwidth_bytes_per_s for link in network.links), default=float("inf"))
             if trial.kind == "ready" and d.operation == "send" and d.median_s < 0.5 * trial.num_bytes / rate:
                 largest = max(largest, float(trial.num_bytes))
-    return Factor(value=largest, low=largest, high=largest, unit="bytes", measurements=("sends to a posted receive",))
+    return Factor(
+        value=largest, low=largest, high=largest, unit="bytes", measurements=("sends to a posted receive",)
+    )
 
 
 def _half_widths(jacobian: Floats, residuals: Floats) -> Floats:
@@ -201,7 +211,9 @@ def _half_widths(jacobian: Floats, residuals: Floats) -> Floats:
     freedom = max(1, len(residuals) - jacobian.shape[1])
     spread = 1.4826 * float(np.median(np.abs(residuals)))
     covariance = np.linalg.pinv(jacobian.T @ jacobian) * max(spread, 1e-12) ** 2
-    out: Floats = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    out: Floats = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(
+        np.maximum(np.diag(covariance), 0.0)
+    )
     return out
 
 
@@ -226,7 +238,8 @@ def plot(fit: Fit, path: Path) -> None:
             axes.loglog(fit.measured_s[mine] * 1e3, fit.fitted_s[mine] * 1e3, "o", markersize=4, label=kind)
         ends = [min(fit.measured_s) * 1e3, max(fit.measured_s) * 1e3]
         axes.loglog(ends, ends, color="0.5", linewidth=1)
-        axes.set(xlabel="measured [ms]", ylabel="fitted [ms]", title=f"{fit.profile.hosts}, {fit.profile.made}")
+        axes.set(
+            xlabel="measured [ms]", ylabel="fitted [ms]", title=f"{fit.profile.hosts}, {fit.profile.made}"
+        )
         axes.legend(fontsize="small")
         figure.savefig(path, format="png", dpi=120)
-

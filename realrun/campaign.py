@@ -27,7 +27,7 @@ import torch
 from realrun import calibrate, probe
 from realrun.design import CELLS, SEED, Cell, computation_s, time_to_target_s, with_draws
 from realrun.pool import Pool
-from realrun.validate import checked, measure
+from realrun.validate import checked
 from sim import profile as profiles
 from sim.errors import InputError, PacelineError
 from sim.network.build import build_network
@@ -100,7 +100,8 @@ def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
     same = outcome(simulate_job(job, profile=profile), cell.workers)
     count = _DRAWS if cell.asynchronous or cell.random else 0
     fresh = [
-        outcome(simulate_job(with_draws(job, _FIRST_DRAW + k), profile=profile), cell.workers) for k in range(count)
+        outcome(simulate_job(with_draws(job, _FIRST_DRAW + k), profile=profile), cell.workers)
+        for k in range(count)
     ]
     return {
         "same": asdict(same),
@@ -129,7 +130,9 @@ class State:
 
     def put(self, name: str, key: str, value: Any) -> None:
         """Keep a complete run."""
-        probe.write_whole(self._folder / f"{name}.json", json.dumps({"key": key, "value": value}, allow_nan=False))
+        probe.write_whole(
+            self._folder / f"{name}.json", json.dumps({"key": key, "value": value}, allow_nan=False)
+        )
 
 
 def key_of(*parts: object) -> str:
@@ -137,27 +140,34 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def run(cells: Sequence[Cell], state: State, profile: Profile | None) -> tuple[list[dict[str, Any]], Profile, float]:
+def run(
+    cells: Sequence[Cell], state: State, profile: Profile | None
+) -> tuple[list[dict[str, Any]], Profile, float]:
     """Measure what is missing, then predict; returns a row per cell, the profile and seconds spent."""
     begin_s = time.monotonic()
     missing = [
         (cell, number)
         for number in range(_REPEATS_ASYNCHRONOUS)
         for cell in sorted(cells, key=lambda c: c.workers)
-        if number < runs_wanted(cell) and state.get(f"{cell.name}.{number}", key_of(dump(cell.scenario()))) is None
+        if number < runs_wanted(cell)
+        and state.get(f"{cell.name}.{number}", key_of(dump(cell.scenario()))) is None
     ]
     kept = state.get("profile", "")
     if profile is None and kept is not None:
         profile = Profile.model_validate_json(json.dumps(kept))
     if missing or profile is None:
-        start = build_network(max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells))
+        start = build_network(
+            max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
+        )
         with Pool(start) as pool:
             if profile is None:
                 _say("probing")
-                profile = calibrate.calibrate([measure(pool, probe.lab_hosts())]).profile
+                profile = calibrate.calibrate([probe.measure(pool, probe.lab_hosts())]).profile
                 state.put("profile", "", profile.model_dump(mode="json"))
             for done, (cell, number) in enumerate(missing):
-                _say(f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}")
+                _say(
+                    f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}"
+                )
                 found = measure_cell(pool, cell, number)
                 state.put(f"{cell.name}.{number}", key_of(dump(cell.scenario())), asdict(found))
     _say("predicting")
@@ -193,8 +203,12 @@ def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -
         "exchange_pct": 100 * (same.wall_s - first.wall_s) / max(first.wall_s - computed_s, 1e-9),
         "same_models": None if cell.asynchronous else same.digest == first.digest,
         "forecast_s": float(np.mean(walls)),
-        "forecast_pct": _error(float(np.mean(walls)), real_wall_s if cell.asynchronous else measured[1].wall_s),
-        "target_pct": _error(statistics.fmean(targets), statistics.fmean(real_targets)) if targets and real_targets else None,
+        "forecast_pct": _error(
+            float(np.mean(walls)), real_wall_s if cell.asynchronous else measured[1].wall_s
+        ),
+        "target_pct": _error(statistics.fmean(targets), statistics.fmean(real_targets))
+        if targets and real_targets
+        else None,
         "floor_pct": _error(measured[1].wall_s, first.wall_s),
         "interval_s": [low, high] if len(walls) > 1 else None,
         "mean_inside": low <= real_wall_s <= high if cell.asynchronous else None,
@@ -223,9 +237,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(prog="python -m realrun.campaign", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/validation.md"), help="the page to write")
-    parser.add_argument("--state", type=Path, default=Path("out/validation"), help="where complete runs are kept")
-    parser.add_argument("--cells", type=int, default=None, metavar="N", help="only N of the cells, spread over the design")
-    parser.add_argument("--profile", type=Path, default=None, help="use this profile instead of probing first")
+    parser.add_argument(
+        "--state", type=Path, default=Path("out/validation"), help="where complete runs are kept"
+    )
+    parser.add_argument(
+        "--cells", type=int, default=None, metavar="N", help="only N of the cells, spread over the design"
+    )
+    parser.add_argument(
+        "--profile", type=Path, default=None, help="use this profile instead of probing first"
+    )
     asked = parser.parse_args(argv)
     cells = list(CELLS)
     if asked.cells is not None:

@@ -121,9 +121,7 @@ def with_draws(job: Job, seed: int) -> Job:
 def computation_s(job: Job) -> float:
     """The critical path's computation: the wall clock of the same run on a network that costs nothing."""
     network = job.transfer.network
-    free = Network(
-        ("all",), (0,) * network.num_hosts, (), ((0.0,),), ((float("inf"),),)
-    )
+    free = Network(("all",), (0,) * network.num_hosts, (), ((0.0,),), ((float("inf"),),))
     timing = replace(job, problem=None, task=None, record_events=False, transfer=TransferModel(free))
     return simulate_job(timing).wall_clock_s
 

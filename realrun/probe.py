@@ -32,6 +32,19 @@ SIZES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
 """Of the probes' messages, in bytes; those of models are between them."""
 
 REPEATS: Final = 7
+STANDARD: Final = """
+name: lab-probe
+seed: 0
+workload: {task: quadratic, optimizer: {lr: 0.1}, timing_only: true, payload: 1 MB}
+cluster:
+  workers: 4
+  compute: {time: 20 ms}
+  network: {latency: 5 ms, bandwidth: 1 Gbit/s}
+schemes: [all_reduce]
+stop: {max_iterations: 10}
+"""
+"""The one setting at which the lab is calibrated; ``scenarios/lab/probe.yaml`` is the same."""
+
 _TRAINING_STEPS: Final = 80
 _TRAINING: Final = """
 name: training
@@ -97,8 +110,11 @@ class Measurements(Settings):
         return build_network(NetworkSettings.model_validate(self.network), self.plan.workers)
 
 
-def measure(scenario: Scenario, pool: Pool, hosts: Hosts, repeats: int = REPEATS) -> Measurements:
-    """Probe the scenario's network with the processes of ``pool``."""
+def measure(
+    pool: Pool, hosts: Hosts, scenario: Scenario | None = None, repeats: int = REPEATS
+) -> Measurements:
+    """Probe with the processes of ``pool``: the scenario's network, or the standard setting."""
+    scenario = scenario or parse(STANDARD)
     network = build_network(scenario.cluster.network, scenario.cluster.workers)
     plan = plan_for(network, SIZES, repeats + 1)
     pool.shape(network)
@@ -203,7 +219,9 @@ def load(path: Path) -> Measurements:
     if not isinstance(found, dict) or "version" not in found:
         raise InputError(f"{path}: is no file of 'paceline probe': it has no version")
     if found["version"] != VERSION:
-        raise InputError(f"{path}: has version {found['version']!r}, this program reads version {VERSION}; probe again")
+        raise InputError(
+            f"{path}: has version {found['version']!r}, this program reads version {VERSION}; probe again"
+        )
     measurements = validated(Measurements, _tuples(found), str(path))
     if not all(math.isfinite(v) and v >= 0 for d in measurements.durations for v in d.values_s):
         raise InputError(f"{path}: holds a negative duration; probe again")

@@ -24,7 +24,17 @@ from sim.settings import Settings
 from sim.worker import Program, Worker
 
 Kind = Literal[
-    "message", "ready", "any", "burst", "pairs", "ring", "fan_in", "all_reduce", "all_gather", "barrier", "gradient"
+    "message",
+    "ready",
+    "any",
+    "burst",
+    "pairs",
+    "ring",
+    "fan_in",
+    "all_reduce",
+    "all_gather",
+    "barrier",
+    "gradient",
 ]
 """What a trial does:
 
@@ -72,7 +82,9 @@ def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> Plan:
 
     def slot_s(kind: Kind, num_bytes: int) -> float:
         bulk = {"ring": 2, "fan_in": n - 1, "all_reduce": 2, "burst": 2}.get(kind, 1)
-        hops = {"all_reduce": 4 * n, "all_gather": 2 * n, "ready": 10, "any": 6, "barrier": 2 * n}.get(kind, 4)
+        hops = {"all_reduce": 4 * n, "all_gather": 2 * n, "ready": 10, "any": 6, "barrier": 2 * n}.get(
+            kind, 4
+        )
         return 0.04 + 1.3 * (bulk * num_bytes / slowest + hops * (latency_s + 0.001))
 
     sized: tuple[Kind, ...] = ("message", "ready", "any", "burst", "pairs", "ring", "fan_in", "all_reduce")

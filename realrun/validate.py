@@ -11,22 +11,20 @@ from typing import Final
 
 from realrun import calibrate, compare, probe
 from realrun.pool import Answer, Pool
-from realrun.probe import Measurements
 from sim import profile as profiles
 from sim.entries import SchemeEntry
-from sim.errors import InputError, RunError
+from sim.errors import RunError
 from sim.network.build import build_network
 from sim.prepare import prepare, seeds_of
 from sim.profile import Hosts, Profile
 from sim.records import Run
-from sim.scenario import Scenario, Stop, dump, load
+from sim.scenario import Scenario, Stop, dump, parse
 from sim.schemes import SCHEMES
 from sim.simulate import simulate_job
 
 BEYOND: Final = 1.2
 """A measured run goes on to this multiple of the predicted time or steps to the target."""
 
-_PROBE: Final = Path(__file__).parent.parent / "scenarios" / "lab" / "probe.yaml"
 Say = Callable[[str], None]
 
 
@@ -68,7 +66,11 @@ def request(scenario: Scenario, number: int, seed: int, stop: dict[str, object])
     """What to ask a pool for."""
     limit = stop.get("max_iterations")
     asked = scenario.model_copy(
-        update={"stop": scenario.stop.model_copy(update={"max_iterations": limit, "max_time": stop.get("max_time_s")})}
+        update={
+            "stop": scenario.stop.model_copy(
+                update={"max_iterations": limit, "max_time": stop.get("max_time_s")}
+            )
+        }
     )
     found: dict[str, object] = {"scenario": dump(asked), "scheme": number, "seed": seed}
     return found
@@ -99,7 +101,13 @@ def validate(scenario: Scenario, pool: Pool, profile: Profile, steps: int | None
             run = simulate_job(prepare(both, entry, seed), profile=profile, warn=warnings.append)
             predicted.append(run)
             say(f"{entry.label}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
-            measured.append(checked(pool.run(both.cluster.workers, request(both, number, seed, measured_stop(both, entry, run)))))
+            measured.append(
+                checked(
+                    pool.run(
+                        both.cluster.workers, request(both, number, seed, measured_stop(both, entry, run))
+                    )
+                )
+            )
     unique = list(dict.fromkeys(warnings))
     return Validation(
         both, tuple(predicted), tuple(measured), compare.compare(both.name, predicted, measured, unique)
@@ -107,12 +115,12 @@ def validate(scenario: Scenario, pool: Pool, profile: Profile, steps: int | None
 
 
 @contextmanager
-def open_pool(scenario: Scenario, lab: bool, at_least: int = 0) -> Iterator[tuple[Pool, Hosts]]:
-    """Processes for a scenario, and what kind of hosts they are."""
-    settings = scenario.cluster.network
-    network = build_network(settings, scenario.cluster.workers)
-    if at_least > network.num_hosts:
-        network = build_network(load(_PROBE).cluster.network, at_least)
+def open_pool(scenario: Scenario, lab: bool, probing: bool) -> Iterator[tuple[Pool, Hosts]]:
+    """Processes for a scenario, and for the probes before it, and what kind of hosts they are."""
+    network = build_network(scenario.cluster.network, scenario.cluster.workers)
+    standard = parse(probe.STANDARD).cluster
+    if probing and standard.workers > network.num_hosts:
+        network = build_network(standard.network, standard.workers)
     hosts = probe.lab_hosts() if lab else Hosts(kind="cluster")
     with Pool(network, lab=lab) as pool:
         yield pool, hosts
@@ -129,20 +137,4 @@ def profile_for(pool: Pool, hosts: Hosts, path: Path | None, say: Say) -> Profil
         profiles.check_hosts(profile, hosts, str(path))
         return profile
     say("no --profile: probing this machine first")
-    return calibrate.calibrate([measure(pool, hosts)]).profile
-
-
-def measure(pool: Pool, hosts: Hosts, scenario: Scenario | None = None) -> Measurements:
-    """Probe at the scenario's setting, or at the standard one."""
-    return probe.measure(scenario or load(_PROBE), pool, hosts)
-
-
-def hosts_needed(scenario: Scenario, probing: bool) -> int:
-    """How many hosts a validation needs."""
-    return max(scenario.cluster.workers, load(_PROBE).cluster.workers if probing else 0)
-
-
-def check_scenario(scenario: Scenario) -> None:
-    """Raise ``InputError`` where a scenario cannot be run for real."""
-    if scenario.stop.max_iterations is None and scenario.stop.target is None and scenario.stop.max_time is None:
-        raise InputError("a validation needs stop.max_iterations, or --steps N")
+    return calibrate.calibrate([probe.measure(pool, hosts)]).profile

@@ -67,7 +67,10 @@ def page(rows: Sequence[Row], profile: Profile, spent_s: float) -> str:
         "| promise | limit | found | |",
         "| --- | ---: | ---: | --- |",
     ]
-    lines += [f"| {b.says} | {b.limit:g} % | {b.found:.2f} % | {'met' if b.met else '**missed**'} |" for b in bars(rows)]
+    lines += [
+        f"| {b.says} | {b.limit:g} % | {b.found:.2f} % | {'met' if b.met else '**missed**'} |"
+        for b in bars(rows)
+    ]
     lines += ["", *_more(rows), "", "## Cells", ""]
     lines += [
         "| cell | computation | measured | (a) wall | (a) less computation | (b) wall | (b) to target | floor | same models |",
@@ -80,14 +83,28 @@ def page(rows: Sequence[Row], profile: Profile, spent_s: float) -> str:
             f"{row['exchange_pct']:+.2f} % | {row['forecast_pct']:+.2f} % | {_pct(row['target_pct'])} | "
             f"{row['floor_pct']:+.2f} % | {same} |"
         )
-    lines += ["", "## Where the time differs", "", "Seconds per worker in each operation, predicted / measured, same draws.", ""]
+    lines += [
+        "",
+        "## Where the time differs",
+        "",
+        "Seconds per worker in each operation, predicted / measured, same draws.",
+        "",
+    ]
     for row in rows:
         parts = ", ".join(f"{name} {p:.3f} / {m:.3f}" for name, (p, m) in row["operations"].items())
         lines.append(f"- {row['cell']}: {parts}")
-    lines += ["", "## Factors", "", "| factor | value | 95 % interval | unit | from |", "| --- | ---: | --- | --- | --- |"]
+    lines += [
+        "",
+        "## Factors",
+        "",
+        "| factor | value | 95 % interval | unit | from |",
+        "| --- | ---: | --- | --- | --- |",
+    ]
     for name, factor in profile.factors.items():
         source = "; ".join(factor.measurements)
-        lines.append(f"| {name} | {factor.value:.4g} | {factor.low:.4g} to {factor.high:.4g} | {factor.unit} | {source} |")
+        lines.append(
+            f"| {name} | {factor.value:.4g} | {factor.low:.4g} to {factor.high:.4g} | {factor.unit} | {source} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -108,7 +125,9 @@ def _more(rows: Sequence[Row]) -> list[str]:
             f"{len(asynchronous)} cells."
         )
     if inside:
-        lines.append(f"- 90 % intervals contain {sum(inside) / len(inside):.0%} of {len(inside)} measured runs.")
+        lines.append(
+            f"- 90 % intervals contain {sum(inside) / len(inside):.0%} of {len(inside)} measured runs."
+        )
     return lines
 
 

@@ -87,21 +87,25 @@ class Profile(Settings):
     range: Measured
     residual_pct: float = Field(description="median absolute error of the fitted durations")
     lateness_s: tuple[float, ...] = Field(
-        min_length=1, description="equally likely values: from when a gradient is due until the next operation starts"
+        min_length=1,
+        description="equally likely values: from when a gradient is due until the next operation starts",
     )
     unevenness_s: tuple[float, ...] = Field(
-        min_length=1, description="equally likely values: by how much a small exchange differs from its median"
+        min_length=1,
+        description="equally likely values: by how much a small exchange differs from its median",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name in self.factors:
             if name not in FACTORS:
-                raise wrong(f"there is no factor of this name; choose from: {', '.join(FACTORS)}", "factors", name)
+                raise wrong(
+                    f"there is no factor of this name; choose from: {', '.join(FACTORS)}", "factors", name
+                )
         missing = [name for name in FACTORS if name not in self.factors]
         if missing:
             raise wrong(f"the factor {missing[0]} is missing", "factors")
-        if not 0 < self.factors["efficiency"].value:
+        if not self.factors["efficiency"].value > 0:
             raise wrong("an efficiency of nothing carries nothing", "factors", "efficiency")
         return self
 
@@ -109,7 +113,12 @@ class Profile(Settings):
         """``job`` with these factors, and the algorithms that the transport has."""
         values: dict[str, Any] = {name: self.factors[name].value for name in FACTORS}
         transfer = replace(
-            job.transfer, announcement=1.0, streams=True, lateness_s=self.lateness_s, unevenness_s=self.unevenness_s, **values
+            job.transfer,
+            announcement=1.0,
+            streams=True,
+            lateness_s=self.lateness_s,
+            unevenness_s=self.unevenness_s,
+            **values,
         )
         return replace(job, transfer=transfer, all_reduce="gloo_ring")
 
@@ -134,7 +143,9 @@ class Traffic:
                 f"messages of {self.smallest_bytes:.3g} bytes; the smallest measured had {measured.smallest_bytes:.3g}"
             )
         if self.in_flight > measured.in_flight:
-            found.append(f"{self.in_flight} messages at one host at a time; {measured.in_flight} were measured")
+            found.append(
+                f"{self.in_flight} messages at one host at a time; {measured.in_flight} were measured"
+            )
         return tuple(found)
 
 
@@ -159,7 +170,9 @@ def _read(text: str, source: str) -> Profile:
     return validated(Profile, found, source, document.place)
 
 
-def validated(model: type[Model], found: object, source: str, place: Callable[[Any], object] | None = None) -> Model:
+def validated(
+    model: type[Model], found: object, source: str, place: Callable[[Any], object] | None = None
+) -> Model:
     """``found`` as ``model``, or one ``InputError`` that names the first thing that is wrong."""
     try:
         return model.model_validate(found)

@@ -30,7 +30,7 @@ SUMMARY: Final = "summary.json"
 METRICS: Final = "metrics.parquet"
 EVENTS: Final = "events.parquet"
 
-_OURS: Final = frozenset({SCENARIO, SUMMARY, METRICS, EVENTS, "trace.json", "report.html"})
+_OURS: Final = frozenset({SCENARIO, SUMMARY, METRICS, EVENTS, "trace.json", "report.html", "validation.json"})
 """What a result folder may hold; ``force`` deletes no folder with anything else in it."""
 
 _WORDS: Final = pa.dictionary(pa.int32(), pa.string())

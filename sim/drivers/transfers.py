@@ -108,7 +108,9 @@ class Transfers:
         if posted:
             receiver, posted_s, slot, announced = posted.popleft()
             now_s = self._clock.now
-            self._match(source, destination, num_bytes, part, now_s, value, receiver, posted_s, slot, announced)
+            self._match(
+                source, destination, num_bytes, part, now_s, value, receiver, posted_s, slot, announced
+            )
             return
         waiting = box.sends.get(key)
         if waiting is None:
@@ -141,7 +143,9 @@ class Transfers:
         part, sender_s, num_bytes, value = waiting.popleft()
         receiver, posted_s, slot, _ = posted.popleft()
         announced = self._announce(destination, source)
-        self._match(source, destination, num_bytes, part, sender_s, value, receiver, posted_s, slot, announced)
+        self._match(
+            source, destination, num_bytes, part, sender_s, value, receiver, posted_s, slot, announced
+        )
 
     def receive(self, source: int, destination: int, tag: Tag, part: Part, slot: int) -> None:
         """Post a receive now; ``source`` may be ``ANY``: then the send that was posted first is taken."""
@@ -226,13 +230,26 @@ class Transfers:
         if isinstance(announced, Notice) and announced.arrival_s is None:
 
             def go_on(arrival_s: float) -> None:
-                self._launch(source, destination, num_bytes, sender, sender_s, value, receiver, receiver_s, slot, arrival_s)
+                self._launch(
+                    source,
+                    destination,
+                    num_bytes,
+                    sender,
+                    sender_s,
+                    value,
+                    receiver,
+                    receiver_s,
+                    slot,
+                    arrival_s,
+                )
 
             announced.then = go_on
             return
         announced_s = announced.arrival_s if isinstance(announced, Notice) else announced
         assert announced_s is not None
-        self._launch(source, destination, num_bytes, sender, sender_s, value, receiver, receiver_s, slot, announced_s)
+        self._launch(
+            source, destination, num_bytes, sender, sender_s, value, receiver, receiver_s, slot, announced_s
+        )
 
     def _launch(
         self,
