@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,15 +108,19 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
         predictions = {id(m): predict(m, model)[0] for m in several}
         return np.array([predictions[id(m)][d.key] for m, d in rows])
 
-    found = least_squares(
-        lambda x: (fitted(x) - measured) / scale,
+    def residuals(x: Floats) -> Floats:
+        off: Floats = (fitted(x) - measured) / scale
+        return off
+
+    found: Any = least_squares(
+        residuals,
         np.array(_START),
         bounds=([0.0, 0.0, 0.0, 0.5, 0.0], [100.0, 200.0, 100.0, 1.0, 100.0]),
         loss="soft_l1",
-        diff_step=0.02,
+        diff_step=[0.02] * len(_FITTED),
         x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
     )
-    half = _half_widths(found.jac, (fitted(found.x) - measured) / scale)
+    half = _half_widths(found.jac, residuals(found.x))
     sources = tuple(f"{m.made}: probes of {m.plan.workers} workers" for m in several)
     factors = {
         name: Factor(
@@ -135,7 +139,8 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
         measurements=tuple(f"{m.made}: {len(m.steps_s)} steps of training" for m in several),
     )  # fmt: skip
     fitted_s = fitted(found.x)
-    model = replace(known, **{name: factor.value for name, factor in factors.items()})
+    final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
+    model = replace(known, **final)
     ranges = [predict(m, model)[1] for m in several]
     profile = Profile(
         version=VERSION,

@@ -72,7 +72,7 @@ def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None
 
 
 def runs_wanted(cell: Cell) -> int:
-    """Measured runs: one with the scenario's draws and one with others; more where order of arrival decides."""
+    """Measured runs: one with the scenario's draws, others with other ones."""
     return _REPEATS_ASYNCHRONOUS if cell.asynchronous else 2
 
 

@@ -164,4 +164,4 @@ CELLS: Final[Sequence[Cell]] = (
     Cell("ad_psgd", 8, 20, 100, 200, "two sites", 60),
     Cell("ad_psgd", 8, 20, 400, 4000, "lognormal", 150),
 )
-"""Of which computation takes at most half of the predicted wall clock in three quarters; a test checks that."""
+"""In three quarters of them computation takes at most half of the predicted wall clock, by test."""

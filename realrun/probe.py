@@ -10,6 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -144,7 +145,7 @@ def measure(
 
 
 def training_steps_s(scenario: Scenario, pool: Pool) -> tuple[float, ...]:
-    """Train without any exchange: what a step takes beyond its gradient's time, for every step but the first."""
+    """What a step of training without exchanges takes beyond its gradient's time; not the first step."""
     training = parse(_TRAINING.format(workers=scenario.cluster.workers, steps=_TRAINING_STEPS))
     run = pool.run(training.cluster.workers, {"scenario": dump(training), "scheme": 0, "seed": 0}).run
     starts: dict[int, list[float]] = defaultdict(list)
@@ -155,7 +156,7 @@ def training_steps_s(scenario: Scenario, pool: Pool) -> tuple[float, ...]:
     return tuple(
         max(0.0, later - earlier - due_s)
         for times in starts.values()
-        for earlier, later in zip(times[1:], times[2:], strict=False)
+        for earlier, later in pairwise(times[1:])
     )
 
 
@@ -165,7 +166,7 @@ def vars_of(value: Any) -> dict[str, Any]:
 
 
 def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[Key, list[float]]:
-    """Seconds from start to end of every operation that counts, by trial; the first ``skip`` repeats do not."""
+    """Seconds that every operation of the trials took, in all repeats but the first ``skip``."""
     found: dict[Key, list[float]] = defaultdict(list)
     parts: dict[tuple[int, int, str], int] = defaultdict(int)
     for event in sorted(events, key=lambda e: (e.step, e.worker, e.handle)):

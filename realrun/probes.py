@@ -7,7 +7,7 @@ at a time that all workers know beforehand (its slot), with nothing else under w
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from pydantic import Field
@@ -50,7 +50,7 @@ Kind = Literal[
 
 NOMINAL_GRADIENT_S: Final = 0.02
 _BYTES_PER_PARAMETER: Final = 64
-"""Values are padded on the wire, as those of validation are: large tensors would cost fresh memory each time."""
+"""Values are padded on the wire, as in validation: large tensors would cost fresh memory each time."""
 
 
 class Trial(Settings):
@@ -171,7 +171,7 @@ async def _trial(worker: Worker, trial: Trial) -> None:
             await worker.gradient(worker.start)
 
 
-async def _both(worker: Worker, first: ops.Operation[object], second: ops.Operation[object]) -> None:
+async def _both(worker: Worker, first: ops.Operation[Any], second: ops.Operation[Any]) -> None:
     handles = [await worker.begin(first), await worker.begin(second)]
     for handle in handles:
         await worker.wait(handle)

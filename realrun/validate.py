@@ -84,8 +84,8 @@ def checked(answer: Answer) -> Run:
     """
     if answer.overruns > 0.01 * answer.gradients:
         raise RunError(
-            f"{answer.run.label}: {answer.overruns} of {answer.gradients} gradients took longer on this machine than "
-            "the scenario's compute time; raise cluster.compute.time, or use fewer workers"
+            f"{answer.run.label}: {answer.overruns} of {answer.gradients} gradients took longer on this "
+            "machine than the scenario's compute time; raise cluster.compute.time, or use fewer workers"
         )
     return answer.run
 

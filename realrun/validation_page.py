@@ -51,18 +51,18 @@ def page(rows: Sequence[Row], profile: Profile, spent_s: float) -> str:
     lines = [
         "# Validation",
         "",
-        "Written by `make validate`; do not edit. Predicted beside measured, on the lab: real processes and real TCP",
-        "over an emulated network on one machine. The factors were fitted to probes at one setting (4 workers, 5 ms,",
-        "1 Gbit/s) and to nothing below. Errors are 100 (predicted / measured - 1).",
+        "Written by `make validate`; do not edit. Predicted beside measured, on the lab: real processes and",
+        "real TCP over an emulated network on one machine. The factors were fitted to probes at one setting",
+        "(4 workers, 5 ms, 1 Gbit/s) and to nothing below. Errors are 100 (predicted / measured - 1).",
         "",
-        "(a) *mechanism*: the simulator draws the same computing times as the real run. *less computation*: the",
-        "error as a share of the measured wall clock without the critical path's computation, which is the wall",
-        "clock of the same run on a network that costs nothing.",
-        "(b) *forecast*: mean of simulated runs with other draws against a real run (the mean of five for ad_psgd).",
-        "*floor*: a real run against another real run.",
+        "(a) *mechanism*: the simulator draws the same computing times as the real run. *less computation*:",
+        "the error as a share of the measured wall clock without the critical path's computation, which is",
+        "the wall clock of the same run on a network that costs nothing.",
+        "(b) *forecast*: mean of simulated runs with other draws against a real run (the mean of five for",
+        "ad_psgd). *floor*: a real run against another real run.",
         "",
         f"Machine: {profile.machine}; {profile.software}; {profile.hosts}; probed {profile.made}.",
-        f"{len(rows)} cells, 30 steps each; this run took {spent_s / 60:.1f} minutes, runs kept from before excluded.",
+        f"{len(rows)} cells, 30 steps each; this run took {spent_s / 60:.1f} minutes, kept runs apart.",
         "",
         "| promise | limit | found | |",
         "| --- | ---: | ---: | --- |",
@@ -73,15 +73,16 @@ def page(rows: Sequence[Row], profile: Profile, spent_s: float) -> str:
     ]
     lines += ["", *_more(rows), "", "## Cells", ""]
     lines += [
-        "| cell | computation | measured | (a) wall | (a) less computation | (b) wall | (b) to target | floor | same models |",
+        "| cell | computation | measured | (a) wall | (a) less computation "
+        "| (b) wall | (b) to target | floor | same models |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in rows:
         same = {None: "need not", True: "same bits", False: "within rounding"}[row["same_models"]]
         lines.append(
-            f"| {row['cell']} | {row['share']:.0%} | {row['measured_s']:.2f} s | {row['mechanism_pct']:+.2f} % | "
-            f"{row['exchange_pct']:+.2f} % | {row['forecast_pct']:+.2f} % | {_pct(row['target_pct'])} | "
-            f"{row['floor_pct']:+.2f} % | {same} |"
+            f"| {row['cell']} | {row['share']:.0%} | {row['measured_s']:.2f} s "
+            f"| {_pct(row['mechanism_pct'])} | {_pct(row['exchange_pct'])} | {_pct(row['forecast_pct'])} "
+            f"| {_pct(row['target_pct'])} | {_pct(row['floor_pct'])} | {same} |"
         )
     lines += [
         "",
@@ -102,9 +103,8 @@ def page(rows: Sequence[Row], profile: Profile, spent_s: float) -> str:
     ]
     for name, factor in profile.factors.items():
         source = "; ".join(factor.measurements)
-        lines.append(
-            f"| {name} | {factor.value:.4g} | {factor.low:.4g} to {factor.high:.4g} | {factor.unit} | {source} |"
-        )
+        interval = f"{factor.low:.4g} to {factor.high:.4g}"
+        lines.append(f"| {name} | {factor.value:.4g} | {interval} | {factor.unit} | {source} |")
     return "\n".join(lines) + "\n"
 
 
@@ -121,8 +121,8 @@ def _more(rows: Sequence[Row]) -> list[str]:
     if asynchronous:
         good = sum(row["mean_inside"] for row in asynchronous)
         lines.append(
-            f"- ad_psgd: the mean of five measured runs lies inside the 90 % interval of 30 simulated ones in {good} of "
-            f"{len(asynchronous)} cells."
+            "- ad_psgd: the mean of five measured runs lies inside the 90 % interval of 30 simulated ones in "
+            f"{good} of {len(asynchronous)} cells."
         )
     if inside:
         lines.append(
@@ -136,7 +136,7 @@ def _mean(rows: Sequence[Row], name: str) -> float:
 
 
 def _worst(rows: Sequence[Row], name: str) -> float:
-    return max(abs(row[name]) for row in rows)
+    return max(abs(float(row[name])) for row in rows)
 
 
 def _pct(value: float | None) -> str:

@@ -41,8 +41,8 @@ class TransferModel:
         resume_s: from the end of an exchange until the coroutine goes on.
         late_s: from the end of a computation until the coroutine's next operation.
         lateness_s: instead of that, equally likely values, of which each computation draws one.
-        unevenness_s: equally likely deviations from ``resume_s``, of which each exchange draws one; an exchange
-            never ends before its transfers.
+        unevenness_s: equally likely deviations from ``resume_s``, of which each exchange draws one; it never
+            ends before its transfers.
     """
 
     network: Network

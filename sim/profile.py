@@ -133,19 +133,14 @@ class Traffic:
 
     def outside(self, measured: Measured) -> tuple[str, ...]:
         """A sentence for every way in which this leaves the measured range."""
+        low, high, most = measured.smallest_bytes, measured.largest_bytes, measured.in_flight
         found = []
-        if self.largest_bytes > measured.largest_bytes:
-            found.append(
-                f"messages of up to {self.largest_bytes:.3g} bytes; {measured.largest_bytes:.3g} were measured"
-            )
-        if self.smallest_bytes < measured.smallest_bytes:
-            found.append(
-                f"messages of {self.smallest_bytes:.3g} bytes; the smallest measured had {measured.smallest_bytes:.3g}"
-            )
-        if self.in_flight > measured.in_flight:
-            found.append(
-                f"{self.in_flight} messages at one host at a time; {measured.in_flight} were measured"
-            )
+        if self.largest_bytes > high:
+            found.append(f"messages of up to {self.largest_bytes:.0f} bytes, at most {high} were measured")
+        if self.smallest_bytes < low:
+            found.append(f"messages of {self.smallest_bytes:.0f} bytes, at least {low} were measured")
+        if self.in_flight > most:
+            found.append(f"{self.in_flight} messages at one host at a time, at most {most} were measured")
         return tuple(found)
 
 
@@ -165,7 +160,7 @@ def _read(text: str, source: str) -> Profile:
         raise InputError(f"{source}: is no profile, or not all of one: it has no version")
     if found["version"] != VERSION:
         raise InputError(
-            f"{source}: has version {found['version']!r}, this program reads version {VERSION}; calibrate again"
+            f"{source}: has version {found['version']!r}, this program reads {VERSION}; calibrate again"
         )
     return validated(Profile, found, source, document.place)
 

@@ -1,0 +1,212 @@
+"""Calibration on durations that the simulator made itself: the factors have to come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from realrun import calibrate, probe
+from realrun.probes import plan_for
+from sim import profile as profiles
+from sim.errors import InputError
+from sim.job import TransferModel
+from tests.factory import flat_network
+
+NETWORK = {"latency": "5 ms", "bandwidth": "1 Gbit/s"}
+TRUE = {
+    "overhead_s": 2e-4,
+    "added_latency_s": 3e-4,
+    "resume_s": 4e-4,
+    "efficiency": 0.97,
+    "copy_s_per_byte": 4e-10,
+}
+
+
+def measurements(
+    truth: dict[str, float], noise: float = 0.0, outliers: int = 0, **changes: Any
+) -> probe.Measurements:
+    """What a cluster with these factors would have measured, five times, with relative noise."""
+    network = flat_network(4, 0.005, 125e6)
+    plan = plan_for(network, (64, 65_536, 1_048_576), 1)
+    empty = probe.Measurements(
+        version=probe.VERSION, made="2026-01-01T00:00:00+00:00", machine="test", software="test",
+        hosts=probe.lab_hosts(), settings={"net.ipv4.tcp_wmem": "4096 33554432 33554432"}, load=(0.0, 0.0),
+        switch={}, network=NETWORK, plan=plan, steps_s=(1e-4, 2e-4, 3e-4),
+        durations=(probe.Duration(trial=0, operation="send", worker=0, part=0, values_s=(1.0,)),),
+    )  # fmt: skip
+    model = TransferModel(network, announcement=1.0, streams=True, buffer_bytes=33554432.0)
+    found, _ = calibrate.predict(empty, replace(model, **truth))  # type: ignore[arg-type]
+    draws = np.random.Generator(np.random.Philox(1))
+    durations = tuple(
+        probe.Duration(
+            trial=key[0], operation=key[1], worker=key[2], part=key[3],
+            values_s=tuple(float(v) for v in value * (1 + noise * draws.standard_normal(5))),
+        )
+        for key, value in found.items()
+    )  # fmt: skip
+    spoilt = tuple(
+        d.model_copy(update={"values_s": tuple(3 * v for v in d.values_s)})
+        if k % 10 == 0 and k < 10 * outliers
+        else d
+        for k, d in enumerate(durations)
+    )
+    return empty.model_copy(update={"durations": spoilt, **changes})
+
+
+def test_exact_durations_give_exact_factors() -> None:
+    fit = calibrate.calibrate([measurements(TRUE)])
+    for name, value in TRUE.items():
+        assert fit.profile.factors[name].value == pytest.approx(value, rel=1e-3), name
+    assert fit.fitted_s == pytest.approx(fit.measured_s, rel=1e-4)
+    assert fit.profile.residual_pct < 0.01
+    assert fit.profile.factors["buffer_bytes"].value == 33554432
+    assert fit.profile.factors["late_s"].value == 2e-4
+    assert (fit.profile.range.smallest_bytes, fit.profile.range.largest_bytes) == (0, 1_048_576)
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    overhead_s=st.floats(5e-5, 1e-3),
+    added_latency_s=st.floats(5e-5, 1e-3),
+    resume_s=st.floats(5e-5, 1e-3),
+    efficiency=st.floats(0.8, 0.99),
+)
+def test_factors_come_back(**truth: float) -> None:
+    fit = calibrate.calibrate([measurements({**truth, "copy_s_per_byte": 4e-10})])
+    for name, value in truth.items():
+        assert fit.profile.factors[name].value == pytest.approx(value, rel=0.02), name
+
+
+def test_noise_is_inside_the_interval_and_outliers_do_not_count() -> None:
+    fit = calibrate.calibrate([measurements(TRUE, noise=0.004, outliers=4)])
+    for name in ("overhead_s", "added_latency_s", "resume_s", "efficiency"):
+        factor = fit.profile.factors[name]
+        width = factor.high - factor.low
+        assert factor.low - width / 2 <= TRUE[name] <= factor.high + width / 2, name
+        assert factor.value == pytest.approx(TRUE[name], rel=0.5), name
+        assert factor.measurements
+    assert fit.profile.residual_pct < 1
+
+
+def test_several_files_count_together_and_must_be_of_one_kind() -> None:
+    one = measurements(TRUE)
+    assert len(calibrate.calibrate([one, one]).labels) == 2 * len(calibrate.calibrate([one]).labels)
+    with pytest.raises(InputError, match="fifo"):
+        calibrate.calibrate([one, measurements(TRUE, hosts=probe.lab_hosts(queue="fifo"))])
+
+
+def test_too_few_durations_are_refused() -> None:
+    one = measurements(TRUE)
+    with pytest.raises(InputError, match="too few"):
+        calibrate.calibrate([one.model_copy(update={"durations": one.durations[:3]})])
+
+
+def test_an_unknown_buffer_is_at_least_what_it_took_at_once() -> None:
+    found = calibrate.calibrate([measurements(TRUE, settings={})]).profile.factors["buffer_bytes"]
+    assert (found.value, found.measurements) == (1_048_576, ("sends to a posted receive",))
+
+
+def test_the_plot_is_drawn(tmp_path: Path) -> None:
+    calibrate.plot(calibrate.calibrate([measurements(TRUE)]), tmp_path / "fit.png")
+    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    one = measurements(TRUE)
+    probe.write(one, path)
+    assert probe.load(path) == one
+    assert [p.name for p in tmp_path.iterdir()] == ["measured.json"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"version": 1', '"version": 7', "has version 7, this program reads version 1"),
+        ('"version": 1, ', "", "it has no version"),
+        ('"load": [0.0', '"load": [NaN', "holds NaN"),
+        ('"values_s": [0', '"values_s": [-0', "negative duration"),
+        ('"made"', '"maid"', "made: is missing"),
+        ('"kind": "lab"', '"kind": "moon"', "hosts.kind"),
+    ],
+)
+def test_damaged_measurements_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "measured.json"
+    probe.write(measurements(TRUE), path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=message) as raised:
+        probe.load(path)
+    assert "measured.json" in str(raised.value)
+
+
+def test_truncated_measurements_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    probe.write(measurements(TRUE), path)
+    path.write_text(path.read_text()[:-200])
+    with pytest.raises(InputError, match="damaged"):
+        probe.load(path)
+
+
+@pytest.fixture(scope="module")
+def profile() -> profiles.Profile:
+    return calibrate.calibrate([measurements(TRUE)]).profile
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path: Path, profile: profiles.Profile) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(profiles.dump(profile))
+    assert profiles.load(path) == profile
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("version: 1", "version: 2", "has version 2, this program reads 1"),
+        ("version: 1\n", "", "no version"),
+        ("  resume_s:", "  resumes_s:", "factors.resumes_s: there is no factor"),
+        ("unit: s\n", "unit: s\n    colour: red\n", "unknown key"),
+        ("residual_pct:", "residual_pct: .nan #", "residual_pct"),
+    ],
+)
+def test_a_damaged_profile_is_refused(
+    tmp_path: Path, profile: profiles.Profile, old: str, new: str, message: str
+) -> None:
+    text = profiles.dump(profile)
+    assert old in text
+    path = tmp_path / "profile.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=message) as raised:
+        profiles.load(path)
+    assert "profile.yaml" in str(raised.value)
+
+
+def test_a_truncated_profile_is_refused(tmp_path: Path, profile: profiles.Profile) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(profiles.dump(profile)[:400])
+    with pytest.raises(InputError, match=r"profile\.yaml"):
+        profiles.load(path)
+
+
+def test_a_profile_of_other_hosts_is_refused(profile: profiles.Profile) -> None:
+    profiles.check_hosts(profile, probe.lab_hosts(), "p.yaml")
+    with pytest.raises(
+        InputError, match="tuned hosts and fair queues over gloo, this is a cluster over gloo"
+    ):
+        profiles.check_hosts(profile, profiles.Hosts(kind="cluster"), "p.yaml")
+
+
+def test_leaving_the_measured_range_is_said() -> None:
+    measured = profiles.Measured(smallest_bytes=64, largest_bytes=1000, in_flight=4)
+    assert profiles.Traffic(64, 1000, 4).outside(measured) == ()
+    assert len(profiles.Traffic(63, 1001, 5).outside(measured)) == 3
