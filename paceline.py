@@ -150,7 +150,8 @@ def realrun(
             if lab:
                 from realrun.lab import Lab
 
-                hosts = stack.enter_context(Lab(build_network(asked.cluster.network, asked.cluster.workers)))
+                network = build_network(asked.cluster.network, asked.cluster.workers)
+                hosts = stack.enter_context(Lab(network, hosts=asked.lab.hosts, queue=asked.lab.queue))
                 options |= {"popen": hosts.popen, "environment": {"GLOO_SOCKET_IFNAME": hosts.interface}}
             pool = stack.enter_context(Processes(asked.cluster.workers, **options))
             for result in measure(asked, cells, pool, progress=progress):

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from realrun import calibrate, probe
-from realrun.design import CELLS, SEED, Cell, computation_s, time_to_target_s, with_draws
+from realrun.design import CELLS, EVERY, SEED, STEPS, Cell, computation_s, time_to_target_s, with_draws
 from realrun.pool import Pool
 from realrun.validate import checked
 from sim import profile as profiles
@@ -150,7 +150,7 @@ def run(
         for number in range(_REPEATS_ASYNCHRONOUS)
         for cell in sorted(cells, key=lambda c: c.workers)
         if number < runs_wanted(cell)
-        and state.get(f"{cell.name}.{number}", key_of(dump(cell.scenario()))) is None
+        and state.get(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY)) is None
     ]
     kept = state.get("profile", "")
     if profile is None and kept is not None:
@@ -169,12 +169,12 @@ def run(
                     f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}"
                 )
                 found = measure_cell(pool, cell, number)
-                state.put(f"{cell.name}.{number}", key_of(dump(cell.scenario())), asdict(found))
+                state.put(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY), asdict(found))
     _say("predicting")
     rows = []
     torch.set_num_threads(1)
     for cell in cells:
-        key = key_of(dump(cell.scenario()))
+        key = key_of(cell, SEED, STEPS, EVERY)
         measured = [Outcome(**state.get(f"{cell.name}.{n}", key)) for n in range(runs_wanted(cell))]
         rows.append(row_of(cell, predict_cell(cell, profile), measured))
     return rows, profile, time.monotonic() - begin_s
@@ -196,6 +196,9 @@ def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -
     low, high = (float(q) for q in np.quantile(walls, [0.05, 0.95]))
     return {
         "cell": cell.name,
+        "scheme": cell.scheme,
+        "setting": list(cell.setting),
+        "targets_s": [same.target_s, first.target_s],
         "predicted_s": same.wall_s,
         "measured_s": first.wall_s,
         "share": computed_s / same.wall_s,

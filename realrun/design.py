@@ -63,6 +63,13 @@ class Cell:
         return f"{self.scheme}-{self.workers}-{self.latency_ms}ms-{self.mbit}mbit-{self.kilobytes}kB-{what}"
 
     @property
+    def setting(self) -> tuple[object, ...]:
+        """Everything but the scheme."""
+        return (
+            self.workers, self.latency_ms, self.mbit, self.kilobytes, self.disturbance, self.compute_ms,
+        )  # fmt: skip
+
+    @property
     def random(self) -> bool:
         """Whether two real runs differ by more than the machine's noise."""
         return self.disturbance == "lognormal"
@@ -136,7 +143,13 @@ def time_to_target_s(run: Run) -> float | None:
     return None
 
 
+def _all_schemes(*setting: Any) -> tuple[Cell, ...]:
+    return tuple(Cell(scheme, *setting) for scheme in _SCHEMES)
+
+
 CELLS: Final[Sequence[Cell]] = (
+    *_all_schemes(8, 20, 100, 1000, "two sites", 80),
+    *_all_schemes(4, 50, 400, 200, "straggler", 40),
     Cell("all_reduce", 4, 2, 100, 1000, "homogeneous", 50),
     Cell("all_reduce", 4, 50, 100, 200, "lognormal", 200),
     Cell("all_reduce", 6, 20, 400, 4000, "straggler", 40),

@@ -121,8 +121,9 @@ def open_pool(scenario: Scenario, lab: bool, probing: bool) -> Iterator[tuple[Po
     standard = parse(probe.STANDARD).cluster
     if probing and standard.workers > network.num_hosts:
         network = build_network(standard.network, standard.workers)
-    hosts = probe.lab_hosts() if lab else Hosts(kind="cluster")
-    with Pool(network, lab=lab) as pool:
+    kind = scenario.lab
+    hosts = probe.lab_hosts(kind.hosts, kind.queue) if lab else Hosts(kind="cluster")
+    with Pool(network, lab=lab, hosts=kind.hosts, queue=kind.queue) as pool:
         yield pool, hosts
 
 

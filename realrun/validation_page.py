@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from realrun.compare import kendall_tau
 from sim.profile import Profile
 
 Row = dict[str, Any]
@@ -38,6 +39,44 @@ def bars(rows: Sequence[Row]) -> list[Bar]:
     ]
     if targets:
         found.append(Bar("(b) time to target, mean", statistics.fmean(abs(t) for t in targets), 5.0))
+    decided = choices(rows)
+    if decided:
+        found.append(Bar("regret of the choice, worst setting", max(c.regret_pct for c in decided), 2.0))
+    return found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting in which all schemes were run: would the prediction have picked the right one?
+
+    Attributes:
+        setting: for people.
+        predicted, measured: the schemes that first scored the target.
+        regret_pct: what the predicted winner's measured time is above the measured winner's.
+        tau: Kendall's, of the two rankings.
+    """
+
+    setting: str
+    predicted: str
+    measured: str
+    regret_pct: float
+    tau: float | None
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    """The settings with all schemes, of which all got to the target on both sides."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(" ".join(str(part) for part in row["setting"]), []).append(row)
+    most = max((len(group) for group in groups.values()), default=0)
+    found = []
+    for setting, group in groups.items():
+        if len(group) < max(most, 2) or any(None in row["targets_s"] for row in group):
+            continue
+        p, m = ({row["scheme"]: row["targets_s"][side] for row in group} for side in (0, 1))
+        best_p, best_m = min(p, key=lambda s: p[s]), min(m, key=lambda s: m[s])
+        tau = kendall_tau([p[s] for s in p], [m[s] for s in p])
+        found.append(Choice(setting, best_p, best_m, 100 * (m[best_p] / m[best_m] - 1), tau))
     return found
 
 
@@ -128,6 +167,11 @@ def _more(rows: Sequence[Row]) -> list[str]:
         lines.append(
             f"- 90 % intervals contain {sum(inside) / len(inside):.0%} of {len(inside)} measured runs."
         )
+    lines += [
+        f"- All schemes at {c.setting} (workers, ms, Mbit/s, kB, disturbance, ms of computation): "
+        f"{c.predicted} predicted, {c.measured} measured first at the target; Kendall's tau {c.tau}."
+        for c in choices(rows)
+    ]
     return lines
 
 

@@ -172,6 +172,18 @@ class Collectives(Settings):
     )
 
 
+class LabSettings(Settings):
+    """The emulated network on which ``--lab`` measures; it changes nothing in a simulation."""
+
+    hosts: Literal["tuned", "stock"] = Field(
+        default="tuned",
+        description="TCP of the hosts: without ramp-up and idle restart, or the kernel's",
+    )
+    queue: Literal["fair", "fifo"] = Field(
+        default="fair", description="how packets wait at the lab's links: per connection, or in one line"
+    )
+
+
 class Scenario(Settings):
     """One question: which of these schemes is the fastest here?"""
 
@@ -184,6 +196,7 @@ class Scenario(Settings):
     stop: Stop = Field(description="what ends a run")
     repeats: int = Field(default=1, ge=1, description="runs of each scheme, each with its own seed")
     collectives: Collectives = Field(default=Collectives(), description="algorithms of collective operations")
+    lab: LabSettings = Field(default=LabSettings(), description="the emulated network of real runs")
     events: Annotated[str, AfterValidator(_check_events)] = Field(
         default="auto",
         description="operations to record: all, none, 'first N steps', or auto (all below a million rows)",

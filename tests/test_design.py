@@ -10,7 +10,7 @@ import pytest
 from realrun import calibrate, probe
 from realrun.campaign import Outcome, State, key_of, row_of, runs_wanted
 from realrun.design import CELLS, Cell, computation_s, with_draws
-from realrun.validation_page import bars, met, page
+from realrun.validation_page import bars, choices, met, page
 from sim.scenario import dump, load, parse
 from sim.simulate import simulate_job
 from tests.test_calibrate import TRUE, measurements
@@ -25,6 +25,8 @@ def test_every_level_is_in_the_design() -> None:
     assert {cell.latency_ms for cell in CELLS} == {2, 20, 50}
     assert {cell.mbit for cell in CELLS} == {100, 400}
     assert {min(c.kilobytes for c in CELLS), max(c.kilobytes for c in CELLS)} == {40, 4000}
+    settings = [cell.setting for cell in CELLS]
+    assert sum(settings.count(setting) == 5 for setting in set(settings)) == 2
     assert {c.disturbance for c in CELLS} == {"homogeneous", "straggler", "lognormal", "two sites"}
     for scheme in ("all_reduce", "local_sgd", "ring", "one_peer", "ad_psgd"):
         assert len({c.disturbance for c in CELLS if c.scheme == scheme}) >= 3, scheme
@@ -111,6 +113,19 @@ def test_promises_are_kept_or_missed() -> None:
     worst = {bar.says: bar.found for bar in bars([good, {**good, "mechanism_pct": -2.0}])}
     assert worst["(a) wall clock, mean"] == pytest.approx(1.5)
     assert worst["(a) wall clock, worst cell"] == pytest.approx(2)
+
+
+def test_regret_is_that_of_the_measured_times() -> None:
+    ring = row(scheme="ring", targets_s=[5.0, 6.0])
+    peer = row(scheme="one_peer", targets_s=[5.5, 5.0])
+    alone = row(scheme="ring", setting=[8], targets_s=[1.0, 1.0])
+    (found,) = choices([ring, peer, alone])
+    assert (found.predicted, found.measured) == ("ring", "one_peer")
+    assert found.tau == pytest.approx(-1)
+    assert found.regret_pct == pytest.approx(20)
+    assert not met([ring, peer])
+    assert choices([alone]) == []
+    assert choices([ring, {**peer, "targets_s": [None, 5.0]}]) == []
 
 
 def test_the_page_says_what_was_missed() -> None:

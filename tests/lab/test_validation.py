@@ -1,0 +1,39 @@
+"""From probes to a comparison on the lab, small."""
+
+from __future__ import annotations
+
+import pytest
+
+from realrun import calibrate, probe, validate
+from realrun.campaign import measure_cell, predict_cell, row_of
+from realrun.design import Cell
+from sim.scenario import parse
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+SCENARIO = """
+name: tiny
+workload: {task: digits-mlp, batch_size: 32, optimizer: {lr: 0.1}, payload: 200 kB}
+cluster: {workers: 4, compute: {time: 20 ms}, network: {latency: 10 ms, bandwidth: 100 Mbit/s}}
+evaluate: {every: 5 steps}
+schemes: [all_reduce, {gossip: {topology: ring}}, ad_psgd]
+stop: {max_iterations: 10}
+"""
+
+
+def test_prediction_and_measurement_agree() -> None:
+    scenario = parse(SCENARIO)
+    said: list[str] = []
+    with validate.open_pool(scenario, lab=True, probing=True) as (pool, hosts):
+        measured = probe.measure(pool, hosts, repeats=3)
+        profile = calibrate.calibrate([measured]).profile
+        found = validate.validate(scenario, pool, profile, None, said.append)
+        cell = Cell("one_peer", 4, 20, 100, 200, "homogeneous", 30)
+        row = row_of(cell, predict_cell(cell, profile), [measure_cell(pool, cell, n) for n in range(2)])
+    assert found.comparison["max_abs_error_pct"] is not None
+    assert found.comparison["max_abs_error_pct"] < 10
+    assert [each["same"] for each in found.comparison["trajectories"]] == [True, True, None]
+    assert found.comparison["warnings"] == []
+    assert abs(row["mechanism_pct"]) < 5
+    assert row["same_models"] is True
+    assert measured.settings["net.ipv4.tcp_congestion_control"] == "reno"
