@@ -81,7 +81,8 @@ def simulate(
     asked = load(scenario, changes or [])
     factors = profiles.load(profile) if profile is not None else None
     where = prepare.device_named(device)
-    left = None if out is None or force else simulator.unfinished(out, asked)
+    # An interrupted folder does not say with which profile it was made.
+    left = None if out is None or force or factors is not None else simulator.unfinished(out, asked)
     if left is not None:
         resolved, done = left
         force = True
@@ -180,7 +181,8 @@ def probe(
     asked = load(scenario, changes or [])
     if asked.cluster.workers < 2:
         raise InputError("a probe needs at least two workers")
-    with validation.open_pool(asked, lab, probing=False) as (pool, hosts):
+    hosts = validation.hosts_of(asked, lab)
+    with validation.open_pool(asked, lab, probing=False) as pool:
         _say(f"probing a {hosts}")
         found = probing.measure(pool, hosts, asked)
     probing.write(found, out)
@@ -224,6 +226,7 @@ def validate(
     from rich.console import Console
 
     import reports
+    from realrun import calibrate as calibration
     from realrun import compare_table
     from realrun import probe as probing
     from realrun import validate as validation
@@ -233,8 +236,12 @@ def validate(
     asked = load(scenario, changes or [])
     if out is not None:
         result_folder.check_free(out, force)
-    with validation.open_pool(asked, lab, probing=profile is None) as (pool, hosts):
-        factors = validation.profile_for(pool, hosts, profile, _say)
+    hosts = validation.hosts_of(asked, lab)
+    factors = validation.profile_in(profile, hosts) if profile is not None else None
+    with validation.open_pool(asked, lab, probing=factors is None) as pool:
+        if factors is None:
+            _say("no --profile: probing this machine first")
+            factors = calibration.calibrate([probing.measure(pool, hosts)]).profile
         found = validation.validate(asked, pool, factors, steps, _say)
     if out is not None:
         runs = [*found.predicted, *found.measured]

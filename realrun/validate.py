@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from realrun import calibrate, compare, probe
+from realrun import compare, probe
 from realrun.pool import Answer, Pool
 from sim import profile as profiles
 from sim.entries import SchemeEntry
@@ -114,28 +114,28 @@ def validate(scenario: Scenario, pool: Pool, profile: Profile, steps: int | None
     )
 
 
+def hosts_of(scenario: Scenario, lab: bool) -> Hosts:
+    """What kind of hosts a real run of the scenario would have."""
+    return probe.lab_hosts(scenario.lab.hosts, scenario.lab.queue) if lab else Hosts(kind="cluster")
+
+
+def profile_in(path: Path, hosts: Hosts) -> Profile:
+    """The profile in ``path``.
+
+    Raises:
+        InputError: it cannot be read, or is about another kind of hosts.
+    """
+    profile = profiles.load(path)
+    profiles.check_hosts(profile, hosts, str(path))
+    return profile
+
+
 @contextmanager
-def open_pool(scenario: Scenario, lab: bool, probing: bool) -> Iterator[tuple[Pool, Hosts]]:
-    """Processes for a scenario, and for the probes before it, and what kind of hosts they are."""
+def open_pool(scenario: Scenario, lab: bool, probing: bool) -> Iterator[Pool]:
+    """Processes for a scenario, and for standard probes before it."""
     network = build_network(scenario.cluster.network, scenario.cluster.workers)
     standard = parse(probe.STANDARD).cluster
     if probing and standard.workers > network.num_hosts:
         network = build_network(standard.network, standard.workers)
-    kind = scenario.lab
-    hosts = probe.lab_hosts(kind.hosts, kind.queue) if lab else Hosts(kind="cluster")
-    with Pool(network, lab=lab, hosts=kind.hosts, queue=kind.queue) as pool:
-        yield pool, hosts
-
-
-def profile_for(pool: Pool, hosts: Hosts, path: Path | None, say: Say) -> Profile:
-    """The profile in ``path``, or one that is measured now.
-
-    Raises:
-        InputError: the profile is about another kind of hosts.
-    """
-    if path is not None:
-        profile = profiles.load(path)
-        profiles.check_hosts(profile, hosts, str(path))
-        return profile
-    say("no --profile: probing this machine first")
-    return calibrate.calibrate([probe.measure(pool, hosts)]).profile
+    with Pool(network, lab=lab, hosts=scenario.lab.hosts, queue=scenario.lab.queue) as pool:
+        yield pool

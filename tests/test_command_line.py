@@ -11,7 +11,10 @@ import pytest
 import torch
 
 import paceline
+from realrun import calibrate, probe
+from sim import profile as profiles
 from sim.result_folder import read_results
+from tests.test_calibrate import TRUE, measurements
 
 ROOT = Path(__file__).parent.parent
 TINY = """
@@ -271,3 +274,60 @@ def test_ready_scenarios_load_and_run_a_few_steps(path: Path) -> None:
     for entry in scenario.schemes:
         job = replace(prepare(scenario, entry, scenario.seed), max_iterations=2, target=None)
         assert simulate_job(job).status == "completed"
+
+
+# --- calibration and validation -----------------------------------------------------------------
+
+
+def test_a_profile_changes_the_prediction(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured, profile = tmp_path / "measured.json", tmp_path / "profile.yaml"
+    probe.write(measurements(TRUE), measured)
+    code, _, said = run(monkeypatch, capsys, "calibrate", measured, "--out", profile)
+    assert code == 0
+    assert "profile.png" in said
+    assert (tmp_path / "profile.png").is_file()
+    _, plain, _ = run(monkeypatch, capsys, "simulate", tiny, "--json")
+    code, with_it, _ = run(monkeypatch, capsys, "simulate", tiny, "--profile", profile, "--json")
+    assert code == 0
+    nominal, fitted = (
+        [row["wall_clock_s"] for row in json.loads(text)["runs"] if row["scheme"] != "ad_psgd"]
+        for text in (plain, with_it)
+    )
+    assert all(b > a for a, b in zip(nominal, fitted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["calibrate", "nothing.json", "--out", "p.yaml"], "cannot read nothing.json"),
+        (["validate", "TINY", "--profile", "nothing.yaml"], "nothing.yaml"),
+        (["validate", "TINY", "--profile", "PROFILE"], "was measured on a lab with tuned hosts"),
+        (
+            ["validate", "TINY", "--lab", "--set", "lab.hosts=stock", "--profile", "PROFILE"],
+            "a lab with stock",
+        ),
+        (["probe", "ALONE", "--out", "m.json"], "two workers"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(profiles.dump(calibrate.calibrate([measurements(TRUE)]).profile))
+    alone = tmp_path / "alone.yaml"
+    alone.write_text(
+        TINY.replace("workers: 4", "workers: 1").replace(", {gossip: {topology: ring}}, ad_psgd", "")
+    )
+    files = {"TINY": str(tiny), "PROFILE": str(profile), "ALONE": str(alone)}
+    given = [files.get(word, word) for word in arguments]
+    code, _, said = run(monkeypatch, capsys, *given)
+    assert code == 2
+    assert message in said
+    assert len(said.strip().splitlines()) == 1

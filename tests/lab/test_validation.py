@@ -24,7 +24,8 @@ stop: {max_iterations: 10}
 def test_prediction_and_measurement_agree() -> None:
     scenario = parse(SCENARIO)
     said: list[str] = []
-    with validate.open_pool(scenario, lab=True, probing=True) as (pool, hosts):
+    hosts = validate.hosts_of(scenario, lab=True)
+    with validate.open_pool(scenario, lab=True, probing=True) as pool:
         measured = probe.measure(pool, hosts, repeats=3)
         profile = calibrate.calibrate([measured]).profile
         found = validate.validate(scenario, pool, profile, None, said.append)
