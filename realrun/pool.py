@@ -142,6 +142,9 @@ class Pool:
     def _ask(self, workers: int, what: Mapping[str, Any]) -> list[dict[str, Any]]:
         line = json.dumps(what).encode() + b"\n"
         for host in range(workers):
+            if self._members[host].poll() is not None:
+                raise RunError(f"the process of worker {host} has ended")
+        for host in range(workers):
             pipe = self._members[host].stdin
             assert pipe is not None
             try:

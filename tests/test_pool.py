@@ -78,6 +78,7 @@ def test_probes_run_in_groups_of_any_size(pool: Pool) -> None:
 def test_a_process_that_dies_is_an_error() -> None:
     with Pool(flat_network(2, 0.0, 1e9), lab=False) as made:
         made._members[1].kill()
+        made._members[1].wait()
         with pytest.raises(RunError, match="worker 1 has ended"):
             made.run(2, request(SCENARIO, 0, 3, {"max_iterations": 6}))
 
