@@ -39,6 +39,8 @@ from sim.simulate import simulate_job
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _DRAWS: Final = 30
 _FIRST_DRAW: Final = 1_000
+TOLERANCE: Final = 1e-5
+"""Relative, on the final loss: what the order of a library's sums may change."""
 _REPEATS_ASYNCHRONOUS: Final = 5
 
 
@@ -50,6 +52,7 @@ class Outcome:
         wall_s, target_s: wall clock, and time to the design's target (None if it was not met).
         operations_s: mean over workers of the time in each kind of operation.
         digest: of the final models.
+        loss: their last training loss.
         overruns: gradients that did not fit into their time.
         load: processes that wanted to run before it started; None for a simulated one.
     """
@@ -58,6 +61,7 @@ class Outcome:
     target_s: float | None
     operations_s: dict[str, float]
     digest: str
+    loss: float | None
     overruns: int = 0
     load: float | None = None
 
@@ -68,7 +72,8 @@ def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None
     for event in run.events:
         if event.task == 0 and event.operation != "next_step":
             sums[event.operation] += (event.end_s - event.start_s) / workers
-    return Outcome(run.wall_clock_s, time_to_target_s(run), dict(sums), run.digest, overruns, load)
+    loss = run.evaluations[-1].metrics["train_loss"] if run.evaluations else None
+    return Outcome(run.wall_clock_s, time_to_target_s(run), dict(sums), run.digest, loss, overruns, load)
 
 
 def runs_wanted(cell: Cell) -> int:
@@ -204,7 +209,7 @@ def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -
         "share": computed_s / same.wall_s,
         "mechanism_pct": _error(same.wall_s, first.wall_s),
         "exchange_pct": 100 * (same.wall_s - first.wall_s) / max(first.wall_s - computed_s, 1e-9),
-        "same_models": None if cell.asynchronous else same.digest == first.digest,
+        "same_models": None if cell.asynchronous else _likeness(same, first),
         "forecast_s": float(np.mean(walls)),
         "forecast_pct": _error(
             float(np.mean(walls)), real_wall_s if cell.asynchronous else measured[1].wall_s
@@ -223,6 +228,16 @@ def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -
         "overruns": sum(m.overruns for m in measured),
         "load": first.load,
     }
+
+
+def _likeness(predicted: Outcome, measured: Outcome) -> str:
+    """How the final models of both sides compare: a synchronous scheme has to give the same ones."""
+    if predicted.digest == measured.digest:
+        return "same bits"
+    if predicted.loss is None or measured.loss is None:
+        return "**differ**"
+    near = abs(predicted.loss - measured.loss) <= TOLERANCE * abs(measured.loss)
+    return f"loss within {TOLERANCE:g}" if near else "**differ**"
 
 
 def _error(predicted: float, measured: float) -> float:

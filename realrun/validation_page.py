@@ -82,7 +82,11 @@ def choices(rows: Sequence[Row]) -> list[Choice]:
 
 def met(rows: Sequence[Row]) -> bool:
     """Whether every promise was kept."""
-    return all(bar.met for bar in bars(rows)) and all(row["mean_inside"] in (None, True) for row in rows)
+    return (
+        all(bar.met for bar in bars(rows))
+        and all(row["mean_inside"] in (None, True) for row in rows)
+        and all(row["same_models"] != "**differ**" for row in rows)
+    )
 
 
 def page(rows: Sequence[Row], profile: Profile, spent_s: float) -> str:
@@ -117,7 +121,7 @@ def page(rows: Sequence[Row], profile: Profile, spent_s: float) -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in rows:
-        same = {None: "need not", True: "same bits", False: "within rounding"}[row["same_models"]]
+        same = row["same_models"] or "need not"
         lines.append(
             f"| {row['cell']} | {row['share']:.0%} | {row['measured_s']:.2f} s "
             f"| {_pct(row['mechanism_pct'])} | {_pct(row['exchange_pct'])} | {_pct(row['forecast_pct'])} "
