@@ -24,8 +24,18 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from realrun import calibrate, probe
-from realrun.design import CELLS, EVERY, SEED, STEPS, Cell, computation_s, time_to_target_s, with_draws
+from realrun import calibrate, probe, unpadded
+from realrun.design import (
+    CELLS,
+    EVERY,
+    SCHEMES,
+    SEED,
+    STEPS,
+    Cell,
+    computation_s,
+    time_to_target_s,
+    with_draws,
+)
 from realrun.pool import Pool
 from realrun.validate import checked
 from sim import profile as profiles
@@ -147,8 +157,12 @@ def key_of(*parts: object) -> str:
 
 def run(
     cells: Sequence[Cell], state: State, profile: Profile | None
-) -> tuple[list[dict[str, Any]], Profile, float]:
-    """Measure what is missing, then predict; returns a row per cell, the profile and seconds spent."""
+) -> tuple[list[dict[str, Any]], dict[str, Any], Profile, float]:
+    """Measure what is missing, then predict.
+
+    Returns:
+        A row per cell, column (c), the profile and the seconds spent.
+    """
     begin_s = time.monotonic()
     missing = [
         (cell, number)
@@ -160,7 +174,9 @@ def run(
     kept = state.get("profile", "")
     if profile is None and kept is not None:
         profile = Profile.model_validate_json(json.dumps(kept))
-    if missing or profile is None:
+    unpadded_key = key_of(unpadded.STEPS, unpadded.scenario("all_reduce", {"time": "0 s"}))
+    alone = state.get("unpadded", unpadded_key)
+    if missing or profile is None or alone is None:
         start = build_network(
             max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
         )
@@ -175,6 +191,10 @@ def run(
                 )
                 found = measure_cell(pool, cell, number)
                 state.put(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY), asdict(found))
+            if alone is None:
+                _say("unpadded computation")
+                alone = unpadded.measure(pool, SCHEMES)
+                state.put("unpadded", unpadded_key, alone)
     _say("predicting")
     rows = []
     torch.set_num_threads(1)
@@ -182,7 +202,8 @@ def run(
         key = key_of(cell, SEED, STEPS, EVERY)
         measured = [Outcome(**state.get(f"{cell.name}.{n}", key)) for n in range(runs_wanted(cell))]
         rows.append(row_of(cell, predict_cell(cell, profile), measured))
-    return rows, profile, time.monotonic() - begin_s
+    alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile)
+    return rows, alone, profile, time.monotonic() - begin_s
 
 
 def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -> dict[str, Any]:
@@ -271,9 +292,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise InputError(f"--cells {asked.cells}: the design has {len(CELLS)}")
         cells = [CELLS[math.floor(k * len(CELLS) / asked.cells)] for k in range(asked.cells)]
     profile = profiles.load(asked.profile) if asked.profile is not None else None
-    rows, profile, spent_s = run(cells, State(asked.state), profile)
+    rows, alone, profile, spent_s = run(cells, State(asked.state), profile)
     probe.write_whole(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
-    probe.write_whole(asked.out, validation_page.page(rows, profile, spent_s))
+    probe.write_whole(asked.out, validation_page.page(rows, alone, profile, spent_s))
     _say(f"wrote {asked.out}")
     return 0 if validation_page.met(rows) else 1
 

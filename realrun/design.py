@@ -27,7 +27,7 @@ EVERY: Final = 2
 SEED: Final = 11
 TARGET: Final = ("test_accuracy", 0.8)
 
-_SCHEMES: Final[dict[str, Any]] = {
+SCHEMES: Final[dict[str, Any]] = {
     "all_reduce": "all_reduce",
     "local_sgd": {"local_sgd": {"period": 4}},
     "ring": {"gossip": {"topology": "ring"}},
@@ -107,7 +107,7 @@ class Cell:
             },
             "cluster": cluster,
             "evaluate": {"every": f"{EVERY} steps"},
-            "schemes": [_SCHEMES[self.scheme]],
+            "schemes": [SCHEMES[self.scheme]],
             "stop": {"max_iterations": STEPS},
             "gradients": "looped",
         }
@@ -144,7 +144,7 @@ def time_to_target_s(run: Run) -> float | None:
 
 
 def _all_schemes(*setting: Any) -> tuple[Cell, ...]:
-    return tuple(Cell(scheme, *setting) for scheme in _SCHEMES)
+    return tuple(Cell(scheme, *setting) for scheme in SCHEMES)
 
 
 CELLS: Final[Sequence[Cell]] = (

@@ -64,14 +64,17 @@ def test_complete_runs_are_kept_until_their_cell_changes(tmp_path: Path) -> None
     assert state.get("cell", key_of("a")) is None
 
 
+ALONE = {"mean_s": 0.02, "cv": 0.1, "wall_s": {"ring": 2.0}, "predicted_s": {"ring": 1.9}}
+
+
 def row(**changes: object) -> dict[str, object]:
     cell = Cell("ring", 4, 2, 100, 40, "homogeneous", 20)
     predicted = {
-        "same": {"wall_s": 10.3, "target_s": 5.0, "operations_s": {"mix": 4.0}, "digest": "d"},
+        "same": {"wall_s": 10.3, "target_s": 5.0, "operations_s": {"mix": 4.0}, "digest": "d", "loss": 0.5},
         "fresh": [[10.1, 5.0]],
         "computation_s": 4.0,
     }
-    real = [Outcome(10.0, 5.0, {"mix": 3.8}, "d"), Outcome(10.2, 4.0, {"mix": 3.9}, "d")]
+    real = [Outcome(10.0, 5.0, {"mix": 3.8}, "d", 0.5), Outcome(10.2, 4.0, {"mix": 3.9}, "d", 0.5)]
     return {**row_of(cell, predicted, real), **changes}
 
 
@@ -82,18 +85,18 @@ def test_errors_of_a_cell() -> None:
     assert found["forecast_pct"] == pytest.approx(100 * (10.1 / 10.2 - 1))
     assert found["target_pct"] == pytest.approx(100 * (5.0 / 4.5 - 1))
     assert found["floor_pct"] == pytest.approx(2)
-    assert found["same_models"] is True
+    assert found["same_models"] == "same bits"
     assert found["operations"] == {"mix": [4.0, 3.8]}
 
 
 def test_an_asynchronous_cell_is_compared_with_the_mean_of_its_runs() -> None:
     predicted = {
-        "same": {"wall_s": 10.0, "target_s": None, "operations_s": {}, "digest": "d"},
+        "same": {"wall_s": 10.0, "target_s": None, "operations_s": {}, "digest": "d", "loss": 0.5},
         "fresh": [[9.0, None], [10.0, None], [11.0, None]],
         "computation_s": 4.0,
     }
     cell = Cell("ad_psgd", 4, 2, 100, 40, "homogeneous", 20)
-    found = row_of(cell, predicted, [Outcome(w, None, {}, "d") for w in (10.5, 10.0, 11.5, 10.0, 10.5)])
+    found = row_of(cell, predicted, [Outcome(w, None, {}, "d", None) for w in (10.5, 10.0, 11.5, 10.0, 10.5)])
     assert found["forecast_pct"] == pytest.approx(100 * (10.0 / 10.5 - 1))
     assert (found["mean_inside"], sum(found["inside"]), found["target_pct"]) == (True, 4, None)
     assert found["same_models"] is None
@@ -130,7 +133,7 @@ def test_regret_is_that_of_the_measured_times() -> None:
 
 def test_the_page_says_what_was_missed() -> None:
     profile = calibrate.calibrate([measurements(TRUE)]).profile
-    text = page([row(mechanism_pct=6.0)], profile, 90.0)
+    text = page([row(mechanism_pct=6.0)], ALONE, profile, 90.0)
     assert "| (a) wall clock, worst cell | 5 % | 6.00 % | **missed** |" in text
     assert "ring-4-2ms-100mbit-40kB-homogeneous" in text
     assert "| efficiency | 0.97 |" in text

@@ -36,5 +36,5 @@ def test_prediction_and_measurement_agree() -> None:
     assert [each["same"] for each in found.comparison["trajectories"]] == [True, True, None]
     assert found.comparison["warnings"] == []
     assert abs(row["mechanism_pct"]) < 5
-    assert row["same_models"] is True
+    assert row["same_models"] == "same bits"
     assert measured.settings["net.ipv4.tcp_congestion_control"] == "reno"
