@@ -31,6 +31,7 @@ bench: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python benchmarks/gradients.py
 	PYTHONPATH=. $(BIN)/python benchmarks/messages.py
 	PYTHONPATH=. $(BIN)/python benchmarks/memory.py
+	PYTHONPATH=. $(BIN)/python benchmarks/records.py
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
