@@ -186,15 +186,17 @@ def _more(rows: Sequence[Row]) -> list[str]:
         good = sum(row["mean_inside"] for row in asynchronous)
         lines.append(
             "- ad_psgd: the mean of five measured runs lies inside the 90 % interval of 30 simulated ones in "
-            f"{good} of {len(asynchronous)} cells."
+            f"{good} of {len(asynchronous)} cells (promise: all)."
         )
     if inside:
         lines.append(
-            f"- 90 % intervals contain {sum(inside) / len(inside):.0%} of {len(inside)} measured runs."
+            f"- 90 % intervals contain {sum(inside) / len(inside):.0%} of {len(inside)} measured runs "
+            "(promise: 80 to 97 %)."
         )
     lines += [
         f"- All schemes at {c.setting} (workers, ms, Mbit/s, kB, disturbance, ms of computation): "
-        f"{c.predicted} predicted, {c.measured} measured first at the target; Kendall's tau {c.tau}."
+        f"{c.predicted} predicted, {c.measured} measured first at the target; Kendall's tau "
+        + ("none." if c.tau is None else f"{c.tau:.2f}.")
         for c in choices(rows)
     ]
     return lines
