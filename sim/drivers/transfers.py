@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -228,22 +229,18 @@ class Transfers:
     ) -> None:
         self.messages += 1
         if isinstance(announced, Notice) and announced.arrival_s is None:
-
-            def go_on(arrival_s: float) -> None:
-                self._launch(
-                    source,
-                    destination,
-                    num_bytes,
-                    sender,
-                    sender_s,
-                    value,
-                    receiver,
-                    receiver_s,
-                    slot,
-                    arrival_s,
-                )
-
-            announced.then = go_on
+            announced.then = partial(
+                self._launch,
+                source,
+                destination,
+                num_bytes,
+                sender,
+                sender_s,
+                value,
+                receiver,
+                receiver_s,
+                slot,
+            )
             return
         announced_s = announced.arrival_s if isinstance(announced, Notice) else announced
         assert announced_s is not None
