@@ -13,7 +13,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +59,19 @@ class Pool:
         message = json.dumps([task.__module__, task.__name__, options]).encode()
         for pipe in self._pipes:
             pipe.send_bytes(message)
-        answers: list[Any] = []
-        for rank, pipe in enumerate(self._pipes):
-            try:
-                answer = json.loads(pipe.recv_bytes())
-            except EOFError:
-                answers.append(None)
-                continue
-            if "raised" in answer:
-                raise AssertionError(f"rank {rank}:\n{answer['raised']}")
-            answers.append(answer["answer"])
+        answers: list[Any] = [None] * self.size
+        silent = set(range(self.size))
+        while silent:
+            ready = wait([self._pipes[rank] for rank in silent])
+            for rank in [r for r in silent if self._pipes[r] in ready]:  # others may wait for one that raised
+                silent.discard(rank)
+                try:
+                    answer = json.loads(self._pipes[rank].recv_bytes())
+                except EOFError:
+                    continue
+                if "raised" in answer:
+                    raise AssertionError(f"rank {rank}:\n{answer['raised']}")
+                answers[rank] = answer["answer"]
         return answers
 
     def close(self) -> None:
