@@ -74,6 +74,18 @@ _PERIODS: Final = tuple(
             "test_accuracy", (study, "ADPSGD"), (study, "FULLSGD"), at_least=0.99,
         ),
         Claim(
+            f"{study}: ADPSGD sends about half of what 8-bit QSGD does",
+            "bytes per step", (study, "ADPSGD"), (f"{study}, QSGD", "QSGD"), at_least=0.4, at_most=0.6,
+        ),
+        Claim(
+            f"{study}: and ends at QSGD's loss or below",
+            "train_loss", (study, "ADPSGD"), (f"{study}, QSGD", "QSGD"), at_most=1.0,
+        ),
+        Claim(
+            f"{study}: in less time than QSGD",
+            "time per step", (study, "ADPSGD"), (f"{study}, QSGD", "QSGD"), at_most=1.0,
+        ),
+        Claim(
             f"{study}: and is 1.14 to 1.95 times as fast as FULLSGD",
             "time per step", (study, "FULLSGD"), (study, "ADPSGD"), at_least=1.14, at_most=1.95,
         ),
@@ -214,7 +226,13 @@ _SLOW_NODE: Final = "cluster.stragglers=[{workers: [5], slowdown: 3}]"
 
 PAPERS: Final[Mapping[str, Paper]] = {
     "adaptive-periodic-averaging": Paper(
-        (Study("iid", "periods"), Study("by label", "periods", _BY_LABEL)), _PERIODS
+        (
+            Study("iid", "periods"),
+            Study("iid, QSGD", "quantised"),
+            Study("by label", "periods", _BY_LABEL),
+            Study("by label, QSGD", "quantised", _BY_LABEL),
+        ),
+        _PERIODS,
     ),
     "exponential-graph": Paper(
         (Study("iid", "topologies"), Study("by label", "topologies", _BY_LABEL)), _TOPOLOGIES
