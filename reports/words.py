@@ -120,6 +120,8 @@ def verdict(summary: Summary, source: Source | None = None) -> str:
         far = f"; the others had up to {factor(max(bounds) / first_s)} that time" if bounds else ""
         return f"{said}{far}."
     times = f"{duration(first_s, time_unit([first_s]))} against {duration(second_s, time_unit([first_s]))}"
+    if best["runs"] > 1:
+        times = f"medians {times}"
     if ratio < 1 + _SAME / 2:
         return f"{best['label']} and {second['label']} reach {what} at the same time: {times}."
     said = f"{best['label']} reaches {what} first, {factor(ratio)} as fast as {second['label']}"

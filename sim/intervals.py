@@ -106,7 +106,7 @@ def _between(outer: float, inner: float, weight: float, ratios: bool) -> float:
     whole = all(math.isfinite(value) and (value or not ratios) for value in (outer, inner))
     if not weight or outer == inner or not whole:
         return outer
-    return outer * (inner / outer) ** weight if ratios else outer + weight * (inner - outer)
+    return outer * math.pow(inner / outer, weight) if ratios else outer + weight * (inner - outer)
 
 
 @lru_cache
@@ -124,7 +124,7 @@ def _place(n: int) -> tuple[int, float]:
 
 def _coverage(n: int, rank: int) -> float:
     """How often the median of a distribution lies between a sample's values of this rank from both ends."""
-    return 1 - sum(math.comb(n, i) for i in range(rank)) / 2 ** (n - 1)
+    return 1 - sum(math.comb(n, i) for i in range(rank)) / (1 << (n - 1))
 
 
 def finite(value: float | None) -> float | None:

@@ -3,11 +3,12 @@
 Schemes race on the same seeds, so one rule decides everywhere: a scheme is beaten by another if the median
 of their paired ratio (``sim.intervals.of_ratio``) says so. First is who is beaten by nobody. Where that is
 several (they tie), or nobody (a beats b, b beats c and c beats a), the smallest median time among them, or
-among all, decides. Who does not arrive in most of its repeats takes no part.
+among all, decides, and then how often they arrive. Who does not in most of its repeats takes no part.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import combinations
@@ -32,7 +33,11 @@ def first(times: Mapping[str, Mapping[int, float]]) -> str | None:
             seed do not beat each other.
     """
     medians = {label: of_median(list(column.values()))["median"] for label, column in times.items()}
-    arrived = {label: median for label, median in medians.items() if median is not None}
+    arrived = {
+        label: (median, -sum(map(math.isfinite, times[label].values())))
+        for label, median in medians.items()
+        if median is not None
+    }
     beaten = set()
     for a, b in combinations(arrived, 2):
         ratio = median_ratio(times[a], times[b])

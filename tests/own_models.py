@@ -38,7 +38,8 @@ def a_list(workers: int) -> list[int]:
 
 def path(workers: int) -> nx.Graph[int]:
     """A topology: everybody in a row."""
-    return nx.path_graph(workers)
+    graph: nx.Graph[int] = nx.path_graph(workers)
+    return graph
 
 
 def star(workers: int, num_bytes: int) -> Schedule:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def test_the_sign_test_of_the_library_holds_it(n: int) -> None:
     if n == FEWEST:
         assert (found["low"], found["high"]) == (values[0], values[-1])
         return
-    library = stats.quantile_test(values, p=0.5).confidence_interval(LEVEL)
+    library: Any = stats.quantile_test(values, p=0.5).confidence_interval(LEVEL)
     place = values.tolist().index(library.low)
     assert library.low <= found["low"] < values[place + 1]
     assert values[n - place - 2] < found["high"] <= library.high

@@ -26,6 +26,7 @@ def test_whoever_ties_is_first_by_its_median_time() -> None:
     # On the one seed that they share they are equal.
     assert first({"a": {0: 5.0, 1: 9.0}, "b": {0: 5.0, 2: 4.0}}) == "b"
     assert first({"a": {0: 5.0}, "b": {1: 4.0}}) == "b"
+    assert first(times(a=[INF, 1.0, 1.0], b=[1.0, 1.0, 1.0])) == "b"
 
 
 def test_in_a_circle_the_median_time_decides() -> None:
