@@ -104,6 +104,15 @@ def test_several_files_count_together_and_must_be_of_one_kind() -> None:
         calibrate.calibrate([one, measurements(TRUE, hosts=probe.lab_hosts(queue="fifo"))])
 
 
+def test_what_changes_between_two_occasions_is_left_open() -> None:
+    fast, slow = (measurements({**TRUE, "added_latency_s": x}) for x in (1e-3, 1.4e-3))
+    factor = calibrate.calibrate([fast, slow]).profile.factors["added_latency_s"]
+    assert 1e-3 < factor.value < 1.4e-3
+    spread_s = np.std([1e-3, 1.4e-3], ddof=1)
+    assert factor.high - factor.low >= 2 * 1.96 * spread_s * 0.98
+    assert factor.high - factor.low < 2 * 1.96 * spread_s * 2
+
+
 def test_too_few_durations_are_refused() -> None:
     one = measurements(TRUE)
     with pytest.raises(InputError, match="too few"):
