@@ -94,7 +94,7 @@ def test_a_winner_whose_median_is_not_the_smallest() -> None:
     runs += [made_run("b", seed, reached_s=time) for seed, time in enumerate([2.0, 4.5, 4.9, 7.0, 8.0])]
     assert words.verdict(summarise("s", runs, TARGET)) == (
         "a reaches a test accuracy of 0.95 first, 1.14x as fast as b on the same seeds, "
-        "though not in the median of each: medians 5 s against 4.9 s."
+        "though not in the median of each: medians 5 s against 4.90 s."
     )
 
 
