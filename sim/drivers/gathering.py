@@ -64,7 +64,7 @@ class Gatherings:
         gathering.last_s = self._clock.now
         if len(gathering.inputs) == len(members):
             for early in gathering.early:
-                self._clock.at(self._clock.now, lambda _, early=early: self._finished(early, tag), None)
+                self._clock.at(self._clock.now, lambda done: self._finished(done, tag), early)
         pending.bytes = own.bytes_sent
         if not own.rounds:
             self._clock.at(self._clock.now, lambda _: self._finished(pending, tag), None)
