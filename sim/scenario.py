@@ -288,6 +288,13 @@ class Scenario(Settings):
         if self.cluster.compute.time == 0 and self.stop.max_iterations is None:
             text = "0 s needs stop.max_iterations too, or the clock may stand still for ever"
             return [Problem(("cluster", "compute", "time"), text)]
+        measured = self.cluster.compute.measured
+        if measured is not None and not measured.known_at(self.workload.batch_size):
+            text = (
+                f"one batch size ({measured.batch_sizes[0]}) tells nothing about another "
+                f"({self.workload.batch_size}); measure at two or more, or write 'measured' alone"
+            )
+            return [Problem(("cluster", "compute", "measured"), text)]
         return []
 
     def _wrong_workload(self) -> list[Problem]:
