@@ -47,11 +47,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 RUNS = [(name, options) for name, tried in OPTIONS.items() for options in tried]
 
 
-class Copies(TorchDispatchMode):
+class Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts copies from the host to the meta device, and those for which the host waits."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.all = self.waited_for = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
