@@ -17,6 +17,7 @@ from realrun.buffers import Buffers, unpacked
 from realrun.device import CPU, device_of
 from realrun.group import Group
 from realrun.run import run_job
+from sim import operations as ops
 from sim import topology
 from sim.drivers.replay import replay
 from sim.errors import InputError, PeerLost
@@ -161,6 +162,30 @@ def test_a_pattern_operation_does_not_survive_a_death() -> None:
     finally:
         pool.close()
     assert answers == [["PeerLost", "worker 1 was lost during mix"], None]
+
+
+def disagrees_about_the_order(group: Group) -> list[str]:
+    """In a process of a pool of two: each worker begins with what the other one does last."""
+
+    async def main(worker: Worker, options: Any) -> None:
+        x = torch.zeros(1)
+        operations = [ops.AllReduce(x), ops.Mix(topology.patterns("complete", 2, "uniform")[0], x)]
+        for operation in operations if worker.rank else reversed(operations):
+            await operation
+
+    job = make_job(make_scheme(main), workers=2)
+    measured = run_job(group, job, backend=nccl_rules.NAME, timeout_s=1.0)
+    return [type(measured.error).__name__, str(measured.error)]
+
+
+def test_what_would_hang_ends_with_one_message() -> None:
+    pool = Pool(2)
+    try:
+        answers = pool.ask(disagrees_about_the_order)
+    finally:
+        pool.close()
+    message = "no worker can go on: worker 0 waits in mix; worker 1 waits in all_reduce"
+    assert answers == [["Deadlock", message]] * 2
 
 
 # --- the same values ----------------------------------------------------------------------------
