@@ -62,7 +62,7 @@ class Aside:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = _stream(device) if device.type == "cuda" else None
 
     def run(self, call: Callable[[], Found]) -> tuple[Found, float]:
         """Call, and wait until the device has done what that asked for; returns how long it took, too.
@@ -74,7 +74,7 @@ class Aside:
             begin_s = time.monotonic()
             found = call()
             return found, time.monotonic() - begin_s
-        begin, end = (torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2))
+        begin, end = (_event() for _ in range(2))
         self._stream.wait_stream(torch.cuda.default_stream(self._device))
         with torch.cuda.stream(self._stream):
             begin.record()
@@ -93,3 +93,11 @@ class Aside:
         if self._stream is not None:
             for value in values:
                 value.record_stream(torch.cuda.default_stream(self._device))
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]

@@ -72,19 +72,21 @@ class NcclRules(dist.ProcessGroup):
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self._gloo = ProcessGroupGloo(store, rank, size, timeout)
+        self._gloo: Any = ProcessGroupGloo(store, rank, size, timeout)
         self._batches: Counter[int] = Counter()
         self._begun = 0
         self.named: set[int] = set()
         """Ranks that the latest batch has messages from or to."""
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         return self._collective("allreduce", tensors[0], lambda: self._gloo.allreduce(tensors, opts))
 
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         return self._collective("broadcast", tensors[0], lambda: self._gloo.broadcast(tensors, opts))
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+    def allgather(  # type: ignore[override]
+        self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> dist.Work:
         return self._collective("allgather", inputs[0], lambda: self._gloo.allgather(outputs, inputs, opts))
 
     def _collective(self, name: str, value: Tensor, begin: Callable[[], dist.Work]) -> dist.Work:
