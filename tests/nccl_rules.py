@@ -71,7 +71,7 @@ class NcclRules(dist.ProcessGroup):
     """A group that keeps NCCL's rules."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self._gloo: Any = ProcessGroupGloo(store, rank, size, timeout)
         self._batches: Counter[int] = Counter()
         self._begun = 0
