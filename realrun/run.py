@@ -17,6 +17,7 @@ from realrun.device import CPU, Aside
 from realrun.driver import Driver
 from realrun.gloo import Gloo
 from realrun.group import Group
+from realrun.lab import start
 from realrun.store import Control, Stopped
 from realrun.threads import Threads
 from realrun.transport import Transport
@@ -87,6 +88,9 @@ def run_job(
         gradient = partial(job.problem.gradient, group.rank, 0, job.start)
         for _ in range(2):
             _, took_s = Aside(job.start.device).run(gradient)
+    zero_s = _zero_s(control)
+    if group.rank == 0 and job.transfer.network.varies and start.in_lab():
+        start.tell(zero_s, job.transfer.seed)
     driver = Driver(
         job,
         group.rank,
@@ -98,7 +102,7 @@ def run_job(
         threads=group.threads,
         control=control,
         watch=watch,
-        zero_s=_zero_s(control),
+        zero_s=zero_s,
         keeps=job.scorer().keeps,
         took_s=took_s,
         die_at=(faults or {}).get(group.rank),
