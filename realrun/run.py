@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from queue import Empty
 
 from realrun.buffers import Buffers
+from realrun.carrier import Carrier
 from realrun.closing import Traffic, closings
 from realrun.collect import Measured, assemble, hand_in
 from realrun.collectives import Collectives
+from realrun.device import CPU, Aside
 from realrun.driver import Driver
+from realrun.gloo import Gloo
 from realrun.group import Group
 from realrun.lab import start
 from realrun.store import Control, Stopped
@@ -34,6 +38,7 @@ def run_job(
     group: Group,
     job: Job,
     *,
+    backend: str = "gloo",
     programs: Callable[[int], Program] | None = None,
     timeout_s: float = 60.0,
     faults: Mapping[int, int] | None = None,
@@ -47,6 +52,7 @@ def run_job(
     Args:
         group: this process and the others; there are as many as the job has workers.
         job: the same on all ranks.
+        backend: torch's name of what carries pattern operations; messages always go over gloo.
         programs: makes a rank's coroutines; absent: the job's scheme.
         timeout_s: how long any wait may last.
         faults: rank -> number of the operation of its main coroutine at which that process dies.
@@ -55,25 +61,33 @@ def run_job(
 
     Raises:
         InputError: the ranks were not given the same job, or it cannot be run for real.
-        RunError: a rank did not come to the start.
+        RunError: a rank did not come to the start, or the backend does not connect them.
     """
-    _check(group, job)
+    _check(group, job, backend)
     control = group.next_run()
     facts = {
         "scheme": job.scheme.name, "label": job.label, "options": repr(job.options), "workers": job.workers,
         "seed": job.seed, "max_iterations": job.max_iterations, "max_time_s": job.max_time_s,
         "bytes_per_parameter": job.bytes_per_parameter, "initial model": digest([job.start])[:12],
+        "backend": backend,
     }  # fmt: skip
     control.agree("job", facts, _BETWEEN_RUNS_S)
     watch = Watch(control, timeout_s)
-    buffers = Buffers(job.num_bytes)
-    transport = Transport(group.rank, group.size, buffers)
+    lane = None if backend == "gloo" else group.lane(backend, job.start.device, timeout_s)
+    buffers = Buffers(job.num_bytes, staging=lane is not None or job.start.device != CPU)
+    values = buffers if lane is None else Buffers(job.num_bytes, job.start.device)
+    carrier: Carrier = Gloo(group.size, group.subgroup) if lane is None else lane
+    if lane is not None and not job.synchronous:
+        group.say(
+            f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
+            "from anybody"
+        )
+    transport = Transport(group.rank, group.size, buffers, None if lane is None else (values, lane))
     took_s = 0.0
     if job.problem is not None and warm_up:
+        gradient = partial(job.problem.gradient, group.rank, 0, job.start)
         for _ in range(2):
-            begin_s = time.monotonic()
-            job.problem.gradient(group.rank, 0, job.start)
-            took_s = time.monotonic() - begin_s
+            _, took_s = Aside(job.start.device).run(gradient)
     zero_s = _zero_s(control)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(zero_s, job.transfer.seed)
@@ -82,7 +96,8 @@ def run_job(
         group.rank,
         programs(group.rank) if programs is not None else job.program(group.rank),
         transport=transport,
-        collectives=Collectives(group.rank, group.size, buffers, group.subgroup),
+        collectives=Collectives(group.rank, values, carrier),
+        survives=carrier.survives,
         buffers=buffers,
         threads=group.threads,
         control=control,
@@ -101,18 +116,18 @@ def run_job(
         pass
     except RunError as error:
         watch.fail(error, driver.step)
-    return _collected(group, job, driver, control, watch, buffers.swollen)
+    return _collected(group, job, driver, control, watch, buffers.swollen or values.swollen)
 
 
-def _check(group: Group, job: Job) -> None:
+def _check(group: Group, job: Job, backend: str) -> None:
     if group.broken:
         raise RunError("a run of this group has failed: start the processes anew")
     if group.size != job.workers:
         raise InputError(f"the scenario has {job.workers} workers, but {group.size} processes were started")
     if job.synchronous and job.max_iterations is None:
         raise InputError(f"{job.label}: a real run of a synchronous scheme needs stop.max_iterations")
-    if job.start.device.type != "cpu":
-        raise InputError(f"gloo carries values on the CPU, not on {job.start.device}: use --device cpu")
+    if backend == "nccl" and job.start.device.type != "cuda":
+        raise InputError(f"nccl carries values on a GPU, not on {job.start.device}: use gloo")
 
 
 def _zero_s(control: Control) -> float:

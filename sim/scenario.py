@@ -88,6 +88,10 @@ class Cluster(Settings):
     compute: Compute = Field(description="how long gradients take")
     stragglers: tuple[Straggler, ...] = Field(default=(), description="who is slow; factors multiply")
     network: NetworkSettings = Field(description="how messages travel")
+    backend: Literal["gloo", "nccl"] = Field(
+        default="gloo",
+        description="what carries values in a real run: gloo between CPUs, nccl between GPUs, one a worker",
+    )
     profile: Annotated[Profile | None, WithJsonSchema(PROFILE)] = Field(
         default=None,
         description="correction factors that `paceline calibrate` has written; the file is relative to the "
