@@ -88,6 +88,11 @@ class Cluster(Settings):
     compute: Compute = Field(description="how long gradients take")
     stragglers: tuple[Straggler, ...] = Field(default=(), description="who is slow; factors multiply")
     network: NetworkSettings = Field(description="how messages travel")
+    hosts: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
+        default=None,
+        description="real runs: host name -> workers on it, in the order of the workers; absent: hosts as "
+        "they come, each with consecutive workers",
+    )
     backend: Literal["gloo", "nccl"] = Field(
         default="gloo",
         description="what carries values in a real run: gloo between CPUs, nccl between GPUs, one a worker",
@@ -124,6 +129,10 @@ class Cluster(Settings):
             found.append(
                 Problem(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
             )
+        placed = sum((self.hosts or {}).values())
+        if self.hosts is not None and placed != self.workers:
+            text = f"name places for {placed} workers, there are {self.workers}; make them agree"
+            found.append(Problem(("hosts",), text))
         for number, straggler in enumerate(self.stragglers):
             for index, rank in enumerate(straggler.workers or ()):
                 if not 0 <= rank < self.workers:
