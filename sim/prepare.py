@@ -78,12 +78,14 @@ def resolves(resolved: Scenario, asked: Scenario) -> bool:
 def gradient_s(scenario: Scenario, batch_size: int, device: torch.device) -> float:
     """What one gradient of one worker takes on this device, with one thread on a CPU."""
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
-    problem = replace(problem, batches=replace(problem.batches, batch_size=batch_size))
-    batches = itertools.count()
+    # A fresh one: batches of another size are not to be found among those of the runs.
+    batches = Batches(problem.batches.shards, batch_size, problem.batches.seed)
+    problem = replace(problem, batches=batches)
+    numbers = itertools.count()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return typical_s(lambda: problem.gradient(0, next(batches), problem.workload.start), timer_of(device))
+        return typical_s(lambda: problem.gradient(0, next(numbers), problem.workload.start), timer_of(device))
     finally:
         torch.set_num_threads(threads)
 

@@ -22,6 +22,7 @@ from sim.compute.model import ComputeModel
 from sim.compute.settings import Compute, Straggler
 from sim.compute.traces import read_durations
 from sim.errors import InputError
+from sim.gradients import Evaluated, Problem
 from sim.prepare import prepare, resolve, resolves
 from sim.scenario import Scenario, dump, load, parse
 from sim.simulate import simulate
@@ -340,16 +341,24 @@ SEVERAL = FLAT.replace("{time: 10 ms}", "{measured: {batch_sizes: [4, 16, 64]}}"
 
 
 def test_other_batch_sizes_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+    seen: list[int] = []
+    gradient = Problem.gradient
+
+    def noted(self: Problem, worker: int, index: int, point: torch.Tensor) -> Evaluated:
+        seen.append(len(self.batches.examples(worker, index)))
+        return gradient(self, worker, index, point)
 
     def typical_s(run: Any, timer: Any) -> float:
-        made = run()
-        asked.append(len(made.value))
-        return {1: 0.25, 2: 0.25, 3: 0.5}[len(asked)]
+        run()
+        return {4: 0.25, 16: 0.25, 64: 0.5}[seen[-1]]
 
+    monkeypatch.setattr(Problem, "gradient", noted)
     monkeypatch.setattr("sim.prepare.typical_s", typical_s)
     resolved = resolve(parse(SEVERAL), torch.device("cpu"))
-    assert len(asked) == 3
+    assert seen == [4, 16, 64]
+    problem = prepare(resolved, resolved.schemes[0], 0).problem
+    assert problem is not None
+    assert len(problem.batches.examples(0, 0)) == 32  # those of a run are left alone
     assert resolves(resolved, parse(SEVERAL))
     assert prepare(resolved, resolved.schemes[0], 0).compute.duration_s(0, 0) == pytest.approx(
         batch_sizes.seconds_at(32, (4, 16, 64), (0.25, 0.25, 0.5)), rel=1e-12
