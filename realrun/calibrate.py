@@ -79,6 +79,10 @@ def predict(measurements: Measurements, model: TransferModel) -> tuple[dict[Key,
 def calibrate(several: Sequence[Measurements]) -> Fit:
     """Fit the factors to one or more sets of measurements of the same kind of hosts.
 
+    Several sets are fitted together. How far each set's own factors are from one another is how much the
+    machine changes between one occasion and the next: it is added to the covariance, because a prediction is
+    about another occasion.
+
     Raises:
         InputError: they are about different kinds of hosts, or too few.
     """
@@ -86,7 +90,7 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
     for other in several[1:]:
         if other.hosts != first.hosts:
             raise InputError(f"one set of measurements is of a {first.hosts}, another of a {other.hosts}")
-    rows = [(m, d) for m in several for d in m.durations if d.operation != "gradient"]
+    rows = _rows(several)
     if len(rows) < 2 * len(_FITTED):
         raise InputError(f"{len(rows)} durations are too few for {len(_FITTED)} factors; probe more")
     late = [value for m in several for value in m.steps_s]
@@ -98,29 +102,10 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
         buffer_bytes=buffer.value,
         late_s=max(0.0, statistics.median(late)),
     )
-    measured = np.array([d.median_s for _, d in rows])
-    scale = np.array([_scale(d) for _, d in rows])
-    names = list(_FITTED)
-
-    def fitted(x: Floats) -> Floats:
-        values = dict(zip(names, (x * np.array(list(_FITTED.values()))).tolist(), strict=True))
-        model = replace(known, **values)
-        predictions = {id(m): predict(m, model)[0] for m in several}
-        return np.array([predictions[id(m)][d.key] for m, d in rows])
-
-    def residuals(x: Floats) -> Floats:
-        off: Floats = (fitted(x) - measured) / scale
-        return off
-
-    found: Any = least_squares(
-        residuals,
-        np.array(_START),
-        bounds=([0.0, 0.0, 0.0, 0.5, 0.0], [100.0, 200.0, 100.0, 1.0, 100.0]),
-        loss="soft_l1",
-        diff_step=[0.02] * len(_FITTED),
-        x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
-    )
-    covariance, freedom = _covariance(found.jac, residuals(found.x))
+    found = _fit(several, known)
+    covariance, freedom = found.covariance, found.freedom
+    if len(several) > 1:
+        covariance = covariance + np.cov([_fit([m], known).x for m in several], rowvar=False)
     half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     sizes = np.array(list(_FITTED.values()))
     joint = covariance * np.outer(sizes, sizes)
@@ -141,7 +126,6 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
         value=known.late_s, low=max(0.0, min(low, known.late_s)), high=max(high, known.late_s), unit="s",
         measurements=tuple(f"{m.made}: {len(m.steps_s)} steps of training" for m in several),
     )  # fmt: skip
-    fitted_s = fitted(found.x)
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
     model = replace(known, **final)
     ranges = [predict(m, model)[1] for m in several]
@@ -153,18 +137,61 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
         hosts=first.hosts,
         workers=first.plan.workers,
         factors={name: factors[name] for name in FACTORS},
-        covariance=dict(zip(names, (tuple(row) for row in joint.tolist()), strict=True)),
+        covariance=dict(zip(_FITTED, (tuple(row) for row in joint.tolist()), strict=True)),
         range=Measured(
             smallest_bytes=min(r.smallest_bytes for r in ranges),
             largest_bytes=max(r.largest_bytes for r in ranges),
             in_flight=max(r.in_flight for r in ranges),
         ),
-        residual_pct=float(np.median(np.abs(fitted_s / measured - 1)) * 100),
+        residual_pct=float(np.median(np.abs(found.fitted_s / found.measured_s - 1)) * 100),
         lateness_s=tuple(late),
         unevenness_s=_alike(_deviations(several)),
     )
     labels = tuple(f"{_kind(m, d)} {d.operation}" for m, d in rows)
-    return Fit(profile, labels, measured, fitted_s)
+    return Fit(profile, labels, found.measured_s, found.fitted_s)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Factors in their own units of ``_FITTED``, how sure they are, and the durations that they give."""
+
+    x: Floats
+    covariance: Floats
+    freedom: int
+    measured_s: Floats
+    fitted_s: Floats
+
+
+def _rows(several: Sequence[Measurements]) -> list[tuple[Measurements, Duration]]:
+    return [(m, d) for m in several for d in m.durations if d.operation != "gradient"]
+
+
+def _fit(several: Sequence[Measurements], known: TransferModel) -> _Found:
+    """Robust least squares over all durations of ``several``."""
+    rows = _rows(several)
+    measured = np.array([d.median_s for _, d in rows])
+    scale = np.array([_scale(d) for _, d in rows])
+
+    def fitted(x: Floats) -> Floats:
+        values = dict(zip(_FITTED, (x * np.array(list(_FITTED.values()))).tolist(), strict=True))
+        model = replace(known, **values)
+        predictions = {id(m): predict(m, model)[0] for m in several}
+        return np.array([predictions[id(m)][d.key] for m, d in rows])
+
+    def residuals(x: Floats) -> Floats:
+        off: Floats = (fitted(x) - measured) / scale
+        return off
+
+    found: Any = least_squares(
+        residuals,
+        np.array(_START),
+        bounds=([0.0, 0.0, 0.0, 0.5, 0.0], [100.0, 200.0, 100.0, 1.0, 100.0]),
+        loss="soft_l1",
+        diff_step=[0.02] * len(_FITTED),
+        x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
+    )
+    covariance, freedom = _covariance(found.jac, residuals(found.x))
+    return _Found(found.x, covariance, freedom, measured, fitted(found.x))
 
 
 def _alike(values: Sequence[float]) -> tuple[float, ...]:

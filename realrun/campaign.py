@@ -52,6 +52,10 @@ _FIRST_DRAW: Final = 1_000
 TOLERANCE: Final = 1e-5
 """Relative, on the final loss: what the order of a library's sums may change."""
 _REPEATS_ASYNCHRONOUS: Final = 5
+_PROBES: Final = 4
+"""Spread over the campaign: their mean is of the machine as it was, their spread of how it changed."""
+
+_PROBE_REPEATS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -174,32 +178,36 @@ def run(
         if number < runs_wanted(cell)
         and state.get(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY)) is None
     ]
-    probed = state.get("probe", "")
+    unprobed = (
+        [] if profile is not None else [k for k in range(_PROBES) if state.get(f"probe.{k}", "") is None]
+    )
     unpadded_key = key_of(unpadded.STEPS, unpadded.scenario("all_reduce", {"time": "0 s"}))
     alone = state.get("unpadded", unpadded_key)
-    if missing or alone is None or (profile is None and probed is None):
+    if missing or alone is None or unprobed:
         start = build_network(
             max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
         )
         with Pool(start) as pool:
-            if profile is None and probed is None:
-                _say("probing")
-                probed = probe.measure(pool, probe.lab_hosts()).model_dump(mode="json")
-                state.put("probe", "", probed)
             for done, (cell, number) in enumerate(missing):
+                while unprobed and done * (_PROBES - 1) >= unprobed[0] * len(missing):
+                    _probe(pool, state, unprobed.pop(0))
                 _say(
                     f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}"
                 )
                 found = measure_cell(pool, cell, number)
                 state.put(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY), asdict(found))
+            for k in unprobed:
+                _probe(pool, state, k)
             if alone is None:
                 _say("unpadded computation")
                 alone = unpadded.measure(pool, SCHEMES)
                 state.put("unpadded", unpadded_key, alone)
     if profile is None:
         _say("calibrating")
-        measurements = probe.Measurements.model_validate_json(json.dumps(probed))
-        profile = calibrate.calibrate([measurements]).profile
+        read = probe.Measurements.model_validate_json
+        profile = calibrate.calibrate(
+            [read(json.dumps(state.get(f"probe.{k}", ""))) for k in range(_PROBES)]
+        ).profile
     _say("predicting")
     rows = []
     torch.set_num_threads(1)
@@ -211,11 +219,19 @@ def run(
     return rows, alone, profile, time.monotonic() - begin_s
 
 
+def _probe(pool: Pool, state: State, k: int) -> None:
+    """Measure the standard setting once more, and keep it."""
+    _say(f"probe {k + 1} of {_PROBES}")
+    found = probe.measure(pool, probe.lab_hosts(), repeats=_PROBE_REPEATS)
+    state.put(f"probe.{k}", "", found.model_dump(mode="json"))
+
+
 def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -> dict[str, Any]:
     """Everything about one cell, errors in per cent of what was measured.
 
     The forecast is compared with every real run that it does not share draws with, and with their mean where
-    the scheme is asynchronous.
+    the scheme is asynchronous. ``targets_s``: the mean of the forecast's times to the target, and of the
+    measured ones; None where a run did not get there.
     """
     same = Outcome(**predicted["same"])
     first = measured[0]
@@ -229,7 +245,10 @@ def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -
         "cell": cell.name,
         "scheme": cell.scheme,
         "setting": list(cell.setting),
-        "targets_s": [same.target_s, first.target_s],
+        "targets_s": [
+            statistics.fmean(targets) if len(targets) == len(predicted["fresh"]) else None,
+            statistics.fmean(real_targets) if len(real_targets) == len(measured) else None,
+        ],
         "predicted_s": same.wall_s,
         "measured_s": first.wall_s,
         "share": computed_s / same.wall_s,

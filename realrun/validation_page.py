@@ -65,7 +65,7 @@ class Choice:
 
     Attributes:
         setting: for people.
-        predicted, measured: the schemes that first scored the target.
+        predicted, measured: the schemes that first scored the target, on the mean of their runs.
         regret_pct: what the predicted winner's measured time is above the measured winner's.
         tau: Kendall's, of the two rankings.
     """
@@ -106,13 +106,15 @@ def page(rows: Sequence[Row], alone: Row, profile: Profile, spent_s: float) -> s
         "",
         "Written by `make validate`; do not edit. Predicted beside measured, on the lab: real processes and",
         "real TCP over an emulated network on one machine. The factors were fitted to probes at one setting",
-        "(4 workers, 5 ms, 1 Gbit/s) and to nothing below. Errors are 100 (predicted / measured - 1).",
+        "(4 workers, 5 ms, 1 Gbit/s), four times while the cells were measured, and to nothing below. Errors",
+        "are 100 (predicted / measured - 1).",
         "",
         "(a) *mechanism*: the simulator draws the same computing times as the real run. *less computation*:",
         "the error as a share of the measured wall clock without the critical path's computation, which is",
         "the wall clock of the same run on a network that costs nothing.",
         "(b) *forecast*: mean of 30 simulated runs with other draws (of computing times and, within",
         "what the probes leave open, of the factors) against a real run (the mean of five for ad_psgd).",
+        "The choice is between the schemes' mean times to the target, on both sides.",
         "*floor*: a real run against another one.",
         "(c) *unpadded*: two workers on two cores, whose computation lasts as long as it does; see below.",
         "",

@@ -24,8 +24,8 @@ from sim.settings import Settings
 VERSION: Final = 2
 """Of the file's format."""
 
-_LEAST: Final = 1e-9
-"""The least that a drawn factor can be."""
+_EFFICIENCIES: Final = (0.5, 1.0)
+"""Between which a drawn efficiency stays; the other factors only cannot be negative."""
 
 Model = TypeVar("Model", bound=Settings)
 
@@ -159,8 +159,8 @@ class Profile(Settings):
         off = vectors @ (np.sqrt(np.maximum(values, 0.0)) * z)
         drawn = dict(self.factors)
         for name, by in zip(names, off.tolist(), strict=True):
-            most = 1.0 if name == "efficiency" else float("inf")
-            value = min(max(self.factors[name].value + by, _LEAST), most)
+            least, most = _EFFICIENCIES if name == "efficiency" else (0.0, float("inf"))
+            value = min(max(self.factors[name].value + by, least), most)
             known = drawn[name]
             low, high = min(known.low, value), max(known.high, value)
             drawn[name] = known.model_copy(update={"value": value, "low": low, "high": high})

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from realrun.lab import enter
+from realrun.lab import awake, enter
 from realrun.lab.hosts import INTERFACE, Hosts, address
 from realrun.lab.protocol import Discipline, Statistics, plan_of, to_json
 from sim.errors import InputError, RunError
@@ -62,6 +62,7 @@ class Lab:
         self._children: list[subprocess.Popen[bytes]] = []
         self._unread = b""
         self._turn = threading.Lock()
+        self._awake = -1
 
     def __enter__(self) -> Self:
         try:
@@ -79,7 +80,8 @@ class Lab:
 
     @property
     def settings(self) -> tuple[Mapping[str, str], ...]:
-        """Per host, the TCP settings and route metrics as read back from the kernel."""
+        """Per host, the TCP settings and route metrics as read back from the kernel, and whether processors
+        are kept awake."""
         return self._settings
 
     def address(self, host: int) -> str:
@@ -124,6 +126,7 @@ class Lab:
         self._order(to_json(plan_of(network, queue or self._queue)))
 
     def _start(self) -> None:
+        self._awake = awake.keep_awake()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             command = [sys.executable, "-m", "realrun.lab.switch"]
@@ -138,7 +141,8 @@ class Lab:
             hello = self._answer()
             if "error" in hello:
                 raise InputError(f"no lab on this machine: {hello['error']}. {_NEEDS}")
-            self._settings = tuple(hello["settings"])
+            woken = {awake.SETTING: awake.read_back(self._awake)}
+            self._settings = tuple({**settings, **woken} for settings in hello["settings"])
             namespaces = []
             for _ in range(self._network.num_hosts + hello["user"]):
                 namespaces += socket.recv_fds(ours, 1, 1)[1]
@@ -166,6 +170,9 @@ class Lab:
             if namespace >= 0:
                 os.close(namespace)
         self._namespaces, self._user_namespace = [], -1
+        if self._awake >= 0:
+            os.close(self._awake)
+            self._awake = -1
 
     def _order(self, line: str) -> dict[str, Any]:
         """Send one command to the switch and wait for its answer."""
