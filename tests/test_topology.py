@@ -393,7 +393,7 @@ def test_a_file_stands_beside_the_scenario_and_is_read_once(
     graph.unlink()
     again = parse(dump(first))
     assert again == first
-    assert str(again.schemes[0].options.topology) == "file path=g.json"  # type: ignore[attr-defined]
+    assert str(again.schemes[0].options.topology) == "file g.json"  # type: ignore[attr-defined]
     assert held(again).at(0).sources == ((2, 3), (2, 3), (0, 1), (0, 1))
     assert abs(held(again).matrix(0) - held(first).matrix(0)).max() == 0.0
     assert held(again).weights == ("given" if weights else "uniform")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Self
 
 from pydantic import (
@@ -96,8 +97,9 @@ class TopologyEntry(Settings):
         return {self.name: options} if options else self.name
 
     def __str__(self) -> str:
-        shown = {"path"} if self.name == _FILE else None
-        options = self.options.model_dump(mode="json", include=shown, context=BRIEF)
+        options = self.options.model_dump(mode="json", context=BRIEF)
+        if self.name == _FILE:
+            return f"{self.name} {Path(options['path']).name}"
         return " ".join([self.name, *(f"{key}={value}" for key, value in options.items())])
 
     @classmethod

@@ -181,7 +181,7 @@ def _text(path: Path) -> str:
             raise InputError(f"{path}: is larger than {MAX_BYTES // 2**20} MiB, which is too much")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        near = [p.name for p in path.parent.glob("*") if p.suffix in SUFFIXES]
+        near = [p.name for p in path.parent.glob("*") if p.suffix == path.suffix]
         hint = f"; {nearest(path.name, near)}" if near else ""
         raise InputError(f"{path}: there is no such file{hint}") from None
     except UnicodeDecodeError as error:
