@@ -18,9 +18,9 @@ from typing import Final
 
 from benchmarks.claims import PAPERS, Claim, Paper, Study
 from sim import prepare, result_folder
+from sim.intervals import Interval, of_median, of_ratio
 from sim.records import Run
 from sim.repeats import enough
-from sim.resampling import Interval, of_median, of_ratio
 from sim.scenario import Scenario, dump, load
 from sim.simulate import simulate, unfinished
 
@@ -146,7 +146,7 @@ def page(paper: Paper, runs: Runs) -> str:
     repeats = max(len(by_seed) for study in runs.values() for by_seed in study.values())
     head = ("claim", "of", "ratio of", "claimed", "found", "verdict")
     parts = [
-        f"\nMedians over {repeats} seeds, with their 95 % intervals (bootstrap, paired by seed); bytes\n"
+        f"\nMedians over {repeats} seeds, with their 95 % intervals (paired by seed); bytes\n"
         "are those of all workers.\n",
         "## Claims\n",
         "\n".join([f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows, ""]),

@@ -87,6 +87,11 @@ def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
         raise InputError(
             f"the scenario has {scenario.cluster.workers} workers, but {size} processes were started"
         )
+    if any(straggler.crash for straggler in scenario.cluster.stragglers):
+        raise InputError(
+            "torchrun ends all processes when one crashes: let 'paceline realrun --processes' or --lab start "
+            "them, or leave cluster.stragglers with crash out"
+        )
     cells = cells_of(scenario)
     group = join(store, rank, size, asked.timeout)
     runs = []

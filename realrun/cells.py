@@ -100,6 +100,12 @@ def job_of(cell: Cell) -> Job:
     return replace(job, max_iterations=cell.max_iterations, max_time_s=limit_s)
 
 
+def crashing(cell: Cell) -> frozenset[int]:
+    """The ranks whose processes end before the run does, as the scenario plans it."""
+    stragglers = _scenario(cell.scenario).cluster.stragglers
+    return frozenset(rank for each in stragglers if each.crash for rank in each.workers or ())
+
+
 def run_cell(
     group: Group, cell: Cell, timeout_s: float, progress: Callable[[int], None] | None = None, **options: Any
 ) -> Measured:

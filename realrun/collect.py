@@ -86,6 +86,8 @@ def assemble(job: Job, diaries: Sequence[Diary], message: str) -> Run:
     scorer = job.scorer()
     scorer.begin([job.start] * job.workers)
     columns = [[(each.time_s, diary.rank, each) for each in diary.published] for diary in diaries]
+    for rank in set(range(job.workers)).difference(diary.rank for diary in diaries):
+        scorer.lose(rank)
     for time_s, rank, each in heapq.merge(*columns, key=lambda row: row[:2]):
         value = job.start if each.value is None else each.value
         scorer.publish(rank, each.step, time_s, value, each.bytes_sent, each.leader, each.notes)

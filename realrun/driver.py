@@ -86,6 +86,7 @@ class Driver:
         self._loop = Loop(zero_s)
         self._keeps = keeps
         self._die_at = die_at
+        self._crash = job.compute.crash_of(rank)
         self._progress = progress
         self._account = Account(rank)
         self._tasks: list[Task[Pending]] = [
@@ -290,7 +291,8 @@ class Driver:
                 raise RunError(f"{where}: the scheme raised {type(raised).__name__}: {raised}") from raised
             if task.number == 0:
                 self._since_s = self.now_s()
-                if self._die_at is not None and self._issued == self._die_at:
+                crashes = self.diary.timing.gradients == self._crash and ops.computes(operation)
+                if crashes or (self._die_at is not None and self._issued == self._die_at):
                     os._exit(1)
                 self._issued += 1
             handler = self._handlers.get(type(operation))

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from realrun import serve
-from realrun.cells import Cell
+from realrun.cells import Cell, crashing
 from realrun.diary import Timing
 from realrun.store import Control, file_store
 from sim.errors import InputError, RunError
@@ -125,7 +125,7 @@ class Processes:
             self._start()
         for child in self._children:
             child.ask(cell.to_json())
-        watched = _Watched(self._size)
+        watched = _Watched(self._size, crashing(cell))
         while not watched.over():
             try:
                 rank, answer = self._heard.get(timeout=0.2)
@@ -257,10 +257,11 @@ class _Child:
 
 
 class _Watched:
-    """What has been heard about one run."""
+    """What has been heard about one run; the ``planned`` ranks end on their own, and the others go on."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, planned: frozenset[int]) -> None:
         self._waited = set(range(size))
+        self._planned = planned
         self.lost: set[int] = set()
         self.run: Run | None = None
         self.timings: tuple[Timing, ...] = ()
@@ -290,6 +291,8 @@ class _Watched:
         if rank not in self._waited:
             return False
         self._waited.discard(rank)
+        if rank in self._planned:
+            return True
         self._fail()
         if rank in self._errors:
             return False

@@ -13,6 +13,7 @@ from realrun.collect import Measured, assemble, hand_in
 from realrun.collectives import Collectives
 from realrun.driver import Driver
 from realrun.group import Group
+from realrun.lab import start
 from realrun.store import Control, Stopped
 from realrun.threads import Threads
 from realrun.transport import Transport
@@ -73,6 +74,9 @@ def run_job(
             begin_s = time.monotonic()
             job.problem.gradient(group.rank, 0, job.start)
             took_s = time.monotonic() - begin_s
+    zero_s = _zero_s(control)
+    if group.rank == 0 and job.transfer.network.varies and start.in_lab():
+        start.tell(zero_s, job.transfer.seed)
     driver = Driver(
         job,
         group.rank,
@@ -83,7 +87,7 @@ def run_job(
         threads=group.threads,
         control=control,
         watch=watch,
-        zero_s=_zero_s(control),
+        zero_s=zero_s,
         keeps=job.scorer().keeps,
         took_s=took_s,
         die_at=(faults or {}).get(group.rank),

@@ -148,7 +148,7 @@ def _slow(cluster: Mapping[str, Any]) -> str:
     found = [
         f"worker {rank} {each['slowdown']:g}x slower"
         for each in cluster.get("stragglers", ())
-        if "slowdown" in each
+        if "slowdown" in each and not {"probability", "markov", "at"}.intersection(each)
         for rank in each.get("workers") or ()
     ]
     return ", ".join(found[:2]) + (f", and {len(found) - 2} more" if len(found) > 2 else "")

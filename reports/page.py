@@ -25,7 +25,7 @@ from reports.table import column_unit, shares, status, time_to_target
 from reports.timeline import timeline
 from reports.waterfall import gap, waterfall
 from sim.errors import InputError
-from sim.resampling import Interval
+from sim.intervals import Interval
 from sim.summary import Row
 
 _HERE: Final = Path(__file__).parent

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sim.equal import Goal
+from sim.intervals import FEWEST
 from sim.records import Source
-from sim.resampling import FEWEST
 from sim.summary import Row, Summary, ranking
 
 _TIMES: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
@@ -120,9 +120,14 @@ def verdict(summary: Summary, source: Source | None = None) -> str:
         far = f"; the others had up to {factor(max(bounds) / first_s)} that time" if bounds else ""
         return f"{said}{far}."
     times = f"{duration(first_s, time_unit([first_s]))} against {duration(second_s, time_unit([first_s]))}"
+    if best["runs"] > 1:
+        times = f"medians {times}"
     if ratio < 1 + _SAME / 2:
         return f"{best['label']} and {second['label']} reach {what} at the same time: {times}."
-    return f"{best['label']} reaches {what} first, {factor(ratio)} as fast as {second['label']}: {times}."
+    said = f"{best['label']} reaches {what} first, {factor(ratio)} as fast as {second['label']}"
+    if first_s <= second_s:
+        return f"{said}: {times}."
+    return f"{said} on the same seeds, though not in the median of each: {times}."
 
 
 def confidence(summary: Summary, source: Source | None = None) -> str | None:
@@ -174,6 +179,8 @@ def failures(summary: Summary, source: Source | None = None) -> list[str]:
             if mine:
                 reason = next((run["message"] for run in mine if run.get("message")), "")
                 times = f" in {len(mine)} of {row['runs']} repeats" if row["runs"] > 1 else ""
+                if status == "partial" and all(run["reached_target"] for run in mine):
+                    verb = "went on to the target without everybody"
                 found.append(f"{row['label']} {verb}{times}{f' ({reason})' if reason else ''}.")
     return found
 

@@ -139,7 +139,8 @@ def _run(job: Job, steps: int) -> Run:
     Raises:
         RunError: they cannot be followed.
     """
-    run = simulate_job(replace(job, max_iterations=steps, every=steps))
+    staying = replace(job.compute, stragglers=[each for each in job.compute.stragglers if not each.crash])
+    run = simulate_job(replace(job, compute=staying, max_iterations=steps, every=steps))
     if run.status == "partial" or not run.iterations:
         raise RunError(run.message or "no worker came through a step")
     return run

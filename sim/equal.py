@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from typing_extensions import TypedDict
 
+from sim.intervals import Interval, of_median
 from sim.records import Run
-from sim.resampling import Interval, of_median
 
 
 class Goal(TypedDict):

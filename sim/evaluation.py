@@ -164,6 +164,11 @@ class Scorer:
         self._latest = dict(enumerate(start))
         self._score(0, 0.0, 0, list(start), None)
 
+    def lose(self, worker: int) -> None:
+        """A worker is gone, and its model with it: from now on the others are scored."""
+        if len(self._latest) > 1:
+            self._latest.pop(worker, None)
+
     def keeps(self, step: int) -> bool:
         """Whether the value published at this step (0-based) is needed."""
         return (step + 1) % self.every == 0
@@ -201,7 +206,7 @@ class Scorer:
             self._latest[worker] = value
             self._leader = self._leader if leader is None else leader
         if self._steps % (self.every * self.workers) == 0:
-            values = [self._latest[w] for w in range(self.workers)]
+            values = list(self._latest.values())
             sent = sum(self._sent.values())
             return self._score(self._steps // self.workers, time_s, sent, values, self._leader)
         return False

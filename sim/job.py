@@ -28,14 +28,15 @@ class TransferModel:
 
     Attributes:
         network: hosts, links, routes.
-        sharing: ``max_min``: transfers share every link on their route; ``none``: each has its links alone.
+        sharing: ``max_min``: transfers share every link on their route fairly; ``rtt``: so, but weighted by
+            one over the round trip; ``none``: each has its links alone.
         overhead_s: software overhead before a transfer's bytes start.
         announcement: what the receiver's announcement costs, as a factor on the route's latency. Where it is
             not 0, a receive from anybody is announced to a sender only when it has heard of that sender.
         added_latency_s: what hosts and switches add to every message's and announcement's latency.
         efficiency: share of the nominal bandwidth that the payload gets.
         streams: messages from one host to another, and announcements, share one stream of bytes, first come
-            first served (one TCP connection); False: they overtake each other freely. For ``max_min`` only.
+            first served (one TCP connection); False: they overtake each other. Not where each is alone.
         buffer_bytes: what the sender's socket takes off its hands: a send is complete when the bytes of its
             stream that have not left are no more than this; 0: when its last byte has left.
         copy_s_per_byte: what handing bytes to the socket takes.

@@ -228,6 +228,13 @@ class Start(Operation[Handle]):
     operation: Operation[Any]
 
 
+def computes(operation: Operation[Any]) -> bool:
+    """Whether an operation begins a gradient."""
+    return isinstance(operation, Gradient) or (
+        isinstance(operation, Start) and isinstance(operation.operation, Gradient)
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Wait(Operation[Any]):
     """The reply of a started operation, when it is there."""

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from sim.intervals import FEWEST, Interval, of_median, of_ratio
 from sim.problems import shown, wrong
+from sim.races import first
 from sim.records import Run
-from sim.resampling import FEWEST, Interval, of_median, of_ratio
 from sim.settings import Settings
 
 _PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *%")
@@ -82,7 +83,8 @@ def enough(repeats: int | AutoRepeats, labels: Sequence[str], runs: Sequence[Run
     arrived = {label: found for label, found in medians.items() if found["median"] is not None}
     if len(arrived) < 2:
         return all(_half_width(found) <= repeats.half_width for found in arrived.values())
-    best = min(arrived, key=lambda label: arrived[label]["median"] or 0.0)
+    best = first(times)
+    assert best is not None
     ratios = (of_ratio(times[label], times[best]) for label in arrived if label != best)
     return all(_half_width(ratio) <= repeats.half_width for ratio in ratios)
 

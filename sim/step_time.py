@@ -3,7 +3,8 @@
 A quick estimate for searches, and the event driver for the last word. The estimate:
 
 - All transfers of a step share every link of their routes equally, as if they started together. The
-  slowest is then through exactly when max-min fair sharing has it through; others may be faster in truth.
+  slowest is then through exactly when max-min fair sharing has it through; others may be faster in truth
+  (and with ``sharing: rtt`` this is an estimate too).
 - With these durations t, worker i is done with step k's averaging at
 
       E_i = max over neighbours j of max(R_j, R_i) + t_ji or t_ij,     R_i = E_i(k - 1) + compute_i(k)

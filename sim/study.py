@@ -41,7 +41,7 @@ class Study:
 
     @property
     def winner(self) -> str | None:
-        """Label of the scheme with the smallest median time to target; None where nobody got there."""
+        """Label of the scheme that is first (``sim.races``); None where nobody got there."""
         return self.totals["winner"]
 
     @cached_property

@@ -1,9 +1,9 @@
 """What a set of runs says: per run, per scheme over its repeats, and who won.
 
-Repeats are compared by their median time to target. A run that never reached the target counts as
-infinitely late, so that it is never dropped: a scheme has a median if most of its repeats got there.
-Two schemes are compared on the seeds that they share, which saw the same data and the same stragglers, so
-that ratios vary less than times. Intervals are those of ``sim.resampling``.
+A run that never reached the target counts as infinitely late, so that it is never dropped: a scheme has a
+median time if most of its repeats got there. Two schemes are compared on the seeds that they share, which saw
+the same data and the same stragglers, so that ratios vary less than times; the winner, the order of the
+others and all factors are of these ratios (``sim.races``). Intervals are those of ``sim.intervals``.
 
 Everything here is plain JSON: ``None`` where a number is missing or not finite, never NaN.
 """
@@ -19,8 +19,9 @@ from typing_extensions import TypedDict
 
 from sim.equal import Equal, Goal, equal_terms, score_at
 from sim.errors import InputError
+from sim.intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
+from sim.races import chances, first, firsts
 from sim.records import Run, Source, Status
-from sim.resampling import FEWEST, UNKNOWN, Floats, Interval, finite, of_median, of_ratio, resampled_medians
 
 VERSION: Final = 2
 """Of ``summary.json``; changes when an older reader would misunderstand it."""
@@ -138,7 +139,7 @@ class Summary(TypedDict):
     If both simulated and measured runs are there, what is not per row is about the source of the first run.
 
     Attributes:
-        winner: the label with the smallest median time to target; None where nobody has one.
+        winner: the label of who is first (``sim.races``); None where nobody is.
         lead: of the winner over the second; None where there are no two.
         paired: number of seeds that all schemes share.
         equal: where scores are compared at equal time and at equal bytes; None where nothing was scored.
@@ -179,12 +180,12 @@ def summarise(
     for source in {run.source: None for run in runs}:
         mine = [row for row in rows if row["source"] == source]
         times = {label: _times(group) for (s, label), group in groups.items() if s == source}
-        ranked = ranking(mine)
-        best = ranked[0] if ranked and ranked[0]["time_to_target_s"]["median"] is not None else None
+        label = first(times)
+        best = next((row for row in mine if row["label"] == label), None)
         shared = _compare(mine, times, best)
         if source == runs[0].source:
             winner, paired = best, shared
-            lead = _lead(ranked, times) if best is not None else None
+            lead = _lead(ranking(mine)) if best is not None else None
             winners = groups[source, best["label"]] if best is not None else []
             equal = equal_terms([run for run in runs if run.source == source], target, winners)
     if equal is not None:
@@ -208,11 +209,17 @@ def summarise(
 
 
 def ranking(rows: Iterable[Row]) -> list[Row]:
-    """Rows, best first: by median time to target; then those without, by how often they reached it."""
+    """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
 
-    def place(row: Row) -> tuple[float, int, int]:
-        median = row["time_to_target_s"]["median"]
-        return (math.inf if median is None else median, -row["reached"], row["diverged"])
+    Equal ratios are in the order of median times; those without a time in that of how often they got there.
+    """
+
+    def place(row: Row) -> tuple[bool, float, float, int, int]:
+        median, ratio = row["time_to_target_s"]["median"], row["ratio_to_best"]["median"]
+        # A ratio below 1 is one of a circle, in which the smallest median time decided.
+        behind = math.inf if ratio is None else max(ratio, 1.0)
+        time_s = math.inf if median is None else median
+        return median is None, 0.0 if median is None else behind, time_s, -row["reached"], row["diverged"]
 
     return sorted(rows, key=place)
 
@@ -314,29 +321,20 @@ def _compare(rows: Sequence[Row], times: Mapping[str, Mapping[int, float]], best
     if best is None or not shared:
         return len(shared)
     columns = np.array([[times[row["label"]][seed] for seed in shared] for row in rows])
-    wins = _firsts(columns).sum(axis=1)
+    wins = firsts(columns).sum(axis=1)
     for row, won in zip(rows, wins, strict=True):
         row["ratio_to_best"] = of_ratio(times[row["label"]], times[best["label"]])
         row["wins"] = float(won)
     if len(shared) >= FEWEST:
-        shares = _firsts(np.stack([resampled_medians(column) for column in columns])).mean(axis=1)
-        for row, share in zip(rows, shares, strict=True):
+        for row, share in zip(rows, chances(columns), strict=True):
             row["p_win"] = float(share)
     return len(shared)
 
 
-def _firsts(columns: Floats) -> Floats:
-    """Of times [schemes, races], 1 where a scheme is first; shared where several are, 0 if nobody arrives."""
-    first = (columns == columns.min(axis=0)) & np.isfinite(columns)
-    shares: Floats = first / np.maximum(first.sum(axis=0), 1)
-    return shares
-
-
-def _lead(ranked: Sequence[Row], times: Mapping[str, Mapping[int, float]]) -> Lead | None:
+def _lead(ranked: Sequence[Row]) -> Lead | None:
     if len(ranked) < 2 or ranked[1]["time_to_target_s"]["median"] is None:
         return None
-    best, second = ranked[0]["label"], ranked[1]["label"]
-    return Lead(second=second, factor=of_ratio(times[second], times[best]))
+    return Lead(second=ranked[1]["label"], factor=ranked[1]["ratio_to_best"])
 
 
 def _median(values: Sequence[float]) -> float:

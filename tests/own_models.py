@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import networkx as nx
 import numpy as np
 
 from sim.collectives import Round, Schedule
@@ -33,6 +34,12 @@ def near(workers: int) -> Network:
 
 def a_list(workers: int) -> list[int]:
     return [workers]
+
+
+def path(workers: int) -> nx.Graph[int]:
+    """A topology: everybody in a row."""
+    graph: nx.Graph[int] = nx.path_graph(workers)
+    return graph
 
 
 def star(workers: int, num_bytes: int) -> Schedule:

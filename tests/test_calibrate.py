@@ -189,6 +189,10 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: Path, profile: profiles.P
     assert profiles.load(path) == profile
 
 
+def test_a_profile_comes_back_from_json(profile: profiles.Profile) -> None:
+    assert profiles.Profile.model_validate_json(profile.model_dump_json()) == profile
+
+
 def test_drawn_factors_have_the_covariance_of_the_fit(profile: profiles.Profile) -> None:
     names = ["overhead_s", "efficiency"]
     covariance = {"overhead_s": (4e-8, -3e-8), "efficiency": (-3e-8, 9e-8)}

@@ -91,6 +91,17 @@ def test_own_tasks_have_the_same_bits(four: Pool, task: str) -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "options"),
+    [("tests.own_schemes:pairs", {}), ("gossip", {"topology": "tests.own_models:path"})],
+)
+def test_own_schemes_and_topologies_have_the_same_bits(
+    four: Pool, scheme: str, options: dict[str, Any]
+) -> None:
+    measured = _measured(four, scheme, options, **WORKLOAD)
+    assert measured["digest"] == simulated(make_job(scheme, options, workers=4, **WORKLOAD)).digest
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
     [
         ("all_reduce", {}),
         ("all_reduce", {"overlap": True}),

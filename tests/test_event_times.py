@@ -81,6 +81,33 @@ def test_three_flows_over_a_shared_link() -> None:
     assert log == {0: 3.0, 1: 5.0, 2: 7.0, 3: 4.0, 4: 6.0, 5: 8.0}
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_shares_by_round_trip(streams: bool) -> None:
+    # hosts 0 and 1 in a send to 2 in b, 1 s away, and to 3 in c, 2 s away, out of one uplink of 12 bytes/s
+    network = Network(
+        sites=("a", "b", "c"), site_of=(0, 0, 1, 2), links=(Link("a out", 12.0),),
+        latency_s=((0.0, 1.0, 2.0), (1.0, 0.0, 0.0), (2.0, 0.0, 0.0)),
+        per_flow_bytes_per_s=((math.inf,) * 3,) * 3, leave={0: 0},
+    )  # fmt: skip
+    log: dict[int, float] = {}
+
+    async def program(worker: Worker, options: NoOptions) -> None:
+        if worker.rank < 2:
+            await worker.send(worker.rank + 2, torch.zeros(2))
+        else:
+            await worker.receive(worker.rank - 2, X)
+        log[worker.rank] = await worker.now()
+
+    run_events(
+        make_job(
+            make_scheme(program), workers=4, network=network, bytes_per_parameter=12, sharing="rtt",
+            streams=streams,
+        )
+    )  # fmt: skip
+    # 24 bytes each, at 8 and 4 bytes/s: the first is through at 3 s; then the last 12 bytes at 12: 4 s.
+    assert log == {0: 3.0, 1: 4.0, 2: 4.0, 3: 6.0}
+
+
 @pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize("sharing", ["max_min", "none"])
 def test_ring_all_reduce(workers: int, sharing: str) -> None:

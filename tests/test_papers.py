@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import papers
 from benchmarks.claims import PAPERS, Claim, Paper, Study
+from sim.intervals import Interval
 from sim.records import Event
-from sim.resampling import Interval
 from tests.made_runs import made_run
 
 A, B = ("study", "a"), ("study", "b")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.network import sharing as module
-from sim.network.sharing import FairSharing
+from sim.network.sharing import FairSharing, rtt_weight
 
 CLOSE = 1e-9
 
@@ -212,6 +212,36 @@ def test_a_ring_in_lockstep_ends_each_step_in_one_instant(number: int) -> None:
         sharing.solve(now)
 
 
+def test_shares_follow_the_weights() -> None:
+    # 2 : 1 of 9. When the first is through after 2 s, the second has 9 of its 15 left, at 9.
+    sharing = FairSharing([9.0])
+    first = sharing.start(0.0, (0,), 12.0, inf, weight=2)
+    second = sharing.start(0.0, (0,), 15.0, inf, weight=1)
+    sharing.solve(0.0)
+    assert [sharing.rate_bytes_per_s(flow) for flow in (first, second)] == [6.0, 3.0]
+    assert sharing.finished(2.0) == [first]
+    sharing.solve(2.0)
+    assert sharing.next_finish_s == 3.0
+
+
+def test_what_a_heavy_flow_cannot_use_the_others_get_by_weight() -> None:
+    # 4 : 2 : 1 of 14 would be 8, 4, 2. The first is held to 2, and 12 are left for 2 : 1.
+    sharing = FairSharing([14.0])
+    flows = [
+        sharing.start(0.0, (0,), 20.0, cap, weight=weight) for cap, weight in ((2.0, 4), (inf, 2), (inf, 1))
+    ]
+    sharing.solve(0.0)
+    assert [sharing.rate_bytes_per_s(flow) for flow in flows] == [2.0, 8.0, 4.0]
+
+
+def test_the_weight_of_a_round_trip() -> None:
+    assert rtt_weight(0.02) == 4 * rtt_weight(0.08)
+    assert rtt_weight(0.0) == rtt_weight(1e-6)
+    assert rtt_weight(1e9) == 1
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        FairSharing([1.0]).start(0.0, (0,), 1.0, inf, weight=0)
+
+
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, float("nan")])
 def test_a_link_needs_bandwidth(bandwidth: float) -> None:
     with pytest.raises(ValueError, match="bandwidth above zero"):
@@ -226,27 +256,31 @@ def test_a_flow_needs_a_size_and_a_cap(size: float, cap: float) -> None:
 
 # --- laws ---------------------------------------------------------------------------------------
 
-Flow = tuple[tuple[int, ...], Fraction | None]  # links, cap (None: none)
+Flow = tuple[tuple[int, ...], Fraction | None, int]  # links, cap (None: none), weight
+Planned = list[tuple[int, tuple[int, ...], int, int | None, int]]
 
 
 def fair_rates(bandwidths: list[Fraction], flows: dict[int, Flow]) -> dict[int, Fraction]:
-    """Textbook progressive filling from scratch, in exact fractions: raise all rates until one must stop."""
+    """Textbook progressive filling from scratch, in exact fractions: raise all rates until one must stop.
+
+    Rates rise in proportion to the weights.
+    """
     rates = dict.fromkeys(flows, Fraction(0))
     rising = set(flows)
     while rising:
         steps = []
         for link, bandwidth in enumerate(bandwidths):
             users = [f for f in flows if link in flows[f][0]]
-            up = sum(f in rising for f in users)
+            up = sum(flows[f][2] for f in users if f in rising)
             if up:
                 steps.append((bandwidth - sum(rates[f] for f in users)) / up)
         for f in rising:
             cap = flows[f][1]
             if cap is not None:
-                steps.append(cap - rates[f])
+                steps.append((cap - rates[f]) / flows[f][2])
         step = min(steps)
         for f in rising:
-            rates[f] += step
+            rates[f] += step * flows[f][2]
         full = {
             link
             for link, bandwidth in enumerate(bandwidths)
@@ -257,11 +291,12 @@ def fair_rates(bandwidths: list[Fraction], flows: dict[int, Flow]) -> dict[int, 
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, tuple[int, ...], int, int | None]]]:
-    """Bandwidths, and flows (wait before the start, links, size, cap); small integers make ties likely."""
+def cases(draw: st.DrawFn) -> tuple[list[int], Planned]:
+    """Bandwidths, and flows (wait, links, size, cap, weight); small numbers make ties likely."""
     bandwidths = draw(st.lists(st.integers(1, 12), min_size=1, max_size=6))
     links = st.lists(st.integers(0, len(bandwidths) - 1), min_size=1, max_size=4, unique=True).map(tuple)
-    flow = st.tuples(st.integers(0, 3), links, st.integers(1, 30), st.none() | st.integers(1, 6))
+    weights = st.just(1) if draw(st.booleans()) else st.integers(1, 4)
+    flow = st.tuples(st.integers(0, 3), links, st.integers(1, 30), st.none() | st.integers(1, 6), weights)
     return bandwidths, draw(st.lists(flow, min_size=1, max_size=14))
 
 
@@ -269,24 +304,22 @@ def cases(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, tuple[int, ...], 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(case=cases())
 def test_every_history_agrees_with_exact_fractions(
-    vectorise_from: int, case: tuple[list[int], list[tuple[int, tuple[int, ...], int, int | None]]]
+    vectorise_from: int, case: tuple[list[int], Planned]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_VECTORISE_FROM", vectorise_from)
         _check_history(*case)
 
 
-def _check_history(
-    bandwidths: list[int], planned: list[tuple[int, tuple[int, ...], int, int | None]]
-) -> None:
+def _check_history(bandwidths: list[int], planned: Planned) -> None:
     """Run both side by side over every start and end, each with its own clock; compare all that shows."""
     sharing = FairSharing([float(b) for b in bandwidths])
     exact_bandwidths = [Fraction(b) for b in bandwidths]
     starts = []
     clock = 0
-    for wait, links, size, cap in planned:
+    for wait, links, size, cap, weight in planned:
         clock += wait
-        starts.append((clock, links, size, cap))
+        starts.append((clock, links, size, cap, weight))
     active: dict[int, Flow] = {}
     left: dict[int, Fraction] = {}
     moved: dict[int, float] = {}  # bytes by the rates that FairSharing shows
@@ -308,9 +341,9 @@ def _check_history(
             del active[f]
             assert moved[f] == pytest.approx(sizes[f], rel=CLOSE)
         while starts and starts[0][0] == then:
-            _, links, size, cap = starts.pop(0)
-            f = sharing.start(now, links, float(size), inf if cap is None else float(cap))
-            active[f] = (links, None if cap is None else Fraction(cap))
+            _, links, size, cap, weight = starts.pop(0)
+            f = sharing.start(now, links, float(size), inf if cap is None else float(cap), weight)
+            active[f] = (links, None if cap is None else Fraction(cap), weight)
             left[f], sizes[f], moved[f] = Fraction(size), size, 0.0
         sharing.solve(now)
         shown = {f: sharing.rate_bytes_per_s(f) for f in active}
@@ -321,14 +354,15 @@ def _check_history(
 
 
 def _check_fair(bandwidths: list[int], flows: dict[int, Flow], rates: dict[int, float]) -> None:
-    """Feasible, and every flow is at its cap or has a full link on which nobody is faster."""
+    """Feasible, and every flow is at its cap or has a full link on which nobody gets more per weight."""
     load = [sum(rates[f] for f in flows if link in flows[f][0]) for link in range(len(bandwidths))]
     assert all(used <= b * (1 + CLOSE) for used, b in zip(load, bandwidths, strict=True))
-    for f, (links, cap) in flows.items():
+    level = {f: rates[f] / flows[f][2] for f in flows}
+    for f, (links, cap, _) in flows.items():
         at_cap = cap is not None and rates[f] >= float(cap) * (1 - CLOSE)
         has_bottleneck = any(
             load[link] >= bandwidths[link] * (1 - CLOSE)
-            and rates[f] * (1 + CLOSE) >= max(rates[g] for g in flows if link in flows[g][0])
+            and level[f] * (1 + CLOSE) >= max(level[g] for g in flows if link in flows[g][0])
             for link in links
         )
         assert at_cap or has_bottleneck
@@ -369,16 +403,20 @@ def test_a_long_history_leaves_nothing_behind() -> None:
     assert sharing._demand == [0.0] * 12
 
 
-def test_one_large_component_is_solved_alike_with_arrays() -> None:
+@pytest.mark.parametrize("weights", [(1,), (10_000_000, 12_500_000, 333_333_333)])
+def test_one_large_component_is_solved_alike_with_arrays(weights: tuple[int, ...]) -> None:
     rng = random.Random(7)
     bandwidths = [rng.choice([1.0, 2.0, rng.random()]) for _ in range(150)]
-    flows = [(tuple(rng.sample(range(150), 3)), rng.choice([inf, rng.random()])) for _ in range(600)]
+    flows = [
+        (tuple(rng.sample(range(150), 3)), rng.choice([inf, rng.random()]), rng.choice(weights))
+        for _ in range(600)
+    ]
 
     def rates(vectorise_from: int) -> list[float]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "_VECTORISE_FROM", vectorise_from)
             sharing = FairSharing(bandwidths)
-            numbers = [sharing.start(0.0, links, 1.0, cap) for links, cap in flows]
+            numbers = [sharing.start(0.0, links, 1.0, cap, weight) for links, cap, weight in flows]
             sharing.solve(0.0)
             return [sharing.rate_bytes_per_s(number) for number in numbers]
 

@@ -23,26 +23,47 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def check(rows: list[dict[str, Any]]) -> None:
-    """What Perfetto's importer asks of a trace: fields, numbers, and proper nesting in each thread."""
+    """What the Trace Event Format asks of metadata and of complete events, and what importers rely on.
+
+    Names, process and thread are told before they are used, once each; in every thread the slices come in the
+    order of time, what contains another before it, and never overlap otherwise.
+    """
+    told: dict[tuple[str, int, int], str | int] = {}
     threads: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for row in rows:
-        assert isinstance(row["pid"], int)
-        assert isinstance(row["tid"], int)
+        process, thread = row["pid"], row["tid"]
+        assert type(process) is type(thread) is int
+        assert 0 <= thread < 2**31
+        assert isinstance(row["name"], str)
+        assert row["name"]
         if row["ph"] == "M":
-            assert set(row["args"]) <= {"name", "sort_index"}
+            assert set(row) == {"ph", "pid", "tid", "name", "args"}
+            key = "sort_index" if row["name"].endswith("_sort_index") else "name"
+            assert row["name"] in {f"{of}_{key}" for of in ("process", "thread")}
+            assert set(row["args"]) == {key}
+            assert (row["name"], process, thread) not in told
+            told[row["name"], process, thread] = row["args"][key]
             continue
         assert row["ph"] == "X"
+        assert set(row) == {"ph", "pid", "tid", "name", "cat", "ts", "dur", "args"}
+        assert row["cat"] in {"computation", "communication", "waiting"}
         assert row["ts"] >= 0
         assert row["dur"] >= 0
+        assert told["process_name", process, 0]
+        assert told["thread_name", process, thread]
         start = round(row["ts"] * 1000)
-        threads.setdefault((row["pid"], row["tid"]), []).append((start, start + round(row["dur"] * 1000)))
+        threads.setdefault((process, thread), []).append((start, start + round(row["dur"] * 1000)))
     for slices in threads.values():
         stack: list[int] = []
-        for start, end in sorted(slices, key=lambda s: (s[0], -s[1])):
+        for (start, end), (after, _) in zip(slices, [*slices[1:], (2**62, 0)], strict=True):
+            assert start <= after
             while stack and stack[-1] <= start:
                 stack.pop()
             assert not stack or end <= stack[-1]
             stack.append(end)
+    for kind in ("process_name", "thread_name"):
+        names = [(process, name) for (of, process, _), name in told.items() if of == kind]
+        assert len(set(names)) == len(names)
 
 
 def test_one_exchange_by_hand(tmp_path: Path) -> None:

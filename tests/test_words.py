@@ -89,6 +89,15 @@ def test_how_sure_it_is() -> None:
     )
 
 
+def test_a_winner_whose_median_is_not_the_smallest() -> None:
+    runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate([1.0, 4.0, 5.0, 6.0, 7.0])]
+    runs += [made_run("b", seed, reached_s=time) for seed, time in enumerate([2.0, 4.5, 4.9, 7.0, 8.0])]
+    assert words.verdict(summarise("s", runs, TARGET)) == (
+        "a reaches a test accuracy of 0.95 first, 1.14x as fast as b on the same seeds, "
+        "though not in the median of each: medians 5 s against 4.90 s."
+    )
+
+
 def test_an_order_that_the_repeats_do_not_settle() -> None:
     runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate([10.0, 11.0, 13.0, 18.0, 19.0])]
     runs += [made_run("b", seed, reached_s=time) for seed, time in enumerate([15.0, 16.0, 17.0, 9.0, 9.0])]

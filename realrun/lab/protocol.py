@@ -8,7 +8,9 @@ from typing import Literal
 
 from realrun.lab.queues import Path
 from sim.errors import InputError
-from sim.network.platform import Network
+from sim.jitter import Jitter
+from sim.network.platform import Link, Network
+from sim.network.settings import Variation
 
 Discipline = Literal["fair", "fifo"]
 
@@ -21,11 +23,24 @@ class Plan:
         queue: the discipline of every link.
         bandwidth_bytes_per_s: of each link.
         routes: (source host, destination host) -> path and one-way latency in seconds.
+        jitter: how latencies vary once a run has started.
+        variation: (link, how its bandwidth changes then).
     """
 
     queue: Discipline
     bandwidth_bytes_per_s: tuple[float, ...]
     routes: dict[tuple[int, int], tuple[Path, float]]
+    jitter: Jitter | None = None
+    variation: tuple[tuple[int, Variation], ...] = ()
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The links, for what changes on them."""
+        varying = dict(self.variation)
+        return tuple(
+            Link(str(number), bandwidth, varying.get(number))
+            for number, bandwidth in enumerate(self.bandwidth_bytes_per_s)
+        )
 
 
 def plan_of(network: Network, queue: Discipline) -> Plan:
@@ -34,15 +49,13 @@ def plan_of(network: Network, queue: Discipline) -> Plan:
     Raises:
         InputError: it has something that the switch cannot do.
     """
-    if network.jitter is not None:
+    variation = tuple(
+        (number, link.variation) for number, link in enumerate(network.links) if link.variation is not None
+    )
+    if variation and queue == "fifo":
         raise InputError(
-            "the lab has no jitter: it delays packets, of which a message is many, and each would be drawn "
-            "anew; leave cluster.network.jitter out to measure"
-        )
-    if any(link.variation is not None for link in network.links):
-        raise InputError(
-            "the lab has no bandwidths that vary: its switch runs before a run's clock starts and does not "
-            "know its time; leave cluster.network.variation out to measure"
+            "the lab's first-in-first-out links cannot change their bandwidth: they settle when a packet is "
+            "through as soon as it comes; use lab.queue: fair, or leave cluster.network.variation out"
         )
     routes = {}
     for source in range(network.num_hosts):
@@ -51,7 +64,8 @@ def plan_of(network: Network, queue: Discipline) -> Plan:
                 route = network.route(source, destination)
                 path = Path(route.links, route.per_flow_bytes_per_s)
                 routes[source, destination] = (path, route.latency_s)
-    return Plan(queue, tuple(link.bandwidth_bytes_per_s for link in network.links), routes)
+    bandwidths = tuple(link.bandwidth_bytes_per_s for link in network.links)
+    return Plan(queue, bandwidths, routes, network.jitter, variation)
 
 
 def to_json(plan: Plan) -> str:
@@ -60,7 +74,14 @@ def to_json(plan: Plan) -> str:
         [source, destination, path.links, path.cap_bytes_per_s, latency_s]
         for (source, destination), (path, latency_s) in plan.routes.items()
     ]
-    return json.dumps({"queue": plan.queue, "bandwidth": plan.bandwidth_bytes_per_s, "routes": routes})
+    written = {
+        "queue": plan.queue,
+        "bandwidth": plan.bandwidth_bytes_per_s,
+        "routes": routes,
+        "jitter": None if plan.jitter is None else plan.jitter.model_dump(mode="json"),
+        "variation": [(link, variation.model_dump(mode="json")) for link, variation in plan.variation],
+    }
+    return json.dumps(written)
 
 
 def from_json(line: str) -> Plan:
@@ -70,7 +91,9 @@ def from_json(line: str) -> Plan:
         (source, destination): (Path(tuple(links), cap), latency_s)
         for source, destination, links, cap, latency_s in data["routes"]
     }
-    return Plan(data["queue"], tuple(data["bandwidth"]), routes)
+    jitter = None if data["jitter"] is None else Jitter.model_validate(data["jitter"])
+    variation = tuple((link, Variation.model_validate(found)) for link, found in data["variation"])
+    return Plan(data["queue"], tuple(data["bandwidth"]), routes, jitter, variation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,9 @@ class Queue(Protocol[P_in]):
     def next_s(self) -> float:
         """When ``advance`` next has something to do; ``inf`` if nothing waits."""
 
+    def change(self, now_s: float, link: int, bytes_per_s: float) -> None:
+        """Give a link another bandwidth from now on; call ``advance(now_s)`` first."""
+
 
 @dataclass(slots=True, eq=False)
 class _Link(Generic[P]):
@@ -178,6 +181,15 @@ class Fair(Generic[P]):
                 for link in flow.path:
                     del link.flows[flow]
                 self._share(flow.path, time_s)
+
+    def change(self, now_s: float, link: int, bytes_per_s: float) -> None:
+        """Give a link another bandwidth from now on; call ``advance(now_s)`` first."""
+        changed = self._links[link]
+        changed.bytes_per_s = bytes_per_s
+        for flow in self._flows.values():
+            if changed in flow.path:
+                flow.slowest_bytes_per_s = min(crossed.bytes_per_s for crossed in flow.path)
+        self._share([changed], now_s)
 
     def _new_flow(self, key: Hashable, path: Path) -> _Flow[P]:
         links = [self._links[i] for i in path.links]
@@ -315,6 +327,10 @@ class Fifo(Generic[P]):
         while self._events and self._events[0][0] <= now_s:
             time_s, _, cell = heappop(self._events)
             self._cross(time_s, cell)
+
+    def change(self, now_s: float, link: int, bytes_per_s: float) -> None:
+        """Give a link another bandwidth, for packets that come from now on."""
+        self._rate[link] = bytes_per_s
 
     def _hops(self, path: Path) -> tuple[int, ...]:
         if not math.isfinite(path.cap_bytes_per_s):

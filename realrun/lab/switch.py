@@ -1,8 +1,12 @@
 """The process that joins the hosts of a lab: ``python -m realrun.lab.switch HOSTS tuned|stock SOCKET``.
 
 It makes the hosts, then reads packets from their TUN devices and writes each to its destination's when it is
-due. All times are computed (``queues``) and do not depend on when the loop gets round to a packet, except
-that a packet that finds its flow idle starts when it is read. ``Statistics`` says how late releases were.
+due. All times are computed (``queues``, ``delays``) and do not depend on when the loop gets round to a
+packet, except that a packet that finds its flow idle starts when it is read. ``Statistics`` says how late
+releases were.
+
+Latencies and bandwidths that vary do so from the start of a run on, of which the run's first worker tells by
+a datagram (``start``), as the run's seed draws them for the simulator; until then they are nominal.
 
 Standard input and output carry one JSON object a line: a plan, answered by ``{}``, or ``"statistics"``. The
 switch ends with its standard input. SOCKET gets the namespaces: the user's if there is one, then the hosts'.
@@ -26,13 +30,17 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from heapq import heappop, heappush
 
-from realrun.lab import kernel
+from realrun.lab import kernel, start
+from realrun.lab.delays import Delay
 from realrun.lab.hosts import INTERFACE, Host, Hosts, address, make_host
 from realrun.lab.protocol import Plan, Statistics, from_json
 from realrun.lab.queues import Fair, Fifo, Queue
 from sim.errors import InputError
+from sim.network.latency import Factors
+from sim.network.variation import Changes
 
 HEADER_BYTES = 10  # virtio_net_hdr
 _HEAD_BYTES = HEADER_BYTES + 60 + 4  # that, the longest IP header, and ports
@@ -46,8 +54,8 @@ _BUFFERS = 512
 Data = bytes | memoryview
 """A packet with its virtio header; if large, a view of a buffer that is used again once it is written."""
 
-Packet = tuple[int, float, Data]
-"""Where to write it, the latency after its last link, and the packet."""
+Packet = tuple[Delay, float, bool, int, Data]
+"""The way that it goes, its latency, whether it has contents, where to write it, and the packet."""
 
 
 class Switch:
@@ -75,13 +83,16 @@ class Switch:
         monotonic, poll = time.monotonic, self._poll.poll
         waitable = [self._poll.fileno()]
         while True:
-            next_s = min(self._queue.next_s(), self._due[0][0] if self._due else math.inf)
+            next_s = min(self._queue.next_s(), self._due[0][0] if self._due else math.inf, self._change_s)
             wait_s = next_s - monotonic()
             if wait_s > 0:
                 # select, because its time-out has microseconds where that of epoll has milliseconds.
                 select.select(waitable, (), (), None if wait_s == math.inf else wait_s)
             now_s = monotonic()
+            while self._change_s <= now_s:
+                self._change_bandwidths()
             self._queue.advance(now_s)
+            self._now_s = now_s
             for descriptor, _ in poll(0):
                 if descriptor != self._commands:
                     self._read(descriptor, now_s)
@@ -98,14 +109,41 @@ class Switch:
         paths = [path for path, _ in plan.routes.values()]
         discipline = Fair[Packet] if plan.queue == "fair" else Fifo[Packet]
         self._queue: Queue[Packet] = discipline(plan.bandwidth_bytes_per_s, paths, self._leave)
+        self._plan = plan
+        self._factors: Factors | None = None
+        self._changes: Changes | None = None
+        self._change_s = math.inf
+        self._zero_s = self._now_s = -math.inf
         self._routes = {
-            _raw_address(a) + _raw_address(b): (path, latency_s, self._hosts[b].tun)
+            _raw_address(a) + _raw_address(b): (
+                path,
+                Delay(latency_s, partial(self._factor, a) if plan.jitter else None),
+                self._hosts[b].tun,
+            )
             for (a, b), (path, latency_s) in plan.routes.items()
         }
         self._packets = self._bytes = self._unroutable = self._drops = self._written = 0
         self._worst_lateness_s = self._total_lateness_s = self._longest_turn_s = 0.0
         self._device_drops = self._read_device_drops()
         self._since_s, self._since_cpu_s = time.monotonic(), time.process_time()
+
+    def _start(self, zero_s: float, seed: int) -> None:
+        """A run starts: its latencies from now on, its bandwidths from ``zero_s`` on."""
+        if self._plan.jitter is not None:
+            self._factors = Factors(self._plan.jitter, len(self._hosts), seed)
+        self._changes, self._zero_s = Changes(self._plan.links, seed), zero_s
+        self._change_s = zero_s + self._changes.next_s
+
+    def _factor(self, source: int) -> float:
+        return 1.0 if self._factors is None else self._factors.draw(source)
+
+    def _change_bandwidths(self) -> None:
+        assert self._changes is not None
+        time_s = max(self._change_s, self._now_s)
+        self._queue.advance(time_s)
+        for link, bandwidth in self._changes.until(self._changes.next_s).items():
+            self._queue.change(time_s, link, bandwidth)
+        self._change_s = self._zero_s + self._changes.next_s
 
     def _read(self, tun: int, now_s: float) -> None:
         """Take what waits at one device, not too much at a time."""
@@ -122,7 +160,10 @@ class Switch:
             self._bytes += size
             route = self._routes.get(head[22:30])
             if route is None or head[10] >> 4 != 4:
-                self._unroutable += 1
+                if head[26:30] == start.ADDRESS:
+                    self._start(*start.heard(head[HEADER_BYTES:][start.CONTENTS]))
+                else:
+                    self._unroutable += 1
                 self._buffers.append(buffer)
                 continue
             data: Data = memoryview(buffer)[:length]
@@ -133,13 +174,15 @@ class Switch:
                 self._drops += 1
                 continue
             self._held_bytes += _room(data)
-            path, latency_s, out = route
-            self._queue.arrive(now_s, _flow(head), path, size, (out, latency_s, data))
+            path, delay, out = route
+            contents = self._plan.jitter is not None and _has_contents(head, size)
+            packet = (delay, delay.enters(now_s, contents), contents, out, data)
+            self._queue.arrive(now_s, _flow(head), path, size, packet)
 
     def _leave(self, time_s: float, packet: Packet) -> None:
-        out, latency_s, data = packet
+        delay, latency_s, contents, out, data = packet
         self._number += 1
-        heappush(self._due, (time_s + latency_s, self._number, out, data))
+        heappush(self._due, (delay.arrives_s(time_s, latency_s, contents), self._number, out, data))
 
     def _write(self) -> None:
         due, monotonic = self._due, time.monotonic
@@ -214,6 +257,15 @@ def _flow(data: bytes) -> bytes:
         return data[22:34]
     ports = HEADER_BYTES + 4 * (data[10] & 0x0F)
     return data[22:30] + data[ports : ports + 4]
+
+
+def _has_contents(data: bytes, size: int) -> bool:
+    """Whether a packet of ``size`` bytes brings its receiver something, and not only an acknowledgement."""
+    ip = 4 * (data[10] & 0x0F)
+    tcp = HEADER_BYTES + ip + 12
+    if data[19] != socket.IPPROTO_TCP or data[16] & 0x3F or data[17] or tcp >= len(data):
+        return True
+    return size > ip + 4 * (data[tcp] >> 4)
 
 
 def _write_line(descriptor: int, value: Mapping[str, object]) -> None:

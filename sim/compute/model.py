@@ -21,7 +21,8 @@ class ComputeModel:
 
     Attributes:
         compute: mean and jitter, a trace, or a function of the user's.
-        stragglers: persistent and transient slowdowns, which multiply, and pauses, which are added then.
+        stragglers: persistent and transient slowdowns, which multiply, and pauses, which are added then; and
+            crashes.
         seed: of the run.
     """
 
@@ -37,6 +38,15 @@ class ComputeModel:
         if known is None or known[0] != number:
             known = self._blocks[worker] = (number, self.block_s(worker, number).tolist())
         return known[1][offset]
+
+    def crash_of(self, worker: int) -> int | None:
+        """The gradient at whose start a worker is gone; None if it stays."""
+        planned = (
+            straggler.at
+            for straggler in self.stragglers
+            if straggler.crash and straggler.at is not None and worker in (straggler.workers or ())
+        )
+        return min(planned, default=None)
 
     def block_s(self, worker: int, block: int) -> NDArray[np.float64]:
         """Durations of the gradients ``block * BLOCK ...`` of a worker, [BLOCK].

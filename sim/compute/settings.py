@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -114,7 +114,7 @@ class Straggler(Settings):
     """Who is slow, when, and by how much.
 
     Who: ``workers``. When: ``probability``, ``markov`` or ``at``; without one of them, always. How much:
-    ``slowdown``, ``pause`` or both.
+    ``slowdown``, ``pause`` or both; or ``crash``.
     """
 
     workers: tuple[int, ...] | None = Field(default=None, description="ranks; absent: everybody")
@@ -128,6 +128,9 @@ class Straggler(Settings):
     )
     slowdown: float | None = Field(default=None, ge=1, description="factor on the duration")
     pause: Seconds | None = Field(default=None, description="added to the duration, whatever the factors")
+    crash: Literal[True] | None = Field(
+        default=None, description="with workers and at: they are gone from that computation on, for good"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Straggler:
@@ -138,6 +141,10 @@ class Straggler(Settings):
             raise ValueError(f"say who is slow (workers) or when ({', '.join(_WHEN)})")
         if self.duration != 1 and self.probability is None and self.at is None:
             raise wrong("goes with probability or at", "duration")
-        if self.slowdown is None and self.pause is None:
-            raise ValueError("say by how much: slowdown, pause or both")
+        if self.crash and (self.slowdown is not None or self.pause is not None or self.duration != 1):
+            raise wrong("who is gone cannot be slow: leave out slowdown, pause and duration", "crash")
+        if self.crash and (self.workers is None or self.at is None):
+            raise wrong("say who (workers) and after how many computations (at)", "crash")
+        if self.slowdown is None and self.pause is None and not self.crash:
+            raise ValueError("say by how much: slowdown, pause or both; or crash")
         return self

@@ -70,11 +70,13 @@ class EventDriver:
     ) -> None:
         self._job = job
         self._clock = Clock(permute_seed)
-        streams = job.transfer.streams and job.transfer.sharing == "max_min"
+        streams = job.transfer.streams and job.transfer.sharing != "none"
         self._transfers = (Streams if streams else Transfers)(self._clock, job.transfer)
         self._deferred = Deferred(job.problem) if job.problem else None
         self._scorer = scorer
         self._faults = dict(faults or {})
+        self._crashes = {rank: job.compute.crash_of(rank) for rank in range(job.workers)}
+        self._mortal = bool(faults) or any(at is not None for at in self._crashes.values())
         self._progress = progress
         self._journal = job.journal()
         self._accounts = [Account(rank) for rank in range(job.workers)]
@@ -165,7 +167,7 @@ class EventDriver:
         return Outcome(
             wall_s=self._clock.now,
             accounts=self._accounts,
-            finals=self._finals,
+            finals=[x for rank, x in enumerate(self._finals) if rank not in self._dead] or self._finals,
             leader=self._leaders[min(self._leaders)] if self._leaders else None,
             events=self._journal.events if self._journal else [],
             status="partial" if failure else "completed",
@@ -221,7 +223,7 @@ class EventDriver:
             except Exception as error:
                 where = f"worker {task.rank}, step {task.account.steps}"
                 raise RunError(f"{where}: the scheme raised {type(error).__name__}: {error}") from error
-            if task.number == 0 and self._faults and self._dies(task):
+            if self._mortal and task.number == 0 and self._dies(task, operation):
                 return
             kind = type(operation)
             if kind is ops.Gradient:
@@ -259,12 +261,14 @@ class EventDriver:
             task.account.ended_s = self._clock.now
             self._mains_alive -= 1
 
-    def _dies(self, task: Task[Pending]) -> bool:
+    def _dies(self, task: Task[Pending], operation: ops.Operation[Any]) -> bool:
         number = self._issued[task.rank]
         self._issued[task.rank] += 1
-        if self._faults.get(task.rank) != number:
+        crashes = self._crashes[task.rank] == self._gradients[task.rank] and ops.computes(operation)
+        if not crashes and self._faults.get(task.rank) != number:
             return False
         self._dead.add(task.rank)
+        self._scorer.lose(task.rank)
         self._mains_alive -= 1
         task.account.ended_s = self._clock.now
         self._close(self._tasks[task.rank])

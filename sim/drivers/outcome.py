@@ -19,7 +19,7 @@ class Outcome:
     Attributes:
         wall_s: seconds on the driver's clock.
         accounts: one per worker.
-        finals: each worker's last published value.
+        finals: the last published value of each worker that is still there.
         leader: the model that the scheme said stands for all at the end, if any.
         events: all workers' events, each worker's in the order in which it resumed.
         status, message: how it ended.

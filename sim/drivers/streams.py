@@ -118,17 +118,17 @@ class Streams(Transfers):
     def _leave(self, message: _Message) -> None:
         """A message's turn has come."""
         message.stream.busy = True
-        _, links, num_bytes, cap = message.what
+        _, links, num_bytes, cap, weight = message.what
         last = num_bytes if message.told else min(num_bytes, self._buffer_bytes)
-        self._leaving[self._flow(links, num_bytes - last, cap)] = (message, last)
+        self._leaving[self._flow(links, num_bytes - last, cap, weight)] = (message, last)
 
     def _arrive(self, number: int, sent_s: float) -> None:
         message, left = self._leaving.pop(number)
         if not message.told:
             self._tell(message)
-        flow, links, num_bytes, cap = message.what
+        flow, links, num_bytes, cap, weight = message.what
         if left > 0:
-            self._leaving[self._flow(links, left, cap)] = (message, 0.0)
+            self._leaving[self._flow(links, left, cap, weight)] = (message, 0.0)
             return
         _, receiver, slot, value, source, sender_s, _, latency_s = flow
         stream = message.stream

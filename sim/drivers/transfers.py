@@ -18,7 +18,7 @@ from sim.drivers.clock import LATE, Clock
 from sim.encoding import Payload
 from sim.job import TransferModel
 from sim.network.latency import Latencies
-from sim.network.sharing import FairSharing
+from sim.network.sharing import FairSharing, rtt_weight
 from sim.network.variation import Changes
 from sim.operations import ANY
 
@@ -58,7 +58,7 @@ Announced = float | Notice
 _Sent = tuple[Part, float, int, Payload | None]
 _Posted = tuple[Part, float, int, Announced]
 _Flow = tuple[Part, Part, int, Payload | None, int, float, float, float]
-_What = tuple[_Flow, tuple[int, ...], float, float]
+_What = tuple[_Flow, tuple[int, ...], float, float, int]
 
 
 class _Box:
@@ -88,7 +88,9 @@ class Transfers:
         self._changes = Changes(model.network.links, model.seed)
         self._efficiency = model.efficiency
         bandwidths = [link.bandwidth_bytes_per_s * model.efficiency for link in model.network.links]
-        self._sharing = FairSharing(bandwidths) if model.sharing == "max_min" else None
+        self._sharing = FairSharing(bandwidths) if model.sharing != "none" else None
+        self._by_rtt = model.sharing == "rtt"
+        self._added_latency_s = model.added_latency_s
         self._bandwidths = bandwidths
         self._alone: dict[int, float] = {}
         self._boxes: dict[Tag, _Box] = {}
@@ -279,13 +281,19 @@ class Transfers:
         route = self._network.route(source, destination)
         flow = (sender, receiver, slot, value, source, sender_s, receiver_s, latency_s)
         cap = route.per_flow_bytes_per_s * self._efficiency
-        self._enqueue((flow, route.links, num_bytes, cap), start_s, destination)
+        weight = self._weight(source, destination) if self._by_rtt else 1
+        self._enqueue((flow, route.links, num_bytes, cap, weight), start_s, destination)
 
     def _enqueue(self, what: _What, start_s: float, destination: int) -> None:
         if start_s <= self._clock.now:
             self._begin(what)
         else:
             self._clock.at(start_s, self._begin, what)
+
+    def _weight(self, source: int, destination: int) -> int:
+        """Of a connection on its links; round trips as they are without jitter."""
+        there, back = self._network.route(source, destination), self._network.route(destination, source)
+        return rtt_weight(there.latency_s + back.latency_s + 2 * self._added_latency_s)
 
     def _rate_alone(self, source: int, destination: int) -> float:
         """Rate of a transfer that has its route for itself."""
@@ -303,12 +311,12 @@ class Transfers:
         receiver.received(slot, value, source, sent_s + latency_s, sender_s)
 
     def _begin(self, what: _What) -> None:
-        flow, links, num_bytes, cap = what
-        self._flows[self._flow(links, num_bytes, cap)] = flow
+        flow, links, num_bytes, cap, weight = what
+        self._flows[self._flow(links, num_bytes, cap, weight)] = flow
 
-    def _flow(self, links: tuple[int, ...], num_bytes: float, cap: float) -> int:
+    def _flow(self, links: tuple[int, ...], num_bytes: float, cap: float, weight: int) -> int:
         assert self._sharing is not None
-        number = self._sharing.start(self._clock.now, links, num_bytes, cap)
+        number = self._sharing.start(self._clock.now, links, num_bytes, cap, weight)
         self._solve_late()
         return number
 

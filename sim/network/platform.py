@@ -79,6 +79,11 @@ class Network:
         """Number of hosts."""
         return len(self.site_of)
 
+    @property
+    def varies(self) -> bool:
+        """Whether anything of it changes while a run goes on."""
+        return self.jitter is not None or any(link.variation is not None for link in self.links)
+
     @cached_property
     def _routes(self) -> dict[tuple[int, int], Route]:
         return dict(self.routes)

@@ -263,10 +263,12 @@ class NetworkSettings(Settings):
         description="how a message's latency varies around its route's; absent: not at all",
     )
     variation: tuple[Variation, ...] = Field(
-        default=(), description="bandwidths that change as time goes on; needs sharing: max_min"
+        default=(), description="bandwidths that change as time goes on; needs sharing: max_min or rtt"
     )
-    sharing: Literal["max_min", "none"] = Field(
-        default="max_min", description="how transfers share a link: max-min fairly, or as if each were alone"
+    sharing: Literal["max_min", "rtt", "none"] = Field(
+        default="max_min",
+        description="how transfers share a link: max-min fairly, the same weighted by one over the round "
+        "trip (as TCP does where losses hold it back), or as if each were alone",
     )
     overhead: Seconds = Field(default=0.0, description="software overhead of one transfer")
     announcement: float = Field(
@@ -286,7 +288,7 @@ class NetworkSettings(Settings):
         flat = [key for key in ("latency", "bandwidth") if getattr(self, key) is not None]
         parts = [key for key in ("sites", "within", "between", "uplink") if getattr(self, key)]
         if self.variation and self.sharing == "none":
-            return [Problem(("variation",), "needs sharing: max_min")]
+            return [Problem(("variation",), "needs sharing: max_min or rtt")]
         whole = [key for key in ("graph", "model") if getattr(self, key) is not None]
         if whole and (flat or parts or len(whole) > 1):
             other = [*flat, *parts, *whole[1:]][0]

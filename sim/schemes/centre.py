@@ -1,19 +1,20 @@
 """A centre: one value on the host of a worker, which is changed by whoever visits it, one after another.
 
 A visit sends one value there and brings one back; visits meet the centre one by one, but travel at the same
-time. The worker on whose host it is pays nothing.
+time. The worker on whose host it is pays nothing. A visitor that is lost is not missed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 
 from sim import operations as ops
-from sim.errors import InputError
+from sim.errors import InputError, PeerLost
 from sim.worker import Worker
 
 Tensor = torch.Tensor
@@ -71,7 +72,9 @@ class Centre:
         return message.value
 
     async def _serve(self, rank: int) -> None:
-        while True:
-            visitor = await self._worker.receive(rank, like=self._value, tag="visit")
-            self._value, reply = self._meet(self._value, visitor.value)
-            await self._worker.send(rank, reply, tag="reply")
+        # Who is gone does not come again; the others have services of their own.
+        with suppress(PeerLost):
+            while True:
+                visitor = await self._worker.receive(rank, like=self._value, tag="visit")
+                self._value, reply = self._meet(self._value, visitor.value)
+                await self._worker.send(rank, reply, tag="reply")

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+import socket
+from dataclasses import replace
 
 import pytest
 
+from realrun.lab import Lab, start
 from realrun.lab.protocol import from_json, plan_of, to_json
 from realrun.lab.queues import Path
-from realrun.lab.switch import _flow
+from realrun.lab.switch import HEADER_BYTES, _flow, _has_contents
+from sim.errors import InputError
+from sim.network.build import build_network
 from sim.network.platform import Link, Network
+from sim.network.settings import NetworkSettings
+from sim.network.variation import Changes
 
 # Two sites of one host each: own access links, a pipe from the first to the second only.
 NETWORK = Network(
@@ -35,6 +42,38 @@ def test_a_plan_crosses_the_pipe_unchanged() -> None:
     line = to_json(plan)
     assert "\n" not in line
     assert from_json(line) == plan
+
+
+VARYING = build_network(
+    NetworkSettings.model_validate(
+        {
+            "latency": "20 ms",
+            "bandwidth": "100 Mbit/s",
+            "jitter": {"gamma": {"cv": 0.5}},
+            "variation": [
+                {"links": "host0 up", "trace": {"steps": [{"at": "0 s", "bandwidth": "10 Mbit/s"}]}},
+                {"links": "host? down", "markov": {"slow": "1 s", "fast": "2 s", "factor": 0.5}},
+            ],
+        }
+    ),
+    2,
+)
+
+
+def test_a_plan_says_what_varies() -> None:
+    plan = plan_of(VARYING, "fair")
+    assert from_json(to_json(plan)) == plan
+    assert plan.jitter == VARYING.jitter
+    # The same numbers as in the simulator: links are told apart by their place.
+    ours, theirs = Changes(plan.links, seed=7), Changes(VARYING.links, seed=7)
+    assert [ours.until(float(t)) for t in range(20)] == [theirs.until(float(t)) for t in range(20)]
+
+
+def test_only_fair_links_can_vary() -> None:
+    with pytest.raises(InputError, match=r"use lab\.queue: fair"):
+        plan_of(VARYING, "fifo")
+    steady = replace(VARYING, links=NETWORK.links, up={}, down={})
+    assert plan_of(steady, "fifo").jitter == VARYING.jitter
 
 
 def packet(*, words: int = 5, fragment: int = 0, ports: bytes = b"\x01\x02\x03\x04") -> bytes:
@@ -63,3 +102,32 @@ def test_fragments_of_one_packet_are_one_flow(fragment: int) -> None:
 
 def test_do_not_fragment_is_no_fragment() -> None:
     assert _flow(packet(fragment=0x4000)) == ADDRESSES + b"\x01\x02\x03\x04"
+
+
+@pytest.mark.parametrize("words", [5, 6, 13])
+@pytest.mark.parametrize("options", [0, 3])
+def test_an_acknowledgement_has_no_contents(words: int, options: int) -> None:
+    head = bytearray(packet(words=words))
+    head[HEADER_BYTES + 9] = socket.IPPROTO_TCP
+    head[HEADER_BYTES + 4 * words + 12] = (5 + options) << 4
+    headers = 4 * words + 20 + 4 * options
+    assert not _has_contents(bytes(head), headers)
+    assert _has_contents(bytes(head), headers + 1)
+
+
+def test_what_is_not_tcp_has_contents() -> None:
+    assert _has_contents(packet(), 28)
+    assert _has_contents(packet(fragment=0x2000), 28)
+
+
+def test_the_start_of_a_run_is_heard() -> None:
+    sent = packet() + bytes(4)
+    told = start._START.pack(12.5, 2**63 + 1)
+    assert start.heard((sent[: HEADER_BYTES + 28] + told)[HEADER_BYTES:][start.CONTENTS]) == (12.5, 2**63 + 1)
+
+
+def test_only_a_worker_in_a_lab_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert not start.in_lab()
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", Lab.interface)
+    assert start.in_lab()

@@ -67,6 +67,47 @@ class TestAlone:
             kind([1.0, 1.0], [Path((0, 1)), Path((1, 0))], lambda _t, _p: None)
 
 
+class TestChanges:
+    """Links whose bandwidth changes at 2 s, from 1,000 to 500 bytes/s."""
+
+    def leaving(self, links: Sequence[float], changed: int, arrivals: Sequence[Arrival]) -> list[float]:
+        times = [math.nan] * len(arrivals)
+        queue = Fair[int](links, [path for _, _, path, _ in arrivals], lambda t, i: times.__setitem__(i, t))
+        for i, (time_s, flow, path, size) in enumerate(arrivals):
+            queue.advance(time_s)
+            queue.arrive(time_s, flow, path, size, i)
+        queue.advance(2.0)
+        queue.change(2.0, changed, 500.0)
+        while queue.next_s() < math.inf:
+            queue.advance(queue.next_s())
+        return times
+
+    def test_what_is_under_way_goes_on_at_the_new_rate(self) -> None:
+        # 2,000 of 5,000 bytes are through at 2 s, 3,000 at 500 take 6 s.
+        assert self.leaving([1000.0], 0, [(0.0, "a", ONE, 5000)]) == [8.0]
+
+    def test_two_flows_share_the_new_rate(self) -> None:
+        # 1,000 of 3,000 each at 2 s; then 250 each.
+        assert self.leaving([1000.0], 0, [(0.0, "a", ONE, 3000), (0.0, "b", ONE, 3000)]) == [10.0, 10.0]
+
+    def test_a_link_further_on_holds_up_what_comes_in(self) -> None:
+        # The second link takes 500 from 2 s on, and 1,000 come in until 5 s: through at 2 + 3,000 / 500.
+        assert self.leaving([1000.0, 1000.0], 1, [(0.0, "a", BOTH, 5000)]) == [8.0]
+
+    def test_other_links_do_not_notice(self) -> None:
+        assert self.leaving([1000.0, 1000.0], 1, [(0.0, "a", ONE, 5000)]) == [5.0]
+
+    def test_small_packets_pass_at_the_new_rate(self) -> None:
+        times = [math.nan]
+        queue = Fair[int]([1000.0], [ONE], lambda t, i: times.__setitem__(i, t))
+        queue.arrive(0.0, "a", ONE, 100, 0)
+        assert times == [0.1]
+        queue.advance(2.0)
+        queue.change(2.0, 0, 500.0)
+        queue.arrive(3.0, "a", ONE, 100, 0)
+        assert times == [3.2]
+
+
 class TestFair:
     def test_two_flows_get_half_each(self) -> None:
         arrivals = [(0.0, "a", ONE, 4000), (0.0, "b", ONE, 4000)]

@@ -1,0 +1,50 @@
+"""The latency of packets where there is jitter: arithmetic on given times, with no clock and no device.
+
+A simulated message has one latency, and a message is many packets. So the packets of one *burst* share a
+factor: what starts while nothing with contents is under way from this host to that one draws the host's next
+factor, what follows while something is keeps it. Mere acknowledgements take the nominal latency. Nothing
+overtakes on the way from one host to another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+
+class Delay:
+    """The way from one host to another.
+
+    Args:
+        latency_s: one-way, nominal.
+        draw: gives the factor of the next burst; None: there is no jitter.
+    """
+
+    __slots__ = ("_draw", "_factor", "_last_s", "_over_s", "_queued", "latency_s")
+
+    def __init__(self, latency_s: float, draw: Callable[[], float] | None) -> None:
+        self.latency_s = latency_s
+        self._draw = draw
+        self._factor = 1.0
+        self._queued = 0  # packets with contents that have not left the last link
+        self._over_s = -math.inf  # when the last of those that have will be there
+        self._last_s = -math.inf
+
+    def enters(self, now_s: float, contents: bool) -> float:
+        """A packet reaches the first link; returns its latency."""
+        if self._draw is None or not contents:
+            return self.latency_s
+        if not self._queued and now_s >= self._over_s:
+            self._factor = self._draw()
+        self._queued += 1
+        return self.latency_s * self._factor
+
+    def arrives_s(self, left_s: float, latency_s: float, contents: bool) -> float:
+        """When a packet is there that leaves the last link at ``left_s``; call in the order of leaving."""
+        if self._draw is None:
+            return left_s + latency_s
+        self._last_s = max(self._last_s, left_s + latency_s)
+        if contents:
+            self._queued -= 1
+            self._over_s = self._last_s
+        return self._last_s

@@ -1,0 +1,41 @@
+"""How the switch learns when a run's clock starts, and with which seed: a datagram to an address of no host.
+
+The processes of a machine share its monotonic clock, so the time in it is exact however long it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import Final
+
+from realrun.lab.hosts import INTERFACE
+
+_TO: Final = ("10.255.255.254", 9)
+_START: Final = struct.Struct("!dQ")
+ADDRESS: Final = socket.inet_aton(_TO[0])
+CONTENTS: Final = slice(28, 28 + _START.size)
+"""Where they stand in the packet."""
+
+
+def in_lab() -> bool:
+    """Whether this process is a worker inside a lab's host."""
+    return os.environ.get("GLOO_SOCKET_IFNAME") == INTERFACE
+
+
+def tell(zero_s: float, seed: int) -> None:
+    """Tell the switch of the lab around this process.
+
+    Args:
+        zero_s: when the run begins, on ``time.monotonic``.
+        seed: of the run's latencies and bandwidths.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+        datagrams.sendto(_START.pack(zero_s, seed), _TO)
+
+
+def heard(contents: bytes) -> tuple[float, int]:
+    """The inverse of what ``tell`` sends."""
+    zero_s, seed = _START.unpack(contents)
+    return float(zero_s), int(seed)
