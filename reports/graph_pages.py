@@ -170,6 +170,8 @@ def eigenvalues(record: Record, axes: Axes) -> None:
 
 def decay(record: Record, axes: Axes) -> None:
     """What is left of random disagreement after each step, and the rate's line."""
+    from matplotlib.ticker import MaxNLocator
+
     exact = record["exact_after"]
     left = [
         value if exact is None or step < exact else math.nan for step, value in enumerate(record["decay"])
@@ -184,7 +186,7 @@ def decay(record: Record, axes: Axes) -> None:
         axes.set_xlim(right=exact + 0.5)
     lowest = min((value for value in left if value > 0.0), default=1.0)
     axes.set_ylim(bottom=10.0 ** math.floor(math.log10(lowest)))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(title="decay of disagreement", xlabel="steps", ylabel="left of it, root mean square")
     axes.legend(frameon=False)
 
