@@ -42,6 +42,7 @@ from sim.profile import Profile
 from sim.repeats import AutoRepeats, Repeats, read_auto
 from sim.schemes import find_scheme
 from sim.settings import Settings
+from sim.topology.entry import BRIEF
 from sim.tune import Tune, with_values
 from sim.units import Seconds, Steps
 from sim.workloads import find_task
@@ -396,7 +397,7 @@ def _labels(entries: Sequence[SchemeEntry]) -> list[str]:
 
 
 def _traits(entry: SchemeEntry) -> dict[str, Any]:
-    options = _flat(entry.options.model_dump(mode="json"))
+    options = _flat(entry.options.model_dump(mode="json", context=BRIEF))
     optimizer = _flat(entry.optimizer.model_dump(mode="json") if entry.optimizer else {})
     return options | {f"optimizer.{key}" if key in options else key: v for key, v in optimizer.items()}
 
