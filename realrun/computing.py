@@ -6,7 +6,6 @@ the real computation is hidden inside, at a moment of its own for each worker.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Final
 
 import torch
 
+from realrun.device import Aside
 from realrun.diary import Timing
 from realrun.loop import Loop
 from realrun.pending import Pending
@@ -112,6 +112,7 @@ class Computing:
         self._in_flight = in_flight
         self._took_s = took_s
         self._complete = complete
+        self._aside = Aside(job.start.device)
         self.loss: Tensor | None = None
         """That came with the latest gradient which the scheme has got."""
 
@@ -144,15 +145,18 @@ class Computing:
     def _compute(self, pending: Pending, index: int, point: Tensor) -> tuple[Evaluated, float]:
         """In a helper thread: the gradient, and how long it took."""
         assert self._job.problem is not None
-        begin_s = time.monotonic()
         told = None
         if pending.handle is not None and len(self._job.segments) > 1:
             told = Segments(self._job.segments, partial(self._tell, pending)).told
-        found = self._job.problem.gradient(self._rank, index, point, told)
-        return found, time.monotonic() - begin_s
+        gradient = partial(self._job.problem.gradient, self._rank, index, point, told)
+        found, took_s = self._aside.run(gradient)
+        self._aside.hand_over(*found)
+        return found, took_s
 
     def _tell(self, pending: Pending, start: int, part: Evaluated) -> None:
-        """In a helper thread: a segment is known."""
+        """In a thread of the backward pass: a segment is known."""
+        self._aside.settle()
+        self._aside.hand_over(*part)
         self._threads.finished.put(Finished(Known(pending, start), part, None))
 
     def known(self, pending: Pending, start: int, part: Evaluated) -> None:

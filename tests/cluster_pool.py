@@ -20,6 +20,9 @@ from typing import Any
 from realrun.group import join
 from realrun.store import file_store
 
+_AFTER_S = 30.0
+"""How long the others are left after one has raised."""
+
 _PRELOAD = ["tests.cluster_pool", "tests.factory", "tests.driver_contract", "sklearn.datasets"]
 
 
@@ -60,18 +63,22 @@ class Pool:
         for pipe in self._pipes:
             pipe.send_bytes(message)
         answers: list[Any] = [None] * self.size
-        silent = set(range(self.size))
+        silent, raised = set(range(self.size)), ""
         while silent:
-            ready = wait([self._pipes[rank] for rank in silent])
-            for rank in [r for r in silent if self._pipes[r] in ready]:  # others may wait for one that raised
+            ready = wait([self._pipes[rank] for rank in silent], timeout=_AFTER_S if raised else None)
+            if not ready:
+                break  # they wait for the one that raised
+            for rank in [r for r in silent if self._pipes[r] in ready]:
                 silent.discard(rank)
                 try:
                     answer = json.loads(self._pipes[rank].recv_bytes())
                 except EOFError:
                     continue
                 if "raised" in answer:
-                    raise AssertionError(f"rank {rank}:\n{answer['raised']}")
-                answers[rank] = answer["answer"]
+                    raised = raised or f"rank {rank}:\n{answer['raised']}"
+                answers[rank] = answer.get("answer")
+        if raised:
+            raise AssertionError(raised)
         return answers
 
     def close(self) -> None:
