@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from queue import Empty
 
+from realrun import clocks
 from realrun.buffers import Buffers
 from realrun.carrier import Carrier
 from realrun.closing import Traffic, closings
 from realrun.collect import Measured, assemble, hand_in
 from realrun.collectives import Collectives
 from realrun.device import CPU, Aside
+from realrun.diary import Diary
 from realrun.driver import Driver
 from realrun.gloo import Gloo
 from realrun.group import Group
@@ -25,10 +27,8 @@ from realrun.watch import Watch
 from sim.errors import InputError, RunError
 from sim.evaluation import digest
 from sim.job import Job
+from sim.records import Machine
 from sim.worker import Program
-
-_HEAD_START_S = 0.05
-"""How far ahead of its announcement a run begins, so that every rank has heard of it."""
 
 _BETWEEN_RUNS_S = 3600.0
 """How long a rank may take to score a run, or to prepare one, while the others wait."""
@@ -88,13 +88,14 @@ def run_job(
         gradient = partial(job.problem.gradient, group.rank, 0, job.start)
         for _ in range(2):
             _, took_s = Aside(job.start.device).run(gradient)
-    zero_s = _zero_s(control)
+    program = programs(group.rank) if programs is not None else job.program(group.rank)
+    begun = clocks.start(control)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
-        start.tell(zero_s, job.transfer.seed)
+        start.tell(begun.zero_s, job.transfer.seed)
     driver = Driver(
         job,
         group.rank,
-        programs(group.rank) if programs is not None else job.program(group.rank),
+        program,
         transport=transport,
         collectives=Collectives(group.rank, values, carrier),
         survives=carrier.survives,
@@ -102,21 +103,25 @@ def run_job(
         threads=group.threads,
         control=control,
         watch=watch,
-        zero_s=zero_s,
+        zero_s=begun.zero_s,
         keeps=job.scorer().keeps,
         took_s=took_s,
         die_at=(faults or {}).get(group.rank),
         progress=progress,
     )
+    diary, machines = driver.diary, clocks.unaligned(begun)
     try:
         driver.run()
         if not control.dead():
             _leave_nothing(driver, control, transport, group.threads, watch, timeout_s)
+            diary, machines = clocks.end(control, begun, diary)
     except Stopped:
         pass
     except RunError as error:
         watch.fail(error, driver.step)
-    return _collected(group, job, driver, control, watch, buffers.swollen or values.swollen)
+    if buffers.swollen or values.swollen:
+        diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
+    return _collected(group, job, diary, machines, control, watch)
 
 
 def _check(group: Group, job: Job, backend: str) -> None:
@@ -128,24 +133,6 @@ def _check(group: Group, job: Job, backend: str) -> None:
         raise InputError(f"{job.label}: a real run of a synchronous scheme needs stop.max_iterations")
     if backend == "nccl" and job.start.device.type != "cuda":
         raise InputError(f"nccl carries values on a GPU, not on {job.start.device}: use gloo")
-
-
-def _zero_s(control: Control) -> float:
-    """When the run begins, on this process's monotonic clock.
-
-    Processes of one machine share that clock, so that the beginning is one moment; on several machines
-    each takes the moment at which it hears that all are ready.
-    """
-    machines = control.meet(
-        "ready", Path("/proc/sys/kernel/random/boot_id").read_text().strip(), _BETWEEN_RUNS_S
-    )
-    if len(set(machines)) > 1:
-        return time.monotonic() + _HEAD_START_S
-    if control.rank == 0:
-        control.put("zero", time.monotonic() + _HEAD_START_S)
-    if control.wait_for(lambda _: "zero", [0], _BETWEEN_RUNS_S, lambda: bool(control.dead())):
-        raise RunError("worker 0 was lost (zero)")
-    return float(control.get("zero"))
 
 
 def _leave_nothing(
@@ -178,22 +165,19 @@ def _leave_nothing(
 
 
 def _collected(
-    group: Group, job: Job, driver: Driver, control: Control, watch: Watch, swollen: bool
+    group: Group, job: Job, diary: Diary, machines: tuple[Machine, ...], control: Control, watch: Watch
 ) -> Measured:
     failure = watch.failure()
     dead = control.dead()
     group.broken = failure is not None or bool(dead)
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
-    if swollen:
-        driver.diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
     gone = dead | set(failure.silent if failure else ())
-    diaries = hand_in(control, job, driver.diary, collector, gone, group.broken)
+    diaries = hand_in(control, job, diary, collector, gone, group.broken)
     error = failure.error if failure else None
     if diaries is None:
-        return Measured(None, error, driver.diary.final)
+        return Measured(None, error, diary.final)
     message = str(failure) if failure else ""
     if dead and not failure:
         message = f"worker {', '.join(str(r) for r in sorted(dead))} died"
-    return Measured(
-        assemble(job, diaries, message), error, driver.diary.final, tuple(d.timing for d in diaries)
-    )
+    run = replace(assemble(job, diaries, message), machines=machines)
+    return Measured(run, error, diary.final, tuple(d.timing for d in diaries))
