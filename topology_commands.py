@@ -195,7 +195,8 @@ def _entry(written: str) -> TopologyEntry:
     """What a topology on the command line means: YAML as in scenarios, or the name of a file."""
     from sim import yaml_lines
     from sim.topology import TopologyEntry
+    from sim.topology.files import SUFFIXES
 
-    if Path(written).suffix in (".json", ".graphml", ".edgelist", ".txt", ".csv"):
+    if Path(written).suffix in SUFFIXES:
         return TopologyEntry.of({"file": written})
     return TopologyEntry.of(yaml_lines.parse(written, "NAME").value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 
@@ -56,6 +57,12 @@ class Paper:
 
 
 _BY_LABEL: Final = ("workload.partition.kind=by_label",)
+
+_IID_MEAN: Final = (
+    "workload.partition.kind=iid",
+    "evaluate={on: mean, every: 1 steps}",
+    "stop.target.value=0.9",
+)
 
 _PERIODS: Final = tuple(
     claim
@@ -203,6 +210,44 @@ _LEADER: Final = (
     ),
 )  # fmt: skip
 
+_BY_GAP: Final = (
+    "lattice Metropolis",
+    "lattice Laplacian",
+    "torus Laplacian",
+    "learned Metropolis",
+    "learned Laplacian",
+)
+"""The smallest spectral gap first."""
+
+_LEARNED: Final = (
+    Claim(
+        "by label: learned with Laplacian weights needs fewer steps than the lattice with Metropolis",
+        "steps to target", ("by label", _BY_GAP[0]), ("by label", _BY_GAP[-1]), at_least=1.0,
+    ),
+    *(
+        Claim(
+            f"by label: {more} has the larger spectral gap and needs fewer steps than {less}",
+            "steps to target", ("by label", less), ("by label", more), at_least=1.0,
+        )
+        for less, more in pairwise(_BY_GAP)
+    ),
+    *(
+        Claim(
+            f"iid, mean model: {less} needs as many steps as {_BY_GAP[-1]}, within 5 %",
+            "steps to target", ("iid, mean model", less), ("iid, mean model", _BY_GAP[-1]), 0.95, 1.05,
+        )
+        for less in _BY_GAP[:-1]
+    ),
+    Claim(
+        "four sites: the graph found for time is sooner at the target than the one found for steps",
+        "time to target", ("four sites", "fewest steps"), ("four sites", "least time"), at_least=1.0,
+    ),
+    Claim(
+        "four sites: and than the lattice",
+        "time to target", ("four sites", "lattice"), ("four sites", "least time"), at_least=1.0,
+    ),
+)  # fmt: skip
+
 _NODES: Final = (
     "cluster.workers=16",
     "cluster.network.sites={node1: 4, node2: 4, node3: 4, node4: 4}",
@@ -218,6 +263,14 @@ PAPERS: Final[Mapping[str, Paper]] = {
     ),
     "exponential-graph": Paper(
         (Study("iid", "topologies"), Study("by label", "topologies", _BY_LABEL)), _TOPOLOGIES
+    ),
+    "optimal-topology-search": Paper(
+        (
+            Study("by label", "equal-degree"),
+            Study("iid, mean model", "equal-degree", _IID_MEAN),
+            Study("four sites", "four-sites"),
+        ),
+        _LEARNED,
     ),
     "stochastic-gradient-push": Paper(
         (

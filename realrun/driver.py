@@ -1,4 +1,4 @@
-"""The cluster driver: one rank's coroutines on the wall clock, over gloo.
+"""The cluster driver: one rank's coroutines on the wall clock, over gloo or NCCL.
 
 All coroutines of a worker share this one thread and switch only at ``await``. Gradients and blocking
 waits run in helper threads; what they find comes back through a queue.
@@ -51,6 +51,7 @@ class Driver:
         rank: which worker this is.
         program: its coroutines, not yet started.
         transport, collectives, buffers, threads: how it talks.
+        survives: whether pattern operations can go on without a rank that has died.
         control, watch: what it shares with the other ranks.
         zero_s: when the run begins, on ``time.monotonic``.
         keeps: whether the value published at a step is needed for an evaluation.
@@ -69,6 +70,7 @@ class Driver:
         collectives: Collectives,
         buffers: Buffers,
         threads: Threads,
+        survives: bool,
         control: Control,
         watch: Watch,
         zero_s: float,
@@ -83,6 +85,7 @@ class Driver:
         self._threads = threads
         self._control = control
         self._watch = watch
+        self._survives = survives
         self._loop = Loop(zero_s)
         self._keeps = keeps
         self._die_at = die_at
@@ -255,9 +258,11 @@ class Driver:
             self.lose(pending, gone[0])
 
     def lose(self, pending: Pending, rank: int) -> None:
-        """Raise ``PeerLost`` where an operation is waited for."""
+        """Raise ``PeerLost`` where an operation is waited for, or here if the run cannot go on."""
         self.in_flight.discard(pending)
         error = PeerLost(rank, pending.name)
+        if not (self._survives or isinstance(pending.operation, ops.Send | ops.Receive)):
+            raise error
         if pending.handle is None:
             self.throw(pending.task, error)
         else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import cmath
 import json
 import math
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -110,19 +112,41 @@ def drawing(record: Record, axes: Axes) -> None:
     graph.add_nodes_from(places)
     graph.add_edges_from(record["edges"])
     crowd = record["workers"]
-    size = min(320.0, 9000.0 / crowd)
+    size = int(min(320.0, 6000.0 / crowd))
     width = min(1.2, 40.0 / max(len(record["edges"]) ** 0.5, 1.0) / 5.0)
-    arrows = {"arrowsize": 7, "connectionstyle": "arc3,rad=0.08"} if record["directed"] else {}
     draw_edges: Any = nx.draw_networkx_edges
-    draw_edges(graph, places, ax=axes, node_size=int(size), edge_color=_GREY, width=width, **arrows)
-    nx.draw_networkx_nodes(graph, places, ax=axes, node_size=int(size), node_color=_BLUE)
+    for bend, edges in _by_bend(record).items():
+        draw_edges(
+            graph, places, edgelist=edges, ax=axes, node_size=size, edge_color=_GREY, width=width,
+            arrows=True, arrowstyle="-|>" if record["directed"] else "-", arrowsize=7,
+            connectionstyle=f"arc3,rad={bend}",
+        )  # fmt: skip
+    nx.draw_networkx_nodes(graph, places, ax=axes, node_size=size, node_color=_BLUE)
     if crowd <= 40:
-        nx.draw_networkx_labels(graph, places, ax=axes, font_size=8, font_color="white")
+        nx.draw_networkx_labels(graph, places, ax=axes, font_size=8 if crowd <= 20 else 7, font_color="white")
     many = "in any step, " if record["period"] != 1 else ""
     axes.set_title(f"who hears whom ({many}{record['number_of_edges']} edges)")
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.margins(0.08)
+
+
+def _by_bend(record: Record) -> dict[float, list[tuple[int, int]]]:
+    """How far edges are bent -> these edges.
+
+    Where all workers are on the circle in the unit square, edges bend towards its middle, the more the
+    shorter they are: straight ones would run along the circle, through the workers between.
+    """
+    places = [complex(2.0 * x - 1.0, 2.0 * y - 1.0) for x, y in record["positions"]]
+    if any(abs(abs(place) - 1.0) > 1e-6 for place in places):
+        return {0.0: record["edges"]}
+    out: dict[float, list[tuple[int, int]]] = {}
+    for u, v in record["edges"]:
+        turn = cmath.phase(places[v] / places[u])
+        adjacent = abs(turn) < 3.0 * math.pi / len(places)
+        bend = 0.0 if adjacent else -math.copysign(0.5 * (1.0 - abs(turn) / math.pi), turn)
+        out.setdefault(round(bend, 3), []).append((u, v))
+    return out
 
 
 def eigenvalues(record: Record, axes: Axes) -> None:
@@ -146,6 +170,8 @@ def eigenvalues(record: Record, axes: Axes) -> None:
 
 def decay(record: Record, axes: Axes) -> None:
     """What is left of random disagreement after each step, and the rate's line."""
+    from matplotlib.ticker import MaxNLocator
+
     exact = record["exact_after"]
     left = [
         value if exact is None or step < exact else math.nan for step, value in enumerate(record["decay"])
@@ -158,6 +184,9 @@ def decay(record: Record, axes: Axes) -> None:
     if exact is not None:
         axes.axvline(exact, color=_ORANGE, linestyle="--", linewidth=1, label=f"exact after {exact}")
         axes.set_xlim(right=exact + 0.5)
+    lowest = min((value for value in left if value > 0.0), default=1.0)
+    axes.set_ylim(bottom=10.0 ** math.floor(math.log10(lowest)))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(title="decay of disagreement", xlabel="steps", ylabel="left of it, root mean square")
     axes.legend(frameon=False)
 
@@ -195,7 +224,7 @@ def write(record: Record, folder: Path, force: bool) -> None:
     for name, panel in panels.items():
         with sns.axes_style("ticks"), matplotlib.rc_context(spines):
             figure = Figure(figsize=(5.0, 5.0), layout="constrained")
-            figure.suptitle(title)
+            figure.suptitle(textwrap.fill(title, 60))
             panel(record, figure.subplots())
             _whole(folder / f"{name}.png", partial(figure.savefig, dpi=150))
 

@@ -11,6 +11,7 @@ from pydantic import (
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
     model_serializer,
     model_validator,
 )
@@ -40,6 +41,7 @@ def _read_open(
     data: Mapping[str, Any],
     fixed: Mapping[str, Any],
     at: KeyPath,
+    context: Any,
 ) -> S:
     """Validate a mapping in which the keys of ``options`` stand beside those of ``model``.
 
@@ -49,6 +51,7 @@ def _read_open(
         data: what was written.
         fixed: fields of ``model`` that are not written in ``data``.
         at: path to put before those of the problems found.
+        context: of the validation: the scenario's folder.
     """
     own = options.model_fields.keys()
     common = model.model_fields.keys() - {"options", *fixed}
@@ -56,7 +59,7 @@ def _read_open(
     made = Settings()
     written = {key: value for key, value in data.items() if key in own}
     try:
-        made = options.model_validate(written)
+        made = options.model_validate(written, context=context)
     except ValidationError as error:
         found += explain(error, options, written)
     rest = {**fixed, "options": made, **{key: value for key, value in data.items() if key in common}}
@@ -87,7 +90,7 @@ class Workload(Settings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _split(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+    def _split(cls, data: Any, read: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if not isinstance(data, Mapping) or isinstance(data.get("options"), Settings):
             return read(data)
         if data.get("timing_only") is True:
@@ -103,7 +106,7 @@ class Workload(Settings):
             raise wrong(f"unknown task '{name}'; {nearest(name, TASKS)}", "task") from None
         except InputError as error:
             raise wrong(str(error), "task") from None
-        return _read_open(cls, read, options, data, {}, ())
+        return _read_open(cls, read, options, data, {}, (), info.context)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -148,7 +151,7 @@ class SchemeEntry(Settings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _unfold(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+    def _unfold(cls, data: Any, read: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(data, str):
             data = {data: None}
         if isinstance(data, cls):
@@ -169,7 +172,7 @@ class SchemeEntry(Settings):
         given = {} if given is None else given
         if not isinstance(given, Mapping):
             raise wrong(f"its options must be a mapping of keys to values, not {shown(given)}", name)
-        return _read_open(cls, read, options, given, {"name": name}, (name,))
+        return _read_open(cls, read, options, given, {"name": name}, (name,), info.context)
 
     @model_serializer(mode="wrap")
     def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

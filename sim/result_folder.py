@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sim.equal import Goal
 from sim.errors import InputError
-from sim.records import Evaluation, Event, Run, TimeShare, metric_name
+from sim.records import Evaluation, Event, Machine, Run, TimeShare, metric_name
 from sim.summary import VERSION, Summary, Tuned, summarise
 from sim.trace import write_trace
 
@@ -214,6 +214,7 @@ def runs_of(results: Results) -> list[Run]:
                 digest=row["digest"],
                 events=_events_of(events[key]) if key in events else (),
                 message=row.get("message", ""),
+                machines=tuple(Machine(**each) for each in row.get("machines", [])),
             )
         )
     return runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -33,6 +34,13 @@ def typical_s(run: Callable[[], object], timer: Timer) -> float:
     while len(taken) < MIN_RUNS or (len(taken) < MAX_RUNS and sum(taken) < ENOUGH_S):
         taken.append(timer(run))
     return statistics.median(taken)
+
+
+def device_name(device: torch.device) -> str:
+    """What people call a device: a GPU's model, else the kind of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()
 
 
 def timer_of(device: torch.device) -> Timer:

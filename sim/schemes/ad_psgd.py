@@ -1,7 +1,7 @@
 """Asynchronous decentralised SGD: nobody waits for a straggler.
 
-Workers are two-coloured; edges join an active worker to a passive one, so that no cycle of waiting
-can form. An active worker, at each of its steps:
+The topology is two-coloured: its edges join an active worker to a passive one, so that no cycle of waiting
+can form. Worker 0 is active. An active worker, at each of its steps:
 
 1. starts its gradient at x_a;
 2. meanwhile swaps models with one random passive neighbour p; both take (x_a + x_p) / 2;
@@ -17,7 +17,10 @@ Source: Lian et al., ICML 2018 (AD-PSGD), Algorithm 1 and its bipartite communic
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from pydantic import Field
@@ -57,37 +60,54 @@ class _Host:
         self.swaps += 1
 
 
-def passive_neighbours(entry: TopologyEntry, workers: int, seed: int = 0) -> tuple[tuple[int, ...], ...]:
-    """For every even (active) rank its odd (passive) neighbours; () for passive ranks.
+@lru_cache(maxsize=64)
+def passive_neighbours(
+    entry: TopologyEntry, workers: int, seed: int = 0
+) -> tuple[tuple[int, ...] | None, ...]:
+    """For every active rank its neighbours, all passive; None for passive ranks.
 
     Raises:
-        InputError: directed, time-varying or with weights of its own, or an active worker without a passive
-            neighbour.
+        InputError: the topology is directed, time-varying, with weights of its own, or not two-colourable.
     """
     name = entry.name
     found = topology.plan(entry, workers, seed=seed)
     if found.period != 1:
-        raise InputError(f"ad_psgd needs one graph for all steps, {name} changes: use ring or complete")
+        raise InputError(f"ad_psgd needs one graph for all steps, {name} changes: {_choice(workers)}")
     if found.weights == topology.GIVEN:
         raise InputError(
             f"ad_psgd averages pairs half and half, but {name} has its own weights: leave them out"
         )
     if not found.undirected:
-        raise InputError(f"ad_psgd needs an undirected topology, {name} is directed: use ring or complete")
-    if workers % 2 and name == "ring":
-        raise InputError(
-            f"ad_psgd on a ring needs an even number of workers, not {workers}: use {workers + 1}"
-        )
-    rows = tuple(
-        tuple(j for j in row if j % 2 == 1) if i % 2 == 0 else () for i, row in enumerate(found.at(0).sources)
-    )
-    alone = [rank for rank in range(0, workers, 2) if not rows[rank]]
-    if alone:
-        raise InputError(
-            f"ad_psgd swaps between even and odd ranks; in topology {name} worker {alone[0]} has no odd "
-            "neighbour: use ring or complete"
-        )
-    return rows
+        raise InputError(f"ad_psgd needs an undirected topology, {name} is directed: {_choice(workers)}")
+    rows = found.at(0).sources
+    distance = _distances(rows)
+    for rank, row in enumerate(rows):
+        for other in row:
+            if (distance[rank] - distance[other]) % 2 == 0:
+                raise InputError(
+                    f"ad_psgd needs two kinds of workers, active and passive, that every edge joins; in "
+                    f"topology {name} workers {rank} and {other} would be of one kind, since a cycle of odd "
+                    f"length goes through them: {_choice(workers)}"
+                )
+    return tuple(row if distance[rank] % 2 == 0 else None for rank, row in enumerate(rows))
+
+
+def _choice(workers: int) -> str:
+    """A graph that will do."""
+    return "use ring" if workers % 2 == 0 else f"use path, or ring with {workers + 1} workers"
+
+
+def _distances(rows: Sequence[Sequence[int]]) -> list[int]:
+    """How many edges each worker of a connected graph is away from worker 0."""
+    away = {0: 0}
+    queue = deque([0])
+    while queue:
+        rank = queue.popleft()
+        for other in rows[rank]:
+            if other not in away:
+                away[other] = away[rank] + 1
+                queue.append(other)
+    return [away[rank] for rank in range(len(rows))]
 
 
 def check(options: AdPsgdOptions, workers: int) -> None:
@@ -96,11 +116,11 @@ def check(options: AdPsgdOptions, workers: int) -> None:
 
 
 def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:
-    """AD-PSGD: even ranks are active, odd ranks passive."""
+    """AD-PSGD: active and passive workers run different programs."""
     host = _Host(worker.start)
-    if worker.rank % 2 == 0:
-        neighbours = passive_neighbours(options.topology, worker.size, worker.seed)
-        return Program(_active(worker, host, neighbours[worker.rank]))
+    neighbours = passive_neighbours(options.topology, worker.size, worker.seed)[worker.rank]
+    if neighbours is not None:
+        return Program(_active(worker, host, neighbours))
     return Program(_passive(worker, host), services=(_answer(worker, host),))
 
 

@@ -146,5 +146,7 @@ def _positions(union: Matrix) -> NDArray[np.float64]:
     alike = spectra.circulant_row(union) is not None
     layout = nx.circular_layout(graph) if alike else nx.kamada_kawai_layout(graph)
     places = np.array([layout[rank] for rank in range(n)])
+    if alike:
+        return np.asarray((places + 1.0) / 2.0)
     low, high = places.min(axis=0), places.max(axis=0)
     return np.asarray((places - low) / np.maximum(high - low, 1e-9))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, Self
 
 from pydantic import (
     Field,
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
+    SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
+    ValidationInfo,
     model_serializer,
     model_validator,
 )
@@ -20,6 +23,9 @@ from pydantic_core import CoreSchema
 from sim.errors import InputError
 from sim.problems import Problem, explain, problems, shown, wrong
 from sim.settings import Settings
+
+BRIEF: Final = {"files": "by name"}
+"""Context of a serialisation for people."""
 
 _FILE: Final = "file"
 _SHAPE: Final = "write a name, or for example '{ring_lattice: {degree: 4}}'"
@@ -47,7 +53,7 @@ class TopologyEntry(Settings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _unfold(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+    def _unfold(cls, data: Any, read: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(data, cls):
             return data
         if isinstance(data, str):
@@ -63,11 +69,17 @@ class TopologyEntry(Settings):
             model = topology_named(name).options
         except InputError as error:
             raise wrong(str(error)) from None
-        given = {} if given is None else {"path": given} if name == _FILE else given
+        given = (
+            {}
+            if given is None
+            else {"path": given}
+            if name == _FILE and not isinstance(given, Mapping)
+            else given
+        )
         if not isinstance(given, Mapping):
             raise wrong(f"its options must be a mapping of keys to values, not {shown(given)}", name)
         try:
-            options = model.model_validate(given)
+            options = model.model_validate(given, context=info.context)
         except ValidationError as error:
             raise problems(
                 [Problem((name, *p.at), p.message) for p in explain(error, model, given)]
@@ -75,21 +87,28 @@ class TopologyEntry(Settings):
         return read({"name": name, "options": options})
 
     @model_serializer(mode="wrap")
-    def _write(self, plain: SerializerFunctionWrapHandler) -> Any:
-        options = self.options.model_dump(mode="json")
-        if self.name == _FILE:
+    def _write(  # type: ignore[override]
+        self, plain: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> Any:
+        """With the context ``BRIEF`` a file's name alone, without what was read from it."""
+        options = self.options.model_dump(mode="json", context=info.context)
+        if self.name == _FILE and info.context == BRIEF:
             return {self.name: options["path"]}
         return {self.name: options} if options else self.name
 
     def __str__(self) -> str:
-        options = self.options.model_dump(mode="json")
+        options = self.options.model_dump(mode="json", context=BRIEF)
+        if self.name == _FILE:
+            return f"{self.name} {Path(options['path']).name}"
         return " ".join([self.name, *(f"{key}={value}" for key, value in options.items())])
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        of_file = {"type": "object", "properties": {_FILE: {"type": "string"}}, "required": [_FILE]}
-        from sim.topology.registry import TOPOLOGIES
+        from sim.topology.registry import TOPOLOGIES, topology_named
 
+        held = read.resolve_ref_schema(read(topology_named(_FILE).options.__pydantic_core_schema__))
+        path_or_held = {"anyOf": [{"type": "string"}, held]}
+        of_file = {"type": "object", "properties": {_FILE: path_or_held}, "required": [_FILE]}
         forms: list[JsonSchemaValue] = [
             {"enum": sorted(TOPOLOGIES)},
             {"type": "string", "pattern": "^[^:]+:[^:]+$", "description": "package.module:function"},

@@ -9,30 +9,40 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 import networkx as nx
 import numpy as np
-from pydantic import Field, ValidationError
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
 from scipy.sparse import csr_array
 
 from sim.errors import InputError, nearest
-from sim.problems import explain, one_line
+from sim.problems import explain, one_line, shown, wrong
 from sim.settings import Settings
 from sim.topology.graphs import Graphs, static
 from sim.topology.matrix import (
     Matrix,
     adjacency,
-    from_networkx,
     is_symmetric,
     row_sums,
     with_diagonal,
 )
 
+SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
+"""Of files of graphs."""
 MAX_BYTES: Final = 512 * 2**20
 """A longer file is not read."""
+MAX_KEPT: Final = 20_000
+"""A scenario takes no more edges from a file: its resolved form, whose size is limited, holds them."""
+
+MAX_RANK: Final = 10_000_000
+"""Ranks in an edge list are below this."""
+
+_PAIRS: Final = re.compile(r"([0-9]{1,9}-[0-9]{1,9}( [0-9]{1,9}-[0-9]{1,9})*)?")
 
 Rank = Annotated[int, Field(ge=0)]
 
@@ -47,10 +57,66 @@ class GraphFile(Settings):
     provenance: dict[str, Any] = Field(default={}, description="where the graph came from")
 
 
+class KeptGraph(Settings):
+    """What was read from a graph's file."""
+
+    workers: int = Field(ge=2, description="number of workers n")
+    directed: bool = Field(default=False, description="the first of a pair sends to the second only")
+    edges: str = Field(description="pairs of ranks: 0-1 1-2")
+    weights: tuple[float, ...] | None = Field(default=None, description="one for each edge")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not _PAIRS.fullmatch(self.edges):
+            raise wrong(f"must be pairs of ranks such as '0-1 1-2', not {shown(self.edges)}", "edges")
+        ends = self.ends
+        if ends.size and ends.max() >= self.workers:
+            raise wrong(f"there is no worker {ends.max()}; ranks go to {self.workers - 1}", "edges")
+        if self.weights is not None and len(self.weights) != len(ends):
+            text = f"{len(self.weights)} weights for {len(ends)} edges; give one for each, or none"
+            raise wrong(text, "weights")
+        return self
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Both ranks of every edge [edges, 2]."""
+        return np.array(self.edges.replace("-", " ").split(), dtype=np.int64).reshape(-1, 2)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The adjacency [n, n], or the mixing matrix where there are weights."""
+        receivers, sources = self.ends[:, 1], self.ends[:, 0]
+        if not self.directed:
+            receivers, sources = np.r_[receivers, sources], np.r_[sources, receivers]
+        if self.weights is None:
+            return adjacency(self.workers, receivers, sources)
+        shares = np.tile(self.weights, 1 if self.directed else 2)
+        off = csr_array((shares, (receivers, sources)), shape=(self.workers, self.workers))
+        return with_diagonal(off, 1.0 - row_sums(off))
+
+
 class FileOptions(Settings):
     """Options of ``file``."""
 
-    path: str = Field(min_length=1, description="a .json, .graphml or edge-list file")
+    path: str = Field(description="a .json, .graphml or edge-list file, relative to the scenario's folder")
+    graph: KeptGraph = Field(description="what was read from it; with this, it is not read again")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any, info: ValidationInfo) -> Any:
+        """A file is read once: the resolved scenario has its contents."""
+        if not isinstance(data, Mapping) or "path" not in data or "graph" in data:
+            return data
+        if not isinstance(data["path"], str) or not data["path"]:
+            raise wrong(f"must be the name of a file, not {shown(data['path'])}")
+        try:
+            kept = _read(Path((info.context or {}).get("folder", ".")) / data["path"])
+        except InputError as error:
+            raise wrong(str(error)) from None
+        if info.context and len(kept.ends) > MAX_KEPT:
+            text = f"{data['path']}: has {len(kept.ends)} edges, the limit in a scenario is {MAX_KEPT}"
+            raise wrong(f"{text}; write package.module:function instead")
+        return {**data, "graph": kept}
 
 
 def from_file(workers: int, options: FileOptions, seed: int) -> Graphs:
@@ -59,17 +125,15 @@ def from_file(workers: int, options: FileOptions, seed: int) -> Graphs:
     Source: the file.
 
     Raises:
-        InputError: the file cannot be read, or holds a graph of another number of workers; names the place.
+        InputError: it is a graph of another number of workers.
     """
-    path = Path(options.path)
-    if path.suffix.lower() == ".json":
-        held, graph, weighted = _of_json(path)
-    else:
-        known = _of_graphml(path) if path.suffix.lower() == ".graphml" else _of_edge_list(path, workers)
-        held, graph, weighted = known.number_of_nodes(), from_networkx(known), False
-    if held != workers:
-        raise InputError(f"{path} holds a graph of {held} workers, not {workers}; make them agree")
-    return Graphs(lambda step: graph, weighted=True) if weighted else static(graph)
+    kept = options.graph
+    if kept.workers != workers:
+        raise InputError(
+            f"{options.path} holds a graph of {kept.workers} workers, not {workers}; make them agree"
+        )
+    matrix = kept.matrix
+    return static(matrix) if kept.weights is None else Graphs(lambda step: matrix, weighted=True)
 
 
 def write_graph(
@@ -111,13 +175,13 @@ def write_graph(
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _read(path: Path) -> str:
+def _text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{path}: is larger than {MAX_BYTES // 2**20} MiB, which is too much")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        near = [p.name for p in path.parent.glob("*") if p.suffix in (".json", ".graphml", ".edgelist")]
+        near = [p.name for p in path.parent.glob("*") if p.suffix == path.suffix]
         hint = f"; {nearest(path.name, near)}" if near else ""
         raise InputError(f"{path}: there is no such file{hint}") from None
     except UnicodeDecodeError as error:
@@ -126,10 +190,30 @@ def _read(path: Path) -> str:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _of_json(path: Path) -> tuple[int, Matrix, bool]:
-    """Number of workers, adjacency or mixing matrix, and whether it is the latter."""
+def _read(path: Path) -> KeptGraph:
+    """The graph in a file.
+
+    Raises:
+        InputError: it cannot be read, or holds no graph; names the place.
+    """
+    kind = path.suffix.lower()
+    if kind == ".json":
+        return _of_json(path)
+    graph = _of_graphml(path) if kind == ".graphml" else _of_edge_list(path)
+    if graph.number_of_nodes() < 2:
+        raise InputError(f"{path}: holds no edges; write for example '0 1'")
+    rank = {node: number for number, node in enumerate(graph.nodes)}
+    pairs = sorted((rank[u], rank[v]) for u, v in graph.edges() if u != v)
+    return KeptGraph(workers=len(rank), directed=graph.is_directed(), edges=_pairs(pairs))
+
+
+def _pairs(edges: Iterable[tuple[int, int]]) -> str:
+    return " ".join(f"{u}-{v}" for u, v in edges)
+
+
+def _of_json(path: Path) -> KeptGraph:
     try:
-        data = json.loads(_read(path))
+        data = json.loads(_text(path))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
     except RecursionError:
@@ -141,31 +225,26 @@ def _of_json(path: Path) -> tuple[int, Matrix, bool]:
         first = explain(error, GraphFile, data)[0]
         at = ".".join(map(str, first.at))
         raise InputError(f"{path}: {at + ': ' if at else ''}{one_line(first.message)}") from None
-    n, edges = found.workers, np.array(found.edges, dtype=np.int64).reshape(-1, 2)
     seen: dict[tuple[int, int], int] = {}
     for number, (u, v) in enumerate(found.edges):
-        if max(u, v) >= n:
-            raise InputError(f"{path}: edges.{number}: there is no worker {max(u, v)}; ranks go to {n - 1}")
+        if max(u, v) >= found.workers:
+            text = f"there is no worker {max(u, v)}; ranks go to {found.workers - 1}"
+            raise InputError(f"{path}: edges.{number}: {text}")
         if u == v:
             raise InputError(f"{path}: edges.{number}: joins worker {u} with itself; leave it out")
         first_at = seen.setdefault((u, v) if found.directed else (min(u, v), max(u, v)), number)
         if first_at != number:
             raise InputError(f"{path}: edges.{number}: is edges.{first_at} again; leave it out")
-    receivers, sources = edges[:, 1], edges[:, 0]
-    if not found.directed:
-        receivers, sources = np.r_[receivers, sources], np.r_[sources, receivers]
-    if found.weights is None:
-        return n, adjacency(n, receivers, sources), False
-    if len(found.weights) != len(edges):
-        text = f"{len(found.weights)} weights for {len(edges)} edges; give one for each, or none"
+    if found.weights is not None and len(found.weights) != len(found.edges):
+        text = f"{len(found.weights)} weights for {len(found.edges)} edges; give one for each, or none"
         raise InputError(f"{path}: weights: {text}")
-    shares = np.array(found.weights) if found.directed else np.r_[found.weights, found.weights]
-    off = csr_array((shares, (receivers, sources)), shape=(n, n))
-    return n, with_diagonal(off, 1.0 - row_sums(off)), True
+    return KeptGraph(
+        workers=found.workers, directed=found.directed, edges=_pairs(found.edges), weights=found.weights
+    )
 
 
 def _of_graphml(path: Path) -> nx.Graph[Any]:
-    text = _read(path)
+    text = _text(path)
     try:
         graph = nx.parse_graphml(text)
     except Exception as error:  # networkx and its XML parser raise many kinds
@@ -173,10 +252,13 @@ def _of_graphml(path: Path) -> nx.Graph[Any]:
     return ranked(graph, path)
 
 
-def _of_edge_list(path: Path, workers: int) -> nx.Graph[Any]:
-    """Lines ``u v``; the rest of a line, and what follows '#', is not looked at."""
-    graph: nx.Graph[Any] = nx.empty_graph(workers)
-    for number, line in enumerate(_read(path).splitlines(), 1):
+def _of_edge_list(path: Path) -> nx.Graph[Any]:
+    """Lines ``u v``; the rest of a line, and what follows '#', is not looked at.
+
+    There are as many workers as the highest rank says.
+    """
+    edges: list[tuple[int, int]] = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
         words = line.partition("#")[0].replace(",", " ").split()
         if not words:
             continue
@@ -185,10 +267,12 @@ def _of_edge_list(path: Path, workers: int) -> nx.Graph[Any]:
         except ValueError:
             text = f"'{one_line(line.strip(), 40)}' is not two ranks"
             raise InputError(f"{path}:{number}: {text}; write for example '0 1'") from None
-        if not (0 <= u < workers and 0 <= v < workers):
-            text = f"there is no worker {u if not 0 <= u < workers else v}; ranks go from 0 to {workers - 1}"
+        if not (0 <= u < MAX_RANK and 0 <= v < MAX_RANK):
+            text = f"{u if not 0 <= u < MAX_RANK else v} is no rank; ranks go from 0 to {MAX_RANK - 1}"
             raise InputError(f"{path}:{number}: {text}")
-        graph.add_edge(u, v)
+        edges.append((u, v))
+    graph: nx.Graph[Any] = nx.empty_graph(1 + max((max(edge) for edge in edges), default=-1))
+    graph.add_edges_from(edges)
     return graph
 
 

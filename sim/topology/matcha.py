@@ -23,7 +23,7 @@ from sim.errors import InputError
 from sim.settings import Settings
 from sim.topology.entry import TopologyEntry
 from sim.topology.graphs import Graphs
-from sim.topology.matrix import Matrix, in_degrees, laplacian, need_connected, undirected, with_diagonal
+from sim.topology.matrix import Matrix, in_degrees, laplacian, undirected, with_diagonal
 from sim.topology.spectra import DENSE, laplacian_ends
 
 Floats = NDArray[np.float64]
@@ -117,7 +117,8 @@ def _decomposed(graph: _Edges, budget: float) -> Decomposition:
     matchings = decompose(graph.workers, graph.edges)
     laplacians = [laplacian(m).toarray() for m in matchings]
     second, _ = laplacian_ends(undirected(graph.workers, graph.edges))
-    need_connected(second > 1e-9, "matcha")
+    if second <= 1e-9:
+        raise InputError("the graph that matcha decomposes is not connected; add edges, or use ring_lattice")
     probabilities = activation(laplacians, budget)
     share, rate = best_share(laplacians, probabilities)
     return Decomposition(tuple(matchings), probabilities, share, rate)

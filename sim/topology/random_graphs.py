@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import networkx as nx
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import KDTree
@@ -19,7 +20,7 @@ from sim import seeds
 from sim.errors import InputError
 from sim.settings import Settings
 from sim.topology.graphs import Degree, Graphs, refuse_degree, static
-from sim.topology.matrix import Matrix, from_networkx, refuse_too_many, undirected
+from sim.topology.matrix import Matrix, adjacency, from_networkx, refuse_too_many, undirected
 
 TRIES: Final = 100
 """A graph that is not connected in so many draws is refused."""
@@ -45,9 +46,9 @@ def _number(random: np.random.Generator) -> int:
 
 
 def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
-    """Drawn among the graphs in which everybody has ``degree`` neighbours.
+    """Drawn among the graphs in which everybody has ``degree`` neighbours, by pairing half-edges.
 
-    Source: Kim and Vu, STOC 2003 (as in networkx).
+    Source: Steger and Wormald, Combin. Probab. Comput. 1999; asymptotically uniform, Kim and Vu, STOC 2003.
 
     Raises:
         InputError: there is no such graph, or no connected one.
@@ -55,12 +56,51 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
     degree = options.degree
     refuse_degree("random_regular", workers, degree, least=2 if workers > 2 else 1)
     refuse_too_many(degree * workers)
-    return _connected(
-        "random_regular",
-        f"use degree {degree + 1}",
-        seed,
-        lambda random: from_networkx(nx.random_regular_graph(degree, workers, seed=_number(random))),
-    )
+
+    def draw(random: np.random.Generator) -> Matrix:
+        # Of a dense graph the edges that it has not are drawn: pairing would hardly ever succeed.
+        dense = 2 * degree >= workers
+        fewer = workers - 1 - degree if dense else degree
+        while (pairs := _paired(workers, fewer, random)) is None:
+            pass
+        if not dense:
+            return undirected(workers, pairs)
+        joined = ~np.eye(workers, dtype=bool)
+        joined[pairs[:, 0], pairs[:, 1]] = joined[pairs[:, 1], pairs[:, 0]] = False
+        return adjacency(workers, *np.nonzero(joined))
+
+    return _connected("random_regular", f"use degree {degree + 1}", seed, draw)
+
+
+def _paired(workers: int, degree: int, random: np.random.Generator) -> NDArray[np.int64] | None:
+    """Edges [n degree / 2, 2] of a simple regular graph; None where this attempt got stuck.
+
+    Half-edges are paired at random, and those whose pair would be a loop or a second edge are thrown in
+    again, until none is left.
+    """
+    taken: NDArray[np.int64] = np.empty(0, np.int64)  # edges u < v as u n + v, ascending
+    loose = np.repeat(np.arange(workers), degree)
+    while loose.size:
+        random.shuffle(loose)
+        ends = loose.reshape(-1, 2)
+        keys, first = np.unique(ends.min(axis=1) * workers + ends.max(axis=1), return_index=True)
+        good = (keys // workers != keys % workers) & ~_among(keys, taken)
+        if not good.any() and _stuck(np.unique(loose), workers, taken):
+            return None
+        taken = np.insert(taken, np.searchsorted(taken, keys[good]), keys[good])
+        loose = np.delete(ends, first[good], axis=0).ravel()
+    return np.stack(np.divmod(taken, workers), axis=1)
+
+
+def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of ``keys`` are in ``known``, which ascends."""
+    return np.searchsorted(known, keys, "right") > np.searchsorted(known, keys, "left")
+
+
+def _stuck(left: NDArray[np.int64], workers: int, taken: NDArray[np.int64]) -> bool:
+    """Whether all workers in ``left``, which ascend, are joined with each other already."""
+    first, second = np.triu_indices(left.size, 1)
+    return bool(_among(left[first] * workers + left[second], taken).all())
 
 
 class Probability(Settings):
@@ -77,7 +117,7 @@ class Probability(Settings):
 def erdos_renyi(workers: int, options: Probability, seed: int) -> Graphs:
     """Every pair is joined with the same probability, independently.
 
-    Source: Gilbert, Ann. Math. Stat. 1959; drawn as in networkx.
+    Source: Gilbert, Ann. Math. Stat. 1959; drawn as in Batagelj and Brandes, Phys. Rev. E 71 (2005).
 
     Raises:
         InputError: the probability is too small for a connected graph.
@@ -87,9 +127,28 @@ def erdos_renyi(workers: int, options: Probability, seed: int) -> Graphs:
     refuse_too_many(round(chance * workers * (workers - 1)))
 
     def draw(random: np.random.Generator) -> Matrix:
-        return from_networkx(nx.fast_gnp_random_graph(workers, chance, seed=_number(random)))
+        return undirected(workers, _joined(workers, chance, random))
 
     return _connected("erdos_renyi", f"use a probability of {usual:.3g}", seed, draw)
+
+
+def _joined(workers: int, chance: float, random: np.random.Generator) -> NDArray[np.int64]:
+    """Pairs [edges, 2], each there with the same chance: geometric numbers of pairs between them are not."""
+    pairs = workers * (workers - 1) // 2
+    expected = pairs * chance
+    several = int(expected + 4.0 * math.sqrt(expected)) + 16
+    parts, last = [np.empty(0, np.int64)], -1
+    while last < pairs:
+        # Longer gaps than there are pairs are cut, so that their sum fits.
+        parts.append(last + np.cumsum(np.minimum(random.geometric(chance, several), pairs + 1)))
+        last = int(parts[-1][-1])
+    number = np.concatenate(parts)
+    number = number[number < pairs]
+    # Pair number v (v - 1) / 2 + u joins u < v.
+    second = np.floor((1.0 + np.sqrt(1.0 + 8.0 * number)) / 2.0).astype(np.int64)
+    second -= second * (second - 1) // 2 > number
+    second += second * (second + 1) // 2 <= number
+    return np.stack([number - second * (second - 1) // 2, second], axis=1)
 
 
 class Radius(Settings):

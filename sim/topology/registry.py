@@ -115,6 +115,8 @@ def topology_named(name: str) -> Topology:
         return FILE
     if is_dotted(name):
         return Topology(name, partial(_of_user, name), graphs.NoOptions, "as its author says", "", True)
+    if name.endswith(files.SUFFIXES):
+        raise InputError(f"unknown topology '{name}'; for a graph in a file write {{file: {name}}}")
     if name not in TOPOLOGIES:
         raise InputError(f"unknown topology '{name}'; {nearest(name, TOPOLOGIES)}")
     return TOPOLOGIES[name]
