@@ -20,7 +20,7 @@ import torch
 from realrun.group import Group
 from realrun.run import run_job
 from sim.compute.batch_sizes import seconds_at
-from sim.compute.measure import timer_of, typical_s
+from sim.compute.measure import timer_of, typical_times_s
 from sim.drivers.event import EventDriver
 from sim.drivers.stacked import run_stacked
 from sim.gradients import Method, Problem
@@ -174,26 +174,30 @@ def unseen_batch_sizes(
     device: torch.device,
     measured: Sequence[int] = MEASURED,
     unseen: Sequence[int] = UNSEEN,
-    typical: Callable[..., float] = typical_s,
+    typical: Callable[..., list[float]] = typical_times_s,
     images: int = IMAGES,
 ) -> Found:
     """What ``compute: measured`` says about batch sizes at which it did not measure, and what they take.
+
+    All are timed in turn, so that the errors are those of the law.
 
     Returns:
         ``measured``: [size, seconds]; ``unseen``: [size, predicted, found seconds, error in per cent].
     """
     found = workload(task, device, images)
 
-    def taken_s(batch_size: int) -> float:
+    def gradient_of(batch_size: int) -> Callable[[], object]:
         problem, batches = problem_of(found, 1, batch_size, "looped"), count()
-        return typical(lambda: problem.gradient(0, next(batches), found.start), timer_of(device))
+        return lambda: problem.gradient(0, next(batches), found.start)
 
-    known = {size: taken_s(size) for size in measured}
+    sizes = [*measured, *unseen]
+    taken = dict(zip(sizes, typical([gradient_of(size) for size in sizes], timer_of(device)), strict=True))
+    known = [taken[size] for size in measured]
     rows = []
     for size in unseen:
-        predicted, real = seconds_at(size, list(known), list(known.values())), taken_s(size)
-        rows.append([size, predicted, real, 100 * (predicted / real - 1)])
-    return {"measured": [list(pair) for pair in known.items()], "unseen": rows}
+        predicted = seconds_at(size, measured, known)
+        rows.append([size, predicted, taken[size], 100 * (predicted / taken[size] - 1)])
+    return {"measured": [[size, taken[size]] for size in measured], "unseen": rows}
 
 
 def contract(ranks: int) -> Found:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
-from sim.compute.measure import device_name, timer_of, typical_s
+from sim.compute.measure import device_name, timer_of, typical_times_s
 from sim.compute.model import ComputeModel
 from sim.compute.settings import Measured
 from sim.entries import SchemeEntry, Workload
@@ -75,17 +76,22 @@ def resolves(resolved: Scenario, asked: Scenario) -> bool:
     return as_asked == asked
 
 
-def gradient_s(scenario: Scenario, batch_size: int, device: torch.device) -> float:
-    """What one gradient of one worker takes on this device, with one thread on a CPU."""
+def gradients_s(scenario: Scenario, batch_sizes: Sequence[int], device: torch.device) -> tuple[float, ...]:
+    """What one gradient of one worker takes at each batch size on this device, with one thread on a CPU."""
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
-    # A fresh one: batches of another size are not to be found among those of the runs.
-    batches = Batches(problem.batches.shards, batch_size, problem.batches.seed)
-    problem = replace(problem, batches=batches)
     numbers = itertools.count()
+
+    def gradient_of(batch_size: int) -> Callable[[], object]:
+        # Fresh ones: batches of another size are not to be found among those of the runs.
+        batches = Batches(problem.batches.shards, batch_size, problem.batches.seed)
+        sized = replace(problem, batches=batches)
+        return lambda: sized.gradient(0, next(numbers), sized.workload.start)
+
+    runs = [gradient_of(batch_size) for batch_size in batch_sizes]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return typical_s(lambda: problem.gradient(0, next(numbers), problem.workload.start), timer_of(device))
+        return tuple(typical_times_s(runs, timer_of(device)))
     finally:
         torch.set_num_threads(threads)
 
@@ -103,7 +109,7 @@ def _measured(scenario: Scenario, device: torch.device) -> Scenario:
     if scenario.workload.timing_only:
         raise InputError("cluster.compute: nothing is trained (timing_only), so there is nothing to measure")
     sizes = _sizes(measured, scenario)
-    times = tuple(gradient_s(scenario, size, device) for size in sizes)
+    times = gradients_s(scenario, sizes, device)
     found = {"batch_sizes": sizes, "times": times, "device": device_name(device)}
     return _with_measured(scenario, measured.model_copy(update=found))
 

@@ -91,8 +91,8 @@ class Cluster(Settings):
     network: NetworkSettings = Field(description="how messages travel")
     hosts: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
         default=None,
-        description="real runs: host name -> workers on it, in the order of the workers; absent: hosts as "
-        "they come, each with consecutive workers",
+        description="under torchrun and Slurm: host name -> workers on it, in the order of the workers; "
+        "absent: hosts as they come, each with consecutive workers",
     )
     backend: Literal["gloo", "nccl"] = Field(
         default="gloo",

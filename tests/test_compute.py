@@ -289,6 +289,14 @@ def test_short_runs_are_repeated_until_there_are_enough() -> None:
     assert next(runs) == measure.WARM_UP + measure.MAX_RUNS
 
 
+def test_several_runs_are_timed_in_turn() -> None:
+    order: list[str] = []
+    seconds = iter(lambda: 0.5 if order[-1] == "a" else 0.25, None)
+    runs = [lambda: order.append("a"), lambda: order.append("b")]
+    assert measure.typical_times_s(runs, _timer(seconds)) == [0.5, 0.25]
+    assert order == ["a"] * measure.WARM_UP + ["b"] * measure.WARM_UP + ["a", "b"] * measure.MIN_RUNS
+
+
 def test_the_host_is_timed_by_its_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([3.0, 5.5])
     monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
@@ -318,7 +326,9 @@ def test_a_gpu_is_timed_by_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Scenario:
-    monkeypatch.setattr("sim.prepare.typical_s", lambda run, timer: (run(), 0.03125)[1])
+    monkeypatch.setattr(
+        "sim.prepare.typical_times_s", lambda runs, timer: [(run(), 0.03125)[1] for run in runs]
+    )
     return parse(FLAT.replace("{time: 10 ms}", "measured") + "gradients: looped\n")
 
 
@@ -348,12 +358,13 @@ def test_other_batch_sizes_are_predicted(monkeypatch: pytest.MonkeyPatch) -> Non
         seen.append(len(self.batches.examples(worker, index)))
         return gradient(self, worker, index, point)
 
-    def typical_s(run: Any, timer: Any) -> float:
-        run()
-        return {4: 0.25, 16: 0.25, 64: 0.5}[seen[-1]]
+    def typical_times_s(runs: Any, timer: Any) -> list[float]:
+        for run in runs:
+            run()
+        return [0.25, 0.25, 0.5]
 
     monkeypatch.setattr(Problem, "gradient", noted)
-    monkeypatch.setattr("sim.prepare.typical_s", typical_s)
+    monkeypatch.setattr("sim.prepare.typical_times_s", typical_times_s)
     resolved = resolve(parse(SEVERAL), torch.device("cpu"))
     assert seen == [4, 16, 64]
     problem = prepare(resolved, resolved.schemes[0], 0).problem
@@ -368,7 +379,7 @@ def test_other_batch_sizes_are_predicted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_batch_size_beyond_the_measured_ones_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sim.prepare.typical_s", lambda run, timer: 0.25)
+    monkeypatch.setattr("sim.prepare.typical_times_s", lambda runs, timer: [0.25] * len(runs))
     resolved = resolve(parse(SEVERAL), torch.device("cpu"))
     told: list[str] = []
     next(iter(simulate(resolved, warn=told.append)))
