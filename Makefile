@@ -1,12 +1,13 @@
 # make demo   sets up what is missing, simulates the four-region scenario and writes its report
 # make validate   runs the accuracy design on the lab and writes docs/validation.md
+# make gpu    measures what needs a GPU and writes docs/measurements.md
 # make test   sets up what is missing and runs every check that CI runs
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lab bench validate
+.PHONY: demo test lab bench validate gpu
 
 demo: $(VENV)/ready
 	$(BIN)/paceline simulate scenarios/four-regions.yaml --out out/four-regions --force
@@ -23,6 +24,14 @@ test: $(VENV)/ready-dev
 # Up to half an hour, on a quiet machine; what is complete is kept in out/validation and not repeated.
 validate: $(VENV)/ready
 	$(BIN)/python -m realrun.campaign
+
+# At most ten minutes. A torch with CUDA that this machine has is used; without one pip brings it.
+gpu:
+	@command -v nvidia-smi >/dev/null || { echo "make gpu: this machine has no CUDA device" >&2; exit 2; }
+	$(PYTHON) -m venv $$($(PYTHON) -c "import torch; torch.version.cuda and print('--system-site-packages')" \
+	  2>/dev/null) $(VENV)-gpu
+	$(VENV)-gpu/bin/pip install --quiet --disable-pip-version-check -e .
+	PYTHONPATH=. $(VENV)-gpu/bin/python -m benchmarks.gpu
 
 lab: $(VENV)/ready-dev
 	$(BIN)/pytest -m lab

@@ -208,6 +208,12 @@ def realrun(
     lab: Annotated[
         bool, typer.Option("--lab", help="the same, in the scenario's network, emulated on this machine")
     ] = False,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="run nothing; print a script that does, for sbatch")
+    ] = False,
+    per_node: Annotated[
+        int, typer.Option("--per-node", metavar="N", help="--slurm: processes (with NCCL: GPUs) of a node")
+    ] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="seconds that any wait may last")] = 60.0,
     out: Out = None,
     force: Force = False,
@@ -219,16 +225,25 @@ def realrun(
 
     from realrun.launch import Processes, measure
     from realrun.plan import plan
+    from realrun.slurm import script
     from sim import result_folder
     from sim.network.build import build_network
     from sim.prepare import seeds_of
     from sim.scenario import load
 
     _check_trace(trace, out)
+    if slurm:
+        options = [*(f"--set={change}" for change in changes or []), f"--timeout={timeout:g}"]
+        options += [f"--out={out}"] if out is not None else []
+        flags = {"--force": force, "--trace": trace, "--json": as_json}
+        options += [flag for flag, wanted in flags.items() if wanted]
+        sys.stdout.write(script(load(scenario, changes or []), scenario, per_node, options))
+        return
     if not (processes or lab):
         raise InputError(
             "realrun needs a cluster: add --processes (this machine) or --lab (this machine, the scenario's "
-            "network emulated), or start it on one: torchrun --nproc-per-node N -m realrun SCENARIO"
+            "network emulated), or start it on one: torchrun --nproc-per-node N -m realrun SCENARIO, or "
+            "--slurm for a script"
         )
     asked = load(scenario, changes or [])
     if out is not None:
@@ -239,14 +254,14 @@ def realrun(
         with ExitStack() as stack:
             progress = stack.enter_context(_progress(asked))
             cells = plan(asked, progress)
-            options: dict[str, Any] = {"timeout_s": timeout}
+            how: dict[str, Any] = {"timeout_s": timeout}
             if lab:
                 from realrun.lab import Lab
 
                 network = build_network(asked.cluster.network, asked.cluster.workers)
                 hosts = stack.enter_context(Lab(network, hosts=asked.lab.hosts, queue=asked.lab.queue))
-                options |= {"popen": hosts.popen, "environment": {"GLOO_SOCKET_IFNAME": hosts.interface}}
-            pool = stack.enter_context(Processes(asked.cluster.workers, **options))
+                how |= {"popen": hosts.popen, "environment": {"GLOO_SOCKET_IFNAME": hosts.interface}}
+            pool = stack.enter_context(Processes(asked.cluster.workers, **how))
             for result in measure(asked, cells, pool, progress=progress):
                 runs.append(result.run)
     except KeyboardInterrupt:
@@ -319,7 +334,7 @@ def validate(
 
     import reports
     from realrun import calibrate as calibration
-    from realrun import compare_table
+    from realrun import clocks, compare_table
     from realrun import probe as probing
     from realrun import validate as validation
     from sim import result_folder
@@ -346,6 +361,8 @@ def validate(
         _print_json(found.comparison)
     else:
         Console().print(compare_table.render(found.comparison))
+    if sentence := clocks.said(found.measured):
+        _say(sentence)
     failed = [run for run in (*found.predicted, *found.measured) if run.status == "partial"]
     for run in failed:
         _say(f"{run.label}, seed {run.seed}, {run.source}: {run.message}")

@@ -66,6 +66,7 @@ def _scenario_text(asked: argparse.Namespace) -> tuple[str, str]:
 def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
     """Under torchrun: returns the exit status; only one rank says something."""
     _check_torchrun(environment)
+    from realrun import hosts
     from realrun.cells import cells_of, fingerprint, run_cell
     from realrun.group import join, leave
     from realrun.store import Control, torchrun_store
@@ -93,7 +94,8 @@ def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
             "them, or leave cluster.stragglers with crash out"
         )
     cells = cells_of(scenario)
-    group = join(store, rank, size, asked.timeout)
+    names = control.meet("hosts", hosts.host_name(), asked.timeout)
+    group = join(store, hosts.workers_of(names, scenario.cluster.hosts)[rank], size, asked.timeout)
     runs = []
     failure: RunError | None = None
     for cell in cells:
@@ -103,7 +105,7 @@ def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
         if group.broken:
             failure = RunError(measured.run.message) if measured.run is not None else RunError("")
             break
-    if runs and (rank == 0 or failure):
+    if runs and (group.rank == 0 or failure):
         _hand_over(asked, text, scenario.name, runs)
     if failure is not None:
         raise failure
@@ -112,6 +114,7 @@ def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
 
 
 def _hand_over(asked: argparse.Namespace, text: str, name: str, runs: list[Any]) -> None:
+    from realrun.clocks import said
     from sim import result_folder
     from sim.summary import summarise
 
@@ -126,6 +129,8 @@ def _hand_over(asked: argparse.Namespace, text: str, name: str, runs: list[Any])
                 f"{run.label}, seed {run.seed}: {run.status}, "
                 f"{run.iterations:g} iterations in {run.wall_clock_s:.3f} s\n"
             )
+    if sentence := said(runs):
+        sys.stderr.write(f"{sentence}\n")
 
 
 def main() -> NoReturn:

@@ -2,14 +2,19 @@
 
 A value may stand for a larger model: then its own bytes come first and padding follows. The parts of an
 encoded value follow one another. Buffers are used again once their transfer is complete.
+
+Where the transport cannot reach a value, it is *staged*: copied into a buffer in host memory, and what
+arrives out of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import torch
 
+from realrun.device import CPU, host_buffer
 from sim.encoding import Encoded, Payload, decoded
 
 Tensor = torch.Tensor
@@ -20,10 +25,16 @@ class Buffers:
 
     Args:
         num_bytes: bytes that a value stands for.
+        device: where they are.
+        staging: whether every value goes through them.
     """
 
-    def __init__(self, num_bytes: Callable[[Payload], int]) -> None:
+    def __init__(
+        self, num_bytes: Callable[[Payload], int], device: torch.device = CPU, *, staging: bool = False
+    ) -> None:
+        self.device = device
         self._num_bytes = num_bytes
+        self._staging = staging
         self._free: dict[tuple[torch.dtype, int], list[Tensor]] = {}
         self.swollen = False
         """Whether some value was larger on the wire than it stands for: it cannot be sent smaller."""
@@ -35,10 +46,23 @@ class Buffers:
             self.swollen = True
         return max(own, wanted)
 
+    def travels_itself(self, value: Payload) -> TypeGuard[Tensor]:
+        """Whether a value needs no buffer: it is as large as it is on the wire, and within reach."""
+        return (
+            isinstance(value, Tensor)
+            and not self._staging
+            and value.device == self.device
+            and self.wire_bytes(value) == own_bytes(value)
+        )
+
     def take(self, dtype: torch.dtype, count: int) -> Tensor:
         """A buffer [count]; what is in it is not known."""
         free = self._free.get((dtype, count))
-        return free.pop() if free else torch.zeros(count, dtype=dtype)
+        if free:
+            return free.pop()
+        if self._staging:
+            return host_buffer(dtype, count)
+        return torch.zeros(count, dtype=dtype, device=self.device)
 
     def give_back(self, buffer: Tensor) -> None:
         """Let a buffer be taken again."""
@@ -67,11 +91,12 @@ def own_bytes(value: Payload) -> int:
 
 
 def unpacked(buffer: Tensor, like: Payload) -> Tensor:
-    """What arrived in a buffer: a value such as ``like``, decoded."""
+    """What arrived in a buffer: a value such as ``like``, decoded, and where that is."""
     found, end = [], 0
     for part in _parts(like):
         begin, end = end, end + part.numel() * part.element_size()
-        found.append(buffer[begin:end].clone().view(part.dtype).view(part.shape))
+        own = buffer[begin:end].to(part.device, copy=True)
+        found.append(own.view(part.dtype).view(part.shape))
     return decoded(like.filled(found) if isinstance(like, Encoded) else found[0])
 
 

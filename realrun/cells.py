@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from realrun.collect import Measured
+from realrun.device import device_of
 from realrun.group import Group
 from realrun.run import run_job
 from sim.errors import InputError
@@ -92,10 +93,11 @@ def _scenario(text: str) -> Scenario:
     return parse(text)
 
 
-def job_of(cell: Cell) -> Job:
-    """The job of a cell."""
+def job_of(cell: Cell, rank: int = 0) -> Job:
+    """The job of a cell, with its values where the backend of this rank wants them."""
     scenario = _scenario(cell.scenario)
-    job = prepare(scenario, scenario.schemes[cell.entry], cell.seed)
+    device = device_of(scenario.cluster.backend, rank)
+    job = prepare(scenario, scenario.schemes[cell.entry], cell.seed, device)
     limit_s = float("inf") if cell.max_time_s is None else cell.max_time_s
     return replace(job, max_iterations=cell.max_iterations, max_time_s=limit_s)
 
@@ -110,7 +112,9 @@ def run_cell(
     group: Group, cell: Cell, timeout_s: float, progress: Callable[[int], None] | None = None, **options: Any
 ) -> Measured:
     """Run a cell on a group; every rank calls this with the same cell. ``options`` as for ``run_job``."""
-    return run_job(group, job_of(cell), timeout_s=timeout_s, progress=progress, **options)
+    backend = _scenario(cell.scenario).cluster.backend
+    job = job_of(cell, group.rank)
+    return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)
 
 
 def fingerprint(text: str) -> str:

@@ -66,7 +66,7 @@ def hand_in(
             values = torch.empty(shape, dtype=job.start.dtype)
             for tensor in (packed, values):
                 _finish(dist.irecv(tensor, rank, tag=REPORT_TAG), rank, patience_s)
-            found.append(decode(packed, values))
+            found.append(decode(packed, values.to(job.start.device)))
     return sorted(found, key=lambda each: each.rank)
 
 

@@ -1,6 +1,7 @@
-"""Collective operations over gloo: the library's own, and a reduce-scatter spelled out.
+"""Collective operations: the library's own, and a reduce-scatter spelled out.
 
 (torch offers one for gloo, but it moves no fewer bytes than an all-reduce: torch 2.13, counted on loopback.)
+Who carries them is another matter: ``realrun.carrier``.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, BarrierOptions, BroadcastOptions
+from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, BroadcastOptions
 
 from realrun.buffers import Buffers, own_bytes, unpacked
-from realrun.subgroups import Subgroup
-from realrun.transport import PeerGone
+from realrun.carrier import Carrier, Swap, Wait
 from sim import operations as ops
 from sim.collected import root_of
 from sim.encoding import Encoded, Payload, decoded
@@ -23,9 +23,6 @@ from sim.evaluation import mean_model
 from sim.strips import joined, strip, strip_length
 
 Tensor = torch.Tensor
-_Begin = Callable[[Any], dist.Work]
-
-_STRIP_TAG = 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class Begun:
         result: afterwards, once, in the driver's thread: this worker's reply.
     """
 
-    wait: Callable[[], None]
+    wait: Wait
     result: Callable[[], Any]
 
 
@@ -45,18 +42,15 @@ class Collectives:
     """One worker's collectives.
 
     Args:
-        rank, size: this worker, and how many there are.
-        buffers: of this worker.
-        subgroup: the group of some members.
+        rank: this worker.
+        buffers: of this worker; a value that is somewhere else is copied there, and its result back.
+        carrier: who carries them.
     """
 
-    def __init__(
-        self, rank: int, size: int, buffers: Buffers, subgroup: Callable[[tuple[int, ...]], Subgroup]
-    ) -> None:
+    def __init__(self, rank: int, buffers: Buffers, carrier: Carrier) -> None:
         self._rank = rank
-        self._size = size
         self._buffers = buffers
-        self._subgroup = subgroup
+        self._carrier = carrier
 
     def begin(self, operation: ops.Operation[Any], members: tuple[int, ...], number: int) -> Begun:
         """Begin the ``number``-th collective of its kind among ``members``.
@@ -78,29 +72,10 @@ class Collectives:
             case ops.Broadcast(value=value):
                 return self._broadcast(value, root_of(operation, self._rank, members), members)
             case _:
-                return Begun(self._issue(members, lambda group: group.barrier(BarrierOptions())), _nothing)
+                return Begun(_nothing if len(members) == 1 else self._carrier.barrier(members), _nothing)
 
-    def _issue(self, members: tuple[int, ...], begin: _Begin) -> Callable[[], None]:
-        """Begin an operation of gloo's: among all ranks now, else when it is waited for."""
-        if len(members) == 1:
-            return _nothing
-        if len(members) == self._size:
-            try:
-                work = begin(dist.group.WORLD)
-            except RuntimeError as error:
-                raise PeerGone(ops.ANY) from error
-            return lambda: _finish(work)
-        subgroup = self._subgroup(members)
-        ticket = subgroup.ticket()
-
-        def wait() -> None:
-            try:
-                work = subgroup.issue(ticket, begin)
-            except RuntimeError as error:
-                raise PeerGone(ops.ANY) from error
-            _finish(work)
-
-        return wait
+    def _library(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait:
+        return _nothing if len(members) == 1 else self._carrier.collective(members, begin)
 
     def _all_reduce(self, value: Tensor, members: tuple[int, ...]) -> Begun:
         """The library's sum, divided by the number of members."""
@@ -109,10 +84,10 @@ class Collectives:
         def result() -> Tensor:
             mean = (buffer[: value.numel()] / len(members)).view(value.shape)
             self._buffers.give_back(buffer)
-            return mean
+            return mean.to(value.device)
 
         return Begun(
-            self._issue(members, lambda group: group.allreduce([buffer], AllreduceOptions())), result
+            self._library(members, lambda group: group.allreduce([buffer], AllreduceOptions())), result
         )
 
     def _broadcast(self, value: Payload, root: int, members: tuple[int, ...]) -> Begun:
@@ -125,14 +100,14 @@ class Collectives:
             self._buffers.give_back(buffer)
             return found
 
-        return Begun(self._issue(members, lambda group: group.broadcast([buffer], options)), result)
+        return Begun(self._library(members, lambda group: group.broadcast([buffer], options)), result)
 
     def _all_gather(self, value: Tensor, members: tuple[int, ...]) -> Begun:
         """Without padding: these are a few numbers."""
-        own = value.contiguous()
+        own = value.to(self._buffers.device).contiguous()
         parts = [own] if len(members) == 1 else [torch.empty_like(own) for _ in members]
-        wait = self._issue(members, lambda group: group.allgather([parts], [own], AllgatherOptions()))
-        return Begun(wait, lambda: torch.stack(parts))
+        wait = self._library(members, lambda group: group.allgather([parts], [own], AllgatherOptions()))
+        return Begun(wait, lambda: torch.stack(parts).to(value.device))
 
     def _gather_strips(self, value: Payload, length: int, members: tuple[int, ...]) -> Begun:
         own = self._buffers.packed(value, self._buffers.wire_bytes(value))
@@ -144,7 +119,7 @@ class Collectives:
             return whole
 
         return Begun(
-            self._issue(members, lambda group: group.allgather([parts], [own], AllgatherOptions())), result
+            self._library(members, lambda group: group.allgather([parts], [own], AllgatherOptions())), result
         )
 
     def _exchange_strips(self, value: Encoded, members: tuple[int, ...], number: int) -> Begun:
@@ -153,15 +128,13 @@ class Collectives:
         rows = [value.row(i) for i in range(n)]
         room = max(own_bytes(rows[0]), -(-self._buffers.wire_bytes(value) // n))
         others = [(position + i) % n for i in range(1, n)]
-        tag = _STRIP_TAG | number % _STRIP_TAG
         arriving = {i: self._buffers.take(torch.uint8, room) for i in others}
-        receives = [(_receive(arriving[i], members[i], tag), members[i]) for i in others]
         leaving = [self._buffers.packed(rows[i], room) for i in others]
-        sends = [(_send(leaving[k], members[i], tag), members[i]) for k, i in enumerate(others)]
-
-        def wait() -> None:
-            for work, peer in (*receives, *sends):
-                _finish(work, peer)
+        wait = self._carrier.exchange(
+            [(arriving[i], members[i]) for i in others],
+            [(leaving[k], members[i]) for k, i in enumerate(others)],
+            number,
+        )
 
         def result() -> Tensor:
             found = [decoded(rows[i]) if i == position else unpacked(arriving[i], rows[i]) for i in range(n)]
@@ -178,48 +151,22 @@ class Collectives:
         count = max(length, -(-self._buffers.wire_bytes(value) // (n * value.element_size())))
         arriving, leaving = (self._buffers.take(value.dtype, count) for _ in range(2))
         source, destination = members[(position + 1) % n], members[(position - 1) % n]
-        tag = _STRIP_TAG | number % _STRIP_TAG
-        sums: list[Tensor] = []
+        own = value.to(self._buffers.device)
 
-        def wait() -> None:
-            total = strip(value, (position + 1) % n, n)
+        def go_round(swap: Swap) -> None:
+            arriving[:length].copy_(strip(own, (position + 1) % n, n))
             for i in range(n - 1):
-                leaving[:length].copy_(total)
-                receive = _receive(arriving, source, tag)
-                send = _send(leaving, destination, tag)
-                _finish(receive, source)
-                _finish(send, destination)
-                total = arriving[:length] + strip(value, (position + 2 + i) % n, n)
-            sums.append(total)
+                leaving[:length].copy_(arriving[:length])
+                swap([(arriving, source)], [(leaving, destination)])
+                arriving[:length] += strip(own, (position + 2 + i) % n, n)
 
         def result() -> Tensor:
+            mean = arriving[:length] / n
             self._buffers.give_back(arriving)
             self._buffers.give_back(leaving)
-            return sums[0] / n
+            return mean.to(value.device)
 
-        return Begun(wait, result)
-
-
-def _receive(buffer: Tensor, source: int, tag: int) -> dist.Work | None:
-    try:
-        return dist.irecv(buffer, src=source, tag=tag)
-    except RuntimeError as error:
-        raise PeerGone(source) from error
-
-
-def _send(buffer: Tensor, destination: int, tag: int) -> dist.Work | None:
-    try:
-        return dist.isend(buffer, destination, tag=tag)
-    except RuntimeError as error:
-        raise PeerGone(destination) from error
-
-
-def _finish(work: dist.Work | None, peer: int = ops.ANY) -> None:
-    assert work is not None
-    try:
-        work.wait()
-    except RuntimeError as error:
-        raise PeerGone(peer) from error
+        return Begun(self._carrier.rounds(go_round, number), result)
 
 
 def _nothing() -> None:

@@ -6,7 +6,6 @@ the real computation is hidden inside, at a moment of its own for each worker.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Final
 
 import torch
 
+from realrun.device import Aside
 from realrun.diary import Timing
 from realrun.loop import Loop
 from realrun.pending import Pending
@@ -110,6 +110,7 @@ class Computing:
         self._in_flight = in_flight
         self._took_s = took_s
         self._complete = complete
+        self._aside = Aside(job.start.device)
         self.loss: Tensor | None = None
         """That came with the latest gradient which the scheme has got."""
 
@@ -142,15 +143,18 @@ class Computing:
     def _compute(self, pending: Pending, index: int, point: Tensor) -> tuple[Evaluated, float]:
         """In a helper thread: the gradient, and how long it took."""
         assert self._job.problem is not None
-        begin_s = time.monotonic()
         made = None
         if pending.handle is not None and len(self._job.segments) > 1:
             made = Segments(self._job.segments, partial(self._tell, pending)).made
-        found = self._job.problem.gradient(self._rank, index, point, made)
-        return found, time.monotonic() - begin_s
+        gradient = partial(self._job.problem.gradient, self._rank, index, point, made)
+        found, took_s = self._aside.run(gradient)
+        self._aside.hand_over(*found)
+        return found, took_s
 
     def _tell(self, pending: Pending, start: int, value: Tensor) -> None:
-        """In a helper thread: a segment is known."""
+        """In a thread of the backward pass: a segment is known."""
+        self._aside.settle()
+        self._aside.hand_over(value)
         self._threads.finished.put(Finished(Known(pending, start), value, None))
 
     def known(self, pending: Pending, start: int, value: Tensor) -> None:

@@ -148,7 +148,7 @@ def encode(diary: Diary) -> tuple[Tensor, Tensor]:
         "timing": asdict(diary.timing),
     }
     packed = zlib.compress(json.dumps(facts).encode(), level=1)
-    return torch.frombuffer(bytearray(packed), dtype=torch.uint8), torch.stack([diary.final, *kept])
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8), torch.stack([diary.final, *kept]).cpu()
 
 
 def decode(packed: Tensor, values: Tensor) -> Diary:

@@ -1,4 +1,4 @@
-"""The cluster driver: one rank's coroutines on the wall clock, over gloo.
+"""The cluster driver: one rank's coroutines on the wall clock, over gloo or NCCL.
 
 All coroutines of a worker share this one thread and switch only at ``await``. Gradients and blocking
 waits run in helper threads; what they find comes back through a queue.
@@ -51,6 +51,7 @@ class Driver:
         rank: which worker this is.
         program: its coroutines, not yet started.
         transport, collectives, buffers, threads: how it talks.
+        survives: whether pattern operations can go on without a rank that has died.
         control, watch: what it shares with the other ranks.
         zero_s: when the run begins, on ``time.monotonic``.
         keeps: whether the value published at a step is needed for an evaluation.
@@ -69,6 +70,7 @@ class Driver:
         collectives: Collectives,
         buffers: Buffers,
         threads: Threads,
+        survives: bool,
         control: Control,
         watch: Watch,
         zero_s: float,
@@ -83,6 +85,7 @@ class Driver:
         self._threads = threads
         self._control = control
         self._watch = watch
+        self._survives = survives
         self._loop = Loop(zero_s)
         self._keeps = keeps
         self._die_at = die_at
@@ -96,6 +99,7 @@ class Driver:
         self.diary = Diary(rank, job.start)
         self.in_flight: set[Pending] = set()
         self._died_s: dict[int, float] = {}
+        self._unexplained: set[Pending] = set()
         self._look_s = 0.0
         self._since_s = 0.0
         self._issued = 0
@@ -207,6 +211,10 @@ class Driver:
         else:
             waiting = "the scheme's own code" if main.waiting is None else ops.describe(main.waiting)
             self._watch.look(Beat(now_s, self._since_s, self._loop.next_s < float("inf"), waiting))
+        for pending in list(self._unexplained):
+            self._unexplained.discard(pending)
+            if pending in self.in_flight:
+                self.gone(pending, -1)
         for rank in self._control.dead():
             self._died_s.setdefault(rank, now_s)
         if self._died_s:
@@ -253,11 +261,15 @@ class Driver:
             self._control.note_death(gone[0])
             self._died_s.setdefault(gone[0], self.now_s())
             self.lose(pending, gone[0])
+        else:  # its connection for messages is not known to be closed yet
+            self._unexplained.add(pending)
 
     def lose(self, pending: Pending, rank: int) -> None:
-        """Raise ``PeerLost`` where an operation is waited for."""
+        """Raise ``PeerLost`` where an operation is waited for, or here if the run cannot go on."""
         self.in_flight.discard(pending)
         error = PeerLost(rank, pending.name)
+        if not (self._survives or isinstance(pending.operation, ops.Send | ops.Receive)):
+            raise error
         if pending.handle is None:
             self.throw(pending.task, error)
         else:

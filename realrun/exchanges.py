@@ -15,7 +15,7 @@ from realrun.diary import Exchange
 from realrun.loop import Loop
 from realrun.pending import Pending
 from realrun.threads import Threads
-from realrun.transport import PeerGone, Posted, Transport, message_tag, mix_tag
+from realrun.transport import PeerGone, Posted, Transport, message_tag
 from sim import operations as ops
 from sim.collected import root_of
 from sim.encoding import Payload, decoded
@@ -101,22 +101,14 @@ class Exchanges:
             return
         self._threads.run(pending, wait)
 
-    def _transfer(
-        self,
-        pending: Pending,
-        tag: int,
-        sources: tuple[int, ...],
-        like: Payload | None,
-        destinations: tuple[int, ...],
-        value: Payload | None,
-    ) -> None:
-        """Post messages from one worker to another."""
+    def _wait_for(self, pending: Pending, post: Callable[[], Posted]) -> None:
+        """Post messages, and wait for them."""
 
-        def post() -> Callable[[], None]:
-            pending.posted = self._transport.post(tag, sources, like, destinations, value)
+        def posted() -> Callable[[], None]:
+            pending.posted = post()
             return pending.posted.wait
 
-        self._post(pending, post)
+        self._post(pending, posted)
 
     def _number(self, name: str) -> int:
         """How many operations of this kind there were before."""
@@ -133,10 +125,10 @@ class Exchanges:
         pending.version = value._version
         pending.bytes = self._job.num_bytes(value) * len(destinations)
         if not sources and not destinations:
-            pending.posted = Posted()
+            pending.posted = Posted(self._buffers)
             self._loop.soon(lambda: self._driver.complete(pending))
         elif self._expect(pending, *sources, *destinations):
-            self._transfer(pending, mix_tag(number), sources, value, destinations, value)
+            self._wait_for(pending, lambda: self._transport.mix(number, sources, destinations, value))
 
     def begin_send(self, pending: Pending) -> None:
         """Send a message."""
@@ -146,7 +138,7 @@ class Exchanges:
         if self._expect(pending, peer):
             number = self.traffic.sends(peer, tag, self._buffers.wire_bytes(value))
             pending.exchange = Exchange(_message_key(self._rank, peer, tag, number), (peer,))
-            self._transfer(pending, message_tag(tag), (), None, (peer,), value)
+            self._wait_for(pending, lambda: self._transport.post(message_tag(tag), (), None, (peer,), value))
 
     def begin_receive(self, pending: Pending) -> None:
         """Receive a message."""
@@ -158,7 +150,7 @@ class Exchanges:
             pending.exchange = self._message_from(peer, tag)
         else:
             return
-        self._transfer(pending, message_tag(tag), (peer,), like, (), None)
+        self._wait_for(pending, lambda: self._transport.post(message_tag(tag), (peer,), like, (), None))
 
     def _message_from(self, source: int, tag: str) -> Exchange:
         return Exchange(_message_key(source, self._rank, tag, self.traffic.receives(source, tag)), (source,))

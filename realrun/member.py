@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from realrun import probes
+from realrun.device import device_of
 from realrun.group import Group, join, leave
 from realrun.run import run_job
 from realrun.store import file_store
@@ -28,16 +29,17 @@ from sim.scenario import parse
 _JOIN_S = 60.0
 
 
-def job_of(what: Mapping[str, Any]) -> Job:
-    """The job that a request asks for."""
+def job_of(what: Mapping[str, Any], rank: int) -> tuple[Job, str]:
+    """The job that a request asks for, and the backend that it wants."""
     if "probe" in what:
-        return probes.job_of(probes.Plan.model_validate_json(json.dumps(what["probe"])))
+        return probes.job_of(probes.Plan.model_validate_json(json.dumps(what["probe"]))), "gloo"
     scenario = parse(what["scenario"])
-    job = prepare(scenario, scenario.schemes[what["scheme"]], what["seed"])
+    backend = scenario.cluster.backend
+    job = prepare(scenario, scenario.schemes[what["scheme"]], what["seed"], device_of(backend, rank))
     if "draws" in what:
         model = job.compute
         job = replace(job, compute=ComputeModel(model.compute, model.stragglers, what["draws"]))
-    return job
+    return job, backend
 
 
 def _obey(rank: int, group: Group | None, what: Mapping[str, Any]) -> tuple[Group | None, dict[str, Any]]:
@@ -47,7 +49,8 @@ def _obey(rank: int, group: Group | None, what: Mapping[str, Any]) -> tuple[Grou
         size, store = what["join"]
         return (join(file_store(Path(store), size), rank, size, _JOIN_S) if rank < size else None), {}
     assert group is not None
-    measured = run_job(group, job_of(what))
+    job, backend = job_of(what, rank)
+    measured = run_job(group, job, backend=backend)
     return group, {
         "run": asdict(measured.run) if measured.run else None,
         "error": str(measured.error) if measured.error else None,

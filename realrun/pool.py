@@ -25,7 +25,7 @@ from realrun.lab.lab import python_environment
 from realrun.lab.protocol import Discipline, Statistics
 from sim.errors import InputError, RunError
 from sim.network.platform import Network
-from sim.records import Evaluation, Event, Run, TimeShare
+from sim.records import Evaluation, Event, Machine, Run, TimeShare
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,7 @@ def run_from(found: Mapping[str, Any]) -> Run:
         **{
             **found,
             "time_s": TimeShare(**found["time_s"]),
+            "machines": tuple(Machine(**each) for each in found["machines"]),
             "evaluations": tuple(Evaluation(**each) for each in found["evaluations"]),
             "events": tuple(Event(**each) for each in found["events"]),
         }

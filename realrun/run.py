@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 from queue import Empty
 
+from realrun import clocks
 from realrun.buffers import Buffers
+from realrun.carrier import Carrier
 from realrun.closing import Traffic, closings
 from realrun.collect import Measured, assemble, hand_in
 from realrun.collectives import Collectives
+from realrun.device import CPU, Aside
+from realrun.diary import Diary
 from realrun.driver import Driver
+from realrun.gloo import Gloo
 from realrun.group import Group
 from realrun.lab import start
 from realrun.store import Control, Stopped
@@ -21,10 +27,8 @@ from realrun.watch import Watch
 from sim.errors import InputError, RunError
 from sim.evaluation import digest
 from sim.job import Job
+from sim.records import Machine
 from sim.worker import Program
-
-_HEAD_START_S = 0.05
-"""How far ahead of its announcement a run begins, so that every rank has heard of it."""
 
 _BETWEEN_RUNS_S = 3600.0
 """How long a rank may take to score a run, or to prepare one, while the others wait."""
@@ -34,6 +38,7 @@ def run_job(
     group: Group,
     job: Job,
     *,
+    backend: str = "gloo",
     programs: Callable[[int], Program] | None = None,
     timeout_s: float = 60.0,
     faults: Mapping[int, int] | None = None,
@@ -47,6 +52,7 @@ def run_job(
     Args:
         group: this process and the others; there are as many as the job has workers.
         job: the same on all ranks.
+        backend: torch's name of what carries pattern operations; messages always go over gloo.
         programs: makes a rank's coroutines; absent: the job's scheme.
         timeout_s: how long any wait may last.
         faults: rank -> number of the operation of its main coroutine at which that process dies.
@@ -55,82 +61,78 @@ def run_job(
 
     Raises:
         InputError: the ranks were not given the same job, or it cannot be run for real.
-        RunError: a rank did not come to the start.
+        RunError: a rank did not come to the start, or the backend does not connect them.
     """
-    _check(group, job)
+    _check(group, job, backend)
     control = group.next_run()
     facts = {
         "scheme": job.scheme.name, "label": job.label, "options": repr(job.options), "workers": job.workers,
         "seed": job.seed, "max_iterations": job.max_iterations, "max_time_s": job.max_time_s,
         "bytes_per_parameter": job.bytes_per_parameter, "initial model": digest([job.start])[:12],
+        "backend": backend,
     }  # fmt: skip
     control.agree("job", facts, _BETWEEN_RUNS_S)
     watch = Watch(control, timeout_s)
-    buffers = Buffers(job.num_bytes)
-    transport = Transport(group.rank, group.size, buffers)
+    lane = None if backend == "gloo" else group.lane(backend, job.start.device, timeout_s)
+    buffers = Buffers(job.num_bytes, staging=lane is not None or job.start.device != CPU)
+    values = buffers if lane is None else Buffers(job.num_bytes, job.start.device)
+    carrier: Carrier = Gloo(group.size, group.subgroup) if lane is None else lane
+    if lane is not None and not job.synchronous:
+        group.say(
+            f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
+            "from anybody"
+        )
+    transport = Transport(group.rank, group.size, buffers, None if lane is None else (values, lane))
     took_s = 0.0
     if job.problem is not None and warm_up:
+        gradient = partial(job.problem.gradient, group.rank, 0, job.start)
         for _ in range(2):
-            begin_s = time.monotonic()
-            job.problem.gradient(group.rank, 0, job.start)
-            took_s = time.monotonic() - begin_s
-    zero_s = _zero_s(control)
+            _, took_s = Aside(job.start.device).run(gradient)
+    program = programs(group.rank) if programs is not None else job.program(group.rank)
+    begun = clocks.start(control)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
-        start.tell(zero_s, job.transfer.seed)
+        start.tell(begun.zero_s, job.transfer.seed)
     driver = Driver(
         job,
         group.rank,
-        programs(group.rank) if programs is not None else job.program(group.rank),
+        program,
         transport=transport,
-        collectives=Collectives(group.rank, group.size, buffers, group.subgroup),
+        collectives=Collectives(group.rank, values, carrier),
+        survives=carrier.survives,
         buffers=buffers,
         threads=group.threads,
         control=control,
         watch=watch,
-        zero_s=zero_s,
+        zero_s=begun.zero_s,
         keeps=job.scorer().keeps,
         took_s=took_s,
         die_at=(faults or {}).get(group.rank),
         progress=progress,
     )
+    diary, machines = driver.diary, clocks.unaligned(begun)
     try:
         driver.run()
         if not control.dead():
             _leave_nothing(driver, control, transport, group.threads, watch, timeout_s)
+            diary, machines = clocks.end(control, begun, diary)
     except Stopped:
         pass
     except RunError as error:
         watch.fail(error, driver.step)
-    return _collected(group, job, driver, control, watch, buffers.swollen)
+    if buffers.swollen or values.swollen:
+        diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
+    return _collected(group, job, diary, machines, control, watch)
 
 
-def _check(group: Group, job: Job) -> None:
+def _check(group: Group, job: Job, backend: str) -> None:
     if group.broken:
         raise RunError("a run of this group has failed: start the processes anew")
     if group.size != job.workers:
         raise InputError(f"the scenario has {job.workers} workers, but {group.size} processes were started")
     if job.synchronous and job.max_iterations is None:
         raise InputError(f"{job.label}: a real run of a synchronous scheme needs stop.max_iterations")
-    if job.start.device.type != "cpu":
-        raise InputError(f"gloo carries values on the CPU, not on {job.start.device}: use --device cpu")
-
-
-def _zero_s(control: Control) -> float:
-    """When the run begins, on this process's monotonic clock.
-
-    Processes of one machine share that clock, so that the beginning is one moment; on several machines
-    each takes the moment at which it hears that all are ready.
-    """
-    machines = control.meet(
-        "ready", Path("/proc/sys/kernel/random/boot_id").read_text().strip(), _BETWEEN_RUNS_S
-    )
-    if len(set(machines)) > 1:
-        return time.monotonic() + _HEAD_START_S
-    if control.rank == 0:
-        control.put("zero", time.monotonic() + _HEAD_START_S)
-    if control.wait_for(lambda _: "zero", [0], _BETWEEN_RUNS_S, lambda: bool(control.dead())):
-        raise RunError("worker 0 was lost (zero)")
-    return float(control.get("zero"))
+    if backend == "nccl" and job.start.device.type != "cuda":
+        raise InputError(f"nccl carries values on a GPU, not on {job.start.device}: use gloo")
 
 
 def _leave_nothing(
@@ -163,22 +165,19 @@ def _leave_nothing(
 
 
 def _collected(
-    group: Group, job: Job, driver: Driver, control: Control, watch: Watch, swollen: bool
+    group: Group, job: Job, diary: Diary, machines: tuple[Machine, ...], control: Control, watch: Watch
 ) -> Measured:
     failure = watch.failure()
     dead = control.dead()
     group.broken = failure is not None or bool(dead)
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
-    if swollen:
-        driver.diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
     gone = dead | set(failure.silent if failure else ())
-    diaries = hand_in(control, job, driver.diary, collector, gone, group.broken)
+    diaries = hand_in(control, job, diary, collector, gone, group.broken)
     error = failure.error if failure else None
     if diaries is None:
-        return Measured(None, error, driver.diary.final)
+        return Measured(None, error, diary.final)
     message = str(failure) if failure else ""
     if dead and not failure:
         message = f"worker {', '.join(str(r) for r in sorted(dead))} died"
-    return Measured(
-        assemble(job, diaries, message), error, driver.diary.final, tuple(d.timing for d in diaries)
-    )
+    run = replace(assemble(job, diaries, message), machines=machines)
+    return Measured(run, error, diary.final, tuple(d.timing for d in diaries))

@@ -1,4 +1,9 @@
-"""Tensors from one worker to another over gloo: what an operation sends and receives."""
+"""Tensors from one worker to another: what an operation sends and receives.
+
+Messages go over gloo, whatever the backend: NCCL has neither tags nor receives from anybody, and a message
+whose receive is posted late would hold up everything behind it there. Values on a GPU are staged. What is
+mixed goes where the collectives go.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,8 @@ from functools import lru_cache
 import torch
 import torch.distributed as dist
 
-from realrun.buffers import Buffers, own_bytes, unpacked
+from realrun.buffers import Buffers, unpacked
+from realrun.carrier import Carrier, Wait
 from sim.encoding import Payload
 from sim.operations import ANY
 
@@ -57,11 +63,15 @@ class Posted:
     """Transfers under way for one operation.
 
     Attributes:
+        buffers: where buffers come from.
         works: gloo's handle and the peer (``ANY``: whoever sends) of each.
+        carried: instead of them, what a carrier is waited for with.
         sources: who sent, for each receive in the order in which they were posted; filled by ``wait``.
     """
 
+    buffers: Buffers
     works: list[tuple[dist.Work, int, bool]] = field(default_factory=list)
+    carried: Wait | None = None
     incoming: list[_Incoming] = field(default_factory=list)
     outgoing: list[Tensor] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
@@ -72,6 +82,8 @@ class Posted:
         Raises:
             PeerGone: a connection was closed.
         """
+        if self.carried is not None:
+            self.carried()
         for work, peer, receives in self.works:
             try:
                 work.wait()
@@ -86,13 +98,17 @@ class Transport:
 
     Args:
         rank, size: this worker, and how many there are.
-        buffers: of this worker.
+        buffers: of this worker, for messages.
+        carried: buffers for what is mixed and who carries it; None: it goes as messages do.
     """
 
-    def __init__(self, rank: int, size: int, buffers: Buffers) -> None:
+    def __init__(
+        self, rank: int, size: int, buffers: Buffers, carried: tuple[Buffers, Carrier] | None = None
+    ) -> None:
         self._rank = rank
         self._size = size
         self._buffers = buffers
+        self._carried = carried
 
     # --- point to point -------------------------------------------------------------------------
 
@@ -109,12 +125,12 @@ class Transport:
         Raises:
             PeerGone: a connection is closed already.
         """
-        posted = Posted()
+        posted = Posted(self._buffers)
         if like is not None:
             for source in sources:
                 self._receive(posted, source, like, tag)
         if value is not None:
-            outgoing = self._outgoing(posted, value)
+            outgoing = _outgoing(posted, value)
             for destination in destinations:
                 try:
                     work = dist.isend(outgoing, destination, tag=tag)
@@ -125,24 +141,31 @@ class Transport:
         return posted
 
     def _receive(self, posted: Posted, source: int, like: Payload, tag: int) -> None:
-        if isinstance(like, Tensor) and self._buffers.wire_bytes(like) == own_bytes(like):
-            buffer, packed = torch.empty_like(like, memory_format=torch.contiguous_format), False
-        else:
-            buffer, packed = self._buffers.take(torch.uint8, self._buffers.wire_bytes(like)), True
+        buffer = _incoming(posted, like)
         try:
             work = dist.irecv(buffer, src=None if source == ANY else source, tag=tag)
         except RuntimeError as error:
             raise PeerGone(source) from error
         assert work is not None
         posted.works.append((work, source, True))
-        posted.incoming.append(_Incoming(buffer, like, packed))
 
-    def _outgoing(self, posted: Posted, value: Payload) -> Tensor:
-        if isinstance(value, Tensor) and self._buffers.wire_bytes(value) == own_bytes(value):
-            return value.contiguous()
-        buffer = self._buffers.packed(value, self._buffers.wire_bytes(value))
-        posted.outgoing.append(buffer)
-        return buffer
+    def mix(
+        self, number: int, sources: tuple[int, ...], destinations: tuple[int, ...], value: Payload
+    ) -> Posted:
+        """Post what this worker's ``number``-th mix needs: ``value`` goes to all destinations.
+
+        Raises:
+            PeerGone: a connection is closed already.
+        """
+        if self._carried is None:
+            return self.post(mix_tag(number), sources, value, destinations, value)
+        buffers, carrier = self._carried
+        posted = Posted(buffers)
+        receives = [(_incoming(posted, value), source) for source in sources]
+        outgoing = _outgoing(posted, value) if destinations else None
+        sends = [(outgoing, destination) for destination in destinations if outgoing is not None]
+        posted.carried = carrier.exchange(receives, sends, number)
+        return posted
 
     def finish(self, posted: Posted) -> list[Tensor]:
         """The received values, decoded, in the order in which their receives were posted; frees buffers."""
@@ -150,18 +173,18 @@ class Transport:
         for each in posted.incoming:
             if each.packed:
                 values.append(unpacked(each.buffer, each.like))
-                self._buffers.give_back(each.buffer)
+                posted.buffers.give_back(each.buffer)
             else:
                 values.append(each.buffer)
         for buffer in posted.outgoing:
-            self._buffers.give_back(buffer)
+            posted.buffers.give_back(buffer)
         return values
 
     # --- after the run --------------------------------------------------------------------------
 
     def close(self, tag: str, destination: int) -> Posted:
         """Release a receive that nobody will answer, with one element."""
-        posted = Posted()
+        posted = Posted(self._buffers)
         work = dist.isend(torch.zeros(1, dtype=torch.uint8), destination, tag=message_tag(tag))
         assert work is not None
         posted.works.append((work, destination, False))
@@ -169,7 +192,7 @@ class Transport:
 
     def swallow(self, tag: str, num_bytes: int) -> Posted:
         """Take a message that nobody waits for any more."""
-        posted = Posted()
+        posted = Posted(self._buffers)
         buffer = torch.empty(num_bytes, dtype=torch.uint8)
         work = dist.irecv(buffer, src=None, tag=message_tag(tag))
         assert work is not None
@@ -187,3 +210,22 @@ class Transport:
                 except RuntimeError:
                     found.append(peer)
         return found
+
+
+def _incoming(posted: Posted, like: Payload) -> Tensor:
+    """A buffer for one value such as ``like``."""
+    buffers = posted.buffers
+    if buffers.travels_itself(like):
+        buffer, packed = torch.empty_like(like, memory_format=torch.contiguous_format), False
+    else:
+        buffer, packed = buffers.take(torch.uint8, buffers.wire_bytes(like)), True
+    posted.incoming.append(_Incoming(buffer, like, packed))
+    return buffer
+
+
+def _outgoing(posted: Posted, value: Payload) -> Tensor:
+    if posted.buffers.travels_itself(value):
+        return value.contiguous()
+    buffer = posted.buffers.packed(value, posted.buffers.wire_bytes(value))
+    posted.outgoing.append(buffer)
+    return buffer

@@ -58,8 +58,8 @@ def mean_model(values: Sequence[Tensor]) -> Tensor:
 
 def consensus_distance(values: Sequence[Tensor], mean: Tensor) -> float:
     """Root mean square distance of the workers' models from their mean."""
-    total = sum((value - mean).double().square().sum().item() for value in values)
-    return math.sqrt(total / len(values))
+    squared = torch.stack([(value - mean).double().square().sum() for value in values])
+    return math.sqrt(sum(squared.tolist()) / len(values))
 
 
 def score_models(

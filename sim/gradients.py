@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,14 +19,18 @@ import torch
 from sim import seeds
 from sim.backward import Made, gradient_in_parts
 from sim.errors import RunError, SchemeError
+from sim.on_device import on_device
 from sim.workloads.partition import Batches
 from sim.workloads.workload import Workload
 
 Tensor = torch.Tensor
 Method = Literal["batched", "looped"]
 
-CHUNK_BYTES = 64 * 2**20
-"""Parameters of one batched evaluation; bounds its memory."""
+CHUNK_BYTES: Final = 64 * 2**20
+"""Parameters of one batched evaluation on a CPU; bounds its memory."""
+DEVICE_SHARE: Final = 16
+"""On a GPU they may take this part of its memory: their gradients and what lies between need room too. A part
+of what is free would be nearer to what fits, but the same seed must be cut into the same batches again."""
 
 
 class Evaluated(NamedTuple):
@@ -34,6 +38,25 @@ class Evaluated(NamedTuple):
 
     value: Tensor
     loss: Tensor
+
+
+@dataclass
+class _Chunk:
+    """How many gradients are evaluated at once; less after the memory was not enough."""
+
+    most: int
+
+    def halve(self, tried: int) -> None:
+        if tried == 1:
+            raise RunError("one gradient does not fit into the device's memory: use a smaller batch_size")
+        self.most = tried // 2
+
+
+def chunk_bytes(device: torch.device) -> int:
+    """Bytes that the parameters of one batched evaluation may take on ``device``."""
+    if device.type != "cuda":
+        return CHUNK_BYTES
+    return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +73,13 @@ class Problem:
     batches: Batches
     method: Method
     _batched: Callable[..., tuple[Tensor, Tensor]] = field(init=False, repr=False)
+    _chunk: _Chunk = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_batched", torch.func.vmap(_evaluation(self.workload)))
+        start = self.workload.start
+        most = chunk_bytes(start.device) // (start.numel() * start.element_size())
+        object.__setattr__(self, "_chunk", _Chunk(max(1, most)))
 
     def gradient(self, worker: int, index: int, point: Tensor, made: Made | None = None) -> Evaluated:
         """One worker's gradient [d] on its batch ``index`` at ``point`` [d].
@@ -60,7 +87,7 @@ class Problem:
         ``made``, if given, is told of parts of it during the backward pass; see ``sim.backward``.
         """
         workload = self.workload
-        rows = torch.from_numpy(self.batches.examples(worker, index)).to(point.device)
+        rows = on_device(torch.from_numpy(self.batches.examples(worker, index)), point.device)
         inputs, targets = workload.inputs[rows], workload.targets[rows]
         leaf = point.detach().requires_grad_()
         with self._random_numbers(worker, index, point.device):
@@ -83,21 +110,28 @@ class Problem:
         return _seeded(int(draws.integers(2**62)), device)
 
     def gradients(self, workers: list[int], indices: list[int], points: list[Tensor]) -> list[Evaluated]:
-        """Gradients of several workers at once; ``points[i]`` is [d]."""
+        """Gradients of several workers at once; ``points[i]`` is [d].
+
+        Raises:
+            RunError: not even one of them fits into the memory.
+        """
         if self.method == "looped" or len(points) == 1 or self.workload.stochastic:
             return [self.gradient(w, i, x) for w, i, x in zip(workers, indices, points, strict=True)]
-        chunk = max(1, CHUNK_BYTES // (self.workload.num_parameters * points[0].element_size()))
         found: list[Evaluated] = []
-        for a in range(0, len(points), chunk):
-            stacked = torch.stack(points[a : a + chunk])
-            values, losses = self.stacked(workers[a : a + chunk], indices[a : a + chunk], stacked)
+        while (a := len(found)) < len(points):
+            b = min(a + self._chunk.most, len(points))
+            try:
+                values, losses = self.stacked(workers[a:b], indices[a:b], torch.stack(points[a:b]))
+            except torch.OutOfMemoryError:
+                self._chunk.halve(b - a)
+                continue
             found += map(Evaluated, values.unbind(), losses.unbind())
         return found
 
     def stacked(self, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
         """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch."""
         rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
-        picked = torch.from_numpy(rows.ravel()).to(points.device)
+        picked = on_device(torch.from_numpy(rows.ravel()), points.device)
         inputs = self.workload.inputs.index_select(0, picked)
         targets = self.workload.targets.index_select(0, picked)
         values, losses = self._batched(

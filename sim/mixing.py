@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import torch
 
+from sim.on_device import on_device
 from sim.pattern import Pattern
 
 Tensor = torch.Tensor
@@ -27,18 +28,24 @@ def _scalar(number: float, dtype: torch.dtype) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _slots(pattern: Pattern, dtype: torch.dtype) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+def _slots(
+    pattern: Pattern, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     """Own weights [n, 1] and, for the k-th source of every worker, its rank [n] and weight [n, 1].
 
     Workers with fewer sources are filled up with weight 0 on themselves.
     """
-    own = torch.tensor(pattern.own, dtype=dtype).unsqueeze(1)
+    own = _column(pattern.own, dtype, device)
     slots = []
     for k in range(max((len(row) for row in pattern.sources), default=0)):
         rank = [row[k] if k < len(row) else i for i, row in enumerate(pattern.sources)]
         weight = [row[k] if k < len(row) else 0.0 for row in pattern.weights]
-        slots.append((torch.tensor(rank), torch.tensor(weight, dtype=dtype).unsqueeze(1)))
+        slots.append((on_device(torch.tensor(rank), device), _column(weight, dtype, device)))
     return own, slots
+
+
+def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return on_device(torch.tensor(values, dtype=dtype).unsqueeze(1), device)
 
 
 def weighted_sum_stacked(pattern: Pattern, values: Tensor) -> Tensor:
@@ -46,8 +53,8 @@ def weighted_sum_stacked(pattern: Pattern, values: Tensor) -> Tensor:
 
     ``add_`` with a scalar and ``addcmul_`` with a column both round once, after multiply and add.
     """
-    own, slots = _slots(pattern, values.dtype)
-    total = values * own.to(values.device)
+    own, slots = _slots(pattern, values.dtype, values.device)
+    total = values * own
     for rank, weight in slots:
-        total.addcmul_(values[rank.to(values.device)], weight.to(values.device))
+        total.addcmul_(values[rank], weight)
     return total

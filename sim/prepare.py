@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
-from sim.compute.measure import timer_of, typical_s
+from sim.compute.measure import device_name, timer_of, typical_times_s
 from sim.compute.model import ComputeModel
+from sim.compute.settings import Measured
 from sim.entries import SchemeEntry, Workload
 from sim.errors import InputError
 from sim.evaluation import Target
@@ -51,7 +54,7 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     Raises:
         InputError: gradients are to be batched, and cannot be.
     """
-    scenario = _with_measured_time(scenario, device)
+    scenario = _measured(scenario, device)
     if scenario.gradients == "looped" or scenario.workload.timing_only:
         return scenario
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
@@ -67,34 +70,57 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
 def resolves(resolved: Scenario, asked: Scenario) -> bool:
     """Whether ``resolve`` may have made the one from the other."""
     as_asked = resolved.model_copy(update={"gradients": asked.gradients})
-    if asked.cluster.compute.measured:
-        as_asked = _with_time(as_asked, asked.cluster.compute.time)
+    wanted, found = asked.cluster.compute.measured, resolved.cluster.compute.measured
+    if wanted is not None and not wanted.times and found is not None:
+        as_asked = _with_measured(as_asked, wanted if found.batch_sizes == _sizes(wanted, asked) else found)
     return as_asked == asked
 
 
-def gradient_s(scenario: Scenario, device: torch.device) -> float:
-    """What one gradient of one worker takes on this device, with one thread on a CPU."""
+def gradients_s(scenario: Scenario, batch_sizes: Sequence[int], device: torch.device) -> tuple[float, ...]:
+    """What one gradient of one worker takes at each batch size on this device, with one thread on a CPU."""
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
-    batches = itertools.count()
+    numbers = itertools.count()
+
+    def gradient_of(batch_size: int) -> Callable[[], object]:
+        # Fresh ones: batches of another size are not to be found among those of the runs.
+        batches = Batches(problem.batches.shards, batch_size, problem.batches.seed)
+        sized = replace(problem, batches=batches)
+        return lambda: sized.gradient(0, next(numbers), sized.workload.start)
+
+    runs = [gradient_of(batch_size) for batch_size in batch_sizes]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return typical_s(lambda: problem.gradient(0, next(batches), problem.workload.start), timer_of(device))
+        return tuple(typical_times_s(runs, timer_of(device)))
     finally:
         torch.set_num_threads(threads)
 
 
-def _with_measured_time(scenario: Scenario, device: torch.device) -> Scenario:
-    compute = scenario.cluster.compute
-    if not compute.measured or compute.time is not None:
+def leaves_measured(scenario: Scenario) -> str:
+    """A sentence where gradients are longer or shorter than any batch that was measured, else ""."""
+    measured = scenario.cluster.compute.measured
+    return "" if measured is None else measured.outside(scenario.workload.batch_size)
+
+
+def _measured(scenario: Scenario, device: torch.device) -> Scenario:
+    measured = scenario.cluster.compute.measured
+    if measured is None or measured.times:
         return scenario
     if scenario.workload.timing_only:
         raise InputError("cluster.compute: nothing is trained (timing_only), so there is nothing to measure")
-    return _with_time(scenario, gradient_s(scenario, device))
+    sizes = _sizes(measured, scenario)
+    times = gradients_s(scenario, sizes, device)
+    found = {"batch_sizes": sizes, "times": times, "device": device_name(device)}
+    return _with_measured(scenario, measured.model_copy(update=found))
 
 
-def _with_time(scenario: Scenario, time_s: float | None) -> Scenario:
-    compute = scenario.cluster.compute.model_copy(update={"time": time_s})
+def _sizes(measured: Measured, scenario: Scenario) -> tuple[int, ...]:
+    """Where to measure."""
+    return measured.batch_sizes or (scenario.workload.batch_size,)
+
+
+def _with_measured(scenario: Scenario, measured: Measured) -> Scenario:
+    compute = scenario.cluster.compute.model_copy(update={"measured": measured})
     return scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"compute": compute})})
 
 
@@ -134,7 +160,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         problem=problem,
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
-        compute=ComputeModel(cluster.compute, cluster.stragglers, seed),
+        compute=ComputeModel(cluster.compute.at(workload.batch_size), cluster.stragglers, seed),
         transfer=TransferModel(
             network=build_network(cluster.network, cluster.workers),
             sharing=cluster.network.sharing,

@@ -87,6 +87,19 @@ class TimeShare:
     wait: float
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a worker ran.
+
+    Attributes:
+        host: its name.
+        clock_error_s: how far times of this worker may be off those of worker 0, at most; None: not known.
+    """
+
+    host: str
+    clock_error_s: float | None
+
+
 @dataclass(frozen=True)
 class Run:
     """One scheme under one seed, simulated or measured."""
@@ -108,3 +121,5 @@ class Run:
     events: tuple[Event, ...] = field(default=(), repr=False)
     message: str = ""
     """Why the run is not ``completed``, for people."""
+    machines: tuple[Machine, ...] = ()
+    """One per worker; of measured runs."""

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sim.equal import Goal
 from sim.errors import InputError
-from sim.records import Evaluation, Event, Run, TimeShare, metric_name
+from sim.records import Evaluation, Event, Machine, Run, TimeShare, metric_name
 from sim.summary import VERSION, Summary, Tuned, summarise
 from sim.trace import write_trace
 
@@ -35,6 +35,9 @@ TRACE: Final = "trace.json"
 
 _OURS: Final = frozenset({SCENARIO, SUMMARY, METRICS, EVENTS, TRACE, "report.html", "validation.json"})
 """What a result folder may hold; ``force`` deletes no folder with anything else in it."""
+
+_FIGURES: Final = ("report-files", frozenset({"table.csv", "table.tex", "figures"}))
+"""The folder that a report leaves beside itself, and what is in it."""
 
 _WORDS: Final = pa.dictionary(pa.int32(), pa.string())
 _METRICS_SCHEMA: Final = pa.schema(
@@ -131,13 +134,18 @@ def check_free(folder: Path, force: bool = False) -> None:
         if not folder.is_dir():
             raise InputError(f"{folder} is a file: results go into a folder")
         found = sorted(entry.name for entry in folder.iterdir())
+        foreign = [name for name in found if name not in _OURS and not _is_figures(folder / name)]
     except OSError as error:
         raise InputError(f"cannot look into {folder}: {error.strerror}") from error
     if found and not force:
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
-    foreign = [name for name in found if name not in _OURS]
     if foreign:
         raise InputError(f"{folder} holds {foreign[0]}, which is no result of ours: --force would delete it")
+
+
+def _is_figures(path: Path) -> bool:
+    name, contents = _FIGURES
+    return path.name == name and path.is_dir() and {entry.name for entry in path.iterdir()} <= contents
 
 
 def target_of(scenario_yaml: str) -> Goal | None:
@@ -206,6 +214,7 @@ def runs_of(results: Results) -> list[Run]:
                 digest=row["digest"],
                 events=_events_of(events[key]) if key in events else (),
                 message=row.get("message", ""),
+                machines=tuple(Machine(**each) for each in row.get("machines", [])),
             )
         )
     return runs

@@ -89,6 +89,15 @@ class Cluster(Settings):
     compute: Compute = Field(description="how long gradients take")
     stragglers: tuple[Straggler, ...] = Field(default=(), description="who is slow; factors multiply")
     network: NetworkSettings = Field(description="how messages travel")
+    hosts: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
+        default=None,
+        description="under torchrun and Slurm: host name -> workers on it, in the order of the workers; "
+        "absent: hosts as they come, each with consecutive workers",
+    )
+    backend: Literal["gloo", "nccl"] = Field(
+        default="gloo",
+        description="what carries values in a real run: gloo between CPUs, nccl between GPUs, one a worker",
+    )
     profile: Annotated[Profile | None, WithJsonSchema(PROFILE)] = Field(
         default=None,
         description="correction factors that `paceline calibrate` has written; the file is relative to the "
@@ -121,6 +130,10 @@ class Cluster(Settings):
             found.append(
                 Problem(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
             )
+        placed = sum((self.hosts or {}).values())
+        if self.hosts is not None and placed != self.workers:
+            text = f"name places for {placed} workers, there are {self.workers}; make them agree"
+            found.append(Problem(("hosts",), text))
         for number, straggler in enumerate(self.stragglers):
             for index, rank in enumerate(straggler.workers or ()):
                 if not 0 <= rank < self.workers:
@@ -289,6 +302,13 @@ class Scenario(Settings):
         if self.cluster.compute.time == 0 and self.stop.max_iterations is None:
             text = "0 s needs stop.max_iterations too, or the clock may stand still for ever"
             return [Problem(("cluster", "compute", "time"), text)]
+        measured = self.cluster.compute.measured
+        if measured is not None and not measured.known_at(self.workload.batch_size):
+            text = (
+                f"one batch size ({measured.batch_sizes[0]}) tells nothing about another "
+                f"({self.workload.batch_size}); measure at two or more, or write 'measured' alone"
+            )
+            return [Problem(("cluster", "compute", "measured"), text)]
         return []
 
     def _wrong_workload(self) -> list[Problem]:

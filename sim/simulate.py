@@ -15,7 +15,7 @@ from sim.drivers.outcome import run_record
 from sim.entries import SchemeEntry
 from sim.errors import InputError, RunError
 from sim.job import Job
-from sim.prepare import prepare, resolves, seeds_of
+from sim.prepare import leaves_measured, prepare, resolves, seeds_of
 from sim.profile import Profile
 from sim.records import Run
 from sim.repeats import enough
@@ -80,11 +80,14 @@ def simulate(
     """Simulate all schemes under all seeds, with one torch thread; yields each run when it is complete.
 
     ``done`` are runs of this scenario that are there already: they are not made again. ``warn`` is as for
-    ``simulate_job``.
+    ``simulate_job``, and is told where the time of a gradient is extrapolated.
     """
     known = {(run.label, run.seed): run for run in done}
     labels = [entry.label for entry in scenario.schemes]
     made: list[Run] = []
+    beyond = leaves_measured(scenario)
+    if beyond and warn is not None:
+        warn(beyond)
     with one_thread():
         for seed in seeds_of(scenario):
             if enough(scenario.repeats, labels, made):

@@ -37,6 +37,13 @@ class Shares(TypedDict):
     wait: float
 
 
+class MachineRow(TypedDict):
+    """Where a worker ran, as in ``sim.records.Machine``."""
+
+    host: str
+    clock_error_s: float | None
+
+
 class RunRow(TypedDict):
     """One run. ``final``: the last scores, None for a metric that the task lacks; ``digest``: see ``Run``."""
 
@@ -54,6 +61,7 @@ class RunRow(TypedDict):
     status: Status
     message: NotRequired[str]
     digest: str
+    machines: NotRequired[list[MachineRow]]
 
 
 class Row(TypedDict):
@@ -264,6 +272,8 @@ def _run_row(run: Run) -> RunRow:
     )
     if run.message:
         row["message"] = run.message
+    if run.machines:
+        row["machines"] = [MachineRow(host=m.host, clock_error_s=m.clock_error_s) for m in run.machines]
     return row
 
 

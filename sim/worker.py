@@ -21,6 +21,7 @@ from sim import seeds, strips
 from sim.encoding import Payload
 from sim.errors import SchemeError
 from sim.groups import Groups
+from sim.on_device import on_device
 from sim.optimizer import Optimizer
 from sim.pattern import Pattern
 
@@ -93,7 +94,7 @@ class Worker:
             for rank in self.ranks
         ]
         drawn = torch.stack(rows) if self.stacked else rows[0]
-        return drawn.to(self.start.device, self.start.dtype)
+        return on_device(drawn.to(self.start.dtype), self.start.device)
 
     @property
     def stacked(self) -> bool:

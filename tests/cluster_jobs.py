@@ -13,6 +13,7 @@ from realrun.group import Group
 from realrun.run import run_job
 from sim import operations as ops
 from sim.worker import Program
+from tests import nccl_rules as nccl_rules  # its backend is known once it is imported
 from tests.factory import make_job
 
 
@@ -33,10 +34,10 @@ def _noting_models(main: Any, seen: list[torch.Tensor]) -> Generator[Any, Any, N
 def run_scheme(group: Group, scheme: str, options: dict[str, Any], **job: Any) -> dict[str, Any]:
     """Run a registered scheme; every rank answers with its last model, the collector with the record too.
 
-    ``dies``: a rank, and the number of its operation at which its process ends.
+    ``dies``: a rank, and the number of its operation at which its process ends; ``backend``: as ``run_job``.
     """
     max_time_s, timeout_s = job.pop("max_time_s", None), job.pop("timeout_s", 20.0)
-    dies = job.pop("dies", None)
+    dies, backend = job.pop("dies", None), job.pop("backend", "gloo")
     made = make_job(scheme, options, workers=group.size, **job)
     if max_time_s is not None:
         made = replace(made, max_time_s=max_time_s)
@@ -47,7 +48,7 @@ def run_scheme(group: Group, scheme: str, options: dict[str, Any], **job: Any) -
         return replace(own, main=cast("Any", _noting_models(own.main, seen)))
 
     faults = {dies[0]: dies[1]} if dies else None
-    measured = run_job(group, made, programs=program, timeout_s=timeout_s, faults=faults)
+    measured = run_job(group, made, backend=backend, programs=program, timeout_s=timeout_s, faults=faults)
     return {
         "final": seen[0].tolist() if seen else [],
         "run": asdict(measured.run) if measured.run else None,

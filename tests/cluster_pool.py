@@ -60,6 +60,7 @@ class Pool:
         for pipe in self._pipes:
             pipe.send_bytes(message)
         answers: list[Any] = []
+        raised = ""
         for rank, pipe in enumerate(self._pipes):
             try:
                 answer = json.loads(pipe.recv_bytes())
@@ -67,8 +68,10 @@ class Pool:
                 answers.append(None)
                 continue
             if "raised" in answer:
-                raise AssertionError(f"rank {rank}:\n{answer['raised']}")
-            answers.append(answer["answer"])
+                raised = raised or f"rank {rank}:\n{answer['raised']}"
+            answers.append(answer.get("answer"))
+        if raised:
+            raise AssertionError(raised)
         return answers
 
     def close(self) -> None:

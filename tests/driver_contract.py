@@ -341,11 +341,18 @@ def _by_value() -> list[Case]:
             Case(_gathers_strips, n, _rows(g[:1].expand(n, -1)), stackable=True),
             Case(_draws, n, _rows(torch.stack([_draws_of(r) for r in range(n)])), stackable=True),
         ]
-    two = _gradients(2)
+    one, two = _gradients(1), _gradients(2)
     return [
         *found,
         Case(_mixes_one_way, 3, _rows((_gradients(3) + _gradients(3).roll(1, 0)) / 2), stackable=True),
         Case(_counts_batches, 2, _rows(_second_gradients(2)), stackable=True),
+        Case(_all_reduces, 1, _rows(one)),
+        Case(_broadcasts, 1, _rows(one)),
+        Case(_reduces_and_scatters, 1, _rows(one)),
+        Case(_gathers_strips, 1, _rows(one)),
+        Case(_gathers_encoded_strips, 1, _rows(_rounded(one))),
+        Case(_joins_segments, 1, _rows(one)),
+        Case(_counts_steps, 1, ((0, 1, 2),)),
         Case(_counts_steps, 2, ((0, 1, 2),) * 2, stackable=False),
         Case(_joins_segments, 2, _rows(two), stackable=True),
         Case(_hears_its_losses, 2, _losses(2), stackable=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -119,6 +120,15 @@ def make_job(
         max_iterations=max_iterations,
         record_events=record_events,
     )
+
+
+def placed(job: Job, device: torch.device) -> Job:
+    """The same job with its values on ``device``."""
+    if job.problem is None:
+        return replace(job, start=job.start.to(device))
+    workload = job.problem.workload.to(device)
+    problem = Problem(workload, job.problem.batches, job.problem.method)
+    return replace(job, start=job.start.to(device), problem=problem)
 
 
 class NoOptions(Settings):

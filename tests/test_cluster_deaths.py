@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests import nccl_rules
 from tests.cluster_jobs import run_scheme
 from tests.cluster_pool import Pool
 
@@ -19,21 +20,32 @@ SCHEMES: list[tuple[str, dict[str, Any], int, int]] = [
 ]
 
 
+WITH_NCCLS_RULES = {"all_reduce": (1, 2, 5), "gossip": (1, 5), "ad_psgd": (6,)}
+"""Operations at which a worker dies there."""
+
+
 @pytest.mark.parametrize(
-    ("scheme", "options", "workers", "at"),
+    ("scheme", "options", "workers", "at", "backend"),
     [
-        (name, options, workers, at)
-        for name, options, workers, count in SCHEMES
-        for at in range(count)
-        if at % 2 == 0 or name == "all_reduce"
+        *[
+            (name, options, workers, at, "gloo")
+            for name, options, workers, count in SCHEMES
+            for at in range(count)
+            if at % 2 == 0 or name == "all_reduce"
+        ],
+        *[
+            (name, options, workers, at, nccl_rules.NAME)
+            for name, options, workers, _ in SCHEMES
+            for at in WITH_NCCLS_RULES[name]
+        ],
     ],
 )
-def test_everybody_ends(scheme: str, options: dict[str, Any], workers: int, at: int) -> None:
+def test_everybody_ends(scheme: str, options: dict[str, Any], workers: int, at: int, backend: str) -> None:
     pool = Pool(workers)
     try:
         answers = pool.ask(
             run_scheme, scheme=scheme, options=options, task="quadratic", max_iterations=2,
-            compute_s=0.002, dies=[0, at], timeout_s=TIMEOUT_S,
+            compute_s=0.002, dies=[0, at], timeout_s=TIMEOUT_S, backend=backend,
         )  # fmt: skip
     finally:
         pool.close()

@@ -270,7 +270,7 @@ def test_ready_scenarios_load_and_run_a_few_steps(path: Path, monkeypatch: pytes
     from sim.scenario import load
     from sim.simulate import simulate_job
 
-    monkeypatch.setattr("sim.prepare.typical_s", lambda run, timer: 0.01)
+    monkeypatch.setattr("sim.prepare.typical_times_s", lambda runs, timer: [0.01])
     scenario = resolve(load(path).model_copy(update={"gradients": "looped"}), torch.device("cpu"))
     for entry in scenario.schemes:
         job = replace(prepare(scenario, entry, scenario.seed), max_iterations=2, target=None)

@@ -1,37 +1,25 @@
-"""The cluster driver keeps the contract on real processes; times are lower bounds."""
+"""The cluster driver keeps the contract on real processes; times are lower bounds.
+
+Once over gloo alone, and once with the pattern operations over a backend that allows no more than NCCL.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from realrun.group import Group
 from realrun.run import run_job
 from sim.errors import InputError
-from tests import driver_contract
+from tests import driver_contract, nccl_rules
+from tests.cluster_contract import broken_promises, run_case
 from tests.cluster_pool import Pool
-from tests.driver_contract import Case, Log, close_to, contract_job, says
+from tests.driver_contract import Case
 from tests.factory import make_job
 
-TIMEOUT_S = 2.0
-
-
-def run_case(group: Group, name: str) -> dict[str, Any]:
-    """In a process of the pool: run a case and tell what this worker noted."""
-    case = driver_contract.CASES[name]
-    logs: dict[int, Log] = {}
-    timeout_s = TIMEOUT_S if case.error[0] == "Deadlock" else 20.0
-    measured = run_job(group, contract_job(case, logs), timeout_s=timeout_s, faults=dict(case.faults))
-    log = logs[group.rank]
-    return {
-        "said": says(log),
-        "times": log.times,
-        "error": [type(measured.error).__name__, str(measured.error)] if measured.error else ["", ""],
-        "run": [measured.run.status, measured.run.message] if measured.run else None,
-    }
+both_backends = pytest.mark.parametrize("backend", ["gloo", nccl_rules.NAME])
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +30,13 @@ def pools() -> Iterator[dict[int, Pool]]:
         pool.close()
 
 
+@both_backends
 @pytest.mark.parametrize("case", driver_contract.GOOD, ids=lambda case: case.name)
-def test_keeps_the_contract(case: Case, pools: dict[int, Pool]) -> None:
+def test_keeps_the_contract(case: Case, backend: str, pools: dict[int, Pool]) -> None:
     if case.workers not in pools:
         pools[case.workers] = Pool(case.workers)
-    answers = pools[case.workers].ask(run_case, name=case.name)
-    assert answers[0]["run"] == ["completed", ""]
-    for rank, answer in enumerate(answers):
-        if case.said:
-            assert close_to(answer["said"], list(case.said[rank])), answer
-        if case.times:
-            assert len(answer["times"]) == len(case.times[rank])
-            for found, least in zip(answer["times"], case.times[rank], strict=True):
-                assert found >= least - 1e-6
+    answers = pools[case.workers].ask(run_case, name=case.name, backend=backend)
+    assert broken_promises(case, answers) == []
 
 
 def refused(group: Group) -> list[str]:
@@ -79,15 +61,16 @@ def test_jobs_that_do_not_fit_are_refused_and_others_follow(pools: dict[int, Poo
             "gossip: a real run of a synchronous scheme needs stop.max_iterations",
             "rank 2 has seed 2, the others have 1; start all ranks alike",
         ]
-    assert pool.ask(run_case, name="mixes-3")[0]["run"] == ["completed", ""]
+    assert pool.ask(run_case, name="mixes-3", backend="gloo")[0]["run"] == ["completed", ""]
 
 
+@both_backends
 @pytest.mark.parametrize("case", driver_contract.FAILURES, ids=lambda case: case.name)
-def test_reports_failures(case: Case) -> None:
+def test_reports_failures(case: Case, backend: str) -> None:
     pool = Pool(case.workers)
     dead = [rank for rank, _ in case.faults]
     try:
-        answers = pool.ask(run_case, name=case.name)
+        answers = pool.ask(run_case, name=case.name, backend=backend)
     finally:
         pool.close()
     kind, words = case.error

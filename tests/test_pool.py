@@ -15,6 +15,7 @@ from realrun.probes import Plan, Trial
 from realrun.validate import checked, measured_stop, request
 from sim.errors import RunError
 from sim.prepare import prepare
+from sim.records import Machine
 from sim.scenario import parse
 from sim.simulate import simulate_job
 from tests.factory import flat_network, make_job, simulated
@@ -85,6 +86,7 @@ def test_a_process_that_dies_is_an_error() -> None:
 
 def test_a_record_survives_json() -> None:
     run = simulated(make_job("gossip", {"topology": "ring"}, workers=3, task="quadratic"))
+    run = replace(run, machines=(Machine("a", 0.0), Machine("b", None), Machine("b", 1e-3)))
     assert run_from(json.loads(json.dumps(asdict(run)))) == run
 
 

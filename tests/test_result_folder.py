@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from reports import build
 from sim import result_folder
 from sim.errors import InputError
 from sim.records import Run
@@ -101,6 +102,19 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     write_results(out, SCENARIO, "s", runs()[:1], force=True)
     assert [row["label"] for row in read_results(out).summary["runs"]] == ["one"]
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_force_replaces_a_folder_with_its_report(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    write_results(out, SCENARIO, "s", runs()[:1])
+    build([out], out / "report.html", out / "report-files")
+    write_results(out, SCENARIO, "s", runs()[:1], force=True)
+    assert not (out / "report-files").exists()
+    build([out], out / "report.html", out / "report-files")
+    (out / "report-files" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds report-files, which is no result of ours"):
+        write_results(out, SCENARIO, "s", runs(), force=True)
+    assert (out / "report-files" / "notes.txt").is_file()
 
 
 def test_force_deletes_nothing_of_the_users(tmp_path: Path) -> None:

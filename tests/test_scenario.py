@@ -355,7 +355,8 @@ def written(draw: st.DrawFn) -> dict[str, Any]:
     times = [
         st.fixed_dictionaries({"time": TIMES}, optional={"jitter": jitter}),
         st.fixed_dictionaries({"trace": st.fixed_dictionaries({"durations": st.lists(TIMES, min_size=1)})}),
-        st.sampled_from(["measured", {"measured": True, "time": "3 ms"}]),
+        st.sampled_from(["measured", {"measured": True}, {"measured": {"batch_sizes": [1, 9]}}]),
+        st.just({"measured": {"batch_sizes": [1, 9], "times": ["1 ms", "3 ms"], "device": "a GPU"}}),
     ]
     stragglers = st.lists(
         st.fixed_dictionaries({"slowdown": st.floats(1, 9), "workers": st.just([workers - 1])})

@@ -62,7 +62,7 @@ def test_every_snippet_runs(snippet: str, folder: Path, monkeypatch: pytest.Monk
 
     from sim.prepare import resolve
 
-    monkeypatch.setattr("sim.prepare.typical_s", lambda run, timer: 0.01)
+    monkeypatch.setattr("sim.prepare.typical_times_s", lambda runs, timer: [0.01] * len(runs))
     found = resolve(scenario(snippet, folder), torch.device("cpu"))
     assert parse(dump(found)) == found
     run = simulate_job(prepare(found, found.schemes[0], found.seed))

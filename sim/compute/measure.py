@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -27,12 +28,31 @@ def typical_s(run: Callable[[], object], timer: Timer) -> float:
         run: what to time.
         timer: of the device that does the work, see ``timer_of``.
     """
-    for _ in range(WARM_UP):
-        timer(run)
-    taken: list[float] = []
-    while len(taken) < MIN_RUNS or (len(taken) < MAX_RUNS and sum(taken) < ENOUGH_S):
-        taken.append(timer(run))
-    return statistics.median(taken)
+    return typical_times_s([run], timer)[0]
+
+
+def typical_times_s(runs: Sequence[Callable[[], object]], timer: Timer) -> list[float]:
+    """The same for several, in turn: what slows the device down for a while touches all of them alike."""
+    for run in runs:
+        for _ in range(WARM_UP):
+            timer(run)
+    taken: list[list[float]] = [[] for _ in runs]
+    while not all(map(_enough, taken)):
+        for run, times in zip(runs, taken, strict=True):
+            if not _enough(times):
+                times.append(timer(run))
+    return [statistics.median(times) for times in taken]
+
+
+def _enough(taken_s: Sequence[float]) -> bool:
+    return len(taken_s) >= MIN_RUNS and (len(taken_s) >= MAX_RUNS or sum(taken_s) >= ENOUGH_S)
+
+
+def device_name(device: torch.device) -> str:
+    """What people call a device: a GPU's model, else the kind of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()
 
 
 def timer_of(device: torch.device) -> Timer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validato
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from sim.compute.batch_sizes import seconds_at
 from sim.compute.own import own_duration_s
 from sim.compute.traces import read_durations
 from sim.errors import InputError
@@ -60,15 +62,62 @@ class Trace(Settings):
         return self
 
 
+class Measured(Settings):
+    """One gradient, timed on this device; at several batch sizes, to know it at others too."""
+
+    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        default=(),
+        description="where to measure, ascending; absent: at the scenario's batch size alone",
+    )
+    times: tuple[Annotated[Seconds, Field(gt=0)], ...] = Field(
+        default=(), description="in a resolved scenario: what was measured, one for each batch size"
+    )
+    device: str | None = Field(default=None, description="in a resolved scenario: on what")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, data: Any) -> Any:
+        return {} if data is True else data
+
+    @model_validator(mode="after")
+    def _check(self) -> Measured:
+        if any(a >= b for a, b in pairwise(self.batch_sizes)):
+            raise wrong("write them in ascending order, each once", "batch_sizes")
+        if self.times and len(self.times) != len(self.batch_sizes):
+            text = f"{len(self.times)} times for {len(self.batch_sizes)} batch sizes; give one for each"
+            raise wrong(text, "times")
+        return self
+
+    def known_at(self, batch_size: int) -> bool:
+        """Whether a gradient of this batch size is measured, or can be told from what is."""
+        return len(self.batch_sizes) != 1 or self.batch_sizes == (batch_size,)
+
+    def seconds(self, batch_size: int) -> float:
+        """What a gradient takes; needs ``times``."""
+        return seconds_at(batch_size, self.batch_sizes, self.times)
+
+    def outside(self, batch_size: int) -> str:
+        """A sentence where a batch size leaves the measured range, else ""."""
+        if not self.times or self.batch_sizes[0] <= batch_size <= self.batch_sizes[-1]:
+            return ""
+        low, high = self.batch_sizes[0], self.batch_sizes[-1]
+        return f"the time of a gradient at batch size {batch_size} is extrapolated from {low} to {high}"
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [read(schema), {"const": True}]}
+
+
 class Compute(Settings):
     """Duration of one gradient: a ``time``, a ``trace``, ``measured`` on this device, or a ``model``."""
 
     time: Seconds | None = Field(default=None, description="mean duration of one gradient")
     jitter: Jitter | None = Field(default=None, description="how it varies; absent: constant")
     trace: Trace | None = Field(default=None, description="instead of a time: durations measured elsewhere")
-    measured: bool = Field(
-        default=False,
-        description="instead of a time: measure one gradient on this device; `compute: measured` for short",
+    measured: Measured | None = Field(
+        default=None,
+        description="instead of a time: measure one gradient on this device (`true`, or batch sizes); "
+        "`compute: measured` for short",
     )
     model: str | None = Field(
         default=None,
@@ -82,11 +131,7 @@ class Compute(Settings):
 
     @model_validator(mode="after")
     def _one(self) -> Compute:
-        given = [
-            key for key in _SOURCES if getattr(self, key) is not None and getattr(self, key) is not False
-        ]
-        # A time beside ``measured`` is what was measured.
-        if len(given) != 1 and given != ["time", "measured"]:
+        if sum(getattr(self, key) is not None for key in _SOURCES) != 1:
             raise ValueError(f"give exactly one of {', '.join(_SOURCES)}")
         if self.jitter is not None and (self.trace is not None or self.model is not None):
             source = "trace" if self.trace is not None else "model"
@@ -97,6 +142,12 @@ class Compute(Settings):
             except InputError as error:
                 raise wrong(str(error), "model") from None
         return self
+
+    def at(self, batch_size: int) -> Compute:
+        """The same, with the time that was measured, or predicted, for this batch size."""
+        if self.measured is None or not self.measured.times:
+            return self
+        return self.model_copy(update={"time": self.measured.seconds(batch_size), "measured": None})
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -169,5 +169,5 @@ def _from_others(pattern: Pattern) -> Pattern:
 
 def _kept_share(worker: Worker, pattern: Pattern) -> Tensor:
     """What this worker keeps of its mass, [1]; of all workers when stacked, [n, 1]."""
-    share = torch.tensor([pattern.own[rank] for rank in worker.ranks], dtype=worker.start.dtype)
-    return share.to(worker.start.device).reshape(*worker.start.shape[:-1], 1)
+    shares = [worker.start.new_full((1,), pattern.own[rank]) for rank in worker.ranks]
+    return torch.stack(shares) if worker.stacked else shares[0]

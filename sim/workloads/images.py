@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from sim.on_device import constants
 from sim.settings import Settings
 from sim.workloads.image_files import read_cifar, read_mnist
 from sim.workloads.supervised import Examples, initial_weights, supervised
@@ -104,8 +105,11 @@ def _build(
     seen = train[0][:MEASURED].float()
     mean, spread = (t.view(channels, 1, 1) for t in (seen.mean((0, 2, 3)), seen.std((0, 2, 3)).clamp_min(1)))
 
+    scale = constants(mean, spread)
+
     def scaled(pixels: Tensor) -> Tensor:
-        return (pixels.float() - mean.to(pixels.device)) / spread.to(pixels.device)
+        middle, width = scale(pixels.device)
+        return (pixels.float() - middle) / width
 
     with initial_weights(seed):
         module = make(channels, classes)

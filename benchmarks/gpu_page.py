@@ -1,0 +1,145 @@
+"""``docs/measurements.md`` from what the parts of ``benchmarks/gpu.py`` found."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_HEAD = """\
+# Measurements on a GPU
+
+Written by `make gpu`; do not edit. What failed stands here with its error.
+
+Machine: {machine}; {versions}; {date}; {seconds:.0f} s in all.
+"""
+
+_GRADIENTS = """
+## Gradients
+
+Gradients a second, one thread on the host, medians of interleaved blocks. *looped*: one worker after the
+other; *batched*: all in one `torch.func.vmap`, with their batches chosen; *raw vmap*: without; *stacked step*
+and *event driver*: whole steps of local SGD between two averagings. Bars: batched at least 10 times looped
+(digits-mlp), a stacked step at least 0.85 of raw vmap.
+
+| task | parameters | workers | batch | looped | batched | raw vmap | stacked step | event driver | \
+batched / looped | stacked step / raw vmap |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+"""
+
+_MEASURED = """
+## `compute: measured` at batch sizes that were not measured
+
+Median times of one gradient, by CUDA events. Bar: within 5 %.
+
+| task | measured at | predicted at | mean absolute error | worst | at |
+| --- | --- | --- | ---: | ---: | ---: |
+"""
+
+_CONTRACT = """
+## The drivers' contract on NCCL
+
+Several ranks share the machine's GPUs: a NCCL_HOSTID for each, and the socket transport.
+
+"""
+
+_SHARING = """
+## Several gloo ranks on one GPU
+
+"""
+
+_VALIDATION = """
+## Validation
+
+Predicted beside measured, after probing this machine; columns and limits as in
+[validation.md](validation.md). Values are on the CPU and go over gloo.
+
+"""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the figures are about, for people."""
+
+    machine: str
+    date: str
+    versions: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part: what it found, or (found is None) why it found nothing; and how long it took."""
+
+    name: str
+    found: Mapping[str, Any] | None
+    error: str
+    seconds: float
+
+
+def page(facts: Facts, parts: Sequence[Part]) -> str:
+    """The page, with every part in its section."""
+    text = _HEAD.format(
+        machine=facts.machine, versions=facts.versions, date=facts.date, seconds=sum(p.seconds for p in parts)
+    )
+    sections = (
+        ("gradients ", _GRADIENTS, _gradients), ("measured ", _MEASURED, _measured),
+        ("contract ", _CONTRACT, _contract), ("sharing", _SHARING, _sharing),
+        ("validation", _VALIDATION, _validation),
+    )  # fmt: skip
+    for start, head, write in sections:
+        mine = [part for part in parts if part.name.startswith(start)]
+        lines = [line for part in mine if part.found is not None for line in write(part, part.found)]
+        failed = [f"- {part.name} failed: {part.error}" for part in mine if part.found is None]
+        gap = [""] if lines and failed else []
+        text += head + "".join(f"{line}\n" for line in [*lines, *gap, *failed])
+    return text
+
+
+def _gradients(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+    rates, ratios = found["rates"], found["ratios"]
+    ways = " | ".join(
+        f"{rates[way]:,.0f}" for way in ("looped", "batched", "raw vmap", "stacked step", "event driver")
+    )
+    yield (
+        f"| {part.name.partition(' ')[2]} | {found['parameters']:,} | {found['workers']} "
+        f"| {found['batch_size']} | {ways} | {ratios['batched / looped']:.1f} "
+        f"| {ratios['stacked step / raw vmap']:.2f} |"
+    )
+
+
+def _measured(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+    errors = {size: error for size, _, _, error in found["unseen"]}
+    worst = max(errors, key=lambda size: abs(errors[size]))
+    yield (
+        f"| {part.name.partition(' ')[2]} | {', '.join(str(size) for size, _ in found['measured'])} "
+        f"| {', '.join(str(size) for size in errors)} | {statistics.fmean(map(abs, errors.values())):.1f} % "
+        f"| {errors[worst]:+.1f} % | {worst} |"
+    )
+
+
+def _contract(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+    ranks = f"{found['ranks']} rank" + ("s" if found["ranks"] > 1 else "")
+    if found["refused"]:
+        yield f"- {ranks}: NCCL refuses: `{' '.join(found['refused'].split())}`"
+        return
+    yield f"- {ranks}: {found['passed']} cases passed, {len(found['failed'])} failed"
+    for line in found["failed"]:
+        yield f"  - {line}"
+
+
+def _sharing(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"- {found['ranks']} ranks, gossip on a ring, {found['steps']} steps in "
+        f"{found['wall_clock_s']:.2f} s: final models within {found['difference']:.1e} of the event "
+        "driver's on the same GPU (relative)"
+    )
+
+
+def _validation(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"On a {found['where']}."
+    yield ""
+    yield "| | found | limit |"
+    yield "| --- | ---: | ---: |"
+    for says, value, limit in found["bars"]:
+        yield f"| {says} | {value:.2f} % | {limit} |"

@@ -1,0 +1,37 @@
+"""What pattern operations need of whoever carries their bytes: ``realrun.gloo`` or ``realrun.lane``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+Wait = Callable[[], None]
+"""Blocks until an operation is complete; for a helper thread. Raises ``realrun.transport.PeerGone``."""
+
+Routes = Sequence[tuple[torch.Tensor, int]]
+"""Buffers, each with the rank that it comes from or goes to."""
+
+Swap = Callable[[Routes, Routes], None]
+"""Receive into some buffers and send others, and wait until that is done."""
+
+
+class Carrier(Protocol):
+    """Carries out operations in which workers take part in the same order."""
+
+    survives: bool
+    """Whether it can go on without a member that has died."""
+
+    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait:
+        """``begin``, given torch's process group of ``members``, begins one of its collectives."""
+
+    def barrier(self, members: tuple[int, ...]) -> Wait:
+        """Complete when all of ``members`` have come."""
+
+    def exchange(self, receives: Routes, sends: Routes, number: int) -> Wait:
+        """Messages; ``number`` tells those of different operations apart."""
+
+    def rounds(self, run: Callable[[Swap], None], number: int) -> Wait:
+        """Several exchanges, one after another; ``run`` is called in the helper thread."""

@@ -1,0 +1,107 @@
+"""Pattern operations over gloo, which keeps concurrent ones apart by their tags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import BarrierOptions
+
+from realrun.carrier import Routes, Swap, Wait
+from realrun.subgroups import Subgroup
+from realrun.transport import PeerGone
+from sim import operations as ops
+
+_STRIP_TAG = 1 << 25
+
+
+class Gloo:
+    """A ``realrun.carrier.Carrier``: operations run beside each other, and begin at once where they can.
+
+    Args:
+        size: how many ranks there are.
+        subgroup: the group of some members.
+    """
+
+    survives = True
+
+    def __init__(self, size: int, subgroup: Callable[[tuple[int, ...]], Subgroup]) -> None:
+        self._size = size
+        self._subgroup = subgroup
+
+    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait:
+        """Among all ranks it begins now, else when it is waited for.
+
+        Raises:
+            PeerGone: a connection is closed already.
+        """
+        if len(members) == self._size:
+            try:
+                work = begin(dist.group.WORLD)
+            except RuntimeError as error:
+                raise PeerGone(ops.ANY) from error
+            return lambda: _finish(work)
+        subgroup = self._subgroup(members)
+        ticket = subgroup.ticket()
+
+        def wait() -> None:
+            try:
+                work = subgroup.issue(ticket, begin)
+            except RuntimeError as error:
+                raise PeerGone(ops.ANY) from error
+            _finish(work)
+
+        return wait
+
+    def barrier(self, members: tuple[int, ...]) -> Wait:
+        """The library's own."""
+        return self.collective(members, lambda group: group.barrier(BarrierOptions()))
+
+    def exchange(self, receives: Routes, sends: Routes, number: int) -> Wait:
+        """All messages begin now.
+
+        Raises:
+            PeerGone: a connection is closed already.
+        """
+        tag = _STRIP_TAG | number % _STRIP_TAG
+        works = [(_receive(buffer, peer, tag), peer) for buffer, peer in receives]
+        works += [(_send(buffer, peer, tag), peer) for buffer, peer in sends]
+
+        def wait() -> None:
+            for work, peer in works:
+                _finish(work, peer)
+
+        return wait
+
+    def rounds(self, run: Callable[[Swap], None], number: int) -> Wait:
+        """All of them in the helper thread."""
+
+        def swap(receives: Routes, sends: Routes) -> None:
+            self.exchange(receives, sends, number)()
+
+        return partial(run, swap)
+
+
+def _receive(buffer: torch.Tensor, source: int, tag: int) -> dist.Work | None:
+    try:
+        return dist.irecv(buffer, src=source, tag=tag)
+    except RuntimeError as error:
+        raise PeerGone(source) from error
+
+
+def _send(buffer: torch.Tensor, destination: int, tag: int) -> dist.Work | None:
+    try:
+        return dist.isend(buffer, destination, tag=tag)
+    except RuntimeError as error:
+        raise PeerGone(destination) from error
+
+
+def _finish(work: dist.Work | None, peer: int = ops.ANY) -> None:
+    assert work is not None
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise PeerGone(peer) from error

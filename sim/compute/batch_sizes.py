@@ -1,0 +1,70 @@
+"""What a gradient takes at batch sizes at which it was not measured.
+
+A device has a *floor*: a small batch takes as long as its kernels need to be started one after the other.
+Above it the time grows with the batch. So the law is ``t(b) = max(floor, fixed + per_example b)``; what the
+measurements say beside it (caches, tiles of a matrix product that are not full) is a factor that is
+interpolated between the measured sizes, so that the law holds exactly where something was measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BatchLaw:
+    """``max(floor_s, fixed_s + per_example_s * batch_size)``."""
+
+    floor_s: float
+    fixed_s: float
+    per_example_s: float
+
+    def seconds(self, batch_sizes: Floats) -> Floats:
+        """Durations [m] at batch sizes [m]."""
+        return np.maximum(self.floor_s, self.fixed_s + self.per_example_s * batch_sizes)
+
+
+def fitted(batch_sizes: Sequence[int], times_s: Sequence[float]) -> BatchLaw:
+    """The law with the least sum of relative errors: one disturbed time hardly counts.
+
+    Errors are differences of logarithms. Every line through two of the measurements is tried, with every
+    floor through one. A time neither falls with the batch nor is negative.
+
+    Args:
+        batch_sizes: ascending, m of them, m >= 1.
+        times_s: seconds [m], above 0.
+    """
+    sizes, times = np.array(batch_sizes, dtype=np.float64), np.array(times_s)
+    rising = [
+        (times[i] - slope * sizes[i], slope)
+        for i, j in itertools.combinations(range(len(sizes)), 2)
+        if (slope := (times[j] - times[i]) / (sizes[j] - sizes[i])) > 0
+    ]
+    lines = [(time, 0.0) for time in times] + rising
+    laws = [
+        BatchLaw(float(floor), float(fixed), float(slope))
+        for floor, (fixed, slope) in itertools.product([0.0, *times], lines)
+        if floor > 0 or fixed >= 0
+    ]
+    errors = [np.abs(np.log(law.seconds(sizes) / times)).sum() for law in laws]
+    return laws[int(np.argmin(errors))]
+
+
+def seconds_at(batch_size: int, batch_sizes: Sequence[int], times_s: Sequence[float]) -> float:
+    """Seconds that a gradient takes at ``batch_size``; beyond the measured sizes the law goes on.
+
+    Arguments as for ``fitted``.
+    """
+    law = fitted(batch_sizes, times_s)
+    sizes = np.array([*batch_sizes, batch_size], dtype=np.float64)
+    *known, here = law.seconds(sizes)
+    factors = np.log(np.array(times_s) / np.array(known))
+    factor = np.interp(np.log(batch_size), np.log(sizes[:-1]), factors)
+    return float(here * np.exp(factor))
