@@ -99,6 +99,7 @@ class Driver:
         self.diary = Diary(rank, job.start)
         self.in_flight: set[Pending] = set()
         self._died_s: dict[int, float] = {}
+        self._unexplained: set[Pending] = set()
         self._look_s = 0.0
         self._since_s = 0.0
         self._issued = 0
@@ -210,6 +211,10 @@ class Driver:
         else:
             waiting = "the scheme's own code" if main.waiting is None else ops.describe(main.waiting)
             self._watch.look(Beat(now_s, self._since_s, self._loop.next_s < float("inf"), waiting))
+        for pending in list(self._unexplained):
+            self._unexplained.discard(pending)
+            if pending in self.in_flight:
+                self.gone(pending, -1)
         for rank in self._control.dead():
             self._died_s.setdefault(rank, now_s)
         if self._died_s:
@@ -256,6 +261,8 @@ class Driver:
             self._control.note_death(gone[0])
             self._died_s.setdefault(gone[0], self.now_s())
             self.lose(pending, gone[0])
+        else:  # its connection for messages is not known to be closed yet
+            self._unexplained.add(pending)
 
     def lose(self, pending: Pending, rank: int) -> None:
         """Raise ``PeerLost`` where an operation is waited for, or here if the run cannot go on."""

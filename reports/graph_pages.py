@@ -185,7 +185,7 @@ def decay(record: Record, axes: Axes) -> None:
         axes.axvline(exact, color=_ORANGE, linestyle="--", linewidth=1, label=f"exact after {exact}")
         axes.set_xlim(right=exact + 0.5)
     lowest = min((value for value in left if value > 0.0), default=1.0)
-    axes.set_ylim(bottom=10.0 ** math.floor(math.log10(lowest)))
+    axes.set_ylim(bottom=10.0 ** (math.ceil(math.log10(lowest)) - 1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(title="decay of disagreement", xlabel="steps", ylabel="left of it, root mean square")
     axes.legend(frameon=False)

@@ -302,6 +302,16 @@ def test_negative_weights_are_legal_and_reported(tmp_path: Path) -> None:
     found = in_file(tmp_path / "g.json", 3)
     assert found.least_weight == pytest.approx(-0.2)
 
+    scenario = SCENARIO.replace("workers: 4", "workers: 3").replace("gossip", "sgp")
+    (tmp_path / "s.yaml").write_text(scenario.replace("FILE", "{file: g.json}, weights: given"))
+    with pytest.raises(InputError, match=r"weights go down to -0\.2: leave its own weights out"):
+        load(tmp_path / "s.yaml")
+    (tmp_path / "s.yaml").write_text(
+        scenario.replace("workers: 3", "workers: 16").replace("FILE", "ring_lattice, weights: laplacian")
+    )
+    with pytest.raises(InputError, match=r"weights go down to -0\.156: use weights: column_stochastic"):
+        load(tmp_path / "s.yaml")
+
 
 BAD_FILES = {
     '{"workers": 3, "edges": [[0, 1]': "g.json:1: not valid JSON: Expecting ',' delimiter",

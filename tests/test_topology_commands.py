@@ -61,7 +61,7 @@ def test_show_of_a_file(tmp_path: Path, monkeypatch: Patch, capsys: Captured) ->
 
 
 def test_show_writes_figures(tmp_path: Path, monkeypatch: Patch, capsys: Captured) -> None:
-    for number, name in enumerate(["torus", "static_exponential", "base", "matcha"]):
+    for number, name in enumerate(["torus", "static_exponential", "base", "matcha", "complete"]):
         out = tmp_path / str(number)
         status, printed, said = run(
             monkeypatch, capsys, "topology", "show", name, "--workers", 12, "--out", out

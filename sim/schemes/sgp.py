@@ -88,15 +88,17 @@ class Mass:
 def check(options: SgpOptions, workers: int) -> None:
     """Raise ``InputError`` where mass would be lost, or a weight could vanish."""
     plan = topology.plan(options.topology, workers, options.weights)
+    given = plan.weights == topology.GIVEN
+    choice = "leave its own weights out" if given else "use weights: column_stochastic"
     if not plan.column_stochastic:
         raise InputError(
             f"push-sum needs columns that sum to 1; those of topology {plan.name} with {plan.weights} weights"
-            " do not: use weights: column_stochastic"
+            f" do not: {choice}"
         )
     if plan.least_weight <= 0:
         raise InputError(
             f"push-sum divides by sums of weights, and those of topology {plan.name} with {plan.weights}"
-            f" weights go down to {plan.least_weight:.3g}: use weights: column_stochastic"
+            f" weights go down to {plan.least_weight:.3g}: {choice}"
         )
 
 
