@@ -34,12 +34,11 @@ from realrun.group import Group, join, leave
 from realrun.probe import write_whole
 from realrun.run import run_job
 from realrun.store import torchrun_store
-from sim.backward import Made
 from sim.compute.model import ComputeModel
 from sim.compute.settings import Compute
 from sim.entries import SchemeEntry
 from sim.errors import InputError, PacelineError, RunError
-from sim.gradients import Evaluated, Problem
+from sim.gradients import Evaluated, Problem, Told
 from sim.job import Job, TransferModel
 from sim.network.platform import Network
 from sim.optimizer import Adam, AdamSettings, AdamWSettings, Optimizer, Sgd, State, WithBuffers
@@ -95,7 +94,7 @@ class Attached:
         self._answered.put(found)
         self._next()
 
-    def gradient(self, worker: int, index: int, point: Tensor, made: Made | None = None) -> Evaluated:
+    def gradient(self, worker: int, index: int, point: Tensor, told: Told | None = None) -> Evaluated:
         """For the driver: have the loop compute the gradient at ``point`` [d].
 
         Its parts are known when all of it is: the loop's backward pass is its own.
@@ -104,9 +103,9 @@ class Attached:
         answer = self._answered.get()
         if answer is None:
             raise RunError(f"worker {self.rank}: its loop ended after {index} of its steps")
-        if made is not None:
+        if told is not None:
             for _, start, stop in self._segments:
-                made(start, stop, answer.value[start:stop])
+                told(start, stop, Evaluated(answer.value[start:stop], answer.loss))
         return answer
 
     def _next(self) -> None:

@@ -58,22 +58,24 @@ class Segments:
 
     Args:
         segments: (name, start, stop).
-        tell: called with where a segment begins, and its value [stop - start].
+        tell: called with where a segment begins, its value [stop - start], and the loss.
     """
 
-    def __init__(self, segments: Sequence[tuple[str, int, int]], tell: Callable[[int, Tensor], None]) -> None:
+    def __init__(
+        self, segments: Sequence[tuple[str, int, int]], tell: Callable[[int, Evaluated], None]
+    ) -> None:
         self._segments = segments
         self._tell = tell
         self._parts: dict[int, Tensor] = {}
 
-    def made(self, start: int, stop: int, value: Tensor) -> None:
+    def told(self, start: int, stop: int, part: Evaluated) -> None:
         """A part [stop - start] is known."""
-        self._parts[start] = value
+        self._parts[start] = part.value
         for _, first, end in self._segments:
             if first <= start < end:
                 held = [self._parts[at] for at in sorted(self._parts) if first <= at < end]
-                if sum(part.numel() for part in held) == end - first:
-                    self._tell(first, torch.cat(held))
+                if sum(each.numel() for each in held) == end - first:
+                    self._tell(first, Evaluated(torch.cat(held), part.loss))
 
 
 class Computing:
@@ -143,23 +145,23 @@ class Computing:
     def _compute(self, pending: Pending, index: int, point: Tensor) -> tuple[Evaluated, float]:
         """In a helper thread: the gradient, and how long it took."""
         assert self._job.problem is not None
-        made = None
+        told = None
         if pending.handle is not None and len(self._job.segments) > 1:
-            made = Segments(self._job.segments, partial(self._tell, pending)).made
-        gradient = partial(self._job.problem.gradient, self._rank, index, point, made)
+            told = Segments(self._job.segments, partial(self._tell, pending)).told
+        gradient = partial(self._job.problem.gradient, self._rank, index, point, told)
         found, took_s = self._aside.run(gradient)
         self._aside.hand_over(*found)
         return found, took_s
 
-    def _tell(self, pending: Pending, start: int, value: Tensor) -> None:
+    def _tell(self, pending: Pending, start: int, part: Evaluated) -> None:
         """In a thread of the backward pass: a segment is known."""
         self._aside.settle()
-        self._aside.hand_over(value)
-        self._threads.finished.put(Finished(Known(pending, start), value, None))
+        self._aside.hand_over(*part)
+        self._threads.finished.put(Finished(Known(pending, start), part, None))
 
-    def known(self, pending: Pending, start: int, value: Tensor) -> None:
-        """The helper thread has a segment of the gradient."""
-        pending.parts[start] = value
+    def known(self, pending: Pending, start: int, part: Evaluated) -> None:
+        """The helper thread has a segment of the gradient, and with it the loss."""
+        pending.parts[start], pending.loss = part
         self._resume(pending)
 
     def _resume(self, pending: Pending) -> None:
@@ -213,6 +215,7 @@ class Computing:
             self.loss = pending.loss
             call(pending.reply[..., start:stop])
         elif start in pending.parts:
+            self.loss = pending.loss
             call(pending.parts[start])
         else:
             pending.on_part = lambda: self.with_part(pending, start, stop, call)

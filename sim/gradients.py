@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from sim import seeds
-from sim.backward import Made, gradient_in_parts
+from sim.backward import gradient_in_parts
 from sim.errors import RunError, SchemeError
 from sim.on_device import on_device
 from sim.workloads.partition import Batches
@@ -38,6 +38,10 @@ class Evaluated(NamedTuple):
 
     value: Tensor
     loss: Tensor
+
+
+Told = Callable[[int, int, Evaluated], None]
+"""``told(start, stop, part)``: elements [start, stop) of a gradient are known, and its loss."""
 
 
 @dataclass
@@ -81,10 +85,10 @@ class Problem:
         most = chunk_bytes(start.device) // (start.numel() * start.element_size())
         object.__setattr__(self, "_chunk", _Chunk(max(1, most)))
 
-    def gradient(self, worker: int, index: int, point: Tensor, made: Made | None = None) -> Evaluated:
+    def gradient(self, worker: int, index: int, point: Tensor, told: Told | None = None) -> Evaluated:
         """One worker's gradient [d] on its batch ``index`` at ``point`` [d].
 
-        ``made``, if given, is told of parts of it during the backward pass; see ``sim.backward``.
+        ``told``, if given, is called with parts of it during the backward pass; see ``sim.backward``.
         """
         workload = self.workload
         rows = on_device(torch.from_numpy(self.batches.examples(worker, index)), point.device)
@@ -92,13 +96,13 @@ class Problem:
         leaf = point.detach().requires_grad_()
         with self._random_numbers(worker, index, point.device):
             if workload.loss_and_buffers is None:
-                loss = workload.loss(leaf, inputs, targets)
-                return Evaluated(_gradient(loss, leaf, made), loss.detach().view(1))
+                return _gradient(workload.loss(leaf, inputs, targets), leaf, told)
             loss, buffers = workload.loss_and_buffers(leaf, inputs, targets)
-            if made is not None:
+            if told is not None:
                 cut = point.numel() - buffers.numel()
-                made(cut, point.numel(), point[cut:] - buffers)
-            return Evaluated(_stepped(_gradient(loss, leaf, made), point, buffers), loss.detach().view(1))
+                told(cut, point.numel(), Evaluated(point[cut:] - buffers, loss.detach().view(1)))
+            found = _gradient(loss, leaf, told)
+            return Evaluated(_stepped(found.value, point, buffers), found.loss)
 
     def _random_numbers(
         self, worker: int, index: int, device: torch.device
@@ -154,8 +158,15 @@ def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[
     return with_buffers
 
 
-def _gradient(loss: Tensor, leaf: Tensor, made: Made | None) -> Tensor:
-    return torch.autograd.grad(loss, leaf)[0] if made is None else gradient_in_parts(loss, leaf, made)
+def _gradient(loss: Tensor, leaf: Tensor, told: Told | None) -> Evaluated:
+    found = loss.detach().view(1)
+    if told is None:
+        return Evaluated(torch.autograd.grad(loss, leaf)[0], found)
+
+    def made(start: int, stop: int, value: Tensor) -> None:
+        told(start, stop, Evaluated(value, found))
+
+    return Evaluated(gradient_in_parts(loss, leaf, made), found)
 
 
 def _stepped(gradient: Tensor, point: Tensor, buffers: Tensor) -> Tensor:

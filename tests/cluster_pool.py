@@ -13,12 +13,15 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from realrun.group import join
 from realrun.store import file_store
+
+_AFTER_S = 30.0
+"""How long the others are left after one has raised."""
 
 _PRELOAD = ["tests.cluster_pool", "tests.factory", "tests.driver_contract", "sklearn.datasets"]
 
@@ -59,17 +62,21 @@ class Pool:
         message = json.dumps([task.__module__, task.__name__, options]).encode()
         for pipe in self._pipes:
             pipe.send_bytes(message)
-        answers: list[Any] = []
-        raised = ""
-        for rank, pipe in enumerate(self._pipes):
-            try:
-                answer = json.loads(pipe.recv_bytes())
-            except EOFError:
-                answers.append(None)
-                continue
-            if "raised" in answer:
-                raised = raised or f"rank {rank}:\n{answer['raised']}"
-            answers.append(answer.get("answer"))
+        answers: list[Any] = [None] * self.size
+        silent, raised = set(range(self.size)), ""
+        while silent:
+            ready = wait([self._pipes[rank] for rank in silent], timeout=_AFTER_S if raised else None)
+            if not ready:
+                break  # they wait for the one that raised
+            for rank in [r for r in silent if self._pipes[r] in ready]:
+                silent.discard(rank)
+                try:
+                    answer = json.loads(self._pipes[rank].recv_bytes())
+                except EOFError:
+                    continue
+                if "raised" in answer:
+                    raised = raised or f"rank {rank}:\n{answer['raised']}"
+                answers[rank] = answer.get("answer")
         if raised:
             raise AssertionError(raised)
         return answers

@@ -65,6 +65,7 @@ class Case:
         faults: rank -> number of its operation at which it dies.
         error: kind and words of the error that ends the run; "" if it does not fail.
         iterations: ``max_iterations`` of the job.
+        task: what it trains.
     """
 
     body: Body
@@ -75,6 +76,7 @@ class Case:
     faults: tuple[tuple[int, int], ...] = ()
     error: tuple[str, str] = ("", "")
     iterations: int = 3
+    task: str = "quadratic"
 
     @property
     def name(self) -> str:
@@ -90,8 +92,9 @@ def contract_job(case: Case, logs: dict[int, Log]) -> Job:
         return case.body(worker, log)
 
     return make_job(
-        make_scheme(program), task="quadratic", task_options={"dimension": 4, "examples": 64}, batch_size=4,
-        workers=case.workers, compute_s=GRADIENT, max_iterations=case.iterations,
+        make_scheme(program), task=case.task, batch_size=4, workers=case.workers, compute_s=GRADIENT,
+        max_iterations=case.iterations,
+        task_options={"dimension": 4, "examples": 64} if case.task == "quadratic" else {},
     )  # fmt: skip
 
 
@@ -238,19 +241,36 @@ async def _hears_its_losses(worker: Worker, log: Log) -> None:
         log.say(await worker.batch_loss())
 
 
+async def _hears_its_loss_with_the_first_segment(worker: Worker, log: Log) -> None:
+    """Of a backward pass whose last segment comes long after the first."""
+    await worker.gradient(worker.start)
+    async for _ in worker.segments(await worker.begin(ops.Gradient(worker.start))):
+        log.say(await worker.batch_loss())
+
+
+LAYERS = "tests.own_tasks:slow_between_layers"
+
+
 def _losses(workers: int) -> tuple[tuple[Any, ...], ...]:
     """What ``_hears_its_losses`` says: of batches 0, 2, 1, still 1, and 3."""
     job = contract_job(Case(_mixes, workers), {})
+    return tuple(
+        tuple(_loss(job, rank, index, 1.0 if index == 2 else 0.0) for index in (0, 2, 1, 1, 3))
+        for rank in range(workers)
+    )
+
+
+def _losses_with_segments(workers: int) -> tuple[tuple[Any, ...], ...]:
+    """Of the second batch, once for each of two layers."""
+    job = contract_job(Case(_mixes, workers, task=LAYERS), {})
+    return tuple((_loss(job, rank, 1),) * 2 for rank in range(workers))
+
+
+def _loss(job: Job, rank: int, index: int, apart: float = 0.0) -> list[float]:
+    """On a worker's batch, at the start or ``apart`` from it."""
     assert job.problem is not None
-
-    def loss(rank: int, index: int) -> list[float]:
-        assert job.problem is not None
-        rows = job.problem.batches.examples(rank, index)
-        at = job.start + (1.0 if index == 2 else 0.0)
-        workload = job.problem.workload
-        return [workload.loss(at, workload.inputs[rows], workload.targets[rows]).item()]
-
-    return tuple(tuple(loss(rank, index) for index in (0, 2, 1, 1, 3)) for rank in range(workers))
+    workload, rows = job.problem.workload, job.problem.batches.examples(rank, index)
+    return [workload.loss(job.start + apart, workload.inputs[rows], workload.targets[rows]).item()]
 
 
 def _ring(values: Tensor) -> Tensor:
@@ -356,6 +376,9 @@ def _by_value() -> list[Case]:
         Case(_counts_steps, 2, ((0, 1, 2),) * 2, stackable=False),
         Case(_joins_segments, 2, _rows(two), stackable=True),
         Case(_hears_its_losses, 2, _losses(2), stackable=True),
+        Case(
+            _hears_its_loss_with_the_first_segment, 2, _losses_with_segments(2), stackable=True, task=LAYERS
+        ),
     ]
 
 
@@ -384,6 +407,20 @@ async def _collectives_wait_for_all(worker: Worker, log: Log) -> None:
     await log.at(worker)
     await worker.sleep((worker.rank + 2) * UNIT)
     await worker.all_gather(X)
+    await log.at(worker)
+
+
+async def _a_broadcast_waits_for_nobody_below(worker: Worker, log: Log) -> None:
+    await worker.sleep(4 * UNIT if worker.rank == 3 else worker.rank * UNIT)
+    log.say(await worker.broadcast(X + worker.rank, 0))
+    if worker.rank > 1:  # when a sender is done is no promise
+        await log.at(worker)
+
+
+async def _averages_less_than_one_number_each(worker: Worker, log: Log) -> None:
+    await worker.sleep(worker.rank * UNIT)
+    wire = Wire(worker, Compression(bf16=True))
+    log.say(await wire.all_reduce(torch.full((1,), float(worker.rank)), 0))
     await log.at(worker)
 
 
@@ -440,6 +477,8 @@ PATTERNS_IN_TIME = [
     Case(_gradient_lasts, 2, times=((0, 2),) * 2),
     Case(_mix_waits_for_neighbours_only, 4, times=((12,), (8,), (12,), (12,))),
     Case(_collectives_wait_for_all, 3, times=((2, 5, 9),) * 3),
+    Case(_a_broadcast_waits_for_nobody_below, 4, ((X.tolist(),),) * 4, times=((), (), (2,), (4,))),
+    Case(_averages_less_than_one_number_each, 4, (([1.5],),) * 4, times=((3,),) * 4),
     Case(
         _groups_wait_for_their_members_only,
         4,

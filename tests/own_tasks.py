@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,21 @@ def normed() -> Any:
 
 def dropping() -> Any:
     model = nn.Sequential(nn.Linear(6, 32), nn.Dropout(0.5), nn.Linear(32, 2))
+    return model, nn.functional.cross_entropy, points()
+
+
+class Lingers(nn.Module):
+    """Changes nothing; its backward pass takes a tenth of a second."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.requires_grad:
+            x.register_hook(lambda _: time.sleep(0.1))  # type: ignore[no-untyped-call]
+        return x
+
+
+def slow_between_layers() -> Any:
+    """The second layer's gradient is known long before the first one's."""
+    model = nn.Sequential(nn.Linear(6, 3), Lingers(), nn.Linear(3, 2))
     return model, nn.functional.cross_entropy, points()
 
 

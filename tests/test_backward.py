@@ -7,6 +7,7 @@ import torch
 
 from realrun.computing import Segments
 from sim.backward import gradient_in_parts
+from sim.gradients import Evaluated
 from sim.workloads.modules import flat
 from tests.factory import make_problem
 
@@ -51,18 +52,19 @@ def test_parts_are_those_of_the_whole(name: str) -> None:
 @pytest.mark.parametrize("task", ["digits-mlp", "digits-cnn"])
 def test_a_problem_tells_of_all_its_segments_in_backward_order(task: str) -> None:
     problem = make_problem(task, 2, 1, "looped")
-    told: list[tuple[int, torch.Tensor]] = []
-    made = Segments(problem.workload.segments, lambda *known: told.append(known)).made
-    found = problem.gradient(1, 0, problem.workload.start, made)
+    known: list[tuple[int, Evaluated]] = []
+    segments = Segments(problem.workload.segments, lambda *segment: known.append(segment))
+    found = problem.gradient(1, 0, problem.workload.start, segments.told)
     assert torch.equal(found.value, problem.gradient(1, 0, problem.workload.start).value)
-    assert [start for start, _ in told] == [start for _, start, _ in problem.workload.segments]
-    for (_, start, stop), (_, value) in zip(problem.workload.segments, told, strict=True):
-        assert torch.equal(value, found.value[start:stop])
+    assert [start for start, _ in known] == [start for _, start, _ in problem.workload.segments]
+    for (_, start, stop), (_, part) in zip(problem.workload.segments, known, strict=True):
+        assert torch.equal(part.value, found.value[start:stop])
+        assert torch.equal(part.loss, found.loss)
 
 
 def test_a_loss_that_does_not_split_its_vector_tells_of_nothing() -> None:
     problem = make_problem("quadratic", 2, 1, "looped")
     told: list[int] = []
-    found = problem.gradient(0, 0, problem.workload.start, lambda start, stop, value: told.append(start))
+    found = problem.gradient(0, 0, problem.workload.start, lambda start, stop, part: told.append(start))
     assert told == []
     assert torch.equal(found.value, problem.gradient(0, 0, problem.workload.start).value)

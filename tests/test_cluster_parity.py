@@ -105,6 +105,8 @@ def test_own_schemes_and_topologies_have_the_same_bits(
     [
         ("all_reduce", {}),
         ("all_reduce", {"overlap": True}),
+        ("all_reduce", {"overlap": True, "bucket": "2600 B"}),
+        ("all_reduce", {"part_reduce": True}),
         ("local_sgd", {"period": 3}),
         ("local_sgd", {"period": 3, "warmup": 2, "momentum": "mixed"}),
         ("adaptive_local_sgd", {"initial_period": 2, "calibration": 4}),
@@ -124,6 +126,32 @@ def test_all_reduce_differs_by_rounding_only(
     assert measured["digest"] == digest(finals)
     for found, expected in zip(finals, run_events(job).finals, strict=True):
         assert ((found - expected).norm() / expected.norm()).item() < 1e-5
+
+
+QSGD: dict[str, Any] = {"compression": {"qsgd": {"bits": 4, "bucket": 64}}}
+BF16: dict[str, Any] = {"compression": {"bf16": True}}
+
+
+@pytest.mark.parametrize("payload", [{}, PADDED], ids=["own size", "padded"])
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("all_reduce", QSGD),
+        ("all_reduce", BF16),
+        ("local_sgd", {"period": 3, **QSGD}),
+        ("local_sgd", {"period": 3, "momentum": "mixed", **BF16}),
+        ("gossip", {"topology": "ring", **QSGD}),
+        ("gossip", {"topology": "one_peer_exponential", "order": "combine_while_adapting", **BF16}),
+    ],
+)
+def test_compressed_values_have_the_same_bits(
+    four: Pool, scheme: str, options: dict[str, Any], payload: dict[str, Any]
+) -> None:
+    """Codes travel, and are decoded and added up in rank order: nothing is left to the library's order."""
+    measured = _measured(four, scheme, options, **WORKLOAD, **payload)
+    predicted = simulated(make_job(scheme, options, workers=4, **WORKLOAD, **payload))
+    assert (measured["digest"], measured["bytes_sent"]) == (predicted.digest, predicted.bytes_sent)
+    assert [e["metrics"] for e in measured["evaluations"]] == [e.metrics for e in predicted.evaluations]
 
 
 @pytest.mark.parametrize("options", [{"period": 2}, {"period": 1, "groups": 2, "global_period": 3}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ from sim.errors import InputError
 from sim.evaluation import digest
 from sim.job import Job
 from sim.network.platform import Network
+from sim.optimizer import Sgd
+from sim.schedule import InverseTime, Schedule
 from sim.schemes import SCHEMES
 from sim.schemes.step_counter import Grants
+from sim.worker import Worker
 from tests.closed_forms import bowl, double_well, line_job
 from tests.factory import make_job, run_events, simulated
-from tests.quadratics import DIMENSION, Array, finals_of, gradients_of, quadratic_job, start_of
+from tests.quadratics import DIMENSION, Array, finals_of, gradients_of, in_double, quadratic_job, start_of
 
 STEPS, LR = 23, 0.1
 
@@ -183,6 +187,77 @@ def test_a_pull_towards_a_better_model_never_hurts_where_f_is_convex(
     better, worse = sorted((torch.tensor(x), torch.tensor(z)), key=lambda point: f(point).item())
     moved = worse + pull * (better - worse)
     assert f(moved).item() <= f(worse).item() * (1 + 1e-6)
+
+
+def _from(job: Job, starts: torch.Tensor) -> Job:
+    """The same job, stacked, the workers at the rows of ``starts`` [n, d]."""
+
+    def program(worker: Worker, options: Any) -> Any:
+        return SCHEMES["leader_sgd"].program(replace(worker, start=starts), options)
+
+    return replace(job, scheme=replace(job.scheme, program=program))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    pull=st.floats(0.005, 0.05),
+    lr=st.floats(0.01, 0.5),
+    far=st.floats(8.0, 12.0),
+    near=st.floats(0.0, 2.0),
+    seed=st.integers(0, 10**6),
+)
+def test_a_step_goes_down_as_the_theorem_says(
+    pull: float, lr: float, far: float, near: float, seed: int
+) -> None:
+    """Fact 6: E f(x+) - f* <= (1 - m eta) (f(x) - f*) - eta lambda (f(x) - f(z)) + eta^2 M sigma^2 / 2.
+
+    A step and then a pull towards z are a step with eta = lr (1 - pull) and eta lambda = pull, which have to
+    be small: eta <= 1 / (2 M) and eta lambda <= m / (2 M) will do. Everybody but the leader starts at one x,
+    so that the mean over them is the expectation.
+    """
+    h = torch.logspace(-1, 0, DIMENSION, base=10.0).double()
+    low, high = h.min().item(), h.max().item()
+    followers = 100
+    made = make_job(
+        "leader_sgd", {"period": 1, "loss_window": 1, "pull": pull}, workers=followers + 1, batch_size=1,
+        max_iterations=1, lr=lr, seed=seed, task="quadratic",
+        task_options={"dimension": DIMENSION, "examples": 2 * followers + 2},
+    )  # fmt: skip
+    job = in_double(made)
+    assert job.problem is not None
+    examples = job.problem.workload.inputs
+    best, direction = examples.mean(0), torch.ones(DIMENSION, dtype=torch.float64)
+    x, z = best + far * direction, best + near * direction
+    starts = torch.stack([z, *[x] * followers])
+    assert _losses_of(job, 0, starts.numpy()).argmin() == 0
+    finals = run_stacked(_from(job, starts))
+
+    def f(points: torch.Tensor) -> float:
+        """Above f*, in mean."""
+        return (0.5 * h * (points - best) ** 2).sum(-1).mean().item()
+
+    eta = lr * (1 - pull)
+    noise = (h**2 * examples.var(0, correction=0)).sum().item()
+    bound = (1 - low * eta) * f(x) - pull * (f(x) - f(finals[0])) + eta**2 * high * noise / 2
+    assert 0.25 * bound < f(finals[1:]) <= bound
+
+
+def test_falling_rates_go_down_as_one_over_k() -> None:
+    """Fact 6: with a learning rate of Theta(1/k) the expectation, over 24 groups of four, falls as 1/k."""
+    options = {"period": 5, "groups": 24, "global_period": 1000}
+    schedule = Schedule(inverse_time=InverseTime.model_validate({"half": "20 steps"}))
+
+    def above(steps: int) -> float:
+        job = quadratic_job("leader_sgd", options, workers=96, batch_size=1, max_iterations=steps)
+        assert job.problem is not None
+        workload = job.problem.workload
+        all_data = replace(job.problem.batches, shards=(np.arange(len(workload.inputs)),) * 96)
+        best = workload.inputs.mean(0)  # from there: what was far away falls faster
+        same = replace(job, problem=replace(job.problem, batches=all_data), start=best)
+        means = run_stacked(replace(same, optimizer=Sgd(1.0, schedule=schedule))).view(24, 4, -1).mean(1)
+        return float(np.mean([workload.score(mean)["suboptimality"] for mean in means]))
+
+    assert 3.0 < above(50) / above(200) < 5.0
 
 
 def test_noisy_losses_cost_no_more_than_their_bound() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from sim.records import Run
 from sim.schedule import Drops, Schedule
 from sim.schemes import SCHEMES
 from sim.schemes.adaptive_local_sgd import Period
-from tests.factory import make_job, simulated
-from tests.quadratics import Array, finals_of, gradients_of, quadratic_job, start_of
+from tests.factory import make_job, run_events, simulated
+from tests.quadratics import EXAMPLES, Array, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR, BETA = 4, 23, 0.1, 0.9
 
@@ -190,6 +191,43 @@ def test_calibration_is_a_mean(ratios: list[float]) -> None:
     assert period.ratio == pytest.approx(np.mean(ratios), rel=1e-9)
 
 
+def test_a_climb_takes_the_sum_of_its_periods() -> None:
+    """Fact 8: after a drop that leaves no variance every averaging adds 1: 4, 5, 6, ... steps apart."""
+    options = {"initial_period": 4, "calibration": 40}
+    job = quadratic_job("adaptive_local_sgd", options, max_iterations=40 + sum(range(4, 13)), lr=LR)
+    drop = Schedule(drops=Drops.model_validate({"at": ("40 steps",), "factor": 1e-6}))
+    events = run_events(replace(job, optimizer=Sgd(LR, schedule=drop))).events
+    steps = [e.step for e in events if e.worker == 0 and e.operation == "all_reduce"]
+    apart = [later - earlier for earlier, later in pairwise([-1, *steps])]
+    assert apart == [4] * 10 + list(range(4, 13))
+
+
+@pytest.mark.parametrize(("period", "count"), [(1, 23), (3, 7), (8, 2), (24, 0)])
+def test_averagings_of_a_constant_period(period: int, count: int) -> None:
+    """Fact 8: floor(K / p) of them."""
+    events = simulated(make_job("local_sgd", {"period": period}, max_iterations=STEPS)).events
+    assert sum(e.worker == 0 and e.operation == "all_reduce" for e in events) == count
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("local_sgd", {"period": 3}),
+        ("local_sgd", {"period": 5, "momentum": "mixed"}),
+        ("adaptive_local_sgd", {"initial_period": 2, "calibration": 10}),
+        ("post_local_sgd", {"switch_at": 4, "period": 3}),
+    ],
+)
+def test_equal_shards_make_any_period_one_worker(scheme: str, options: dict[str, Any]) -> None:
+    """Where all workers see the same data, averaging changes nothing."""
+    one: dict[str, Any] = {"batch_size": EXAMPLES, "max_iterations": STEPS, "lr": LR, "momentum": BETA}
+    alone = finals_of(quadratic_job("local_sgd", {"period": STEPS}, workers=1, **one))
+    job = quadratic_job(scheme, options, workers=WORKERS, **one)
+    assert job.problem is not None
+    same = replace(job.problem.batches, shards=(np.arange(EXAMPLES),) * WORKERS)
+    _close(finals_of(replace(job, problem=replace(job.problem, batches=same))), np.tile(alone, (WORKERS, 1)))
+
+
 # --- bytes, waiting, refusals -------------------------------------------------------------------
 
 
@@ -239,6 +277,22 @@ def test_speed_up_of_a_period() -> None:
     for p in (2, 8):
         every = simulated(make_job("local_sgd", {"period": p}, **job)).wall_clock_s
         assert full / every == pytest.approx((1 + r) / (1 + r / p), rel=1e-9)
+
+
+def test_a_period_averages_out_the_jitter() -> None:
+    """Fact 12: the wait for the slowest of a window grows as sqrt(p), that of a step falls as 1 / sqrt(p)."""
+
+    def waits_s(period: int) -> float:
+        job = make_job(
+            "local_sgd", {"period": period}, workers=16, max_iterations=640, compute_s=1.0, cv=0.1,
+            every=640, record_events=False,
+        )  # fmt: skip
+        return simulated(job).wall_clock_s / 640 - 1.0
+
+    every = waits_s(1)
+    assert every == pytest.approx(0.1 * 1.77, rel=0.1)  # the largest of 16 normal numbers, in mean
+    for period in (4, 16):
+        assert waits_s(period) == pytest.approx(every / np.sqrt(period), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,12 @@ Tensor = torch.Tensor
 class _Gathering:
     """The inputs of one collective operation of one group, and its one result."""
 
-    __slots__ = ("inputs", "last_s", "left", "members", "result")
+    __slots__ = ("early", "inputs", "last_s", "left", "members", "result")
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members
         self.inputs: dict[int, Payload | None] = {}
+        self.early: list[Pending] = []  # came through before all had begun
         self.last_s = 0.0
         self.result: Any = None
         self.left = len(members)
@@ -61,6 +62,9 @@ class Gatherings:
             )
         gathering.inputs[rank] = getattr(operation, "value", None)
         gathering.last_s = self._clock.now
+        if len(gathering.inputs) == len(members):
+            for early in gathering.early:
+                self._clock.at(self._clock.now, lambda done: self._finished(done, tag), early)
         pending.bytes = own.bytes_sent
         if not own.rounds:
             self._clock.at(self._clock.now, lambda _: self._finished(pending, tag), None)
@@ -73,8 +77,11 @@ class Gatherings:
         """A worker has come through all rounds of its collective."""
         gathering, operation = self._open[tag], pending.operation
         members = gathering.members
+        if len(gathering.inputs) < len(members) and not isinstance(operation, ops.Broadcast):
+            gathering.early.append(pending)  # of a strip without elements nothing is sent, nor waited for
+            return
         if gathering.result is None:
-            inputs = [gathering.inputs[rank] for rank in members]
+            inputs = [gathering.inputs.get(rank) for rank in members]  # a broadcast needs the root's alone
             # Without values there is nothing to average.
             known = self._job.problem is None and isinstance(operation, ops.AllReduce)
             gathering.result = inputs[0] if known else combined(operation, inputs, members)
