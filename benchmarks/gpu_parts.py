@@ -42,8 +42,8 @@ BLOCKS: Final = 7
 BLOCK_S: Final = 0.15
 """A way of computing gradients is repeated for about this long in every block."""
 
-MEASURED: Final = (1, 4, 16, 64, 256, 1024)
-UNSEEN: Final = (2, 3, 8, 12, 24, 32, 48, 96, 128, 192, 384, 512, 768)
+MEASURED: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+UNSEEN: Final = (3, 6, 12, 24, 48, 96, 192, 384, 768)
 
 Found = dict[str, Any]
 """What a part found, as JSON can hold it."""

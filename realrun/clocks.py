@@ -36,7 +36,8 @@ _ROUND_TRIPS: Final = 4
 """So many more on a network where hearing of it takes long."""
 _TO_START_S: Final = 3600.0
 """How long a rank may take to score a run, or to prepare one, while the others wait."""
-_EXCHANGE_S: Final = 60.0
+_EXCHANGE_S: Final = 600.0
+"""How long worker 0 may take to come to a machine: it answers one after the other."""
 
 
 class Exchange(NamedTuple):
@@ -199,7 +200,7 @@ def _readings(control: Control, machines: Sequence[str], when: str) -> dict[str,
             answer(_sender(asker), _receiver(asker))
     if not askers:
         return {}
-    told = control.meet(f"clock {when}", own, _EXCHANGE_S + 2 * len(askers) * _EXCHANGE_S)
+    told = control.meet(f"clock {when}", own, _EXCHANGE_S)
     return {machine: Reading(*told[asker]) for machine, asker in askers.items()}
 
 

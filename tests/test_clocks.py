@@ -75,7 +75,7 @@ def test_corrected_times_are_within_the_bar_at_any_drift(
     t = 10.0 + when * length  # on this clock
     found = by.scale * (t - zero_s) + by.shift_s
     assert abs(found - (worker_0(t) - zero_0)) <= by.error_s * (1 + 1e-3) + 1e-8
-    if abs(drift) * length > 2.1 * (e1 + e2):
+    if abs(drift) * length > 2.1 * (e1 + e2) + 1e-6:  # what is far smaller is rounded away
         assert by.error_s == max(e1, e2)
 
 
