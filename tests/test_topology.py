@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import networkx as nx
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from sim import topology_docs, yaml_lines
 from sim.drivers.stacked import run_stacked
@@ -21,7 +23,7 @@ from sim.scenario import Scenario, dump, load, parse
 from sim.schemes.gossip import GossipOptions
 from sim.topology import TOPOLOGIES, Plan, TopologyEntry, patterns, plan, write_graph
 from sim.topology.graphs import Degree
-from sim.topology.matrix import in_degrees, is_symmetric, off_diagonal, row_sums, support
+from sim.topology.matrix import circulant, in_degrees, is_symmetric, off_diagonal, row_sums, support
 from sim.topology.random_graphs import Probability, erdos_renyi, random_regular
 from sim.topology.spectra import second_modulus
 from tests.factory import make_job, run_events
@@ -254,6 +256,33 @@ def test_patterns_are_those_of_one_period() -> None:
     assert len(patterns("one_peer_exponential", 9)) == 4
     with pytest.raises(InputError, match="never repeats"):
         patterns("random_matching", 4)
+
+
+def halves(workers: int, offsets: Iterable[int]) -> Iterator[NDArray[np.float64]]:
+    """Products of push-sum's matrices, step by step: half stays, half goes to the worker at the offset."""
+    product = np.eye(workers)
+    for offset in offsets:
+        product = (product + circulant(workers, [offset]).toarray() @ product) / 2
+        yield product
+
+
+def test_which_offsets_take_turns_matters() -> None:
+    """SGP's fact sheet, 5: powers of two are exact after log2 n steps, as many neighbours are not."""
+    *_, powers = halves(32, [1, 2, 4, 8, 16])
+    *_, neighbours = halves(32, [1, 2, 3, 4, 5])
+    assert np.linalg.svd(powers, compute_uv=False)[1] == pytest.approx(0, abs=1e-12)
+    assert np.linalg.svd(neighbours, compute_uv=False)[1] == pytest.approx(0.7610, abs=5e-5)
+
+
+@pytest.mark.parametrize("tau", [2, 3, 4, 5])
+def test_both_directions_in_turn_are_exact_later(tau: int) -> None:
+    """SGP's fact sheet, 6: the order +1, -1, +2, -2, ... is exact after 2 tau - 1 steps, no sooner."""
+    n = 2**tau
+    exact = [
+        np.allclose(product, 1 / n, atol=1e-12)
+        for product in halves(n, [sign * 2**k for k in range(tau) for sign in (1, -1)])
+    ]
+    assert exact.index(True) + 1 == 2 * tau - 1
 
 
 # --- graphs in files --------------------------------------------------------------------------------
