@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +27,8 @@ read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR MASTER_PORT=$((15000 + SLURM_JOB_ID % 40000)) OMP_NUM_THREADS=1
 srun --kill-on-bad-exit=1 bash -c '
   export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
-  exec python -m realrun "$@"
-' rank {arguments}
+  exec "$0" -m realrun "$@"
+' {python} {arguments}
 """
 
 _GPUS = """\
@@ -38,7 +39,7 @@ _GPUS = """\
 
 
 def script(scenario: Scenario, path: Path, per_node: int, options: Sequence[str] = ()) -> str:
-    """The script for ``sbatch``.
+    """The script for ``sbatch``. It runs the Python that runs this.
 
     Args:
         scenario: what to run.
@@ -60,5 +61,6 @@ def script(scenario: Scenario, path: Path, per_node: int, options: Sequence[str]
         nodes=-(-workers // per_node),
         per_node=per_node,
         gpus=_GPUS if scenario.cluster.backend == "nccl" else "",
+        python=shlex.quote(sys.executable),
         arguments=shlex.join([str(path), *options]),
     )

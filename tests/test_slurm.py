@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,21 @@ import paceline
 from sim.errors import InputError
 from tests.test_scenario import FLAT
 
-SRUN = """#!/usr/bin/env python3
+SRUN = f"""#!{sys.executable}
 # srun: starts SLURM_NTASKS tasks, SLURM_PER_NODE on each node
 import os, subprocess, sys
 words = sys.argv[1:]
 assert words.pop(0) == "--kill-on-bad-exit=1"
 per_node = int(os.environ["SLURM_PER_NODE"])
 for task in range(int(os.environ["SLURM_NTASKS"])):
-    mine = {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task % per_node)}
-    subprocess.run(words, env={**os.environ, **mine}, check=True)
+    mine = {{"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task % per_node)}}
+    subprocess.run(words, env={{**os.environ, **mine}}, check=True)
 """
 SCONTROL = """#!/bin/bash
 [ "$*" = "show hostnames node[07-08]" ] || exit 1
 printf 'node07\\nnode08\\n'
 """
-PYTHON = """#!/usr/bin/env python3
+PYTHON = f"""#!{sys.executable}
 import json, os, sys
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 with open(os.environ["LOG"], "a") as log:
@@ -49,7 +50,10 @@ def scenario(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_script_starts_every_rank_as_torchrun_would(scenario: Path, tmp_path: Path) -> None:
+def test_the_script_starts_every_rank_as_torchrun_would(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     text = script(
         str(scenario), "--per-node", "3", "--set", "stop.max_iterations=7", "--out", "a b", "--json"
     )
