@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from sim.errors import InputError, PacelineError
+from sim.whole_file import write_whole
 from topology_commands import topology_app
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ def calibrate(
     fit = calibration.calibrate([probing.load(path) for path in measured])
     picture = out.with_suffix(".png")
     calibration.plot(fit, picture)
-    probing.write_whole(out, profiles.dump(fit.profile))
+    write_whole(out, profiles.dump(fit.profile))
     _say(f"wrote {out} and {picture}: durations fit to {fit.profile.residual_pct:.1f} % (median)")
 
 
@@ -354,7 +355,7 @@ def validate(
         runs = [*found.predicted, *found.measured]
         result_folder.write_results(out, dump(found.scenario), found.scenario.name, runs, force=force)
         text = json.dumps(found.comparison, indent=1, allow_nan=False)
-        probing.write_whole(out / "validation.json", text + "\n")
+        write_whole(out / "validation.json", text + "\n")
         reports.build([out], out / "report.html")
         _say(f"wrote {out}")
     if as_json:

@@ -26,8 +26,8 @@ import torch
 
 from benchmarks.gpu_page import Facts, Part, page
 from benchmarks.gpu_parts import parts
-from realrun.probe import write_whole
 from sim.compute.measure import device_name
+from sim.whole_file import write_whole
 
 
 def run_part(name: str, limit_s: float, command: Sequence[str], environment: Mapping[str, str]) -> Part:

@@ -19,10 +19,12 @@ from typing import Final
 from benchmarks.claims import PAPERS, Claim, Paper, Study
 from sim import prepare, result_folder
 from sim.intervals import Interval, of_median, of_ratio
+from sim.made_page import renewed
 from sim.records import Run
 from sim.repeats import enough
 from sim.scenario import Scenario, dump, load
 from sim.simulate import simulate, unfinished
+from sim.whole_file import write_whole
 
 ROOT: Final = Path(__file__).parent.parent
 MARK: Final = "<!-- What follows is made by: python -m benchmarks.papers -->\n"
@@ -202,18 +204,6 @@ def _number(value: float, unit: str) -> str:
     return f"{value:.3g}" + (f" {unit}" if unit else "")
 
 
-def renewed(text: str, made: str) -> str:
-    """A page with its lower part made anew.
-
-    Raises:
-        ValueError: it has lost its mark.
-    """
-    head, mark, _ = text.partition(MARK)
-    if not mark:
-        raise ValueError(f"the page has lost the line {MARK!r}")
-    return head + mark + made
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Simulate what is missing and renew the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -227,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         paper = PAPERS[name]
         runs = {study.name: runs_of(name, study, chosen.out) for study in paper.studies}
         path = ROOT / "docs" / "papers" / f"{name}.md"
-        path.write_text(renewed(path.read_text(encoding="utf-8"), page(paper, runs)), encoding="utf-8")
+        write_whole(path, renewed(path.read_text(encoding="utf-8"), MARK, page(paper, runs)))
         print(f"renewed {path}")
 
 

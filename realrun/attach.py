@@ -31,7 +31,6 @@ from pydantic import ValidationError
 from torch._C._distributed_c10d import PrefixStore
 
 from realrun.group import Group, join, leave
-from realrun.probe import write_whole
 from realrun.run import run_job
 from realrun.store import torchrun_store
 from sim.compute.model import ComputeModel
@@ -45,6 +44,7 @@ from sim.optimizer import Adam, AdamSettings, AdamWSettings, Optimizer, Sgd, Sta
 from sim.problems import explain, one_line
 from sim.records import Run
 from sim.schemes import SCHEMES
+from sim.whole_file import write_whole
 from sim.workloads.modules import backward_segments
 from sim.yaml_lines import dotted
 

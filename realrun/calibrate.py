@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from sim.drivers.event import EventDriver
 from sim.errors import InputError
 from sim.job import TransferModel
 from sim.profile import FACTORS, VERSION, Factor, Measured, Profile
+from sim.whole_file import save_whole
 
 _FITTED: Final = {
     "overhead_s": 1e-4,
@@ -275,4 +277,4 @@ def plot(fit: Fit, path: Path) -> None:
             xlabel="measured [ms]", ylabel="fitted [ms]", title=f"{fit.profile.hosts}, {fit.profile.made}"
         )
         axes.legend(fontsize="small")
-        figure.savefig(path, format="png", dpi=120)
+        save_whole(path, partial(figure.savefig, dpi=120))

@@ -45,6 +45,7 @@ from sim.profile import Profile
 from sim.records import Run
 from sim.scenario import dump
 from sim.simulate import simulate_job
+from sim.whole_file import write_whole
 
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _DRAWS: Final = 30
@@ -152,9 +153,7 @@ class State:
 
     def put(self, name: str, key: str, value: Any) -> None:
         """Keep a complete run."""
-        probe.write_whole(
-            self._folder / f"{name}.json", json.dumps({"key": key, "value": value}, allow_nan=False)
-        )
+        write_whole(self._folder / f"{name}.json", json.dumps({"key": key, "value": value}, allow_nan=False))
 
 
 def key_of(*parts: object) -> str:
@@ -317,8 +316,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         cells = [CELLS[math.floor(k * len(CELLS) / asked.cells)] for k in range(asked.cells)]
     profile = profiles.load(asked.profile) if asked.profile is not None else None
     rows, alone, profile, spent_s = run(cells, State(asked.state), profile)
-    probe.write_whole(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
-    probe.write_whole(asked.out, validation_page.page(rows, alone, profile, spent_s))
+    write_whole(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_whole(asked.out, validation_page.page(rows, alone, profile, spent_s))
     _say(f"wrote {asked.out}")
     return 0 if validation_page.met(rows) else 1
 

@@ -27,6 +27,7 @@ from sim.profile import Hosts, validated
 from sim.records import Event
 from sim.scenario import Scenario, dump, parse
 from sim.settings import Settings
+from sim.whole_file import write_whole
 
 VERSION: Final = 1
 SIZES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
@@ -184,22 +185,6 @@ def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[K
 def write(measurements: Measurements, path: Path) -> None:
     """Write the file, whole or not at all."""
     write_whole(path, json.dumps(measurements.model_dump(mode="json"), allow_nan=False) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write to a temporary name beside ``path``, then rename.
-
-    Raises:
-        InputError: that is not possible.
-    """
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _refuse(name: str) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import cmath
 import json
 import math
-import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -16,6 +15,7 @@ from rich import box
 from rich.table import Table
 
 from sim.errors import InputError
+from sim.whole_file import save_whole, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -208,7 +208,7 @@ def write(record: Record, folder: Path, force: bool) -> None:
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    _whole(folder / "topology.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(folder / "topology.json", text)
     panels: dict[str, Callable[[Record, Axes], None]] = {"decay": decay}
     if record["positions"] is not None and record["edges"] is not None:
         panels["graph"] = drawing
@@ -226,16 +226,4 @@ def write(record: Record, folder: Path, force: bool) -> None:
             figure = Figure(figsize=(5.0, 5.0), layout="constrained")
             figure.suptitle(textwrap.fill(title, 60))
             panel(record, figure.subplots())
-            _whole(folder / f"{name}.png", partial(figure.savefig, dpi=150))
-
-
-def _whole(path: Path, write_to: Callable[[Path], object]) -> Path:
-    """Write a file under a temporary name, then give it its own."""
-    new = path.with_name(f".{path.stem}.{os.getpid()}.new{path.suffix}")
-    try:
-        write_to(new)
-        new.replace(path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    return path
+            save_whole(folder / f"{name}.png", partial(figure.savefig, dpi=150))

@@ -5,7 +5,6 @@ Beside it ``reports.files`` writes the tables and figures as files.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from reports.waterfall import gap, waterfall
 from sim.errors import InputError
 from sim.intervals import Interval
 from sim.summary import Row
+from sim.whole_file import write_whole
 
 _HERE: Final = Path(__file__).parent
 _LANES: Final = 16
@@ -56,14 +56,7 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> None
     text = _rendered(found, views)
     if files is not None:
         write_files(files, found, [each for view in views for each in view["pictures"]])
-    new = out.with_name(f".{out.name}.{os.getpid()}.new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(out)
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        new.unlink(missing_ok=True)
+    write_whole(out, text)
 
 
 def render(folders: Sequence[Path]) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
 
+from sim import made_page
 from sim.entries import SchemeEntry, Workload
 from sim.optimizer import OptimizerSettings
 from sim.profile import Profile
@@ -20,6 +21,7 @@ from sim.scenario import Cluster, Scenario
 from sim.schemes import SCHEMES
 from sim.topology import TopologyEntry
 from sim.tune import Tune
+from sim.whole_file import write_whole
 from sim.workloads import TASKS
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "scenario.md"
@@ -43,15 +45,8 @@ _BOUNDS: Final = {"gt": "more than", "ge": "at least", "lt": "less than", "le": 
 
 
 def renewed(page: str) -> str:
-    """The page with its tables made anew; what stands above them is kept.
-
-    Raises:
-        ValueError: the page has no mark where the tables begin.
-    """
-    head, mark, _ = page.partition(BEGIN)
-    if not mark:
-        raise ValueError(f"{PAGE.name} has lost the line {BEGIN!r}")
-    return head + mark + "\n" + "\n".join(_sections())
+    """The page with its tables made anew; what stands above them is kept."""
+    return made_page.renewed(page, BEGIN, "\n" + "\n".join(_sections()))
 
 
 def _sections() -> Iterator[str]:
@@ -152,9 +147,7 @@ def _default(field: FieldInfo) -> str:
 
 def main() -> None:
     """Renew the page."""
-    new = PAGE.with_suffix(".new")
-    new.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    new.replace(PAGE)
+    write_whole(PAGE, renewed(PAGE.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

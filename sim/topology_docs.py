@@ -7,23 +7,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from sim import made_page
 from sim.topology.registry import FILE, TOPOLOGIES, Topology
 from sim.topology.weights import RULES
+from sim.whole_file import write_whole
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "topologies.md"
 BEGIN: Final = "<!-- The tables down to the end are made from the code by: python -m sim.topology_docs -->\n"
 
 
 def renewed(page: str) -> str:
-    """The page with its tables made anew; what stands above them is kept.
-
-    Raises:
-        ValueError: the page has no mark where the tables begin.
-    """
-    head, mark, _ = page.partition(BEGIN)
-    if not mark:
-        raise ValueError(f"{PAGE.name} has lost the line {BEGIN!r}")
-    return head + mark + "\n" + "\n".join(_sections())
+    """The page with its tables made anew; what stands above them is kept."""
+    return made_page.renewed(page, BEGIN, "\n" + "\n".join(_sections()))
 
 
 def _sections() -> Iterator[str]:
@@ -64,9 +59,7 @@ def _told(function: Callable[..., Any]) -> tuple[str, str]:
 
 def main() -> None:
     """Renew the page."""
-    new = PAGE.with_suffix(".new")
-    new.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    new.replace(PAGE)
+    write_whole(PAGE, renewed(PAGE.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import papers
 from benchmarks.claims import PAPERS, Claim, Paper, Study
 from sim.intervals import Interval
+from sim.made_page import renewed
 from sim.records import Event
 from tests.made_runs import made_run
 
@@ -69,9 +70,9 @@ def test_leaders_are_counted_as_one_worker_saw_them() -> None:
 
 
 def test_what_is_below_the_mark_is_replaced() -> None:
-    assert papers.renewed(f"By hand.\n{papers.MARK}old", "new") == f"By hand.\n{papers.MARK}new"
+    assert renewed(f"By hand.\n{papers.MARK}old", papers.MARK, "new") == f"By hand.\n{papers.MARK}new"
     with pytest.raises(ValueError, match="has lost the line"):
-        papers.renewed("By hand.", "new")
+        renewed("By hand.", papers.MARK, "new")
 
 
 @pytest.mark.parametrize("name", PAPERS)

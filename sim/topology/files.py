@@ -8,7 +8,6 @@ are what is missing to 1) and ``"provenance": {...}``, which is for people.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from sim.topology.matrix import (
     row_sums,
     with_diagonal,
 )
+from sim.whole_file import write_whole
 
 SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
 """Of files of graphs."""
@@ -167,12 +167,7 @@ def write_graph(
         content["weights"] = np.asarray(weights[edges[:, 1], edges[:, 0]]).ravel().tolist()
     if provenance:
         content["provenance"] = dict(provenance)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        new.write_text(json.dumps(content, allow_nan=False) + "\n", encoding="utf-8")
-        new.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    write_whole(path, json.dumps(content, allow_nan=False) + "\n")
 
 
 def _text(path: Path) -> str:
