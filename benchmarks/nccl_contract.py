@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import torch
 
+from realrun.connections import PeerGone
 from realrun.device import device_of
 from realrun.group import Group
-from realrun.transport import PeerGone
 from sim.errors import RunError
 from tests import driver_contract
 from tests.cluster_contract import broken_promises, run_case

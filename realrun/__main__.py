@@ -9,11 +9,16 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from sim.errors import InputError, PacelineError, RunError
+
+_HOW: Final = (
+    "start this with torchrun --nproc-per-node N -m realrun SCENARIO, or let 'paceline realrun --processes' "
+    "start the processes"
+)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -35,17 +40,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _check_torchrun(environment: Mapping[str, str]) -> None:
-    missing = [
-        name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in environment
-    ]
-    if missing:
-        raise InputError(
-            f"{', '.join(missing)} not set: start this with torchrun --nproc-per-node N -m realrun SCENARIO, "
-            "or let 'paceline realrun --processes' start the processes"
-        )
-
-
 def _scenario_text(asked: argparse.Namespace) -> tuple[str, str]:
     """The resolved scenario, or why there is none."""
     from sim import result_folder
@@ -63,19 +57,15 @@ def _scenario_text(asked: argparse.Namespace) -> tuple[str, str]:
         return "", str(error)
 
 
-def _run(asked: argparse.Namespace, environment: Mapping[str, str]) -> int:
+def _run(asked: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
     """Under torchrun: returns the exit status; only one rank says something."""
-    _check_torchrun(environment)
     from realrun import hosts
     from realrun.cells import cells_of, fingerprint, run_cell
     from realrun.group import join, leave
     from realrun.store import Control, torchrun_store
     from sim.scenario import parse
 
-    if environment["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = torchrun_store(environment, asked.timeout)
-    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    store, rank, size = torchrun_store(environment, asked.timeout, _HOW)
     text, problem = _scenario_text(asked)
     control = Control(store, rank, size)
     problems = control.meet("scenario", problem, max(asked.timeout, 300.0))

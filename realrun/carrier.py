@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 Wait = Callable[[], None]
-"""Blocks until an operation is complete; for a helper thread. Raises ``realrun.transport.PeerGone``."""
+"""Blocks until an operation is complete; for a helper thread. Raises ``realrun.connections.PeerGone``."""
 
 Routes = Sequence[tuple[torch.Tensor, int]]
 """Buffers, each with the rank that it comes from or goes to."""

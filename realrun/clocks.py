@@ -15,12 +15,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Final, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from realrun import connections
 from realrun.diary import Diary
 from realrun.hosts import boot_id, host_name
 from realrun.store import Control
@@ -28,13 +28,12 @@ from sim.errors import RunError
 from sim.records import Machine, Run
 
 EXCHANGES: Final = 8
-_TAG: Final = 1 << 22
 
 _HEAD_START_S: Final = 0.05
 """How far ahead of its announcement a run begins, so that every rank has heard of it."""
 _ROUND_TRIPS: Final = 4
 """So many more on a network where hearing of it takes long."""
-_TO_START_S: Final = 3600.0
+TO_START_S: Final = 3600.0
 """How long a rank may take to score a run, or to prepare one, while the others wait."""
 _EXCHANGE_S: Final = 600.0
 """How long worker 0 may take to come to a machine: it answers one after the other."""
@@ -111,19 +110,19 @@ class Start:
     reading: Reading | None
 
 
-def start(control: Control) -> Start:
+def start(gloo: dist.ProcessGroupGloo, control: Control) -> Start:
     """Agree with the others on when a run begins: one moment, as well as their clocks can tell.
 
     Raises:
         RunError: a worker did not come, or was lost.
     """
-    told = control.meet("ready", [boot_id(), host_name()], _TO_START_S)
+    told = control.meet("ready", [boot_id(), host_name()], TO_START_S)
     machines, names = (tuple(column) for column in zip(*told, strict=True))
-    readings = _readings(control, machines, "start")
+    readings = _readings(gloo, control, machines, "start")
     if control.rank == 0:
         slowest_s = max((2 * each.error_s for each in readings.values()), default=0.0)
         control.put("zero", time.monotonic() + _HEAD_START_S + _ROUND_TRIPS * slowest_s)
-    if control.wait_for(lambda _: "zero", [0], _TO_START_S, lambda: bool(control.dead())):
+    if control.wait_for(lambda _: "zero", [0], TO_START_S, lambda: bool(control.dead())):
         raise RunError("worker 0 was lost (zero)")
     own = readings.get(machines[control.rank])
     zero_s = float(control.get("zero")) - (own.offset_s if own is not None else 0.0)
@@ -136,7 +135,9 @@ def unaligned(begun: Start) -> tuple[Machine, ...]:
     return tuple(Machine(name, error_s) for name in begun.names)
 
 
-def end(control: Control, begun: Start, diary: Diary) -> tuple[Diary, tuple[Machine, ...]]:
+def end(
+    gloo: dist.ProcessGroupGloo, control: Control, begun: Start, diary: Diary
+) -> tuple[Diary, tuple[Machine, ...]]:
     """The diary in worker 0's time, and what is known of every worker's machine.
 
     Raises:
@@ -144,7 +145,7 @@ def end(control: Control, begun: Start, diary: Diary) -> tuple[Diary, tuple[Mach
     """
     if len(set(begun.machines)) == 1:
         return diary, unaligned(begun)
-    readings = _readings(control, begun.machines, "end")
+    readings = _readings(gloo, control, begun.machines, "end")
     aligned = Alignment(1.0, 0.0, 0.0)
     own = readings.get(begun.machines[control.rank])
     if own is not None and begun.reading is not None:
@@ -189,15 +190,20 @@ def said(runs: Sequence[Run]) -> str:
     return f"times of {hosts} hosts are on one clock, to within {1000 * max(known):.3g} ms"
 
 
-def _readings(control: Control, machines: Sequence[str], when: str) -> dict[str, Reading]:
+def _readings(
+    gloo: dist.ProcessGroupGloo, control: Control, machines: Sequence[str], when: str
+) -> dict[str, Reading]:
     """Machine -> what was read, of those that do not share worker 0's clock."""
     askers = {machine: machines.index(machine) for machine in machines if machine != machines[0]}
     own = None
-    for asker in askers.values():
-        if control.rank == asker:
-            own = reading(ask(_sender(0), _receiver(0)))
-        elif control.rank == 0:
-            answer(_sender(asker), _receiver(asker))
+    try:
+        for asker in askers.values():
+            if control.rank == asker:
+                own = reading(ask(_sender(gloo, 0), _receiver(gloo, 0)))
+            elif control.rank == 0:
+                answer(_sender(gloo, asker), _receiver(gloo, asker))
+    except connections.PeerGone as gone:
+        raise RunError(f"worker {gone.rank} was lost while clocks were compared") from gone
     if not askers:
         return {}
     told = control.meet(f"clock {when}", own, _EXCHANGE_S)
@@ -232,32 +238,25 @@ def answer(send: Send, receive: Receive, clock: Callable[[], float] = time.monot
         send(heard, clock())
 
 
-def _sender(peer: int) -> Send:
+def _sender(gloo: dist.ProcessGroupGloo, peer: int) -> Send:
     def send(heard: float, answered: float) -> None:
         numbers = torch.tensor([heard, answered], dtype=torch.float64)
-        _finish(dist.isend(numbers, peer, tag=_TAG), peer)
+        work = connections.send(gloo, numbers, peer, connections.CLOCK_TAG)
+        connections.finish(work, peer, _EXCHANGE_S)
 
     return send
 
 
-def _receiver(peer: int) -> Receive:
+def _receiver(gloo: dist.ProcessGroupGloo, peer: int) -> Receive:
     def receive() -> Callable[[], tuple[float, float]]:
         numbers = torch.empty(2, dtype=torch.float64)
-        work = dist.irecv(numbers, peer, tag=_TAG)
+        work = connections.receive(gloo, numbers, peer, connections.CLOCK_TAG)
 
         def wait() -> tuple[float, float]:
-            _finish(work, peer)
+            connections.finish(work, peer, _EXCHANGE_S)
             heard, answered = numbers.tolist()
             return heard, answered
 
         return wait
 
     return receive
-
-
-def _finish(work: dist.Work | None, peer: int) -> None:
-    assert work is not None
-    try:
-        work.wait(timedelta(seconds=_EXCHANGE_S))
-    except RuntimeError as error:
-        raise RunError(f"worker {peer} was lost while clocks were compared") from error

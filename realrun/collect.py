@@ -5,15 +5,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from realrun.connections import REPORT_TAG, PeerGone, finish, receive, send
 from realrun.diary import Diary, Timing, decode, encode
 from realrun.peers import Starts, account, joined_events
 from realrun.store import Control
-from realrun.transport import REPORT_TAG
 from sim.accounting import Account
 from sim.drivers.outcome import Outcome, run_record
 from sim.errors import RunError
@@ -43,39 +42,65 @@ class Measured:
 
 
 def hand_in(
-    control: Control, job: Job, diary: Diary, collector: int, gone: Collection[int], failed: bool
+    gloo: dist.ProcessGroupGloo,
+    control: Control,
+    job: Job,
+    diary: Diary,
+    collector: int,
+    gone: Collection[int],
+    failed: bool,
 ) -> list[Diary] | None:
     """Give this rank's diary to the collector, who gets those of all ranks but the ``gone`` ones.
 
     Values travel over gloo, their sizes through the control store.
+
+    Raises:
+        RunError: a rank was lost meanwhile.
     """
     patience_s = _GRACE_S if failed else _HAND_IN_S  # each step of the collector's; there are two a rank
-    packed, values = encode(diary)
-    if control.rank != collector:
-        control.put(f"report/{control.rank}", [packed.numel(), list(values.shape)])
-        for tensor in (packed, values):
-            _finish(dist.isend(tensor, collector, tag=REPORT_TAG), collector, 2 * control.size * patience_s)
+    try:
+        if control.rank == collector:
+            return _collect(gloo, control, job, diary, gone, patience_s)
+        _give(gloo, control, diary, collector, 2 * control.size * patience_s)
         return None
+    except PeerGone as lost:
+        raise RunError(f"worker {lost.rank} was lost while the records were handed in") from lost
+
+
+def _give(
+    gloo: dist.ProcessGroupGloo, control: Control, diary: Diary, collector: int, patience_s: float
+) -> None:
+    packed, values = encode(diary)
+    control.put(_report(control.rank), [packed.numel(), list(values.shape)])
+    for tensor in (packed, values):
+        finish(send(gloo, tensor, collector, REPORT_TAG), collector, patience_s)
+
+
+def _collect(
+    gloo: dist.ProcessGroupGloo,
+    control: Control,
+    job: Job,
+    diary: Diary,
+    gone: Collection[int],
+    patience_s: float,
+) -> list[Diary]:
+    others = [r for r in range(control.size) if r != control.rank and r not in gone]
+    late = control.wait_for(_report, others, patience_s, lambda: False)
+    # whoever holds the store may exit as soon as it has handed in
+    sizes = {rank: control.get(_report(rank)) for rank in others if rank not in late}
     found = [diary]
-    others = [r for r in range(control.size) if r != collector and r not in gone]
-    late = control.wait_for(lambda r: f"report/{r}", others, patience_s, lambda: False)
-    for rank in others:
-        if rank not in late:
-            length, shape = control.get(f"report/{rank}")
-            packed = torch.empty(length, dtype=torch.uint8)
-            values = torch.empty(shape, dtype=job.start.dtype)
-            for tensor in (packed, values):
-                _finish(dist.irecv(tensor, rank, tag=REPORT_TAG), rank, patience_s)
-            found.append(decode(packed, values.to(job.start.device)))
+    for rank, (length, shape) in sizes.items():
+        packed = torch.empty(length, dtype=torch.uint8)
+        values = torch.empty(shape, dtype=job.start.dtype)
+        for tensor in (packed, values):
+            finish(receive(gloo, tensor, rank, REPORT_TAG), rank, patience_s)
+        found.append(decode(packed, values.to(job.start.device)))
     return sorted(found, key=lambda each: each.rank)
 
 
-def _finish(work: dist.Work | None, peer: int, patience_s: float) -> None:
-    assert work is not None
-    try:
-        work.wait(timedelta(seconds=patience_s))
-    except RuntimeError as error:
-        raise RunError(f"worker {peer} was lost while the records were handed in") from error
+def _report(rank: int) -> str:
+    """Under which key a rank tells the sizes of its report."""
+    return f"report/{rank}"
 
 
 def assemble(job: Job, diaries: Sequence[Diary], message: str) -> Run:

@@ -18,13 +18,14 @@ import torch
 from realrun.buffers import Buffers
 from realrun.collectives import Collectives
 from realrun.computing import Computing, Known
+from realrun.connections import PeerGone
 from realrun.diary import Diary, Exchange, Exposure, Published, Row
 from realrun.exchanges import Exchanges
 from realrun.loop import Loop
 from realrun.pending import Pending
 from realrun.store import POLL_S, Control
 from realrun.threads import Finished, Threads
-from realrun.transport import PeerGone, Transport
+from realrun.transport import Transport
 from realrun.watch import Beat, Watch
 from sim import operations as ops
 from sim.accounting import Account

@@ -11,11 +11,12 @@ import torch
 from realrun.buffers import Buffers
 from realrun.closing import Traffic
 from realrun.collectives import Collectives
+from realrun.connections import PeerGone
 from realrun.diary import Exchange
 from realrun.loop import Loop
 from realrun.pending import Pending
 from realrun.threads import Threads
-from realrun.transport import PeerGone, Posted, Transport, message_tag
+from realrun.transport import Posted, Transport, message_tag
 from sim import operations as ops
 from sim.collected import root_of
 from sim.encoding import Payload, decoded

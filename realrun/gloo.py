@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import BarrierOptions
 
+from realrun import connections
 from realrun.carrier import Routes, Swap, Wait
 from realrun.subgroups import Subgroup
-from realrun.transport import PeerGone
 from sim import operations as ops
 
 _STRIP_TAG = 1 << 25
@@ -22,14 +21,16 @@ class Gloo:
     """A ``realrun.carrier.Carrier``: operations run beside each other, and begin at once where they can.
 
     Args:
-        size: how many ranks there are.
+        everybody: the group of all ranks.
         subgroup: the group of some members.
     """
 
     survives = True
 
-    def __init__(self, size: int, subgroup: Callable[[tuple[int, ...]], Subgroup]) -> None:
-        self._size = size
+    def __init__(
+        self, everybody: dist.ProcessGroupGloo, subgroup: Callable[[tuple[int, ...]], Subgroup]
+    ) -> None:
+        self._everybody = everybody
         self._subgroup = subgroup
 
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait:
@@ -38,12 +39,12 @@ class Gloo:
         Raises:
             PeerGone: a connection is closed already.
         """
-        if len(members) == self._size:
+        if len(members) == self._everybody.size():
             try:
-                work = begin(dist.group.WORLD)
+                work = begin(self._everybody)
             except RuntimeError as error:
-                raise PeerGone(ops.ANY) from error
-            return lambda: _finish(work)
+                raise connections.PeerGone(ops.ANY) from error
+            return lambda: connections.finish(work, ops.ANY)
         subgroup = self._subgroup(members)
         ticket = subgroup.ticket()
 
@@ -51,8 +52,8 @@ class Gloo:
             try:
                 work = subgroup.issue(ticket, begin)
             except RuntimeError as error:
-                raise PeerGone(ops.ANY) from error
-            _finish(work)
+                raise connections.PeerGone(ops.ANY) from error
+            connections.finish(work, ops.ANY)
 
         return wait
 
@@ -67,12 +68,12 @@ class Gloo:
             PeerGone: a connection is closed already.
         """
         tag = _STRIP_TAG | number % _STRIP_TAG
-        works = [(_receive(buffer, peer, tag), peer) for buffer, peer in receives]
-        works += [(_send(buffer, peer, tag), peer) for buffer, peer in sends]
+        works = [(connections.receive(self._everybody, buffer, peer, tag), peer) for buffer, peer in receives]
+        works += [(connections.send(self._everybody, buffer, peer, tag), peer) for buffer, peer in sends]
 
         def wait() -> None:
             for work, peer in works:
-                _finish(work, peer)
+                connections.finish(work, peer)
 
         return wait
 
@@ -83,25 +84,3 @@ class Gloo:
             self.exchange(receives, sends, number)()
 
         return partial(run, swap)
-
-
-def _receive(buffer: torch.Tensor, source: int, tag: int) -> dist.Work | None:
-    try:
-        return dist.irecv(buffer, src=source, tag=tag)
-    except RuntimeError as error:
-        raise PeerGone(source) from error
-
-
-def _send(buffer: torch.Tensor, destination: int, tag: int) -> dist.Work | None:
-    try:
-        return dist.isend(buffer, destination, tag=tag)
-    except RuntimeError as error:
-        raise PeerGone(destination) from error
-
-
-def _finish(work: dist.Work | None, peer: int = ops.ANY) -> None:
-    assert work is not None
-    try:
-        work.wait()
-    except RuntimeError as error:
-        raise PeerGone(peer) from error

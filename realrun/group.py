@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import sys
 from dataclasses import dataclass, field
-from datetime import timedelta
 from queue import Empty
+from typing import Final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import Store
 
+from realrun.connections import connect
 from realrun.lane import Lane
 from realrun.store import Control
 from realrun.subgroups import Subgroup
@@ -22,7 +23,9 @@ from realrun.threads import Threads
 from sim.errors import RunError
 
 _PR_SET_TIMERSLACK = 29
-_FOREVER = timedelta(days=1)
+
+SWITCH_S: Final = 0.0005
+"""How long a thread keeps the interpreter while others want it: a gradient's must not hold up the driver."""
 
 
 @dataclass
@@ -32,6 +35,7 @@ class Group:
     Attributes:
         rank, size: this process's rank, and how many there are.
         store: where they meet.
+        gloo: connects each of them to all others.
         threads: helper threads.
         runs: how many jobs have been run.
         broken: a run has failed; nothing more can be run.
@@ -43,6 +47,7 @@ class Group:
     rank: int
     size: int
     store: Store
+    gloo: dist.ProcessGroupGloo
     threads: Threads = field(default_factory=Threads)
     runs: int = 0
     broken: bool = False
@@ -64,7 +69,7 @@ class Group:
         """
         if backend in self.lanes:
             return self.lanes[backend]
-        lane = Lane(backend, device, self.size)
+        lane = Lane(backend, device, self.store, self.rank, self.size)
         threads = Threads()
         threads.run(lane, lane.connect())
         self.broken = True
@@ -90,26 +95,33 @@ class Group:
         return Control(self.store, self.rank, self.size, f"run {self.runs}")
 
 
-def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
-    """Meet the other processes and connect to each of them.
+def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
+    """Wait for the other processes and connect to each of them.
 
-    Afterwards no gloo wait has a time-out of its own: one would close every connection. The
-    driver watches over them.
+    No gloo wait has a time-out of its own: the driver watches over them.
+
+    Raises:
+        RunError: a rank did not come.
+    """
+    Control(store, rank, size).meet("join", 0, timeout_s)
+    return Group(rank, size, store, connect(store, "gloo", rank, size))
+
+
+def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
+    """As ``meet``, in a process that is there for nothing else.
 
     Raises:
         RunError: a rank did not come.
     """
     torch.set_num_threads(1)
-    sys.setswitchinterval(0.0005)  # a gradient's thread must not hold up the loop
+    sys.setswitchinterval(SWITCH_S)
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # ns; 50 us otherwise
-    Control(store, rank, size).meet("join", 0, timeout_s)
-    dist.init_process_group(
-        "gloo", store=PrefixStore("gloo", store), rank=rank, world_size=size, timeout=_FOREVER
-    )
-    return Group(rank, size, store)
+    return meet(store, rank, size, timeout_s)
 
 
 def leave(group: Group) -> None:
     """Disconnect."""
     group.threads.close()
-    dist.destroy_process_group()
+    for lane in reversed(group.lanes.values()):  # the first may have made what the others need
+        lane.close()
+    # gloo closes its connections with the last reference to the group

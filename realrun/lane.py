@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllreduceOptions
+from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store
 
 from realrun.carrier import Routes, Swap, Wait
+from realrun.connections import FOREVER, PeerGone
 from realrun.device import Aside, set_up_nccl
-from realrun.transport import PeerGone
 from sim import operations as ops
-
-_FOREVER = timedelta(days=1)
 
 
 class Lane:
@@ -33,18 +30,21 @@ class Lane:
     Args:
         backend: torch's name of it.
         device: where the values are.
-        size: how many ranks there are.
+        store: where all ranks meet.
+        rank, size: this rank, and how many there are: all processes of the job.
     """
 
     survives = False
 
-    def __init__(self, backend: str, device: torch.device, size: int) -> None:
+    def __init__(self, backend: str, device: torch.device, store: Store, rank: int, size: int) -> None:
         if backend == "nccl":
             set_up_nccl()
         self._backend = backend
         self._device = device
+        self._store, self._rank = store, rank
         self._everybody = tuple(range(size))
         self._groups: dict[tuple[int, ...], Any] = {}
+        self._made_default = False
         self._aside = Aside(device)
         self._last = threading.Event()
         self._last.set()
@@ -87,12 +87,28 @@ class Lane:
     def _group(self, members: tuple[int, ...]) -> Any:
         """The communicator of some ranks; they connect when they first need it, all of them at once."""
         if members not in self._groups:
+            if not dist.is_initialized():  # torch makes groups out of a default one
+                dist.init_process_group(
+                    "gloo",
+                    store=PrefixStore("default", self._store),
+                    rank=self._rank,
+                    world_size=len(self._everybody),
+                    timeout=FOREVER,
+                )
+                self._made_default = True
             group = dist.new_group(
-                list(members), backend=self._backend, timeout=_FOREVER, use_local_synchronization=True
+                list(members), backend=self._backend, timeout=FOREVER, use_local_synchronization=True
             )
             self._sum_of_nothing(group)
             self._groups[members] = group
         return self._groups[members]
+
+    def close(self) -> None:
+        """Disconnect; nothing is under way."""
+        for group in self._groups.values():
+            dist.destroy_process_group(group)
+        if self._made_default:
+            dist.destroy_process_group()
 
     def _sum_of_nothing(self, group: Any) -> None:
         group.allreduce([torch.zeros(1, device=self._device)], AllreduceOptions()).wait()

@@ -30,9 +30,6 @@ from sim.job import Job
 from sim.records import Machine
 from sim.worker import Program
 
-_BETWEEN_RUNS_S = 3600.0
-"""How long a rank may take to score a run, or to prepare one, while the others wait."""
-
 
 def run_job(
     group: Group,
@@ -71,25 +68,26 @@ def run_job(
         "bytes_per_parameter": job.bytes_per_parameter, "initial model": digest([job.start])[:12],
         "backend": backend,
     }  # fmt: skip
-    control.agree("job", facts, _BETWEEN_RUNS_S)
+    control.agree("job", facts, clocks.TO_START_S)
     watch = Watch(control, timeout_s)
     lane = None if backend == "gloo" else group.lane(backend, job.start.device, timeout_s)
     buffers = Buffers(job.num_bytes, staging=lane is not None or job.start.device != CPU)
     values = buffers if lane is None else Buffers(job.num_bytes, job.start.device)
-    carrier: Carrier = Gloo(group.size, group.subgroup) if lane is None else lane
+    carrier: Carrier = Gloo(group.gloo, group.subgroup) if lane is None else lane
     if lane is not None and not job.synchronous:
         group.say(
             f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
             "from anybody"
         )
-    transport = Transport(group.rank, group.size, buffers, None if lane is None else (values, lane))
+    transport = Transport(group.gloo, buffers, None if lane is None else (values, lane))
     took_s = 0.0
     if job.problem is not None and warm_up:
+        aside = Aside(job.start.device)
         gradient = partial(job.problem.gradient, group.rank, 0, job.start)
         for _ in range(2):
-            _, took_s = Aside(job.start.device).run(gradient)
+            _, took_s = aside.run(gradient)
     program = programs(group.rank) if programs is not None else job.program(group.rank)
-    begun = clocks.start(control)
+    begun = clocks.start(group.gloo, control)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
     driver = Driver(
@@ -114,7 +112,7 @@ def run_job(
         driver.run()
         if not control.dead():
             _leave_nothing(driver, control, transport, group.threads, watch, timeout_s)
-            diary, machines = clocks.end(control, begun, diary)
+            diary, machines = clocks.end(group.gloo, control, begun, diary)
     except Stopped:
         pass
     except RunError as error:
@@ -172,7 +170,7 @@ def _collected(
     group.broken = failure is not None or bool(dead)
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
     gone = dead | set(failure.silent if failure else ())
-    diaries = hand_in(control, job, diary, collector, gone, group.broken)
+    diaries = hand_in(group.gloo, control, job, diary, collector, gone, group.broken)
     error = failure.error if failure else None
     if diaries is None:
         return Measured(None, error, diary.final)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
@@ -30,17 +30,39 @@ def file_store(path: Path, size: int) -> Store:
     return FileStore(str(path), size)
 
 
-def torchrun_store(environment: Mapping[str, str], timeout_s: float) -> Store:
-    """The store that torchrun's environment names."""
+_TORCHRUN: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def torchrun_store(
+    environment: MutableMapping[str, str], timeout_s: float, how: str
+) -> tuple[Store, int, int]:
+    """The store that torchrun's environment names, this process's rank, and how many there are.
+
+    On one machine gloo is told to use the loopback, unless the environment says what it is to use.
+
+    Args:
+        environment: of this process.
+        timeout_s: how long the store may take to answer.
+        how: to start the processes, for whoever did not.
+
+    Raises:
+        InputError: torchrun has not started this process.
+    """
+    if missing := [name for name in _TORCHRUN if name not in environment]:
+        raise InputError(f"{', '.join(missing)} not set: {how}")
+    if environment["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     held_by_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return TCPStore(
+    store = TCPStore(
         environment["MASTER_ADDR"],
         int(environment["MASTER_PORT"]),
-        int(environment["WORLD_SIZE"]),
-        is_master=environment["RANK"] == "0" and not held_by_agent,
+        size,
+        is_master=rank == 0 and not held_by_agent,
         timeout=timedelta(seconds=timeout_s),
         multi_tenant=True,
     )
+    return store, rank, size
 
 
 class Control:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import Store
 
-_FOREVER = timedelta(days=1)
+from realrun.connections import connect
 
 
 class Subgroup:
@@ -25,7 +24,7 @@ class Subgroup:
     """
 
     def __init__(self, store: Store, members: tuple[int, ...], rank: int) -> None:
-        self._store = PrefixStore(f"group {' '.join(map(str, members))}", store)
+        self._store, self._name = store, f"group {' '.join(map(str, members))}"
         self._position, self._size = members.index(rank), len(members)
         self._connected: dist.ProcessGroupGloo | None = None
         self._last = threading.Event()
@@ -50,7 +49,7 @@ class Subgroup:
         before.wait()
         try:
             if self._connected is None:
-                self._connected = dist.ProcessGroupGloo(self._store, self._position, self._size, _FOREVER)
+                self._connected = connect(self._store, self._name, self._position, self._size)
             return begin(self._connected)
         finally:
             after.set()

@@ -14,6 +14,7 @@ from functools import lru_cache
 import torch
 import torch.distributed as dist
 
+from realrun import connections
 from realrun.buffers import Buffers, unpacked
 from realrun.carrier import Carrier, Wait
 from sim.encoding import Payload
@@ -24,20 +25,6 @@ Tensor = torch.Tensor
 _MIX_TAG = 1 << 24
 _MESSAGE_TAG = 1 << 30
 _PROBE_TAG = 1 << 20
-REPORT_TAG = 1 << 21
-"""Tag of a rank's report after a run."""
-
-
-class PeerGone(Exception):
-    """gloo says that a connection is closed.
-
-    Args:
-        rank: the peer, or -1 where gloo does not tell.
-    """
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(rank)
-        self.rank = rank
 
 
 @lru_cache(maxsize=1024)
@@ -85,10 +72,7 @@ class Posted:
         if self.carried is not None:
             self.carried()
         for work, peer, receives in self.works:
-            try:
-                work.wait()
-            except RuntimeError as error:
-                raise PeerGone(peer) from error
+            connections.finish(work, peer)
             if receives:
                 self.sources.append(work._source_rank() if peer == ANY else peer)
 
@@ -97,16 +81,18 @@ class Transport:
     """One worker's transfers.
 
     Args:
-        rank, size: this worker, and how many there are.
+        gloo: connects all workers.
         buffers: of this worker, for messages.
         carried: buffers for what is mixed and who carries it; None: it goes as messages do.
     """
 
     def __init__(
-        self, rank: int, size: int, buffers: Buffers, carried: tuple[Buffers, Carrier] | None = None
+        self,
+        gloo: dist.ProcessGroupGloo,
+        buffers: Buffers,
+        carried: tuple[Buffers, Carrier] | None = None,
     ) -> None:
-        self._rank = rank
-        self._size = size
+        self._gloo = gloo
         self._buffers = buffers
         self._carried = carried
 
@@ -128,26 +114,14 @@ class Transport:
         posted = Posted(self._buffers)
         if like is not None:
             for source in sources:
-                self._receive(posted, source, like, tag)
+                work = connections.receive(self._gloo, _incoming(posted, like), source, tag)
+                posted.works.append((work, source, True))
         if value is not None:
             outgoing = _outgoing(posted, value)
             for destination in destinations:
-                try:
-                    work = dist.isend(outgoing, destination, tag=tag)
-                except RuntimeError as error:
-                    raise PeerGone(destination) from error
-                assert work is not None
+                work = connections.send(self._gloo, outgoing, destination, tag)
                 posted.works.append((work, destination, False))
         return posted
-
-    def _receive(self, posted: Posted, source: int, like: Payload, tag: int) -> None:
-        buffer = _incoming(posted, like)
-        try:
-            work = dist.irecv(buffer, src=None if source == ANY else source, tag=tag)
-        except RuntimeError as error:
-            raise PeerGone(source) from error
-        assert work is not None
-        posted.works.append((work, source, True))
 
     def mix(
         self, number: int, sources: tuple[int, ...], destinations: tuple[int, ...], value: Payload
@@ -185,8 +159,7 @@ class Transport:
     def close(self, tag: str, destination: int) -> Posted:
         """Release a receive that nobody will answer, with one element."""
         posted = Posted(self._buffers)
-        work = dist.isend(torch.zeros(1, dtype=torch.uint8), destination, tag=message_tag(tag))
-        assert work is not None
+        work = connections.send(self._gloo, torch.zeros(1, dtype=torch.uint8), destination, message_tag(tag))
         posted.works.append((work, destination, False))
         return posted
 
@@ -194,8 +167,7 @@ class Transport:
         """Take a message that nobody waits for any more."""
         posted = Posted(self._buffers)
         buffer = torch.empty(num_bytes, dtype=torch.uint8)
-        work = dist.irecv(buffer, src=None, tag=message_tag(tag))
-        assert work is not None
+        work = connections.receive(self._gloo, buffer, ANY, message_tag(tag))
         posted.works.append((work, ANY, True))
         posted.outgoing.append(buffer)
         return posted
@@ -203,11 +175,11 @@ class Transport:
     def gone(self) -> list[int]:
         """The peers whose connection is closed. Leaves receives behind: for a run that has failed."""
         found = []
-        for peer in range(self._size):
-            if peer != self._rank:
+        for peer in range(self._gloo.size()):
+            if peer != self._gloo.rank():
                 try:
-                    dist.irecv(torch.empty(1, dtype=torch.uint8), src=peer, tag=_PROBE_TAG)
-                except RuntimeError:
+                    connections.receive(self._gloo, torch.empty(1, dtype=torch.uint8), peer, _PROBE_TAG)
+                except connections.PeerGone:
                     found.append(peer)
         return found
 

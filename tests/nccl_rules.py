@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, ProcessGroupGloo, Store
+from torch.distributed.distributed_c10d import GroupName
 
 NAME = "nccl_rules"
 
@@ -77,6 +78,14 @@ class NcclRules(dist.ProcessGroup):
         self._begun = 0
         self.named: set[int] = set()
         """Ranks that the latest batch has messages from or to."""
+
+    def _set_group_name(self, name: GroupName) -> None:
+        """torch keeps it in a backend, of which this group has none."""
+        self._group_name = name
+
+    @property
+    def group_name(self) -> GroupName:
+        return self._group_name
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
         return self._collective("allreduce", tensors[0], lambda: self._gloo.allreduce(tensors, opts))

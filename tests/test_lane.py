@@ -15,7 +15,7 @@ import torch.distributed as dist
 from benchmarks.nccl_contract import contract_on
 from realrun.buffers import Buffers, unpacked
 from realrun.device import CPU, device_of
-from realrun.group import Group
+from realrun.group import Group, leave
 from realrun.run import run_job
 from sim import operations as ops
 from sim import topology
@@ -51,6 +51,7 @@ def four() -> Iterator[Pool]:
 
 def break_rules(group: Group) -> list[str]:
     """In a process of a pool of two: what NCCL does not allow."""
+    group.lane(nccl_rules.NAME, CPU, 20.0)  # makes torch's default group
     ours = dist.new_group([0, 1], backend=nccl_rules.NAME)
     other = 1 - group.rank
     x = torch.zeros(4)
@@ -190,6 +191,24 @@ def test_what_would_hang_ends_with_one_message() -> None:
         pool.close()
     message = "no worker can go on: worker 0 waits in mix; worker 1 waits in all_reduce"
     assert answers == [["Deadlock", message]] * 2
+
+
+def comes_and_goes(group: Group) -> list[bool]:
+    """In a process of a pool of two: whether torch has a default group before, meanwhile and afterwards."""
+    found = [dist.is_initialized()]
+    group.lane(nccl_rules.NAME, CPU, 20.0)
+    found.append(dist.is_initialized())
+    leave(group)
+    return [*found, dist.is_initialized()]
+
+
+def test_a_default_group_lasts_as_long_as_a_lane() -> None:
+    pool = Pool(2)
+    try:
+        answers = pool.ask(comes_and_goes)
+    finally:
+        pool.close()
+    assert answers == [[False, True, False]] * 2
 
 
 # --- the same values ----------------------------------------------------------------------------
