@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
+    from torch.distributed import ProcessGroup
 
     from realrun.attach import Attached
     from sim.records import Run
@@ -93,6 +94,8 @@ def attach(
     *,
     steps: int,
     seed: int = 0,
+    inside: ProcessGroup | None = None,
+    backend: str = "gloo",
     timeout_s: float = 60.0,
     records: Path | str | None = None,
 ) -> AbstractContextManager[Attached]:
@@ -100,8 +103,9 @@ def attach(
     from realrun import attach as attaching
 
     return attaching.attach(
-        model, optimizer, scheme, steps=steps, seed=seed, timeout_s=timeout_s, records=records
-    )
+        model, optimizer, scheme, steps=steps, seed=seed, inside=inside, backend=backend,
+        timeout_s=timeout_s, records=records,
+    )  # fmt: skip
 
 
 def simulate(

@@ -53,6 +53,18 @@ def host_buffer(dtype: torch.dtype, count: int) -> Tensor:
     return torch.zeros(count, dtype=dtype, pin_memory=torch.cuda.is_available())
 
 
+def use(device: torch.device) -> None:
+    """Let this thread ask ``device`` for what names no device."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def settle(device: torch.device) -> None:
+    """Wait until ``device`` has done what this thread has asked for: then any thread may read it."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
 class Aside:
     """Work that runs beside what the driver does with its values: on a GPU in a stream of its own.
 

@@ -4,47 +4,153 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
-from realrun.attach import attach
+from realrun.attach import Attached, attach
 from realrun.group import Group
 from sim.errors import PacelineError
+from sim.gradients import Problem
 from sim.workloads.supervised import initial_weights
+from tests import nccl_rules as nccl_rules  # its backend is known once it is imported
 from tests.factory import make_problem
 
 
+def _begin(group: Group) -> None:
+    """As a script begins that torchrun has started."""
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "gloo", store=PrefixStore("script", group.store), rank=group.rank, world_size=group.size
+        )
+
+
+def _model(seed: int) -> nn.Sequential:
+    with initial_weights(seed):
+        return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def _loss(model: nn.Module, problem: Problem, rows: Any) -> torch.Tensor:
+    picked = torch.from_numpy(rows)
+    return nn.functional.cross_entropy(
+        model(problem.workload.inputs[picked]), problem.workload.targets[picked]
+    )
+
+
+def _answer(model: nn.Module, worker: Attached | None, error: str) -> dict[str, Any]:
+    run = worker.run if worker else None
+    return {
+        "final": torch.cat([_whole(p.detach()).reshape(-1) for p in model.parameters()]).tolist(),
+        "worker": [worker.rank, worker.size] if worker else None,
+        "error": error,
+        "status": run.status if run else None,
+        "label": run.label if run else None,
+        "operations": sorted({event.operation for event in run.events}) if run else [],
+    }
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
 def train(
-    group: Group, scheme: Any, steps: int, loops: int, adam: bool = False, seed: int = 1
+    group: Group,
+    scheme: Any,
+    steps: int,
+    loops: int,
+    adam: bool = False,
+    seed: int = 1,
+    backend: str = "gloo",
 ) -> dict[str, Any]:
     """The digits, for ``loops`` steps of the ``steps`` that are announced."""
-    with initial_weights(seed):
-        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    _begin(group)
+    model = _model(seed)
     problem = make_problem("digits-mlp", group.size, seed, "looped", 32)
     optimizer: torch.optim.Optimizer = (
         torch.optim.Adam(model.parameters(), 1e-3)
         if adam
         else torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     )
-    error = ""
-    run = None
+    error, worker = "", None
     try:
-        with attach(model, optimizer, scheme, steps=steps, seed=seed, timeout_s=20.0) as worker:
+        with attach(
+            model, optimizer, scheme, steps=steps, seed=seed, backend=backend, timeout_s=20.0
+        ) as worker:
             for k in range(loops):
-                rows = torch.from_numpy(problem.batches.examples(group.rank, k))
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(
-                    model(problem.workload.inputs[rows]), problem.workload.targets[rows]
-                )
+                loss = _loss(model, problem, problem.batches.examples(group.rank, k))
                 loss.backward()  # type: ignore[no-untyped-call]
                 worker.step(loss)
-        run = worker.run
     except PacelineError as found:
         error = str(found)
-    return {
-        "final": torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist(),
-        "error": error,
-        "status": run.status if run else None,
-        "wall_clock_s": run.wall_clock_s if run else None,
-        "operations": sorted({event.operation for event in run.events}) if run else [],
-    }
+    return _answer(model, worker, error)
+
+
+def train_together(
+    group: Group,
+    scheme: Any,
+    steps: int,
+    loops: int,
+    teams: list[list[int]],
+    wrapper: str,
+    batch_size: int,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """The same with several ranks a worker: each takes its share of the worker's batch."""
+    _begin(group)
+    inside = next(
+        made for made in [dist.new_group(team) for team in teams] if isinstance(made, dist.ProcessGroup)
+    )
+    model: nn.Module = _model(seed)
+    if wrapper == "ddp":
+        model = DistributedDataParallel(model, process_group=inside)
+    else:
+        mesh = DeviceMesh.from_group(inside, "cpu")
+        for layer in model.children():
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    problem = make_problem("digits-mlp", len(teams), seed, "looped", batch_size)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    error, worker = "", None
+    try:
+        with attach(
+            model, optimizer, scheme, steps=steps, seed=seed, inside=inside, timeout_s=20.0
+        ) as worker:
+            for k in range(loops):
+                rows = problem.batches.examples(worker.rank, k)
+                optimizer.zero_grad()
+                loss = _loss(model, problem, rows[inside.rank() :: inside.size()])
+                loss.backward()  # type: ignore[no-untyped-call]
+                with torch.no_grad():
+                    _loss(model, problem, rows)  # an evaluation leaves parameters gathered
+                worker.step(loss)
+    except PacelineError as found:
+        error = str(found)
+    return _answer(model, worker, error)
+
+
+def joined_by_others(group: Group) -> list[str]:
+    """In a process of a pool of four: groups that do not go together."""
+    _begin(group)
+    pair = dist.new_group([0, 1] if group.rank < 2 else [2, 3], use_local_synchronization=True)
+    three = dist.new_group([0, 1, 2])
+    found = []
+    for model, inside in (
+        (DistributedDataParallel(_model(1)), pair),
+        (DistributedDataParallel(_model(1), process_group=pair), None),
+        (_model(1), three if group.rank == 2 else pair),
+        (_model(1), three if group.rank == 3 else pair),
+    ):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        try:
+            with attach(model, optimizer, "all_reduce", steps=1, inside=inside, timeout_s=2.0):
+                pytest.fail("it was attached")
+        except PacelineError as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found

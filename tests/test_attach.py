@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
-from realrun.attach import _write_times, attach
+from realrun import attach as attaching
+from realrun.attach import _Loop, _write_times, attach
+from realrun.model_vector import check_wrappers
 from sim.compute.traces import read_durations
 from sim.errors import InputError
-from tests.attach_jobs import train
+from tests import nccl_rules
+from tests.attach_jobs import joined_by_others, train, train_together
 from tests.cluster_pool import Pool
 from tests.factory import make_job, run_events
 
@@ -72,6 +76,117 @@ def test_leader_sgd_gets_the_losses(four: Pool) -> None:
     assert [answer["error"] for answer in answers] == [""] * 4
 
 
+@pytest.mark.parametrize("label", ["", "swaps"])
+def test_an_own_scheme(four: Pool, label: str) -> None:
+    options = {"label": label} if label else {}
+    answers = four.ask(train, scheme={"tests.own_schemes:pairs": options}, steps=4, loops=4)
+    job = make_job(
+        "tests.own_schemes:pairs", {}, task="digits-mlp", momentum=0.9, method="looped", max_iterations=4
+    )
+    for answer, expected in zip(answers, run_events(job).finals, strict=True):
+        assert torch.equal(torch.tensor(answer["final"]), expected)
+    assert [answer["label"] for answer in answers if answer["label"]] == [label or "tests.own_schemes:pairs"]
+
+
+def test_pattern_operations_over_another_backend(four: Pool) -> None:
+    answers = four.ask(
+        train, scheme={"gossip": {"topology": "ring"}}, steps=4, loops=4, backend=nccl_rules.NAME
+    )
+    job = make_job(
+        "gossip", {"topology": "ring"}, task="digits-mlp", momentum=0.9, method="looped", max_iterations=4
+    )
+    for answer, expected in zip(answers, run_events(job).finals, strict=True):
+        assert torch.equal(torch.tensor(answer["final"]), expected)
+
+
+# --- several ranks a worker ---------------------------------------------------------------------
+
+PAIRS = [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "teams", "scheme"),
+    [
+        ("ddp", PAIRS, {"gossip": {"topology": "complete"}}),
+        ("ddp", [[1, 2, 3], [0]], {"local_sgd": {"period": 2}}),
+        ("ddp", PAIRS, {"leader_sgd": {"period": 2}}),
+        ("fsdp", PAIRS, {"gossip": {"topology": "complete"}}),
+        ("fsdp", [[0, 2], [1, 3]], {"all_reduce": {"overlap": True}}),
+    ],
+)
+def test_ranks_together_are_one_worker(
+    four: Pool, wrapper: str, teams: list[list[int]], scheme: dict[str, dict[str, Any]]
+) -> None:
+    answers = four.ask(
+        train_together, scheme=scheme, steps=6, loops=6, teams=teams, wrapper=wrapper, batch_size=30
+    )
+    ((name, options),) = scheme.items()
+    job = make_job(
+        name, options, workers=2, task="digits-mlp", batch_size=30, momentum=0.9, method="looped",
+        max_iterations=6,
+    )  # fmt: skip
+    finals = run_events(job).finals
+    assert [answer["error"] for answer in answers] == [""] * 4
+    for number, team in enumerate(sorted(teams)):
+        for rank in team:
+            assert answers[rank]["worker"] == [number, 2]
+            assert torch.tensor(answers[rank]["final"]) == pytest.approx(finals[number], abs=1e-6)
+            assert answers[rank]["final"] == answers[team[0]]["final"]
+    assert [answer["status"] for answer in answers].count("completed") == 1
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_workers_that_end_early_end_all_of_their_ranks(wrapper: str) -> None:
+    broken = Pool(4)
+    scheme = {"gossip": {"topology": "complete"}}
+    try:
+        answers = broken.ask(
+            train_together, scheme=scheme, steps=8, loops=5, teams=PAIRS, wrapper=wrapper, batch_size=30
+        )
+    finally:
+        broken.close()
+    (error,) = {answer["error"] for answer in answers}
+    assert "its loop ended after 5 of its steps" in error
+
+
+def test_groups_that_do_not_go_together(four: Pool) -> None:
+    everybody, alone, *overlapping = zip(*four.ask(joined_by_others), strict=True)
+    for rank, (too_many, too_few) in enumerate(zip(everybody, alone, strict=True)):
+        pair = "0, 1" if rank < 2 else "2, 3"
+        assert f"DDP joins ranks 0, 1, 2, 3, but this worker is {pair}: give the group" in too_many
+        assert f"DDP joins ranks {pair}, but this worker is {rank}: give the group" in too_few
+    in_two, not_in_it = overlapping
+    assert all("a rank can be in one worker only, but 'inside' says" in answer for answer in in_two)
+    assert "rank 3 is not in the group given as 'inside'" in not_in_it[3]
+
+
+def test_fsdp_of_old_is_refused() -> None:
+    wrapped = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
+    nn.Module.__init__(wrapped)
+    with pytest.raises(InputError, match=r"flat pieces .* use torch.distributed.fsdp.fully_shard"):
+        check_wrappers(wrapped, [0])
+
+
+def test_ranks_together_exchange_over_gloo() -> None:
+    with pytest.raises(InputError, match=r"with 'inside' .* over gloo, not nccl: two communicators"):
+        _loop(inside=cast("Any", object()), backend="nccl")
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+
+def test_whatever_the_driver_raises_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumbles(*arguments: Any, **options: Any) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(attaching, "run_job", stumbles)
+    job = make_job("all_reduce")
+    loop = _Loop(1, job.start, job.segments)
+    loop.drive(cast("Any", None), job, "gloo", 1.0)
+    assert loop.asked.get_nowait() is None
+    assert str(loop.error) == "worker 1: ValueError: no such thing"
+
+
 def test_a_loop_that_ends_early_ends_all(four: Pool) -> None:
     broken = Pool(2)
     try:
@@ -95,6 +210,10 @@ def _loop(**changes: Any) -> None:
         ({"steps": 0}, "steps is 0"),
         ({"scheme": "gosip"}, "unknown scheme 'gosip'.*gossip"),
         ({"scheme": {"gossip": {"topologie": "ring"}}}, "topologie.*topology"),
+        (
+            {"scheme": {"all_reduce": {"optimizer": {"lr": 0.1}}}},
+            "all_reduce.optimizer: the optimizer is the loop's own; leave this out",
+        ),
         ({"model": nn.Linear(2, 1).half()}, "float32 or float64"),
         ({"optimizer": torch.optim.Rprop(nn.Linear(1, 1).parameters())}, "Rprop is not supported"),
         ({"optimizer": torch.optim.Adam(nn.Linear(1, 1).parameters(), amsgrad=True)}, "amsgrad"),
