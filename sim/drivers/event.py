@@ -11,12 +11,12 @@ import simpy.core
 import torch
 
 from sim import operations as ops
-from sim import seeds
 from sim.accounting import Account
 from sim.collected import COLLECTIVES, root_of
 from sim.drivers.clock import Clock
 from sim.drivers.gathering import Gatherings
 from sim.drivers.handles import SUSPENDED, Handles
+from sim.drivers.lateness import Lateness
 from sim.drivers.outcome import Outcome
 from sim.drivers.pending import Pending
 from sim.drivers.streams import Streams
@@ -95,11 +95,8 @@ class EventDriver:
         self._gradients = [0] * job.workers
         self._published = 0
         self._over = False
-        self._resume_s, self._late_s = job.transfer.resume_s, job.transfer.late_s
-        self._lateness_s, self._unevenness_s = job.transfer.lateness_s, job.transfer.unevenness_s
-        self._resumed = [0] * job.workers
-        at_once = not self._resume_s and not self._unevenness_s
-        ended = self._complete if at_once else self._settled
+        self._lateness = Lateness(job.transfer, job.compute.seed, job.workers)
+        ended = self._complete if self._lateness.none_after_exchanges else self._settled
         self._gatherings = Gatherings(job, self._clock, self._transfers, ended)
         self.at = self._clock.at
         handles: Handles[Pending] = Handles(job, self)
@@ -145,8 +142,8 @@ class EventDriver:
             # Thousands of coroutines live as long as the run: no need to look through them for garbage.
             gc.freeze()
             for rank, tasks in enumerate(self._tasks):
-                if self._lateness_s:
-                    self._clock.at(self._draw_late_s(rank), self._begin, tasks)
+                if self._lateness.staggered:
+                    self._clock.at(self._lateness.after_gradient_s(rank, 0), self._begin, tasks)
                 else:
                     self._begin(tasks)
             self._loop()
@@ -314,15 +311,8 @@ class EventDriver:
 
     def _settled(self, pending: Pending) -> None:
         """All transfers of an operation have a time of completion."""
-        resume_s = self._draw_resume_s(pending.task.rank) if self._unevenness_s else self._resume_s
+        resume_s = self._lateness.after_exchange_s(pending.task.rank)
         self._clock.at(pending.ready_s + resume_s, self._complete, pending)
-
-    def _draw_resume_s(self, rank: int) -> float:
-        """From the end of this exchange of a worker until its coroutine goes on."""
-        known, number = self._unevenness_s, self._resumed[rank]
-        self._resumed[rank] = number + 1
-        drawn = known[seeds.integer(self._job.compute.seed, rank, "unevenness", number, len(known))]
-        return max(0.0, self._resume_s + drawn)
 
     def _complete(self, pending: Pending) -> None:
         """An operation is complete now."""
@@ -403,7 +393,7 @@ class EventDriver:
         start_s = self._clock.now
         ticket, duration_s = self._ask_gradient(task, operation.point)
         what = (task, operation.point, ticket, start_s)
-        late_s = self._draw_late_s(task.rank) if self._lateness_s else self._late_s
+        late_s = self._lateness.after_gradient_s(task.rank, self._gradients[task.rank])
         self._clock.at(start_s + duration_s + late_s, self._computed, what)
 
     def _computed(self, what: tuple[Task[Pending], Tensor, int, float]) -> None:
@@ -433,14 +423,8 @@ class EventDriver:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
         pending.ticket, duration_s = self._ask_gradient(pending.task, operation.point)
         pending.ready_s = pending.start_s + duration_s
-        late_s = self._draw_late_s(pending.task.rank) if self._lateness_s else self._late_s
+        late_s = self._lateness.after_gradient_s(pending.task.rank, self._gradients[pending.task.rank])
         self._clock.at(pending.ready_s + late_s, self._complete, pending)
-
-    def _draw_late_s(self, rank: int) -> float:
-        """How much later than due a worker begins, or the end of its latest gradient is noticed."""
-        known = self._lateness_s
-        first = seeds.integer(self._job.compute.seed, rank, "lateness", 0, len(known))
-        return known[(first + self._gradients[rank]) % len(known)]
 
     def with_value(self, pending: Pending, call: Callable[[Tensor], None]) -> None:
         """Call with the value of a started gradient."""
