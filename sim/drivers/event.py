@@ -173,13 +173,18 @@ class EventDriver:
 
     def _close(self, tasks: list[Task[Pending]]) -> None:
         """End a worker's coroutines where they are, and its account with them."""
-        if tasks[0].alive and tasks[0].blocked is not None:
-            start_s, busy_s, pending = tasks[0].blocked
-            peer_s = self._clock.now if pending.parts else pending.peer_s
-            tasks[0].account.blocked(start_s, self._clock.now, peer_s, busy_s)
+        if tasks[0].alive:
+            self._interrupted(tasks[0])
         for task in tasks:
             task.alive = False
             task.coroutine.close()
+
+    def _interrupted(self, task: Task[Pending]) -> None:
+        """Account for what a main coroutine waits in, and will not see the end of."""
+        if task.blocked is not None:
+            start_s, busy_s, pending = task.blocked
+            peer_s = self._clock.now if pending.parts else pending.peer_s
+            task.account.blocked(start_s, self._clock.now, peer_s, busy_s)
 
     def _loop(self) -> None:
         step, limit_s = self._clock.step, self._job.max_time_s
@@ -205,13 +210,20 @@ class EventDriver:
 
     def advance(self, task: Task[Pending], reply: Any) -> None:
         """Run a coroutine until it has to wait."""
+        self._run(task, task.coroutine.send, reply)
+
+    def throw(self, task: Task[Pending], error: RunError) -> None:
+        """Raise an error where a coroutine waits."""
+        self._run(task, task.coroutine.throw, error)
+
+    def _run(self, task: Task[Pending], resume: Callable[[Any], Any], what: Any) -> None:
         if not task.alive:
             return
         task.waiting = task.blocked = None
-        send, handlers = task.coroutine.send, self._handlers
+        handlers = self._handlers
         while True:
             try:
-                operation = send(reply)
+                operation = resume(what)
             except StopIteration:
                 self._ended(task)
                 return
@@ -230,24 +242,10 @@ class EventDriver:
             if handler is None:
                 self.issue(task, operation, None)
                 return
-            reply = handler(task, operation)
-            if reply is SUSPENDED:
+            what = handler(task, operation)
+            if what is SUSPENDED:
                 return
-
-    def throw(self, task: Task[Pending], error: RunError) -> None:
-        """Raise an error where a coroutine waits."""
-        try:
-            operation = task.coroutine.throw(error)
-        except StopIteration:
-            self._ended(task)
-            return
-        handler = self._handlers.get(type(operation))
-        if isinstance(operation, ops.Gradient):
-            self._compute(task, operation)
-        elif handler is None:
-            self.issue(task, operation, None)
-        elif (reply := handler(task, operation)) is not SUSPENDED:
-            self.advance(task, reply)
+            resume = task.coroutine.send
 
     def _ended(self, task: Task[Pending]) -> None:
         task.alive = False
@@ -283,6 +281,7 @@ class EventDriver:
             return
         if pending.handle is None:
             pending.done = True
+            self._interrupted(task)
             self.throw(task, error)
         else:
             pending.reply = error
