@@ -26,6 +26,7 @@ from sim.topology.graphs import Graphs, static
 from sim.topology.matrix import (
     Matrix,
     adjacency,
+    edges_of,
     is_symmetric,
     row_sums,
     with_diagonal,
@@ -156,10 +157,7 @@ def write_graph(
     """
     directed = not is_symmetric(graph) or (weights is not None and not is_symmetric(weights, 1e-12))
     content: dict[str, Any] = {"workers": graph.shape[0]}
-    receivers, sources = graph.nonzero()
-    kept = slice(None) if directed else np.flatnonzero(sources < receivers)
-    edges = np.stack([sources[kept], receivers[kept]], axis=1)
-    edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
+    edges = edges_of(graph, directed)
     if directed:
         content["directed"] = True
     content["edges"] = edges.tolist()
