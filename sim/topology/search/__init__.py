@@ -9,10 +9,9 @@ from sim.topology.search.bound import alon_boppana, modulus_bound
 from sim.topology.search.document import describe, save
 from sim.topology.search.find import Budget, Found, Request, check, default_budget, search
 from sim.topology.search.graph import Pairs
-from sim.topology.search.objective import WEIGHTS, StepTime
+from sim.topology.search.objective import StepTime
 
 __all__ = [
-    "WEIGHTS",
     "Budget",
     "Found",
     "Pairs",
