@@ -540,6 +540,15 @@ def test_an_edge_list_of_a_regular_graph_that_falls_apart_is_drawn_again() -> No
         assert plan(entry, 6, seed=seed).row_stochastic
 
 
+def test_a_regular_graph_that_always_falls_apart_is_refused_with_a_degree_that_is_possible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sim.topology.random_graphs.TRIES", 0)
+    for workers, degree in ((8, 3), (9, 4)):
+        with pytest.raises(InputError, match=f"in any of 0 draws; use degree {degree}"):
+            random_regular(workers, Degree(degree=2), 0)
+
+
 # --- a user's own -----------------------------------------------------------------------------------
 
 MODULE = """
