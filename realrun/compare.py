@@ -37,13 +37,13 @@ class Decision(TypedDict):
     """Would the prediction have picked the right scheme?
 
     Attributes:
-        winner_predicted, winner_measured: labels of who is first (``sim.races``), by wall clock where neither side
-            has a time to target; None where no scheme got there.
+        winner_predicted, winner_measured: labels of who is first (``sim.races``), by wall clock where neither
+            side has a time to target; None where no scheme got there.
         tie: the predicted lead lies inside its interval (None with few repeats).
-        regret_pct: by how much the predicted winner is slower than the measured one, as measured: the median of
-            their paired ratio, less 1.
-        kendall_tau: of the two rankings by median ratio to the winner, 1 the same, -1 reversed; None with fewer
-            than two schemes.
+        regret_pct: by how much the predicted winner is slower than the measured one, as measured: the median
+            of their paired ratio, less 1.
+        kendall_tau: of the two rankings by median ratio to the winner, 1 the same, -1 reversed; None with
+            fewer than two schemes.
         interval_coverage: share of the schemes whose measured median is inside the predicted 95 % interval;
             None with one repeat.
     """

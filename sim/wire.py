@@ -25,8 +25,8 @@ Tensor = torch.Tensor
 def with_rest(mixed: Tensor, value: Tensor, rough: Payload) -> Tensor:
     """``mixed``, the average of what went out, with what the worker's own ``value`` lost on its way.
 
-    So the mean of all workers stays as it is where the weights are doubly stochastic (Carli et al., Automatica
-    2010).
+    So the mean of all workers stays as it is where the weights are doubly stochastic (Carli et al.,
+    Automatica 2010).
     """
     return mixed + (value - decoded(rough)) if isinstance(rough, Encoded) else mixed
 

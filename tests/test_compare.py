@@ -98,7 +98,9 @@ def test_a_scheme_that_never_got_there_ranks_last() -> None:
 
 def repeats(source: str, **times: tuple[float | None, ...]) -> list[Run]:
     return [
-        run(label, time_s, seed, source) for label, column in times.items() for seed, time_s in enumerate(column)
+        run(label, time_s, seed, source)
+        for label, column in times.items()
+        for seed, time_s in enumerate(column)
     ]
 
 

@@ -443,6 +443,7 @@ schemes: [{{leader_sgd: {{period: 2, groups: sites, global_period: 4}}}}]
 stop: {{max_iterations: 4}}
 """
 
+
 @pytest.mark.parametrize("sites", [1, 2])
 def test_a_global_period_needs_more_than_one_site(sites: int) -> None:
     text = SITES.format(sites=", ".join(f"s{number}: {4 // sites}" for number in range(sites)))
@@ -451,4 +452,3 @@ def test_a_global_period_needs_more_than_one_site(sites: int) -> None:
             parse(text)
     else:
         assert parse(text).schemes[0].name == "leader_sgd"
-
