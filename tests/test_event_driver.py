@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim import operations as ops
 from sim.drivers.stacked import run_stacked
-from sim.errors import Deadlock, PeerLost
+from sim.errors import Deadlock, PeerLost, RunError
 from sim.evaluation import digest
 from sim.worker import Worker
 from tests.factory import NoOptions, make_job, make_scheme, run_events, simulated
@@ -214,3 +215,29 @@ def test_a_point_to_point_scheme_may_survive_a_lost_peer() -> None:
     outcome = run_events(make_job(make_scheme(program), workers=2), faults={1: 0})
     assert log == ["worker 1 was lost during receive", "goes on at 1.0"]
     assert (outcome.status, outcome.message) == ("partial", "worker 1 died")
+
+
+def test_who_has_survived_a_lost_peer_can_be_lost_itself() -> None:
+    async def program(worker: Worker, options: NoOptions) -> None:
+        if worker.rank == 2:
+            await worker.sleep(1.0)
+        else:
+            with contextlib.suppress(PeerLost):
+                await worker.receive(2, X)
+        await worker.sleep(1.0)
+
+    outcome = run_events(make_job(make_scheme(program), workers=3), faults={2: 1, 0: 1})
+    assert outcome.message == "worker 0, 2 died"
+    assert [account.wait_s for account in outcome.accounts] == [1.0, 2.0, 1.0]  # a sleep is a wait too
+    assert outcome.wall_s == 2.0
+
+
+def test_what_a_scheme_raises_when_it_has_lost_a_peer_is_told() -> None:
+    async def program(worker: Worker, options: NoOptions) -> None:
+        try:
+            await worker.receive(1 - worker.rank, X)
+        except PeerLost:
+            raise ValueError("nobody is left") from None
+
+    with pytest.raises(RunError, match="worker 0, step 0: the scheme raised ValueError: nobody is left"):
+        run_events(make_job(make_scheme(program), workers=2), faults={1: 0})

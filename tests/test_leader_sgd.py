@@ -19,6 +19,7 @@ from sim.evaluation import digest
 from sim.job import Job
 from sim.network.platform import Network
 from sim.optimizer import Sgd
+from sim.scenario import parse
 from sim.schedule import InverseTime, Schedule
 from sim.schemes import SCHEMES
 from sim.schemes.step_counter import Grants
@@ -435,3 +436,24 @@ def test_what_does_not_divide_is_refused(options: dict[str, Any], words: str) ->
     scheme = SCHEMES["leader_sgd"]
     with pytest.raises(InputError, match=words):
         scheme.check(scheme.options(**options), 8)
+
+
+SITES = """\
+name: sites
+workload: {{task: quadratic, batch_size: 1, optimizer: {{lr: 0.1}}}}
+cluster:
+  compute: {{time: 1 s}}
+  network: {{sites: {{{sites}}}, within: {{latency: 0 s}}, between: {{latency: {{default: 1 ms}}}}}}
+schemes: [{{leader_sgd: {{period: 2, groups: sites, global_period: 4}}}}]
+stop: {{max_iterations: 4}}
+"""
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_a_global_period_needs_more_than_one_site(sites: int) -> None:
+    text = SITES.format(sites=", ".join(f"s{number}: {4 // sites}" for number in range(sites)))
+    if sites == 1:
+        with pytest.raises(InputError, match=r"schemes\.0\.leader_sgd: global_period needs groups, but the"):
+            parse(text)
+    else:
+        assert parse(text).schemes[0].name == "leader_sgd"

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from sim.errors import InputError
 from sim.topology import TopologyEntry, plan
 from sim.topology.graphs import Degree
 from sim.topology.matrix import in_degrees, is_symmetric
@@ -65,3 +66,12 @@ def test_an_edge_list_of_a_regular_graph_that_falls_apart_is_drawn_again() -> No
     entry = TopologyEntry.of({"random_regular": {"degree": 2}})
     for seed in range(20):  # one in two such graphs of 6 workers is two triangles
         assert plan(entry, 6, seed=seed).row_stochastic
+
+
+def test_a_regular_graph_that_always_falls_apart_is_refused_with_a_degree_that_is_possible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sim.topology.random_graphs.TRIES", 0)
+    for workers, degree in ((8, 3), (9, 4)):
+        with pytest.raises(InputError, match=f"in any of 0 draws; use degree {degree}"):
+            random_regular(workers, Degree(degree=2), 0)

@@ -23,7 +23,15 @@ from sim.errors import InputError
 from sim.settings import Settings
 from sim.topology.entry import TopologyEntry
 from sim.topology.graphs import Graphs
-from sim.topology.matrix import Matrix, in_degrees, laplacian, undirected, with_diagonal
+from sim.topology.matrix import (
+    Matrix,
+    edges_of,
+    in_degrees,
+    is_symmetric,
+    laplacian,
+    undirected,
+    with_diagonal,
+)
 from sim.topology.spectra import DENSE, laplacian_ends
 
 Floats = NDArray[np.float64]
@@ -105,11 +113,9 @@ class _Edges:
 
     @classmethod
     def of(cls, graph: Matrix, name: str) -> _Edges:
-        receivers, sources = graph.nonzero()
-        pairs = {(int(u), int(v)) for u, v in zip(sources, receivers, strict=True)}
-        if any((v, u) not in pairs for u, v in pairs):
+        if not is_symmetric(graph):
             raise InputError(f"matcha needs an undirected graph, {name} is directed; use ring_lattice")
-        return cls(graph.shape[0], tuple(sorted(pair for pair in pairs if pair[0] < pair[1])))
+        return cls(graph.shape[0], tuple((u, v) for u, v in edges_of(graph, directed=False).tolist()))
 
 
 @lru_cache(maxsize=16)

@@ -9,11 +9,11 @@ import networkx as nx
 from sim import dotted
 from sim.errors import InputError
 from sim.topology.files import ranked
-from sim.topology.graphs import Graphs, static
+from sim.topology.graphs import Graphs, NoOptions, static
 from sim.topology.matrix import from_networkx
 
 
-def from_function(path: str, workers: int) -> Graphs:
+def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Graphs:
     """The graph that ``function(workers)`` returns.
 
     Raises:
