@@ -1,4 +1,4 @@
-"""What tests of many files share: processes that stay, since starting torch takes longer than most tests."""
+"""What tests of several files share: processes that stay."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from tests.cluster_pool import Pool, Pools
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pools() -> Iterator[Pools]:
-    """Processes by their number; see ``tests.cluster_pool``."""
+    """Processes by their number, for one file; see ``tests.cluster_pool``."""
     from tests.cluster_pool import Pools
 
     made = Pools()

@@ -343,7 +343,7 @@ def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> No
         assert len(pd.read_csv(files / "figures" / f"{name}.csv"))
     (tmp_path / "mine").mkdir()
     with pytest.raises(InputError, match="holds no figures of a report"):
-        reports.build([folders / "measured"], tmp_path / "r.html", tmp_path / "mine")
+        write_files(tmp_path / "mine", studies([folders / "other"]), [])
 
 
 def test_a_folder_that_holds_more_than_a_report_is_kept(folders: Path, tmp_path: Path) -> None:
