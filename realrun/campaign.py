@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import os
 import statistics
 import sys
@@ -33,6 +32,7 @@ from realrun.design import (
     STEPS,
     Cell,
     computation_s,
+    spread,
     time_to_target_s,
     with_draws,
 )
@@ -312,11 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--profile", type=Path, default=None, help="use this profile instead of probing first"
     )
     asked = parser.parse_args(argv)
-    cells = list(CELLS)
-    if asked.cells is not None:
-        if not 0 < asked.cells <= len(CELLS):
-            raise InputError(f"--cells {asked.cells}: the design has {len(CELLS)}")
-        cells = [CELLS[math.floor(k * len(CELLS) / asked.cells)] for k in range(asked.cells)]
+    cells = list(CELLS) if asked.cells is None else spread(asked.cells)
     profile = profiles.load(asked.profile) if asked.profile is not None else None
     rows, alone, profile, spent_s = run(cells, State(asked.state), profile)
     write_whole(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")

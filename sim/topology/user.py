@@ -26,7 +26,7 @@ def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Gra
         raise InputError(f"{path} is a value of type {type(function).__name__}; {wanted}")
     try:
         graph: Any = function(workers)
-    except Exception as error:
+    except dotted.RAISED as error:
         raise InputError(f"{path}({workers}) raised {dotted.said(error)}") from error
     if not isinstance(graph, nx.Graph):
         raise InputError(f"{path}({workers}) returned a value of type {type(graph).__name__}; {wanted}")
