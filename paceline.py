@@ -7,13 +7,28 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from command_parts import (
+    AsJson,
+    Changes,
+    Device,
+    Engine,
+    Force,
+    OnLab,
+    Out,
+    ProfileFile,
+    ReportFile,
+    ScenarioFile,
+    Trace,
+    print_json,
+    say,
+    watching,
+)
 from sim.errors import InputError, PacelineError
 from sim.whole_file import write_whole
 from topology_commands import topology_app
@@ -41,35 +56,6 @@ app = typer.Typer(
 lab_app = typer.Typer(help="The emulated network on this machine.", no_args_is_help=True)
 app.add_typer(lab_app, name="lab")
 app.add_typer(topology_app, name="topology")
-
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="a scenario file (YAML)")]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="dotted.key=value", help="change one value of the scenario; repeatable"),
-]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="write the results to this new folder")
-]
-Force = Annotated[bool, typer.Option("--force", help="replace the output if it exists")]
-ReportFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="the page to write")]
-Trace = Annotated[
-    bool, typer.Option("--trace", help="add trace.json to --out, for Chrome's tracing page and Perfetto")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object on standard output")]
-OnLab = Annotated[
-    bool,
-    typer.Option(
-        "--lab", help="on the scenario's network, emulated on this machine; absent: on its loopback"
-    ),
-]
-ProfileFile = Annotated[
-    Path | None,
-    typer.Option("--profile", metavar="PROFILE.yaml", help="correction factors, from 'paceline calibrate'"),
-]
-Device = Annotated[
-    str, typer.Option("--device", metavar="auto|cpu|cuda", help="where gradients are computed")
-]
-Engine = Annotated[str, typer.Option("--engine", metavar="auto|event", help="what moves the virtual clock")]
 
 
 def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
@@ -142,10 +128,10 @@ def simulate(
     where = prepare.device_named(device)
     resolved = prepare.resolve(asked(scenario, task, changes), where)
     tuning: list[Tuned] = []
-    with _progress(resolved) if progress else nullcontext(None) as told:
+    with watching(resolved) if progress else nullcontext(None) as told:
         if resolved.tune is not None:
             resolved, tuning = simulator.tuned(resolved, device=where, progress=told)
-        runs = tuple(simulator.simulate(resolved, device=where, progress=told, warn=_say))
+        runs = tuple(simulator.simulate(resolved, device=where, progress=told, warn=say))
     return Study(resolved, runs, tuple(tuning))
 
 
@@ -180,7 +166,7 @@ def simulate_command(
     if left is not None:
         resolved, done, tuning = left.scenario, left.runs, left.tuning
         force = True
-        _say(f"going on with {out}: {len(done)} runs are there")
+        say(f"going on with {out}: {len(done)} runs are there")
     else:
         if out is not None:
             result_folder.check_free(out, force)
@@ -188,10 +174,10 @@ def simulate_command(
     runs: list[Run] = []
     interrupted = False
     try:
-        with _progress(resolved) as progress:
+        with watching(resolved) as progress:
             if resolved.tune is not None:
                 resolved, tuning = simulator.tuned(resolved, device=where, progress=progress)
-            for run in simulator.simulate(resolved, device=where, progress=progress, done=done, warn=_say):
+            for run in simulator.simulate(resolved, device=where, progress=progress, done=done, warn=say):
                 runs.append(run)
     except KeyboardInterrupt:
         interrupted = True
@@ -199,7 +185,7 @@ def simulate_command(
     if interrupted:
         asked_for = len(resolved.schemes) * len(prepare.seeds_of(resolved))
         again = " (the same command goes on from there)" if out is not None and runs else ""
-        _say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept{again}")
+        say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept{again}")
         raise typer.Exit(130)
 
 
@@ -257,7 +243,7 @@ def realrun(
     interrupted = False
     try:
         with ExitStack() as stack:
-            progress = stack.enter_context(_progress(asked))
+            progress = stack.enter_context(watching(asked))
             cells = plan(asked, progress)
             how: dict[str, Any] = {"timeout_s": timeout}
             if lab:
@@ -274,7 +260,7 @@ def realrun(
     _hand_over(asked, runs, out, force, as_json, trace)
     if interrupted:
         asked_for = len(asked.schemes) * len(seeds_of(asked))
-        _say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept")
+        say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept")
         raise typer.Exit(130)
 
 
@@ -295,10 +281,10 @@ def probe(
         raise InputError("a probe needs at least two workers")
     hosts = validation.hosts_of(asked, lab)
     with validation.open_pool(asked, lab, probing=False) as pool:
-        _say(f"probing a {hosts}")
+        say(f"probing a {hosts}")
         found = probing.measure(pool, hosts, asked)
     probing.write(found, out)
-    _say(f"wrote {out}")
+    say(f"wrote {out}")
 
 
 @app.command()
@@ -317,7 +303,7 @@ def calibrate(
     picture = out.with_suffix(".png")
     calibration.plot(fit, picture)
     write_whole(out, profiles.dump(fit.profile))
-    _say(f"wrote {out} and {picture}: durations fit to {fit.profile.residual_pct:.1f} % (median)")
+    say(f"wrote {out} and {picture}: durations fit to {fit.profile.residual_pct:.1f} % (median)")
 
 
 @app.command()
@@ -352,25 +338,25 @@ def validate(
     factors = validation.profile_for(asked, profile, hosts)
     with validation.open_pool(asked, lab, probing=factors is None) as pool:
         if factors is None:
-            _say("no --profile: probing this machine first")
+            say("no --profile: probing this machine first")
             factors = calibration.calibrate([probing.measure(pool, hosts)]).profile
-        found = validation.validate(asked, pool, factors, steps, _say)
+        found = validation.validate(asked, pool, factors, steps, say)
     if out is not None:
         runs = [*found.predicted, *found.measured]
         result_folder.write_results(out, dump(found.scenario), found.scenario.name, runs, force=force)
         text = json.dumps(found.comparison, indent=1, allow_nan=False)
         write_whole(out / "validation.json", text + "\n")
         reports.build([out], out / "report.html")
-        _say(f"wrote {out}")
+        say(f"wrote {out}")
     if as_json:
-        _print_json(found.comparison)
+        print_json(found.comparison)
     else:
         Console().print(compare_table.render(found.comparison))
     if sentence := clocks.said(found.measured):
-        _say(sentence)
+        say(sentence)
     failed = [run for run in (*found.predicted, *found.measured) if run.status == "partial"]
     for run in failed:
-        _say(f"{run.label}, seed {run.seed}, {run.source}: {run.message}")
+        say(f"{run.label}, seed {run.seed}, {run.source}: {run.message}")
     if failed or any(each["same"] is False for each in found.comparison["trajectories"]):
         raise typer.Exit(1)
 
@@ -410,7 +396,7 @@ def check(
 
     found = checking.check(load(scenario, changes or []), prepare.device_named(device))
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         Console().print(check_table.render(found))
 
@@ -478,7 +464,7 @@ def report(
 
     files = out.with_name(f"{out.stem}-files")
     reports.build(folders, out, files)
-    _say(f"wrote {out} and {files}: tables and figures for papers")
+    say(f"wrote {out} and {files}: tables and figures for papers")
 
 
 @app.command()
@@ -486,7 +472,7 @@ def schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""
     from sim.scenario import json_schema
 
-    _print_json(json_schema())
+    print_json(json_schema())
 
 
 @app.command("list")
@@ -498,7 +484,7 @@ def list_names(as_json: AsJson = False) -> None:
 
     names = {"schemes": sorted(SCHEMES), "topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS)}
     if as_json:
-        _print_json(names)
+        print_json(names)
         return
     for kind, members in names.items():
         sys.stdout.write(f"{kind}: {' '.join(members)}\n")
@@ -531,43 +517,18 @@ def _hand_over(
     summary = summarise(scenario.name, runs, result_folder.target_of(text), tuning)
     if out is not None and runs:
         result_folder.write_results(out, text, scenario.name, runs, force=force, tuning=tuning, trace=trace)
-        _say(f"wrote {out}")
+        say(f"wrote {out}")
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     else:
         Console().print(render(summary))
         for sentence in words.tuning(summary):
             Console().print(sentence, markup=False, highlight=False)
     failed = [run for run in runs if run.status == "partial"]
     for run in failed:
-        _say(f"{run.label}, seed {run.seed}: {run.message}")
+        say(f"{run.label}, seed {run.seed}: {run.message}")
     if failed:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _progress(scenario: Scenario) -> Iterator[Callable[[str, int], None]]:
-    """Show on standard error which run is under way."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    limit = scenario.stop.max_iterations
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task("preparing")
-
-        def progress(label: str, steps: int) -> None:
-            bar.update(shown, description=f"{label}: step {steps}" + (f" of {limit}" if limit else ""))
-
-        yield progress
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
 
 
 def main() -> NoReturn:
@@ -575,10 +536,10 @@ def main() -> NoReturn:
     try:
         app(standalone_mode=True)
     except InputError as error:
-        _say(f"paceline: {error}")
+        say(f"paceline: {error}")
         sys.exit(2)
     except PacelineError as error:
-        _say(f"paceline: {error}")
+        say(f"paceline: {error}")
         sys.exit(1)
     sys.exit(0)
 

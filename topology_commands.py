@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from command_parts import AsJson, Force, print_json, say
 from sim.errors import InputError, nearest
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 topology_app = typer.Typer(help="Who averages with whom.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object on standard output")]
 Weights = Annotated[str, typer.Option("--weights", metavar="RULE", help="mixing weights, as in scenarios")]
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help="number of workers")]
 Seed = Annotated[int, typer.Option("--seed", metavar="S", min=0, help="of random graphs")]
@@ -33,7 +32,7 @@ def show(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="write figures, the record and the graph here")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace the output if it exists")] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Show one topology: its degree, weights, eigenvalues and how fast it averages."""
@@ -45,9 +44,9 @@ def show(
     record = describe(_entry(topology), workers, weights, seed)
     if out is not None:
         graph_pages.write(record, out, force)
-        sys.stderr.write(f"wrote {out}\n")
+        say(f"wrote {out}")
     if as_json:
-        sys.stdout.write(json.dumps(record, indent=2, allow_nan=False) + "\n")
+        print_json(record)
     else:
         Console().print(graph_pages.sheet(record))
 
@@ -70,7 +69,7 @@ def compare(
     records.sort(key=_speed)
     if as_json:
         told = {"workers": workers, "topologies": records}
-        sys.stdout.write(json.dumps(told, indent=2, allow_nan=False) + "\n")
+        print_json(told)
     else:
         Console().print(graph_pages.comparison(records))
 
@@ -125,9 +124,9 @@ def search(
     told = describe(found, step_time)
     if out is not None:
         save(found, out, objective)
-        sys.stderr.write(f"wrote {out}; scenarios say topology: {{file: {out}}}, weights: {weights}\n")
+        say(f"wrote {out}; scenarios say topology: {{file: {out}}}, weights: {weights}")
     if as_json:
-        sys.stdout.write(json.dumps(told, indent=2, allow_nan=False) + "\n")
+        print_json(told)
     else:
         _print(told)
 

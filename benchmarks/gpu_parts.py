@@ -32,7 +32,7 @@ from sim.workloads.partition import Batches, Partition, shards
 from sim.workloads.supervised import initial_weights, supervised
 from sim.workloads.workload import Workload
 from tests.cluster_pool import Pool
-from tests.factory import make_job
+from tests.factory import make_job, placed
 
 TASKS: Final = ("digits-mlp", "resnet-20", "text-transformer")
 WORKERS: Final = 64
@@ -238,9 +238,7 @@ def shared_job(device: torch.device, workers: int, steps: int) -> Job:
         "gossip", {"topology": "ring"}, task="digits-mlp", workers=workers, method="looped", compute_s=0.02,
         max_iterations=steps, momentum=0.9,
     )  # fmt: skip
-    assert job.problem is not None
-    problem = Problem(job.problem.workload.to(device), job.problem.batches, "looped")
-    return replace(job, problem=problem, start=problem.workload.start)
+    return placed(job, device)
 
 
 def run_shared(group: Group, device: str, steps: int) -> Found:
@@ -262,11 +260,10 @@ def validation(cells: int = 3) -> Found:
         InputError: this machine has no lab.
     """
     from realrun import campaign, validation_page
-    from realrun.design import CELLS
+    from realrun.design import spread
 
-    chosen = [CELLS[len(CELLS) * k // cells] for k in range(cells)]
     with tempfile.TemporaryDirectory() as folder:
-        rows, _, profile, _ = campaign.run(chosen, campaign.State(Path(folder)), None)
+        rows, _, profile, _ = campaign.run(spread(cells), campaign.State(Path(folder)), None)
     bars = [[bar.says, bar.found, bar.range] for bar in validation_page.bars(rows)]
     return {"where": f"{profile.hosts}, {cells} of the cells of validation.md", "bars": bars}
 

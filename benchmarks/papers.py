@@ -89,7 +89,7 @@ def _kept(folder: Path, scenario: Scenario) -> list[Run] | None:
     if not (folder / result_folder.SCENARIO).is_file():
         return None
     made = load(folder / result_folder.SCENARIO)
-    if made != scenario.model_copy(update={"gradients": made.gradients}):
+    if not prepare.resolves(made, scenario):
         return None
     runs = result_folder.runs_of(result_folder.read_results(folder))
     return runs if enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs) else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import os
 import statistics
 import sys
@@ -33,6 +32,7 @@ from realrun.design import (
     STEPS,
     Cell,
     computation_s,
+    spread,
     time_to_target_s,
     with_draws,
 )
@@ -161,6 +161,9 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
+_PROBE_KEY: Final = key_of(_PROBES, _PROBE_REPEATS)
+
+
 def run(
     cells: Sequence[Cell], state: State, profile: Profile | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any], Profile, float]:
@@ -177,9 +180,9 @@ def run(
         if number < runs_wanted(cell)
         and state.get(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY)) is None
     ]
-    unprobed = (
-        [] if profile is not None else [k for k in range(_PROBES) if state.get(f"probe.{k}", "") is None]
-    )
+    unprobed = []
+    if profile is None:
+        unprobed = [k for k in range(_PROBES) if state.get(f"probe.{k}", _PROBE_KEY) is None]
     unpadded_key = key_of(unpadded.STEPS, unpadded.scenario("all_reduce", {"time": "0 s"}))
     alone = state.get("unpadded", unpadded_key)
     if missing or alone is None or unprobed:
@@ -205,7 +208,7 @@ def run(
         _say("calibrating")
         read = probe.Measurements.model_validate_json
         profile = calibrate.calibrate(
-            [read(json.dumps(state.get(f"probe.{k}", ""))) for k in range(_PROBES)]
+            [read(json.dumps(state.get(f"probe.{k}", _PROBE_KEY))) for k in range(_PROBES)]
         ).profile
     _say("predicting")
     rows = []
@@ -222,7 +225,7 @@ def _probe(pool: Pool, state: State, k: int) -> None:
     """Measure the standard setting once more, and keep it."""
     _say(f"probe {k + 1} of {_PROBES}")
     found = probe.measure(pool, probe.lab_hosts(), repeats=_PROBE_REPEATS)
-    state.put(f"probe.{k}", "", found.model_dump(mode="json"))
+    state.put(f"probe.{k}", _PROBE_KEY, found.model_dump(mode="json"))
 
 
 def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -> dict[str, Any]:
@@ -309,11 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--profile", type=Path, default=None, help="use this profile instead of probing first"
     )
     asked = parser.parse_args(argv)
-    cells = list(CELLS)
-    if asked.cells is not None:
-        if not 0 < asked.cells <= len(CELLS):
-            raise InputError(f"--cells {asked.cells}: the design has {len(CELLS)}")
-        cells = [CELLS[math.floor(k * len(CELLS) / asked.cells)] for k in range(asked.cells)]
+    cells = list(CELLS) if asked.cells is None else spread(asked.cells)
     profile = profiles.load(asked.profile) if asked.profile is not None else None
     rows, alone, profile, spent_s = run(cells, State(asked.state), profile)
     write_whole(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")

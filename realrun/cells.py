@@ -93,7 +93,7 @@ def _scenario(text: str) -> Scenario:
     return parse(text)
 
 
-def job_of(cell: Cell, rank: int = 0) -> Job:
+def job_of(cell: Cell, rank: int) -> Job:
     """The job of a cell, with its values where the backend of this rank wants them."""
     scenario = _scenario(cell.scenario)
     device = device_of(scenario.cluster.backend, rank)

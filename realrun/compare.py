@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from sim.records import Run
 from sim.schemes import find_scheme
-from sim.summary import Row, ranking, summarise
+from sim.summary import Row, summarise
 
 Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
@@ -37,10 +37,13 @@ class Decision(TypedDict):
     """Would the prediction have picked the right scheme?
 
     Attributes:
-        winner_predicted, winner_measured: labels; None where no scheme got there.
+        winner_predicted, winner_measured: labels of who is first (``sim.races``), by wall clock where neither
+            side has a time to target; None where no scheme got there.
         tie: the predicted lead lies inside its interval (None with few repeats).
-        regret_pct: by how much the predicted winner is slower than the measured one, as measured.
-        kendall_tau: of the two rankings, 1 the same, -1 reversed; None with fewer than two schemes.
+        regret_pct: by how much the predicted winner is slower than the measured one, as measured: the median
+            of their paired ratio, less 1.
+        kendall_tau: of the two rankings by median ratio to the winner, 1 the same, -1 reversed; None with
+            fewer than two schemes.
         interval_coverage: share of the schemes whose measured median is inside the predicted 95 % interval;
             None with one repeat.
     """
@@ -185,40 +188,44 @@ def compare(
 
 
 def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]) -> Decision:
-    """Compare the two rankings: by median time to target, or by wall clock where there is no target."""
-    p_summary, m_summary = (summarise(scenario_name, runs) for runs in (predicted, measured))
-    p_times, m_times = _values(p_summary["summary"]), _values(m_summary["summary"])
-    labels = [label for label in p_times if label in m_times]
-    winner_p, winner_m = (_winner({label: times[label] for label in labels}) for times in (p_times, m_times))
+    """Compare who is first (``sim.races``), and how far behind the others are, on both sides.
+
+    By wall clock where neither side got to a target. Schemes that one side lacks take no part.
+    """
+    shared = {run.label for run in predicted} & {run.label for run in measured}
+    p, m = (
+        summarise(scenario_name, [run for run in runs if run.label in shared])
+        for runs in (predicted, measured)
+    )
+    by_clock = p["winner"] is None and m["winner"] is None
+    p_behind, m_behind = (
+        {row["label"]: row["wall_clock_s"] if by_clock else _ratio(row) for row in side["summary"]}
+        for side in (p, m)
+    )
+    winner_p, winner_m = p["winner"], m["winner"]
+    if by_clock:
+        winner_p, winner_m = (min(side, key=side.__getitem__, default=None) for side in (p_behind, m_behind))
     regret = None
-    if winner_p is not None and winner_m is not None and math.isfinite(m_times[winner_p]):
-        regret = 100 * (m_times[winner_p] / m_times[winner_m] - 1)
-    lead = p_summary["lead"]
-    low = lead["factor"]["low"] if lead is not None else None
+    if winner_p is not None and winner_m is not None and math.isfinite(m_behind[winner_p]):
+        regret = 100 * (m_behind[winner_p] / m_behind[winner_m] - 1)
+    low = p["lead"]["factor"]["low"] if p["lead"] is not None else None
     return Decision(
         winner_predicted=winner_p,
         winner_measured=winner_m,
         tie=None if low is None else low <= 1,
         regret_pct=regret,
-        kendall_tau=kendall_tau([p_times[x] for x in labels], [m_times[x] for x in labels]),
-        interval_coverage=coverage(p_summary["summary"], m_times),
+        kendall_tau=kendall_tau([p_behind[x] for x in m_behind], list(m_behind.values())),
+        interval_coverage=coverage(p["summary"], m["summary"]),
     )
 
 
-def _values(rows: Sequence[Row]) -> dict[str, float]:
-    """Label -> median time to target, infinite where there is none; the wall clock where nobody has one."""
-    if all(row["time_to_target_s"]["median"] is None for row in rows):
-        return {row["label"]: row["wall_clock_s"] for row in ranking(rows)}
-    return {row["label"]: _or_inf(row["time_to_target_s"]["median"]) for row in rows}
+def _ratio(row: Row) -> float:
+    """Median ratio to the winner, infinite where there is none."""
+    return _or_inf(row["ratio_to_best"]["median"])
 
 
 def _or_inf(value: float | None) -> float:
     return math.inf if value is None else value
-
-
-def _winner(times: Mapping[str, float]) -> str | None:
-    best = min(times, key=lambda label: times[label], default=None)
-    return best if best is not None and math.isfinite(times[best]) else None
 
 
 def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -229,12 +236,12 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float | None:
     return None if math.isnan(tau) else tau
 
 
-def coverage(rows: Sequence[Row], measured: Mapping[str, float]) -> float | None:
-    """Share of the schemes whose measured value lies in the predicted 95 % interval."""
+def coverage(predicted: Sequence[Row], measured: Sequence[Row]) -> float | None:
+    """Share of the schemes whose measured median lies in the predicted 95 % interval."""
+    medians = {row["label"]: _or_inf(row["time_to_target_s"]["median"]) for row in measured}
     inside = []
-    for row in rows:
+    for row in predicted:
         interval = row["time_to_target_s"]
-        if interval["low"] is not None and row["label"] in measured:
-            high = _or_inf(interval["high"])
-            inside.append(interval["low"] <= measured[row["label"]] <= high)
+        if interval["low"] is not None:
+            inside.append(interval["low"] <= medians[row["label"]] <= _or_inf(interval["high"]))
     return float(np.mean(inside)) if inside else None

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from sim import yaml_lines
 from sim.compute.model import ComputeModel
+from sim.errors import InputError
 from sim.job import Job, TransferModel
 from sim.network.platform import Network
 from sim.prepare import prepare
@@ -178,3 +179,14 @@ CELLS: Final[Sequence[Cell]] = (
     Cell("ad_psgd", 8, 20, 400, 4000, "lognormal", 150),
 )
 """In three quarters of them computation takes at most half of the predicted wall clock, by test."""
+
+
+def spread(count: int) -> list[Cell]:
+    """``count`` of the cells, 1 to all of them, evenly spread over the design.
+
+    Raises:
+        InputError: the design has not so many.
+    """
+    if not 0 < count <= len(CELLS):
+        raise InputError(f"--cells {count}: the design has {len(CELLS)}")
+    return [CELLS[k * len(CELLS) // count] for k in range(count)]

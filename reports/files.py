@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +15,10 @@ import pandas as pd
 
 from reports.drawing import CSS, Picture
 from reports.study import Study
-from reports.words import digits, duration, factor, size
+from reports.table import column_unit, time_to_target
+from reports.words import digits, factor, size
 from sim.errors import InputError
+from sim.result_folder import REPORT_FILES, whole_folder
 from sim.summary import Row
 
 if TYPE_CHECKING:
@@ -36,12 +36,10 @@ def write_files(folder: Path, studies: Sequence[Study], pictures: Sequence[Pictu
     Raises:
         InputError: something else is there, or it cannot be written.
     """
-    if folder.exists() and not (folder / _MARK).is_file():
-        raise InputError(f"{folder} is there already, and holds no figures of a report: choose another name")
-    new = folder.with_name(f".{folder.name}.{os.getpid()}.new")
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    try:
-        (new / "figures").mkdir(parents=True)
+    if folder.exists():
+        _check_ours(folder)
+    with whole_folder(folder) as new:
+        (new / "figures").mkdir()
         table = pd.DataFrame(
             [_line(study, row) for study in studies for part in study.parts for row in part.rows]
         )
@@ -49,14 +47,14 @@ def write_files(folder: Path, studies: Sequence[Study], pictures: Sequence[Pictu
         (new / "table.tex").write_text(_tex(studies), encoding="utf-8")
         for picture in pictures:
             _save(picture, new / "figures")
-        if folder.exists():
-            folder.rename(old)
-        new.rename(folder)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+
+
+def _check_ours(folder: Path) -> None:
+    if not (folder / _MARK).is_file():
+        raise InputError(f"{folder} is there already, and holds no figures of a report: choose another name")
+    foreign = sorted({entry.name for entry in folder.iterdir()} - REPORT_FILES)
+    if foreign:
+        raise InputError(f"{folder} holds {foreign[0]}, which is no part of a report: choose another name")
 
 
 def _line(study: Study, row: Row) -> dict[str, Any]:
@@ -75,26 +73,19 @@ def _tex(studies: Sequence[Study]) -> str:
     """The table for LaTeX, in the style of booktabs."""
     lines = []
     for study in studies:
+        unit = column_unit([row for part in study.parts for row in part.rows])
         for part in study.parts:
             for row in part.rows:
-                time, ratio = row["time_to_target_s"], row["ratio_to_best"]
-                median, low, high = time["median"], time["low"], time["high"]
-                bound = row["at_least_s"]
-                if median is not None:
-                    reached = duration(median)
-                else:
-                    reached = "--" if bound is None else f"> {duration(bound)}"
-                between = (
-                    "--" if low is None else f"{digits(low)} to {'inf' if high is None else digits(high)} s"
-                )
+                reached, between = time_to_target(part.results.summary, row, unit)
+                ratio = row["ratio_to_best"]["median"]
                 lines.append(
                     {
                         "study": study.title,
                         "source": part.source,
                         "scheme": row["label"],
                         "time to target": reached,
-                        "95 % interval": between,
-                        "vs best": "--" if ratio["median"] is None else factor(ratio["median"]),
+                        "95 % interval": between.replace("∞", "inf") or "-",
+                        "vs best": "-" if ratio is None else factor(ratio),
                         "steps": digits(row["iterations"]),
                         "sent": size(row["bytes_sent"]),
                         "reached": f"{row['reached']}/{row['runs']}",

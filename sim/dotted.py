@@ -18,6 +18,9 @@ _NOT_THEIRS: Final = (
 )
 """Beginnings of the names of files that are not the user's."""
 
+RAISED: Final = (Exception, SystemExit)
+"""What is told of a user's code: a script that calls ``sys.exit`` must not end the program without a word."""
+
 _GIVEN: dict[str, object] = {}
 """Objects handed over from Python that no import finds: functions inside functions, lambdas."""
 
@@ -49,7 +52,7 @@ def load(path: str) -> Any:
         raise InputError(
             f"there is no module '{error.name}'; it is looked for in {here} and where Python looks"
         ) from None
-    except Exception as error:
+    except RAISED as error:
         raise InputError(f"importing '{module_name}' raised {said(error)}") from error
     for part in name.split("."):
         if not hasattr(found, part):

@@ -31,7 +31,7 @@ def all_reduce_named(name: str) -> Callable[[int, int], Schedule]:
     def checked(workers: int, num_bytes: int) -> Schedule:
         try:
             schedule = function(workers, num_bytes)
-        except Exception as error:
+        except dotted.RAISED as error:
             said = dotted.said(error)
             raise InputError(f"'{name}' raised {said}; it has to take (workers, bytes)") from error
         _check(schedule, workers, f"'{name}' with {workers} workers and {num_bytes} bytes")

@@ -36,8 +36,8 @@ TRACE: Final = "trace.json"
 _OURS: Final = frozenset({SCENARIO, SUMMARY, METRICS, EVENTS, TRACE, "report.html", "validation.json"})
 """What a result folder may hold; ``force`` deletes no folder with anything else in it."""
 
-_FIGURES: Final = ("report-files", frozenset({"table.csv", "table.tex", "figures"}))
-"""The folder that a report leaves beside itself, and what is in it."""
+REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
+"""What is in the folder ``report-files`` that a report leaves beside itself."""
 
 _WORDS: Final = pa.dictionary(pa.int32(), pa.string())
 _METRICS_SCHEMA: Final = pa.schema(
@@ -115,7 +115,7 @@ def write_results(
     """
     summary = summarise(scenario_name, runs, target_of(scenario_yaml), tuning)
     check_free(folder, force)
-    with _whole_folder(folder) as new:
+    with whole_folder(folder) as new:
         (new / SCENARIO).write_text(scenario_yaml, encoding="utf-8")
         text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SUMMARY).write_text(text + "\n", encoding="utf-8")
@@ -144,8 +144,9 @@ def check_free(folder: Path, force: bool = False) -> None:
 
 
 def _is_figures(path: Path) -> bool:
-    name, contents = _FIGURES
-    return path.name == name and path.is_dir() and {entry.name for entry in path.iterdir()} <= contents
+    if path.name != "report-files" or not path.is_dir():
+        return False
+    return {entry.name for entry in path.iterdir()} <= REPORT_FILES
 
 
 def target_of(scenario_yaml: str) -> Goal | None:
@@ -276,8 +277,12 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
 
 
 @contextmanager
-def _whole_folder(folder: Path) -> Iterator[Path]:
-    """A new folder beside ``folder`` that takes its place if the block succeeds, else vanishes."""
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A new folder beside ``folder`` that takes its place if the block succeeds, else vanishes.
+
+    Raises:
+        InputError: it cannot be written; what was there before is there again.
+    """
     folder = folder.resolve()
     new = folder.with_name(f".{folder.name}.{os.getpid()}.new")
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")

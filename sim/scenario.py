@@ -375,11 +375,15 @@ class Scenario(Settings):
     def _wrong_schemes(self) -> list[Problem]:
         found = []
         for number, entry in enumerate(self.schemes):
+            scheme = find_scheme(entry.name)
             try:
-                find_scheme(entry.name).check(entry.options, self.cluster.workers)
+                scheme.check(entry.options, self.cluster.workers)
+                if scheme.check_sites is not None:
+                    network = build_network(self.cluster.network, self.cluster.workers)
+                    scheme.check_sites(entry.options, len(set(network.site_of)))
             except InputError as error:
                 found.append(Problem(("schemes", number, entry.name), str(error)))
-            if find_scheme(entry.name).own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
+            if scheme.own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
                 text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
                 found.append(Problem(("schemes", number, entry.name), text))
         return found

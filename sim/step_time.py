@@ -145,7 +145,7 @@ class AveragingStepTime:
         Raises:
             RunError: the run failed.
         """
-        graph = undirected(self._job.workers, map(tuple, edges.tolist()))
+        graph = undirected(self._job.workers, edges)
         program = partial(_average, Pattern.from_matrix(metropolis(graph)))
         scheme = Scheme("averaging", program, Settings, True, lambda options, workers: None)
         marks = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from sim.errors import InputError
@@ -31,4 +32,5 @@ def save_whole(path: Path, save: Callable[[Path], object]) -> None:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):  # it may never have been there, nor its folder
+            new.unlink()

@@ -16,7 +16,6 @@ import torch
 
 from sim.encoding import Codec, Compression, Encoded, Payload, decoded, encode
 from sim.groups import Groups
-from sim.pattern import Pattern
 from sim.strips import strips
 from sim.worker import Worker
 
@@ -24,7 +23,11 @@ Tensor = torch.Tensor
 
 
 def with_rest(mixed: Tensor, value: Tensor, rough: Payload) -> Tensor:
-    """``mixed``, the average of what went out, with what the worker's own ``value`` lost on its way."""
+    """``mixed``, the average of what went out, with what the worker's own ``value`` lost on its way.
+
+    So the mean of all workers stays as it is where the weights are doubly stochastic (Carli et al.,
+    Automatica 2010).
+    """
     return mixed + (value - decoded(rough)) if isinstance(rough, Encoded) else mixed
 
 
@@ -55,31 +58,19 @@ class Wire:
         own_shape = value.shape[1:] if self.worker.stacked else value.shape
         return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), elements)
 
-    async def all_reduce(
-        self, value: Tensor, index: int, groups: Groups | None = None, purpose: str = "mean"
-    ) -> Tensor:
+    async def all_reduce(self, value: Tensor, index: int, groups: Groups | None = None) -> Tensor:
         """The mean of ``value`` over this worker's group; of a compressed one an unbiased estimate.
 
         Args:
             value: [..., d].
-            index: of the random numbers, a different one each time under one ``purpose``.
+            index: of the random numbers, a different one each time.
             groups: see ``sim.operations.AllReduce``.
-            purpose: of the random numbers.
         """
         if self.codec is None:
             return await self.worker.all_reduce(value, groups)
         length, members = value.shape[-1], self.worker.members(groups).shape[-1]
-        table = self._encoded(self.codec, strips(value, members), f"{purpose}/out", index, length)
+        table = self._encoded(self.codec, strips(value, members), "mean/out", index, length)
         strip = await self.worker.reduce_scatter(table, groups)
         return await self.worker.gather_strips(
-            self._encoded(self.codec, strip, f"{purpose}/back", index), length, groups
+            self._encoded(self.codec, strip, "mean/back", index), length, groups
         )
-
-    async def mix(self, pattern: Pattern, value: Tensor, index: int, purpose: str = "mix") -> Tensor:
-        """The weighted average over the neighbours.
-
-        With a codec Q: x + sum_j W_ij (Q(x_j) - Q(x_i)), which leaves the mean of all workers as it is where
-        W is doubly stochastic (Carli et al., Automatica 2010).
-        """
-        rough = self.payload(value, purpose, index)
-        return with_rest(await self.worker.mix(pattern, rough), value, rough)

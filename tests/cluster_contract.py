@@ -10,7 +10,7 @@ from realrun.group import Group
 from realrun.run import run_job
 from tests import driver_contract
 from tests import nccl_rules as nccl_rules  # its backend is known once it is imported
-from tests.driver_contract import Case, Log, close_to, contract_job, says
+from tests.contract_case import Case, Log, close_to, contract_job, says
 from tests.factory import placed
 
 _BLOCKED_S = 2.0

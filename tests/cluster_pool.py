@@ -35,17 +35,23 @@ def _serve(rank: int, size: int, folder: str, pipe: Connection) -> None:
             answer = {"answer": getattr(importlib.import_module(module), function)(group, **options)}
         except Exception:
             answer = {"raised": traceback.format_exc()}
+        answer["broken"] = group.broken
         pipe.send_bytes(json.dumps(answer).encode())
     os._exit(0)  # helper threads of a failed run may still block in gloo
 
 
 class Pool:
-    """``size`` processes in one group."""
+    """``size`` processes in one group.
+
+    Attributes:
+        broken: a run of theirs has failed, so that no other can follow.
+    """
 
     def __init__(self, size: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOAD)
         self.size = size
+        self.broken = False
         self._folder = tempfile.TemporaryDirectory()
         self._pipes: list[Connection] = []
         self.processes = []
@@ -72,7 +78,9 @@ class Pool:
                 silent.discard(rank)
                 try:
                     answer = json.loads(self._pipes[rank].recv_bytes())
+                    self.broken |= "raised" in answer or answer["broken"]
                 except EOFError:
+                    self.broken = True
                     continue
                 if "raised" in answer:
                     raised = raised or f"rank {rank}:\n{answer['raised']}"
@@ -94,3 +102,23 @@ class Pool:
                 process.kill()
                 process.join()
         self._folder.cleanup()
+
+
+class Pools:
+    """One pool of each size, started when it is first asked for and anew once it is broken."""
+
+    def __init__(self) -> None:
+        self._started: dict[int, Pool] = {}
+
+    def of(self, size: int) -> Pool:
+        """``size`` processes that can run a job."""
+        if size in self._started and self._started[size].broken:
+            self._started.pop(size).close()
+        if size not in self._started:
+            self._started[size] = Pool(size)
+        return self._started[size]
+
+    def close(self) -> None:
+        """End them all."""
+        for pool in self._started.values():
+            pool.close()

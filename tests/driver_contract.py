@@ -7,9 +7,6 @@ processes. A gradient lasts two units. Cases that need no rank and no clock run 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,85 +14,15 @@ import torch
 from sim import operations as ops
 from sim import seeds, topology
 from sim.encoding import Compression, Encoded, Qsgd, decoded, encode
-from sim.errors import PeerLost
 from sim.job import Job
 from sim.optimizer import Still
 from sim.strips import strips
 from sim.wire import Wire
 from sim.worker import Program, Worker
-from tests.factory import make_job, make_scheme
+from tests.contract_case import ONE_APART, UNIT, Case, Log, X, contract_job
+from tests.contract_failures import FAILURES
 
 Tensor = torch.Tensor
-
-UNIT = 1 / 32
-"""Seconds; exact in binary."""
-
-GRADIENT = 2 * UNIT
-
-
-@dataclass
-class Log:
-    """What a worker says, and when it was at what point, in units."""
-
-    said: list[Any] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-
-    def say(self, value: Any) -> None:
-        """Note something that is the same on every driver."""
-        self.said.append(value.tolist() if isinstance(value, Tensor) else value)
-
-    async def at(self, worker: Worker) -> None:
-        """Note the time."""
-        self.times.append(await worker.now() / UNIT)
-
-
-Body = Callable[[Worker, Log], Coroutine[Any, Any, None] | Program]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One promise.
-
-    Attributes:
-        body: what every worker does.
-        workers: how many there are.
-        said: for each rank what it says.
-        times: for each rank what it notes, in units.
-        stackable: it runs on the stacked driver too.
-        faults: rank -> number of its operation at which it dies.
-        error: kind and words of the error that ends the run; "" if it does not fail.
-        iterations: ``max_iterations`` of the job.
-        task: what it trains.
-    """
-
-    body: Body
-    workers: int
-    said: tuple[tuple[Any, ...], ...] = ()
-    times: tuple[tuple[float, ...], ...] = ()
-    stackable: bool = False
-    faults: tuple[tuple[int, int], ...] = ()
-    error: tuple[str, str] = ("", "")
-    iterations: int = 3
-    task: str = "quadratic"
-
-    @property
-    def name(self) -> str:
-        """As tests show it."""
-        return f"{self.body.__name__.strip('_')}-{self.workers}"
-
-
-def contract_job(case: Case, logs: dict[int, Log]) -> Job:
-    """The job of a case; ``logs`` gets what its workers note, by rank (or by -1 when stacked)."""
-
-    def program(worker: Worker, options: Any) -> Any:
-        log = logs[worker.ranks[0] if len(worker.ranks) == 1 else -1] = Log()
-        return case.body(worker, log)
-
-    return make_job(
-        make_scheme(program), task=case.task, batch_size=4, workers=case.workers, compute_s=GRADIENT,
-        max_iterations=case.iterations,
-        task_options={"dimension": 4, "examples": 64} if case.task == "quadratic" else {},
-    )  # fmt: skip
 
 
 def _gradients(workers: int) -> Tensor:
@@ -110,7 +37,6 @@ def _rows(values: Tensor) -> tuple[tuple[Any, ...], ...]:
     return tuple((row,) for row in values.tolist())
 
 
-X = torch.arange(4.0)
 CODEC = Qsgd(bits=4, bucket=3)
 ROUGH = encode(CODEC, X, lambda: torch.full((4,), 0.4))
 
@@ -137,7 +63,6 @@ async def _broadcasts(worker: Worker, log: Log) -> None:
 
 
 PAIRS = ((0, 2), (3, 1))
-ONE_APART = ((1, 2, 3), (0,))
 
 
 async def _all_reduces_in_pairs(worker: Worker, log: Log) -> None:
@@ -631,182 +556,5 @@ POINT_TO_POINT = [
     Case(_leaves_services_waiting, 3, (("done",),) * 3),
 ]
 
-
-# --- failures -----------------------------------------------------------------------------------
-
-
-async def _cyclic_wait(worker: Worker, log: Log) -> None:
-    peer = (worker.rank + 1) % worker.size
-    await worker.send(peer, X)
-    await worker.receive((worker.rank - 1) % worker.size, X)
-
-
-async def _waits_for_one_who_has_ended(worker: Worker, log: Log) -> None:
-    if worker.rank == 0:
-        await worker.wait(await worker.begin(ops.Receive(1, X, "a")))
-
-
-async def _mixes_with_a_dead_peer(worker: Worker, log: Log) -> None:
-    await worker.mix(topology.patterns("complete", worker.size, "uniform")[0], X)
-
-
-async def _reduces_with_a_dead_peer(worker: Worker, log: Log) -> None:
-    await worker.sleep(UNIT)
-    await worker.all_reduce(X)
-
-
-async def _reduces_beside_a_dead_peer(worker: Worker, log: Log) -> None:
-    await worker.sleep(UNIT)
-    log.say(await worker.all_reduce(X, ONE_APART))
-    try:
-        await worker.receive(0, X)
-    except PeerLost as lost:
-        log.say(str(lost))
-
-
-async def _groups_leave_one_out(worker: Worker, log: Log) -> None:
-    await worker.all_reduce(X, ((0, 1),))
-
-
-async def _groups_overlap(worker: Worker, log: Log) -> None:
-    await worker.barrier(((0, 1), (1, 2)))
-
-
-async def _a_foreign_root(worker: Worker, log: Log) -> None:
-    await worker.broadcast(X, 0, ((0, 1), (2,)))
-
-
-async def _survives_a_dead_peer(worker: Worker, log: Log) -> None:
-    await worker.sleep(UNIT)
-    if worker.rank == 0:
-        for operation in (ops.Receive(1, X), ops.Send(1, X)):
-            try:
-                await operation
-            except PeerLost as lost:
-                log.say(str(lost))
-        started = await worker.begin(ops.Receive(1, X, "late"))
-        try:
-            await worker.wait(started)
-        except PeerLost as lost:
-            log.say(str(lost))
-        log.say((await worker.receive(2, X)).source)
-    elif worker.rank == 2:
-        await worker.send(0, X)
-
-
-async def _writes_in_place(worker: Worker, log: Log) -> None:
-    x = torch.zeros(1)
-    if worker.rank:
-        handle = await worker.begin(ops.Send(0, x))
-        x += 1
-        await worker.wait(handle)
-    else:
-        await worker.receive(1, x)
-
-
-async def _writes_into_a_gradient_point(worker: Worker, log: Log) -> None:
-    x = worker.start + 0.0
-    handle = await worker.begin(ops.Gradient(x))
-    x += 1
-    await worker.wait(handle)
-
-
-async def _asks_for_a_loss_too_early(worker: Worker, log: Log) -> None:
-    gradient = await worker.begin(ops.Gradient(X))
-    await worker.batch_loss()
-    await worker.wait(gradient)
-
-
-async def _leaves_a_handle(worker: Worker, log: Log) -> None:
-    await worker.begin(ops.Sleep(UNIT))
-
-
-async def _waits_twice(worker: Worker, log: Log) -> None:
-    handle = await worker.begin(ops.Sleep(UNIT))
-    await worker.wait(handle)
-    await worker.wait(handle)
-
-
-async def _talks_to_itself(worker: Worker, log: Log) -> None:
-    await worker.send(worker.rank, X)
-
-
-async def _unknown_peer(worker: Worker, log: Log) -> None:
-    await worker.receive(7, X)
-
-
-class _Foreign(ops.Operation[None]):
-    pass
-
-
-async def _unknown_operation(worker: Worker, log: Log) -> None:
-    await _Foreign()
-
-
-async def _segments_of_a_sleep(worker: Worker, log: Log) -> None:
-    async for _ in worker.segments(await worker.begin(ops.Sleep(UNIT))):
-        pass
-
-
-async def _raises(worker: Worker, log: Log) -> None:
-    raise ValueError("boom")
-
-
-def _deadlock(*lines: str) -> tuple[str, str]:
-    return "Deadlock", re.escape("no worker can go on: " + "; ".join(lines))
-
-
-def _lost(rank: int, operation: str) -> tuple[str, str]:
-    return "PeerLost", f"worker {rank} was lost during {operation}"
-
-
-def _broken(words: str) -> tuple[str, str]:
-    return "SchemeError", words
-
-
-_LOST_IN_TURN = tuple(_lost(1, operation)[1] for operation in ("receive", "send", "receive"))
-
-FAILURES = [
-    Case(
-        _cyclic_wait,
-        3,
-        error=_deadlock(*(f"worker {rank} waits in send to {(rank + 1) % 3}" for rank in range(3))),
-    ),
-    Case(_waits_for_one_who_has_ended, 2, error=_deadlock("worker 0 waits in wait for receive from 1 (a)")),
-    Case(_mixes_with_a_dead_peer, 3, faults=((2, 0),), error=_lost(2, "mix")),
-    Case(_reduces_with_a_dead_peer, 4, faults=((1, 1),), error=_lost(1, "all_reduce")),
-    Case(_reduces_beside_a_dead_peer, 4, ((), *[(X.tolist(), _lost(0, "receive")[1])] * 3), faults=((0, 0),)),
-    Case(_groups_leave_one_out, 3, error=_broken("worker 2 is in no group")),
-    Case(_groups_overlap, 3, error=_broken("worker 1 is in more than one group")),
-    Case(_a_foreign_root, 3, error=_broken("broadcast from worker 0, which is not in the group .2,.")),
-    Case(_survives_a_dead_peer, 3, ((*_LOST_IN_TURN, 2), (), ()), faults=((1, 0),)),
-    Case(_writes_in_place, 2, error=_broken("worker 1 wrote in place into a value that was being sent")),
-    Case(_writes_into_a_gradient_point, 2, error=_broken("wrote in place into a tensor whose gradient was")),
-    Case(_asks_for_a_loss_too_early, 2, error=_broken(r"worker \d asks for the loss of a gradient before")),
-    Case(_leaves_a_handle, 2, error=_broken("without waiting for what it had started: sleep")),
-    Case(_waits_twice, 2, error=_broken("waits twice for one handle")),
-    Case(_talks_to_itself, 2, error=_broken(r"worker \d: send with worker \d is not possible")),
-    Case(_unknown_peer, 2, error=_broken(r"worker \d: receive with worker 7 is not possible")),
-    Case(_unknown_operation, 2, error=_broken(r"which is no operation \(.*driver_contract.py:\d+\)")),
-    Case(_segments_of_a_sleep, 2, error=_broken("asks for the segments of sleep, which has none")),
-    Case(_raises, 2, error=("RunError", r"worker \d, step 0: the scheme raised ValueError: boom")),
-]
-
 GOOD = [*_by_value(), *PATTERNS_IN_TIME, *POINT_TO_POINT]
 CASES = {case.name: case for case in (*GOOD, *FAILURES)}
-
-
-def says(log: Log) -> tuple[Any, ...]:
-    """What a worker said."""
-    return tuple(log.said)
-
-
-def close_to(found: Any, expected: Any) -> bool:
-    """Equal, numbers within 1e-6 relative."""
-    if isinstance(expected, float):
-        return isinstance(found, float) and abs(found - expected) <= 1e-6 * max(1.0, abs(expected))
-    if isinstance(expected, list | tuple):
-        return len(found) == len(expected) and all(
-            close_to(f, e) for f, e in zip(found, expected, strict=True)
-        )
-    return bool(found == expected)

@@ -16,7 +16,9 @@ from sim.drivers.outcome import Outcome, run_record
 from sim.gradients import Method, Problem
 from sim.jitter import Jitter, Lognormal
 from sim.job import Job, TransferModel
+from sim.network.build import build_network
 from sim.network.platform import Link, Network
+from sim.network.settings import NetworkSettings
 from sim.optimizer import Optimizer, Sgd, Still, WithBuffers
 from sim.records import Run
 from sim.schemes import find_scheme
@@ -42,6 +44,11 @@ def flat_network(workers: int, latency_s: float, bandwidth_bytes_per_s: float) -
         up={h: h for h in range(workers)} if finite else {},
         down={h: workers + h for h in range(workers)} if finite else {},
     )
+
+
+def network_of(workers: int, **given: Any) -> Network:
+    """The network of a scenario that says this of it."""
+    return build_network(NetworkSettings.model_validate(given), workers)
 
 
 def make_problem(
@@ -140,6 +147,22 @@ def make_scheme(
 ) -> Scheme:
     """A scheme from a coroutine function of a test."""
     return Scheme("test", program, NoOptions, synchronous, lambda options, workers: None)
+
+
+def one_message(network: Network, num_bytes: int, begin_s: float = 0.0) -> Job:
+    """Worker 0 sends to worker 1; both then end."""
+
+    async def program(worker: Worker, options: NoOptions) -> None:
+        x = torch.zeros(1)
+        await worker.sleep(begin_s)
+        if worker.rank == 0:
+            await worker.send(1, x)
+        elif worker.rank == 1:
+            await worker.receive(0, x)
+
+    return make_job(
+        make_scheme(program), workers=network.num_hosts, network=network, bytes_per_parameter=num_bytes
+    )
 
 
 def run_events(job: Job, **driver_options: Any) -> Outcome:

@@ -59,3 +59,8 @@ def finals_of(job: Job) -> Array:
 def start_of(job: Job) -> Array:
     """All workers' first models [n, d]."""
     return np.tile(job.start.numpy(), (job.workers, 1))
+
+
+def close(found: Any, expected: Any) -> None:
+    """Equal but for the rounding of some thousand additions in double precision."""
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)

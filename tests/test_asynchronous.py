@@ -10,7 +10,7 @@ import pytest
 
 from sim import seeds, topology
 from sim.compute.settings import Straggler
-from tests.quadratics import Array, finals_of, gradients_of, quadratic_job, start_of
+from tests.quadratics import close, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR, BETA = 4, 23, 0.1, 0.5
 LASTS = (1.0, 1.13, 1.41, 2.07)
@@ -27,10 +27,6 @@ def _in_order() -> Iterator[tuple[int, int]]:
         yield worker, done
         if done < STEPS:
             heapq.heappush(queue, (time_s + LASTS[worker], worker, done + 1))
-
-
-def _close(found: Array, expected: Array) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
 def test_ad_psgd_is_its_recursion() -> None:
@@ -52,7 +48,7 @@ def test_ad_psgd_is_its_recursion() -> None:
         if worker % 2 == 0:
             peer = (1, 3)[seeds.integer(job.seed, worker, "peer", done, 2)]
             x[[worker, peer]] = x[[worker, peer]].mean(0)
-    _close(finals_of(job), published)
+    close(finals_of(job), published)
 
 
 @pytest.mark.parametrize("name", ["star", "one_peer_exponential"])
@@ -79,4 +75,4 @@ def test_asynchronous_push_sum_is_its_recursion(name: str) -> None:
         if done < STEPS:
             made[worker] = gradients(done, x / w)[worker]
     assert np.ptp(w) > 0.01
-    _close(finals_of(job), published)
+    close(finals_of(job), published)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,13 +19,6 @@ from tests import nccl_rules
 from tests.attach_jobs import joined_by_others, train, train_together
 from tests.cluster_pool import Pool
 from tests.factory import make_job, run_events
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Pool]:
-    made = Pool(4)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,57 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from realrun import calibrate, probe
-from realrun.probes import plan_for
 from sim import profile as profiles
 from sim.errors import InputError
-from sim.job import TransferModel
 from sim.network.build import build_network
 from sim.network.settings import NetworkSettings
-from tests.factory import flat_network
-
-NETWORK = {"latency": "5 ms", "bandwidth": "1 Gbit/s"}
-TRUE = {
-    "overhead_s": 2e-4,
-    "added_latency_s": 3e-4,
-    "resume_s": 4e-4,
-    "efficiency": 0.97,
-    "copy_s_per_byte": 4e-10,
-}
-
-
-def measurements(
-    truth: dict[str, float], noise: float = 0.0, outliers: int = 0, **changes: Any
-) -> probe.Measurements:
-    """What a cluster with these factors would have measured, five times, with relative noise."""
-    network = flat_network(4, 0.005, 125e6)
-    plan = plan_for(network, (64, 65_536, 1_048_576), 1)
-    empty = probe.Measurements(
-        version=probe.VERSION, made="2026-01-01T00:00:00+00:00", machine="test", software="test",
-        hosts=probe.lab_hosts(), settings={"net.ipv4.tcp_wmem": "4096 33554432 33554432"}, load=(0.0, 0.0),
-        switch={}, network=NETWORK, plan=plan, steps_s=(1e-4, 2e-4, 3e-4),
-        durations=(probe.Duration(trial=0, operation="send", worker=0, part=0, values_s=(1.0,)),),
-    )  # fmt: skip
-    model = TransferModel(network, announcement=1.0, streams=True, buffer_bytes=33554432.0)
-    found, _ = calibrate.predict(empty, replace(model, **truth))  # type: ignore[arg-type]
-    draws = np.random.Generator(np.random.Philox(1))
-    durations = tuple(
-        probe.Duration(
-            trial=key[0], operation=key[1], worker=key[2], part=key[3],
-            values_s=tuple(float(v) for v in value * (1 + noise * draws.standard_normal(5))),
-        )
-        for key, value in found.items()
-    )  # fmt: skip
-    spoilt = tuple(
-        d.model_copy(update={"values_s": tuple(3 * v for v in d.values_s)})
-        if k % 10 == 0 and k < 10 * outliers
-        else d
-        for k, d in enumerate(durations)
-    )
-    return empty.model_copy(update={"durations": spoilt, **changes})
+from tests.made_measurements import TRUE, exact_fit, measurements
 
 
 def test_exact_durations_give_exact_factors() -> None:
-    fit = calibrate.calibrate([measurements(TRUE)])
+    fit = exact_fit()
     for name, value in TRUE.items():
         assert fit.profile.factors[name].value == pytest.approx(value, rel=1e-3), name
     assert fit.fitted_s == pytest.approx(fit.measured_s, rel=1e-4)
@@ -98,19 +54,16 @@ def test_noise_is_inside_the_interval_and_outliers_do_not_count() -> None:
 
 
 def test_several_files_count_together_and_must_be_of_one_kind() -> None:
-    one = measurements(TRUE)
-    assert len(calibrate.calibrate([one, one]).labels) == 2 * len(calibrate.calibrate([one]).labels)
-    with pytest.raises(InputError, match="fifo"):
-        calibrate.calibrate([one, measurements(TRUE, hosts=probe.lab_hosts(queue="fifo"))])
-
-
-def test_what_changes_between_two_occasions_is_left_open() -> None:
     fast, slow = (measurements({**TRUE, "added_latency_s": x}) for x in (1e-3, 1.4e-3))
-    factor = calibrate.calibrate([fast, slow]).profile.factors["added_latency_s"]
+    fit = calibrate.calibrate([fast, slow])
+    assert len(fit.labels) == 2 * len(exact_fit().labels)
+    factor = fit.profile.factors["added_latency_s"]  # what changes between two occasions is left open
     assert 1e-3 < factor.value < 1.4e-3
     spread_s = np.std([1e-3, 1.4e-3], ddof=1)
     assert factor.high - factor.low >= 2 * 1.96 * spread_s * 0.98
     assert factor.high - factor.low < 2 * 1.96 * spread_s * 2
+    with pytest.raises(InputError, match="fifo"):
+        calibrate.calibrate([fast, measurements(TRUE, hosts=probe.lab_hosts(queue="fifo"))])
 
 
 def test_too_few_durations_are_refused() -> None:
@@ -125,7 +78,7 @@ def test_an_unknown_buffer_is_at_least_what_it_took_at_once() -> None:
 
 
 def test_the_plot_is_drawn(tmp_path: Path) -> None:
-    calibrate.plot(calibrate.calibrate([measurements(TRUE)]), tmp_path / "fit.png")
+    calibrate.plot(exact_fit(), tmp_path / "fit.png")
     assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -178,9 +131,9 @@ def test_measurements_from_a_file_have_their_network() -> None:
     assert again.nominal() == found.nominal()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def profile() -> profiles.Profile:
-    return calibrate.calibrate([measurements(TRUE)]).profile
+    return exact_fit().profile
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path, profile: profiles.Profile) -> None:

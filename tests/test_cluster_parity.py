@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +13,7 @@ from sim.drivers.replay import replay
 from sim.evaluation import digest
 from sim.records import Event
 from tests.cluster_jobs import run_scheme
-from tests.cluster_pool import Pool
+from tests.cluster_pool import Pool, Pools
 from tests.factory import make_job, run_events, simulated
 
 WORKLOAD: dict[str, Any] = {
@@ -26,18 +26,9 @@ WORKLOAD: dict[str, Any] = {
 PADDED: dict[str, Any] = {"bytes_per_parameter": 37.0}
 
 
-@pytest.fixture(scope="module", params=[4, 8])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    made = Pool(request.param)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Pool]:
-    made = Pool(4)
-    yield made
-    made.close()
+@pytest.fixture(params=[4, 8])
+def pool(request: pytest.FixtureRequest, pools: Pools) -> Pool:
+    return pools.of(request.param)
 
 
 def _measured(pool: Pool, scheme: str, options: dict[str, Any], **job: Any) -> dict[str, Any]:

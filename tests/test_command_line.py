@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import paceline
-from realrun import calibrate, probe
+from realrun import probe
 from sim import profile as profiles
 from sim.result_folder import read_results
-from tests.test_calibrate import TRUE, measurements
+from tests.made_measurements import TRUE, exact_fit, measurements
 
 ROOT = Path(__file__).parent.parent
 TINY = """
@@ -330,7 +330,7 @@ def test_bad_input_is_refused_before_anything_starts(
     message: str,
 ) -> None:
     profile = tmp_path / "profile.yaml"
-    profile.write_text(profiles.dump(calibrate.calibrate([measurements(TRUE)]).profile))
+    profile.write_text(profiles.dump(exact_fit().profile))
     alone = tmp_path / "alone.yaml"
     alone.write_text(
         TINY.replace("workers: 4", "workers: 1").replace(", {gossip: {topology: ring}}, ad_psgd", "")

@@ -96,6 +96,31 @@ def test_a_scheme_that_never_got_there_ranks_last() -> None:
     assert found["kendall_tau"] == pytest.approx(-1)
 
 
+def repeats(source: str, **times: tuple[float | None, ...]) -> list[Run]:
+    return [
+        run(label, time_s, seed, source)
+        for label, column in times.items()
+        for seed, time_s in enumerate(column)
+    ]
+
+
+def test_who_is_first_follows_from_paired_ratios() -> None:
+    # Medians of 20 and 15 s, but two of the three ratios are above 1.
+    predicted = repeats("simulated", gossip=(10.0, 20.0, 30.0), all_reduce=(11.0, 21.0, 15.0))
+    real = repeats("measured", gossip=(12.0, 20.0, 30.0), all_reduce=(10.0, 16.0, 60.0))
+    found = compare.decide("s", predicted, real)
+    assert (found["winner_predicted"], found["winner_measured"]) == ("gossip", "all_reduce")
+    assert found["regret_pct"] == pytest.approx(20)  # the medians of 20 and 16 s would say 25
+    assert found["kendall_tau"] == pytest.approx(-1)
+
+
+def test_nobody_wins_by_the_clock_where_the_other_side_has_a_target() -> None:
+    predicted = repeats("simulated", gossip=(10.0,), all_reduce=(11.0,))
+    found = compare.decide("s", predicted, repeats("measured", gossip=(None,), all_reduce=(None,)))
+    assert (found["winner_predicted"], found["winner_measured"]) == ("gossip", None)
+    assert (found["regret_pct"], found["kendall_tau"]) == (None, None)
+
+
 def test_without_a_target_the_wall_clock_decides() -> None:
     predicted = [run("gossip", None, wall_clock_s=3.0), run("all_reduce", None, wall_clock_s=2.0)]
     real = [replace(r, source="measured") for r in predicted]

@@ -6,36 +6,25 @@ Once over gloo alone, and once with the pattern operations over a backend that a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from realrun.group import Group
 from realrun.run import run_job
 from sim.errors import InputError
-from tests import driver_contract, nccl_rules
+from tests import contract_failures, driver_contract, nccl_rules
 from tests.cluster_contract import broken_promises, run_case
-from tests.cluster_pool import Pool
-from tests.driver_contract import Case
+from tests.cluster_pool import Pool, Pools
+from tests.contract_case import Case
 from tests.factory import make_job
 
 both_backends = pytest.mark.parametrize("backend", ["gloo", nccl_rules.NAME])
 
 
-@pytest.fixture(scope="module")
-def pools() -> Iterator[dict[int, Pool]]:
-    started: dict[int, Pool] = {}
-    yield started
-    for pool in started.values():
-        pool.close()
-
-
 @both_backends
 @pytest.mark.parametrize("case", driver_contract.GOOD, ids=lambda case: case.name)
-def test_keeps_the_contract(case: Case, backend: str, pools: dict[int, Pool]) -> None:
-    if case.workers not in pools:
-        pools[case.workers] = Pool(case.workers)
-    answers = pools[case.workers].ask(run_case, name=case.name, backend=backend)
+def test_keeps_the_contract(case: Case, backend: str, pools: Pools) -> None:
+    answers = pools.of(case.workers).ask(run_case, name=case.name, backend=backend)
     assert broken_promises(case, answers) == []
 
 
@@ -53,8 +42,8 @@ def refused(group: Group) -> list[str]:
     return found
 
 
-def test_jobs_that_do_not_fit_are_refused_and_others_follow(pools: dict[int, Pool]) -> None:
-    pool = pools[3] if 3 in pools else pools.setdefault(3, Pool(3))
+def test_jobs_that_do_not_fit_are_refused_and_others_follow(pools: Pools) -> None:
+    pool = pools.of(3)
     for answer in pool.ask(refused):
         assert answer == [
             "the scenario has 4 workers, but 3 processes were started",
@@ -65,7 +54,7 @@ def test_jobs_that_do_not_fit_are_refused_and_others_follow(pools: dict[int, Poo
 
 
 @both_backends
-@pytest.mark.parametrize("case", driver_contract.FAILURES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", contract_failures.FAILURES, ids=lambda case: case.name)
 def test_reports_failures(case: Case, backend: str) -> None:
     pool = Pool(case.workers)
     dead = [rank for rank, _ in case.faults]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sim import errors
-from tests import driver_contract
-from tests.driver_contract import Case, Log, close_to, contract_job, says
+from tests import contract_failures, driver_contract
+from tests.contract_case import Case, Log, close_to, contract_job, says
 from tests.factory import run_events
 
 
@@ -21,7 +21,7 @@ def test_keeps_the_contract(case: Case) -> None:
             assert tuple(logs[rank].times) == case.times[rank]
 
 
-@pytest.mark.parametrize("case", driver_contract.FAILURES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", contract_failures.FAILURES, ids=lambda case: case.name)
 def test_reports_failures(case: Case) -> None:
     logs: dict[int, Log] = {}
     job = contract_job(case, logs)

@@ -7,7 +7,7 @@ import pytest
 from sim.drivers.stacked import run_stacked
 from sim.errors import SchemeError
 from tests import driver_contract
-from tests.driver_contract import Case, Log, close_to, contract_job, says
+from tests.contract_case import Case, Log, close_to, contract_job, says
 
 
 @pytest.mark.parametrize("case", [c for c in driver_contract.GOOD if c.stackable], ids=lambda case: case.name)

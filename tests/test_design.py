@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from realrun import calibrate, probe
+from realrun import probe
 from realrun.campaign import Outcome, State, key_of, row_of, runs_wanted
-from realrun.design import CELLS, Cell, computation_s, with_draws
+from realrun.design import CELLS, Cell, computation_s, spread, with_draws
 from realrun.validation_page import bars, choices, met, page
+from sim.errors import InputError
 from sim.scenario import dump, load, parse
 from sim.simulate import simulate_job
-from tests.test_calibrate import TRUE, measurements
+from tests.made_measurements import exact_fit
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,7 +40,7 @@ def test_every_level_is_in_the_design() -> None:
 
 
 def test_computation_does_not_hide_the_network_and_the_time_is_enough() -> None:
-    profile = calibrate.calibrate([measurements(TRUE)]).profile
+    profile = exact_fit().profile
     low, total_s = 0, 0.0
     for cell in CELLS:
         job = replace(cell.job(), problem=None, task=None, record_events=False)
@@ -141,8 +142,17 @@ def test_regret_is_that_of_the_measured_times() -> None:
 
 
 def test_the_page_says_what_was_missed() -> None:
-    profile = calibrate.calibrate([measurements(TRUE)]).profile
+    profile = exact_fit().profile
     text = page([row(mechanism_pct=6.0)], ALONE, profile, 90.0)
     assert "| (a) wall clock, worst cell | 5 % | 6.00 % | **missed** |" in text
     assert "ring-4-2ms-100mbit-40kB-homogeneous" in text
     assert "| efficiency | 0.97 |" in text
+
+
+def test_some_of_the_cells_are_spread_over_all() -> None:
+    assert spread(len(CELLS)) == list(CELLS)
+    assert spread(1) == [CELLS[0]]
+    assert spread(3) == [CELLS[0], CELLS[14], CELLS[29]]
+    for count in (0, 45):
+        with pytest.raises(InputError, match=f"--cells {count}: the design has 44"):
+            spread(count)

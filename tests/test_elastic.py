@@ -17,17 +17,13 @@ from sim.scenario import parse
 from sim.schemes import SCHEMES
 from tests.closed_forms import bowl, double_well, line_job
 from tests.factory import make_job, run_events, simulated
-from tests.quadratics import Array, finals_of, gradients_of, quadratic_job, start_of
+from tests.quadratics import Array, close, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR = 4, 23, 0.1
 ALPHA = 0.9 / WORKERS
 SLOW = [Straggler(workers=(1,), slowdown=1.13), Straggler(workers=(2,), slowdown=1.41),
         Straggler(workers=(3,), slowdown=2.07)]  # fmt: skip
 """No two workers are ever ready at the same time, except at the beginning."""
-
-
-def _close(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
 # --- trajectories against numpy -----------------------------------------------------------------
@@ -47,8 +43,8 @@ def test_synchronous_elastic_averaging_is_its_recursion(scheme: str, momentum: f
             centre = centre + ALPHA * (old - centre).sum(0)
         v = momentum * v - LR * gradients(k, old + momentum * v)
         x = x + v
-    _close(finals_of(job), x)
-    _close(_leader_of(job), centre)
+    close(finals_of(job), x)
+    close(_leader_of(job), centre)
 
 
 def _leader_of(job: Job) -> Array:
@@ -88,7 +84,7 @@ def test_asynchronous_elastic_averaging_is_its_recursion(
         g = gradients(k, np.tile(old + momentum * v[worker], (WORKERS, 1)))[worker]
         v[worker] = momentum * v[worker] - LR * g
         x[worker] = x[worker] + v[worker]
-    _close(finals_of(job), x)
+    close(finals_of(job), x)
 
 
 @pytest.mark.parametrize("period", [1, 3])
@@ -105,7 +101,7 @@ def test_downpour_is_its_recursion(period: int) -> None:
         step = -LR / 4 * gradients(k, x)[worker]
         x[worker] += step
         v[worker] += step
-    _close(finals_of(job), x)
+    close(finals_of(job), x)
 
 
 # --- closed forms -------------------------------------------------------------------------------
@@ -119,10 +115,10 @@ def test_modes_of_elastic_averaging_on_a_bowl(monkeypatch: pytest.MonkeyPatch, s
     h = 0.7
     job = line_job(monkeypatch, "easgd", {"period": 1}, bowl(h), STARTS, lr=LR, max_iterations=steps)
     x, start = finals_of(job)[:, 0], np.array(STARTS)
-    _close(x - x.mean(), (1 - LR * h - ALPHA) ** steps * (start - start.mean()))
+    close(x - x.mean(), (1 - LR * h - ALPHA) ** steps * (start - start.mean()))
     matrix = np.array([[1 - LR * h - ALPHA, ALPHA], [0.9, 0.1]])
     mean, centre = np.linalg.matrix_power(matrix, steps) @ [start.mean(), 0.0]
-    _close([x.mean(), _leader_of(job)[0]], [mean, centre])
+    close([x.mean(), _leader_of(job)[0]], [mean, centre])
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -139,7 +135,7 @@ def test_an_exchange_conserves_the_sum_of_workers_and_centre(
     )  # fmt: skip
     outcome = run_events(job)
     assert outcome.leader is not None
-    _close(sum(x.item() for x in outcome.finals) + outcome.leader.item(), sum(STARTS))
+    close(sum(x.item() for x in outcome.finals) + outcome.leader.item(), sum(STARTS))
 
 
 @settings(max_examples=50, deadline=None)
@@ -188,13 +184,13 @@ def test_downpour_of_one_worker_is_sgd() -> None:
     gradients, x = gradients_of(job), start_of(job)
     for k in range(STEPS):
         x = x - LR * gradients(k, x)
-    _close(finals_of(job), x)
+    close(finals_of(job), x)
 
 
 def test_downpour_adds_the_updates_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slope every update is -lr: after K rounds of n workers the centre has moved by -lr n K."""
     job = line_job(monkeypatch, "downpour", {"period": 2}, lambda x: x, STARTS, lr=LR, max_iterations=13)
-    _close(_leader_of(job), [-LR * WORKERS * 12])
+    close(_leader_of(job), [-LR * WORKERS * 12])
 
 
 # --- bytes, waiting, refusals -------------------------------------------------------------------

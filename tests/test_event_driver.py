@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from sim import operations as ops
 from sim.drivers.stacked import run_stacked
-from sim.errors import Deadlock, PeerLost, RunError, SchemeError
+from sim.errors import Deadlock, PeerLost, RunError
 from sim.evaluation import digest
 from sim.worker import Worker
 from tests.factory import NoOptions, make_job, make_scheme, run_events, simulated
@@ -216,75 +217,27 @@ def test_a_point_to_point_scheme_may_survive_a_lost_peer() -> None:
     assert (outcome.status, outcome.message) == ("partial", "worker 1 died")
 
 
-async def _writes_in_place(worker: Worker, options: NoOptions) -> None:
-    x = torch.zeros(1)
-    handle = await worker.begin(ops.Send(1 - worker.rank, x)) if worker.rank else None
-    if handle is not None:
-        x += 1
-        await worker.wait(handle)
-    else:
-        await worker.receive(1, x)
-
-
-async def _leaves_a_handle(worker: Worker, options: NoOptions) -> None:
-    await worker.begin(ops.Gradient(X))
-
-
-async def _waits_twice(worker: Worker, options: NoOptions) -> None:
-    handle = await worker.begin(ops.Gradient(X))
-    await worker.wait(handle)
-    await worker.wait(handle)
-
-
-async def _talks_to_itself(worker: Worker, options: NoOptions) -> None:
-    await worker.send(worker.rank, X)
-
-
-async def _unknown_peer(worker: Worker, options: NoOptions) -> None:
-    await worker.send(7, X)
-
-
-class _Foreign(ops.Operation[None]):
-    pass
-
-
-async def _unknown_operation(worker: Worker, options: NoOptions) -> None:
-    await _Foreign()
-
-
-async def _raises(worker: Worker, options: NoOptions) -> None:
-    raise ValueError("boom")
-
-
-@pytest.mark.parametrize(
-    ("program", "error", "text"),
-    [
-        (_writes_in_place, SchemeError, "worker 1 wrote in place"),
-        (_leaves_a_handle, SchemeError, "without waiting for what it had started: gradient"),
-        (_waits_twice, SchemeError, "waits twice"),
-        (_talks_to_itself, SchemeError, "send with worker 0 is not possible"),
-        (_unknown_peer, SchemeError, "send with worker 7 is not possible"),
-        (_unknown_operation, SchemeError, r"which is no operation \(.*test_event_driver.py:\d+\)"),
-        (_raises, RunError, "worker 0, step 0: the scheme raised ValueError: boom"),
-    ],
-)
-def test_rules_of_the_vocabulary(program: Any, error: type[RunError], text: str) -> None:
-    with pytest.raises(error, match=text):
-        run_events(make_job(make_scheme(program), workers=2))
-
-
-def test_wait_any_and_poll() -> None:
-    log: list[Any] = []
-
+def test_who_has_survived_a_lost_peer_can_be_lost_itself() -> None:
     async def program(worker: Worker, options: NoOptions) -> None:
-        slow = await worker.begin(ops.Sleep(4.0))
-        quick = await worker.begin(ops.Sleep(1.0))
-        log.append(await worker.poll(quick))
-        first = await worker.wait_any(slow, quick)
-        log.append((first is quick, await worker.now(), await worker.poll(quick), await worker.poll(slow)))
-        await worker.wait(quick)
-        await worker.wait(slow)
-        log.append(await worker.now())
+        if worker.rank == 2:
+            await worker.sleep(1.0)
+        else:
+            with contextlib.suppress(PeerLost):
+                await worker.receive(2, X)
+        await worker.sleep(1.0)
 
-    run_events(make_job(make_scheme(program), workers=1))
-    assert log == [False, (True, 1.0, True, False), 4.0]
+    outcome = run_events(make_job(make_scheme(program), workers=3), faults={2: 1, 0: 1})
+    assert outcome.message == "worker 0, 2 died"
+    assert [account.wait_s for account in outcome.accounts] == [1.0, 2.0, 1.0]  # a sleep is a wait too
+    assert outcome.wall_s == 2.0
+
+
+def test_what_a_scheme_raises_when_it_has_lost_a_peer_is_told() -> None:
+    async def program(worker: Worker, options: NoOptions) -> None:
+        try:
+            await worker.receive(1 - worker.rank, X)
+        except PeerLost:
+            raise ValueError("nobody is left") from None
+
+    with pytest.raises(RunError, match="worker 0, step 0: the scheme raised ValueError: nobody is left"):
+        run_events(make_job(make_scheme(program), workers=2), faults={1: 0})

@@ -18,16 +18,12 @@ from sim.scenario import parse
 from sim.schemes.momentum import pack, unpack
 from sim.simulate import simulate_job
 from tests.factory import make_job, run_events, simulated
-from tests.quadratics import Array, finals_of, gradients_of, quadratic_job, start_of
+from tests.quadratics import Array, close, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR, BETA = 8, 19, 0.1, 0.9
 
 ORDERS = ("adapt_then_combine", "combine_while_adapting")
 MOMENTA = ("local", "mixed")
-
-
-def _close(found: Array, expected: Array) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
 def _matrices(name: str) -> list[Array]:
@@ -55,7 +51,7 @@ def test_is_its_recursion(name: str, order: str, momentum: str, global_period: i
         else:
             m = BETA * (kept @ m) + gradients(k, x)
             x = w @ x - LR * m
-    _close(finals_of(job), x)
+    close(finals_of(job), x)
 
 
 def test_no_two_variants_are_the_same() -> None:
@@ -78,7 +74,7 @@ def test_without_noise_every_topology_is_one_worker(name: str, order: str) -> No
     assert job.problem is not None
     whole = np.arange(96)
     same = replace(job.problem, batches=replace(job.problem.batches, shards=(whole,) * WORKERS))
-    _close(finals_of(replace(job, problem=same)), np.tile(alone, (WORKERS, 1)))
+    close(finals_of(replace(job, problem=same)), np.tile(alone, (WORKERS, 1)))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -88,7 +84,7 @@ def test_the_mean_follows_synchronous_sgd(order: str) -> None:
     for name, momentum in itertools.product(["ring", "static_exponential"], MOMENTA):
         options = {"topology": name, "order": order, "momentum": momentum}
         job = quadratic_job("gossip", options, workers=WORKERS, max_iterations=STEPS, lr=LR, momentum=BETA)
-        _close(finals_of(job).mean(0), finals_of(full)[0])
+        close(finals_of(job).mean(0), finals_of(full)[0])
 
 
 def test_a_global_period_brings_everybody_together() -> None:
@@ -144,7 +140,7 @@ def test_the_first_step_tells_the_orders_apart() -> None:
         finals_of(quadratic_job("gossip", {"topology": "complete", "order": order}, max_iterations=1, lr=LR))
         for order in ORDERS
     )
-    _close(first.mean(0), second.mean(0))
+    close(first.mean(0), second.mean(0))
     assert np.ptp(first, axis=0).max() < 1e-15
     assert np.ptp(second, axis=0).max() > 1e-3
 

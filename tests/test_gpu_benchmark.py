@@ -23,7 +23,8 @@ def test_rates_of_gradients(task: str) -> None:
     assert set(found["rates"]) == {"looped", "batched", "raw vmap", "stacked step", "event driver"}
     assert all(rate > 0 for rate in found["rates"].values())
     assert found["ratios"]["batched / looped"] == found["rates"]["batched"] / found["rates"]["looped"]
-    assert found["parameters"] == {"digits-mlp": 4810}.get(task, found["parameters"])
+    assert found["parameters"] > 0
+    assert task != "digits-mlp" or found["parameters"] == 4810
 
 
 def test_unseen_batch_sizes() -> None:

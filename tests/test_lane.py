@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,13 +36,6 @@ WORKLOAD: dict[str, Any] = {
     "max_iterations": 8,
 }
 PADDED: dict[str, Any] = {"bytes_per_parameter": 37.0}
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Pool]:
-    made = Pool(4)
-    yield made
-    made.close()
 
 
 # --- the rules ----------------------------------------------------------------------------------

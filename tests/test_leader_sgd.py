@@ -19,19 +19,25 @@ from sim.evaluation import digest
 from sim.job import Job
 from sim.network.platform import Network
 from sim.optimizer import Sgd
+from sim.scenario import parse
 from sim.schedule import InverseTime, Schedule
 from sim.schemes import SCHEMES
 from sim.schemes.step_counter import Grants
 from sim.worker import Worker
 from tests.closed_forms import bowl, double_well, line_job
 from tests.factory import make_job, run_events, simulated
-from tests.quadratics import DIMENSION, Array, finals_of, gradients_of, in_double, quadratic_job, start_of
+from tests.quadratics import (
+    DIMENSION,
+    Array,
+    close,
+    finals_of,
+    gradients_of,
+    in_double,
+    quadratic_job,
+    start_of,
+)
 
 STEPS, LR = 23, 0.1
-
-
-def _close(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
 def _losses_of(job: Job, k: int, x: Array) -> Array:
@@ -85,7 +91,7 @@ def test_leader_sgd_is_its_recursion(workers: int, options: dict[str, Any], bloc
         if len(blocks) > 1 and (k + 1) % options.get("global_period", period) == 0:
             x += 0.1 * (x[score.argmin()] - x)
     assert len(leaders) > 1
-    _close(finals_of(job), x)
+    close(finals_of(job), x)
 
 
 @pytest.mark.parametrize("groups", [2, 3, 6])
@@ -104,7 +110,7 @@ def test_asynchronous_leader_sgd_of_equal_workers_meets_as_the_synchronous_one()
         )
         for free in (False, True)
     )
-    _close(a, b)
+    close(a, b)
 
 
 # --- closed forms -------------------------------------------------------------------------------
@@ -118,9 +124,9 @@ def test_the_gap_to_the_leader_on_a_bowl(monkeypatch: pytest.MonkeyPatch, period
     job = line_job(monkeypatch, "leader_sgd", options, bowl(h), starts, lr=LR, max_iterations=rounds * period)
     outcome = run_events(job)
     x = np.array([final.item() for final in outcome.finals])
-    _close(x[1], (1 - LR * h) ** (rounds * period) * 0.5)
+    close(x[1], (1 - LR * h) ** (rounds * period) * 0.5)
     gap = (0.75 * (1 - LR * h) ** period) ** rounds
-    _close(x - x[1], gap * (np.array(starts) - 0.5))
+    close(x - x[1], gap * (np.array(starts) - 0.5))
     assert {event.peer for event in outcome.events if event.operation == "broadcast"} == {1}
 
 
@@ -430,3 +436,24 @@ def test_what_does_not_divide_is_refused(options: dict[str, Any], words: str) ->
     scheme = SCHEMES["leader_sgd"]
     with pytest.raises(InputError, match=words):
         scheme.check(scheme.options(**options), 8)
+
+
+SITES = """\
+name: sites
+workload: {{task: quadratic, batch_size: 1, optimizer: {{lr: 0.1}}}}
+cluster:
+  compute: {{time: 1 s}}
+  network: {{sites: {{{sites}}}, within: {{latency: 0 s}}, between: {{latency: {{default: 1 ms}}}}}}
+schemes: [{{leader_sgd: {{period: 2, groups: sites, global_period: 4}}}}]
+stop: {{max_iterations: 4}}
+"""
+
+
+@pytest.mark.parametrize("sites", [1, 2])
+def test_a_global_period_needs_more_than_one_site(sites: int) -> None:
+    text = SITES.format(sites=", ".join(f"s{number}: {4 // sites}" for number in range(sites)))
+    if sites == 1:
+        with pytest.raises(InputError, match=r"schemes\.0\.leader_sgd: global_period needs groups, but the"):
+            parse(text)
+    else:
+        assert parse(text).schemes[0].name == "leader_sgd"

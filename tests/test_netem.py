@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from paceline import app
 from realrun import netem
 from sim.errors import InputError
-from sim.network.build import build_network
 from sim.network.platform import Network
-from sim.network.settings import NetworkSettings
+from tests.factory import network_of
 from tests.test_scenario import FLAT
 
 SITES = {
@@ -27,10 +26,6 @@ SITES = {
     "between": {"latency": "40 ms", "bandwidth": "100 Mbit/s", "per_flow": "30 Mbit/s"},
     "uplink": {"us": "200 Mbit/s"},
 }
-
-
-def network_of(workers: int, **given: Any) -> Network:
-    return build_network(NetworkSettings.model_validate(given), workers)
 
 
 def addresses(network: Network) -> list[str]:

@@ -19,13 +19,9 @@ from sim.schedule import Drops, Schedule
 from sim.schemes import SCHEMES
 from sim.schemes.adaptive_local_sgd import Period
 from tests.factory import make_job, run_events, simulated
-from tests.quadratics import EXAMPLES, Array, finals_of, gradients_of, quadratic_job, start_of
+from tests.quadratics import EXAMPLES, close, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR, BETA = 4, 23, 0.1, 0.9
-
-
-def _close(found: Array, expected: Array) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
 # --- trajectories against numpy -----------------------------------------------------------------
@@ -46,7 +42,7 @@ def test_local_sgd_is_its_recursion(period: int, warmup: int, momentum: str) -> 
             x[:] = x.mean(0)
             if momentum == "mixed":
                 m[:] = m.mean(0)
-    _close(finals_of(job), x)
+    close(finals_of(job), x)
 
 
 @pytest.mark.parametrize("momentum", ["local", "mixed"])
@@ -63,7 +59,7 @@ def test_post_local_sgd_is_its_recursion(momentum: str) -> None:
             x[:] = x.mean(0)
             if momentum == "mixed":
                 m[:] = m.mean(0)
-    _close(finals_of(job), x)
+    close(finals_of(job), x)
 
 
 def test_adaptive_local_sgd_is_its_recursion() -> None:
@@ -92,7 +88,7 @@ def test_adaptive_local_sgd_is_its_recursion() -> None:
         elif k >= 35 and spread > 1.3 * lr * np.mean(ratios):
             period = max(1, period - 1)
     assert ups >= 3  # the test sees a period that moves
-    _close(finals_of(job), x)
+    close(finals_of(job), x)
 
 
 # --- exact facts --------------------------------------------------------------------------------
@@ -103,13 +99,13 @@ def test_equal_curvature_lets_the_mean_follow_synchronous_sgd(options: dict[str,
     """Linear gradients with the same Hessian: any schedule of averagings has the mean of FULLSGD."""
     job = quadratic_job("local_sgd", options, workers=WORKERS, max_iterations=STEPS, lr=LR)
     full = quadratic_job("all_reduce", {}, workers=WORKERS, max_iterations=STEPS, lr=LR)
-    _close(finals_of(job).mean(0), finals_of(full)[0])
+    close(finals_of(job).mean(0), finals_of(full)[0])
 
 
 def test_period_one_is_synchronous_sgd_from_equal_buffers() -> None:
     every = quadratic_job("local_sgd", {"period": 1}, max_iterations=STEPS, lr=LR, momentum=BETA)
     full = quadratic_job("all_reduce", {}, max_iterations=STEPS, lr=LR, momentum=BETA)
-    _close(finals_of(every), finals_of(full))
+    close(finals_of(every), finals_of(full))
 
 
 def test_models_are_equal_right_after_an_averaging() -> None:
@@ -225,7 +221,7 @@ def test_equal_shards_make_any_period_one_worker(scheme: str, options: dict[str,
     job = quadratic_job(scheme, options, workers=WORKERS, **one)
     assert job.problem is not None
     same = replace(job.problem.batches, shards=(np.arange(EXAMPLES),) * WORKERS)
-    _close(finals_of(replace(job, problem=replace(job.problem, batches=same))), np.tile(alone, (WORKERS, 1)))
+    close(finals_of(replace(job, problem=replace(job.problem, batches=same))), np.tile(alone, (WORKERS, 1)))
 
 
 # --- bytes, waiting, refusals -------------------------------------------------------------------

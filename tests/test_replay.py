@@ -16,7 +16,7 @@ from sim.job import Job
 from sim.records import Event
 from sim.worker import Program, Worker
 from tests import driver_contract
-from tests.driver_contract import Case, Log, contract_job, says
+from tests.contract_case import Case, Log, contract_job, says
 from tests.factory import NoOptions, make_job, make_scheme, run_events, simulated
 
 RUNS: list[tuple[str, dict[str, Any]]] = [

@@ -16,12 +16,12 @@ import reports
 from reports.cluster_map import cluster_map
 from reports.curves import curves
 from reports.drawing import CSS
-from reports.files import colour, recolour
+from reports.files import colour, recolour, write_files
 from reports.page import render, tight
 from reports.study import studies
 from sim.errors import InputError
 from sim.records import Event, Run
-from sim.result_folder import write_results
+from sim.result_folder import REPORT_FILES, write_results
 from tests.made_runs import made_event, made_run
 
 SCENARIO = """\
@@ -329,6 +329,7 @@ def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> No
     assert list(table["time_to_target_s_median"]) == [12.5, 31.0]
     assert "gossip ring & 12.5 s" in (files / "table.tex").read_text()
     assert "all\\_reduce & 31 s" in (files / "table.tex").read_text()
+    assert {path.name for path in files.iterdir()} == REPORT_FILES
     names = {path.stem for path in (files / "figures").iterdir()}
     assert {
         "study-1-train_loss-time_s",
@@ -342,7 +343,36 @@ def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> No
         assert len(pd.read_csv(files / "figures" / f"{name}.csv"))
     (tmp_path / "mine").mkdir()
     with pytest.raises(InputError, match="holds no figures of a report"):
-        reports.build([folders / "measured"], tmp_path / "r.html", tmp_path / "mine")
+        write_files(tmp_path / "mine", studies([folders / "other"]), [])
+
+
+def test_a_folder_that_holds_more_than_a_report_is_kept(folders: Path, tmp_path: Path) -> None:
+    files = tmp_path / "r-files"
+    files.mkdir()
+    for name in ("table.csv", "notes.txt"):
+        (files / name).write_text(f"my {name}")
+    with pytest.raises(InputError, match=r"r-files holds notes\.txt, which is no part of a report"):
+        write_files(files, studies([folders / "other"]), [])
+    assert {path.name: path.read_text() for path in files.iterdir()} == {
+        "table.csv": "my table.csv",
+        "notes.txt": "my notes.txt",
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["r-files"]
+
+
+def test_the_table_for_papers_reads_as_the_one_of_the_page(tmp_path: Path) -> None:
+    runs = [made_run("quick", reached_s=0.5), made_run("slow", reached_s=30.0)]
+    write_results(tmp_path / "r", SCENARIO, "four", [*runs, made_run("late", reached_s=None, wall_s=60.0)])
+    write_results(tmp_path / "none", "name: none\n", "none", [made_run("open", reached_s=None)])
+    write_files(tmp_path / "files", studies([tmp_path / "r", tmp_path / "none"]), [])
+    table = (tmp_path / "files" / "table.tex").read_text()
+    rows = [[cell.strip() for cell in line.split("&")][1:4] for line in table.splitlines() if "&" in line]
+    assert rows[1:] == [
+        ["quick", "500 ms", "-"],
+        ["slow", "30,000 ms", "-"],
+        ["late", "> 60,000 ms", "-"],
+        ["open", "-", "-"],
+    ]
 
 
 def test_stand_ins_become_colours_of_the_light_theme(folders: Path) -> None:

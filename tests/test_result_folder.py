@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from reports import build
 from sim import result_folder
 from sim.errors import InputError
 from sim.records import Run
@@ -107,14 +106,17 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
 def test_force_replaces_a_folder_with_its_report(tmp_path: Path) -> None:
     out = tmp_path / "r"
     write_results(out, SCENARIO, "s", runs()[:1])
-    build([out], out / "report.html", out / "report-files")
+    (out / "report.html").write_text("a report")
+    files = out / "report-files"
+    for name in result_folder.REPORT_FILES:
+        (files / name).mkdir(parents=True)
     write_results(out, SCENARIO, "s", runs()[:1], force=True)
-    assert not (out / "report-files").exists()
-    build([out], out / "report.html", out / "report-files")
-    (out / "report-files" / "notes.txt").write_text("mine")
+    assert not files.exists()
+    files.mkdir()
+    (files / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="holds report-files, which is no result of ours"):
         write_results(out, SCENARIO, "s", runs(), force=True)
-    assert (out / "report-files" / "notes.txt").is_file()
+    assert (files / "notes.txt").is_file()
 
 
 def test_force_deletes_nothing_of_the_users(tmp_path: Path) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import socket
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
+from realrun.group import Group
 from sim.workloads.modules import flatten
+from tests.cluster_pool import Pool
 from tests.factory import make_job, run_events
 
 WORKERS, STEPS, LR = 4, 12, 0.1
@@ -65,32 +60,20 @@ def test_one_process_with_the_larger_batch(momentum: float) -> None:
     _close(_simulated(momentum), flatten(module))
 
 
-def _ddp(rank: int, port: int, folder: str, momentum: float) -> None:
-    torch.set_num_threads(1)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
-    dist.init_process_group("gloo", rank=rank, world_size=WORKERS)
+def with_ddp(group: Group, momentum: float) -> list[float]:
+    """In a process of the pool: the same, by torch; returns the last model."""
     module = torch.nn.parallel.DistributedDataParallel(_module())
     optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=momentum)
     for step in range(STEPS):
-        inputs, targets = _batch(rank, step)
+        inputs, targets = _batch(group.rank, step)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(module(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    if rank == 0:
-        np.save(Path(folder) / "final.npy", flatten(module.module).numpy())
-    dist.barrier()
-    os._exit(0)  # not through gloo's own teardown, which sometimes aborts a process that is done
+    return flatten(module.module).tolist()
 
 
-def test_distributed_data_parallel(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    spawn = multiprocessing.get_context("spawn")
-    ranks = [spawn.Process(target=_ddp, args=(rank, port, str(tmp_path), 0.9)) for rank in range(WORKERS)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(timeout=90)
-    assert [rank.exitcode for rank in ranks] == [0] * WORKERS
-    _close(_simulated(0.9), torch.from_numpy(np.load(tmp_path / "final.npy")))
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_distributed_data_parallel(four: Pool, momentum: float) -> None:
+    finals = four.ask(with_ddp, momentum=momentum)
+    assert all(final == finals[0] for final in finals)
+    _close(_simulated(momentum), torch.tensor(finals[0]))

@@ -28,14 +28,10 @@ from sim.schemes.sgp import Mass, push_freely, push_in_step, take_in
 from sim.topology import Plan, plan
 from sim.worker import Program, Worker
 from tests.factory import make_job, make_scheme, run_events, simulated
-from tests.quadratics import Array, finals_of, gradients_of, quadratic_job, start_of
+from tests.quadratics import Array, close, finals_of, gradients_of, quadratic_job, start_of
 
 WORKERS, STEPS, LR, BETA = 6, 17, 0.1, 0.9
 REGULAR = ("ring", "static_exponential", "one_peer_exponential", "complete")
-
-
-def _close(found: Array, expected: Array) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
 
 
 def _plan(matrices: Sequence[Array]) -> Plan:
@@ -104,10 +100,10 @@ def test_is_its_recursion(matrices: tuple[Array, ...], overlap: int) -> None:
     masses: list[Mass] = []
     job = _job(_plan(matrices), masses, overlap=overlap, max_iterations=STEPS, lr=LR, momentum=BETA)
     expected, w = _recursion(job, matrices, overlap)
-    _close(finals_of(job), expected)
+    close(finals_of(job), expected)
     assert np.ptp(w) > 0.1  # the graph is irregular enough to matter
     masses.clear()
-    _close(run_stacked(job).numpy(), expected)
+    close(run_stacked(job).numpy(), expected)
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -118,7 +114,7 @@ def test_the_registered_scheme_is_its_recursion(name: str, overlap: int, biased:
     job = quadratic_job("sgp", options, workers=WORKERS, max_iterations=STEPS, lr=LR, momentum=BETA)
     found = plan(name, WORKERS, "column_stochastic")
     matrices = [found.at(k).matrix for k in range(found.period or 1)]
-    _close(finals_of(job), _recursion(job, matrices, overlap, biased)[0])
+    close(finals_of(job), _recursion(job, matrices, overlap, biased)[0])
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
@@ -283,7 +279,7 @@ def test_on_regular_graphs_it_is_gossip(name: str) -> None:
 def test_on_the_complete_graph_it_is_synchronous_sgd() -> None:
     push = quadratic_job("sgp", {"topology": "complete"}, workers=5, max_iterations=STEPS, lr=LR)
     full = quadratic_job("all_reduce", {}, workers=5, max_iterations=STEPS, lr=LR)
-    _close(finals_of(push), finals_of(full))
+    close(finals_of(push), finals_of(full))
 
 
 def test_one_peer_exponential_averages_exactly_in_log_n_steps() -> None:

@@ -15,7 +15,7 @@ from sim.job import Job
 from sim.optimizer import OptimizerSettings, make_optimizer
 from sim.pattern import Pattern
 from sim.schemes.all_reduce import AllReduceOptions, check
-from sim.wire import Wire
+from sim.wire import Wire, with_rest
 from sim.worker import Worker
 from tests.factory import make_job, make_scheme, run_events, simulated
 
@@ -152,8 +152,9 @@ def test_a_compressed_mix_leaves_the_mean_as_it_is() -> None:
     )
 
     async def program(worker: Worker, options: Any) -> None:
-        wire = Wire(worker, Compression(qsgd=Qsgd(bits=2, bucket=4)))
-        await worker.publish(0, await wire.mix(ring, values[worker.rank], 0))
+        own = values[worker.rank]
+        rough = Wire(worker, Compression(qsgd=Qsgd(bits=2, bucket=4))).payload(own, "mix", 0)
+        await worker.publish(0, with_rest(await worker.mix(ring, rough), own, rough))
 
     job = make_job(
         make_scheme(program),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,12 +16,8 @@ from sim import topology_docs, yaml_lines
 from sim.drivers.stacked import run_stacked
 from sim.errors import InputError
 from sim.evaluation import digest
-from sim.scenario import Scenario, dump, load, parse
-from sim.schemes.gossip import GossipOptions
-from sim.topology import TOPOLOGIES, Plan, TopologyEntry, patterns, plan, write_graph
-from sim.topology.graphs import Degree
-from sim.topology.matrix import circulant, in_degrees, is_symmetric, off_diagonal, row_sums, support
-from sim.topology.random_graphs import Probability, erdos_renyi, random_regular
+from sim.topology import TOPOLOGIES, TopologyEntry, patterns, plan
+from sim.topology.matrix import circulant, in_degrees, off_diagonal, row_sums, support
 from sim.topology.spectra import second_modulus
 from tests.factory import make_job, run_events
 
@@ -285,261 +278,6 @@ def test_both_directions_in_turn_are_exact_later(tau: int) -> None:
     assert exact.index(True) + 1 == 2 * tau - 1
 
 
-# --- graphs in files --------------------------------------------------------------------------------
-
-
-def in_file(path: Path, workers: int) -> Plan:
-    return plan(TopologyEntry.of({"file": str(path)}), workers)
-
-
-@pytest.mark.parametrize(
-    "entry", ["ring", "star", "static_exponential", {"ring_lattice": {"degree": 3}}, {"grid": {"rows": 2}}]
-)
-def test_a_written_graph_is_read_again(entry: object, tmp_path: Path) -> None:
-    graph = plan(TopologyEntry.of(entry), 8)
-    write_graph(tmp_path / "g.json", support(graph.matrix(0)), provenance={"made by": "a test"})
-    again = in_file(tmp_path / "g.json", 8)
-    assert again.at(0).sources == graph.at(0).sources
-    assert again.weights == graph.weights
-    write_graph(tmp_path / "w.json", support(graph.matrix(0)), weights=graph.matrix(0))
-    again = in_file(tmp_path / "w.json", 8)
-    assert again.at(0).sources == graph.at(0).sources
-    assert again.weights == "given"
-    assert abs(again.matrix(0) - graph.matrix(0)).max() < 1e-15
-    assert [p.name for p in sorted(tmp_path.iterdir())] == ["g.json", "w.json"]
-
-
-def test_graphml_and_edge_lists(tmp_path: Path) -> None:
-    graph = nx.cycle_graph(6)
-    nx.write_graphml(graph, tmp_path / "g.graphml")
-    nx.write_edgelist(graph, tmp_path / "g.edgelist")
-    (tmp_path / "g.csv").write_text("# u, v\n\n0,1\n1,2\n2,3\n3,4\n4,5\n5,0\n")
-    wanted = plan("ring", 6).at(0).sources
-    for name in ("g.graphml", "g.edgelist", "g.csv"):
-        assert in_file(tmp_path / name, 6).at(0).sources == wanted
-
-
-def test_named_nodes_keep_their_order(tmp_path: Path) -> None:
-    graph: nx.Graph[str] = nx.Graph([("tokyo", "lyon"), ("lyon", "rio")])
-    nx.write_graphml(graph, tmp_path / "g.graphml")
-    assert in_file(tmp_path / "g.graphml", 3).at(0).sources == ((1,), (0, 2), (1,))
-
-
-def test_negative_weights_are_legal_and_reported(tmp_path: Path) -> None:
-    text = '{"workers": 3, "edges": [[0, 1], [1, 2], [0, 2]], "weights": [0.6, 0.6, 0.6]}'
-    (tmp_path / "g.json").write_text(text)
-    found = in_file(tmp_path / "g.json", 3)
-    assert found.least_weight == pytest.approx(-0.2)
-
-    scenario = SCENARIO.replace("workers: 4", "workers: 3").replace("gossip", "sgp")
-    (tmp_path / "s.yaml").write_text(scenario.replace("FILE", "{file: g.json}, weights: given"))
-    with pytest.raises(InputError, match=r"weights go down to -0\.2: leave its own weights out"):
-        load(tmp_path / "s.yaml")
-    (tmp_path / "s.yaml").write_text(
-        scenario.replace("workers: 3", "workers: 16").replace("FILE", "ring_lattice, weights: laplacian")
-    )
-    with pytest.raises(InputError, match=r"weights go down to -0\.156: use weights: column_stochastic"):
-        load(tmp_path / "s.yaml")
-
-
-BAD_FILES = {
-    '{"workers": 3, "edges": [[0, 1]': "g.json:1: not valid JSON: Expecting ',' delimiter",
-    "[1]": "g.json: must be a mapping of keys to values, not a list",
-    '{"workers": 3}': "g.json: edges: is missing",
-    '{"workers": 3, "edges": [[0, 1], [1, 3]]}': "g.json: edges.1: there is no worker 3; ranks go to 2",
-    '{"workers": 3, "edges": [[0, 1], [1, 1]]}': "g.json: edges.1: joins worker 1 with itself; leave it out",
-    '{"workers": 3, "edges": [[0, 1], [1, 0]]}': "g.json: edges.1: is edges.0 again; leave it out",
-    '{"workers": 3, "edges": [[0, 1], [1, 2]], "weights": [1]}': (
-        "g.json: weights: 1 weights for 2 edges; give one for each, or none"
-    ),
-    '{"workers": 3, "edges": [[0, 1]], "wieghts": []}': (
-        "g.json: wieghts: unknown key; did you mean 'weights'?"
-    ),
-    '{"workers": 4, "edges": [[0, 1], [1, 2], [2, 3]]}': (
-        "g.json holds a graph of 4 workers, not 3; make them agree"
-    ),
-    '{"workers": 3, "edges": [[0, 1]]}': (
-        "the graph of topology file is not connected: workers 0 and 2 never hear of each other (2 parts); "
-        "add edges, or use another topology"
-    ),
-    '{"workers": 3, "edges": [[0, 1], [1, 2], [0, 2]], "weights": [0.7, 0.7, 0.7]}': (
-        "the weights of topology file do not contract: the second-largest eigenvalue modulus is 1.1, not "
-        "below 1; make the weights smaller"
-    ),
-    '{"workers": 3, "directed": true, "edges": [[0, 1], [1, 2], [2, 0]], "weights": [NaN, 1, 1]}': (
-        "g.json: weights.0: must be a finite number, not nan"
-    ),
-    '{"workers": 3, "directed": true, "edges": [[0, 1], [1, 2], [2, 0]], "weights": [1, 1, 1]}': (
-        "given weights on topology file do not contract: workers only swap their values, since nobody keeps "
-        "a share; give everybody a weight of its own"
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "message"), BAD_FILES.items())
-def test_a_bad_graph_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "g.json").write_text(text)
-    with pytest.raises(InputError) as caught:
-        in_file(tmp_path / "g.json", 3)
-    assert str(caught.value).replace(f"{tmp_path}/", "") == message
-
-
-def test_bad_edge_lists_and_graphml(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("0 1\n1 x\n")
-    with pytest.raises(InputError, match=r"a\.txt:2: '1 x' is not two ranks; write for example '0 1'"):
-        in_file(tmp_path / "a.txt", 2)
-    (tmp_path / "a.txt").write_text("0 1\n1 2\n")
-    with pytest.raises(InputError, match=r"a\.txt holds a graph of 3 workers, not 2; make them agree"):
-        in_file(tmp_path / "a.txt", 2)
-    (tmp_path / "a.txt").write_text("0 1\n1 -2\n")
-    with pytest.raises(InputError, match=r"a\.txt:2: -2 is no rank; ranks go from 0 to"):
-        in_file(tmp_path / "a.txt", 2)
-    (tmp_path / "a.txt").write_text("# nothing\n")
-    with pytest.raises(InputError, match=r"a\.txt: holds no edges; write for example '0 1'"):
-        in_file(tmp_path / "a.txt", 2)
-    (tmp_path / "a.graphml").write_text("<graphml>")
-    with pytest.raises(InputError, match=r"a\.graphml: not valid GraphML"):
-        in_file(tmp_path / "a.graphml", 2)
-    with pytest.raises(InputError, match=r"b\.graphml: there is no such file; did you mean 'a\.graphml'"):
-        in_file(tmp_path / "b.graphml", 2)
-
-
-SCENARIO = """\
-name: held
-workload: {task: quadratic, batch_size: 1, optimizer: {lr: 0.1}}
-cluster: {workers: 4, compute: {time: 1 s}, network: {latency: 0 s}}
-schemes: [{gossip: {topology: FILE}}]
-stop: {max_iterations: 3}
-"""
-
-
-def held(scenario: Scenario) -> Plan:
-    options = scenario.schemes[0].options
-    assert isinstance(options, GossipOptions)
-    return plan(options.topology, 4)
-
-
-@pytest.mark.parametrize("weights", ["", ', "weights": [0.3, 0.1, 0.3, 0.1]'])
-def test_a_file_stands_beside_the_scenario_and_is_read_once(
-    weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "there").mkdir()
-    graph = tmp_path / "there" / "g.json"
-    graph.write_text(f'{{"workers": 4, "edges": [[0, 2], [2, 1], [1, 3], [3, 0]]{weights}}}')
-    (tmp_path / "there" / "s.yaml").write_text(SCENARIO.replace("FILE", "{file: g.json}"))
-    monkeypatch.chdir(tmp_path)
-    first = load(Path("there/s.yaml"))
-    graph.unlink()
-    again = parse(dump(first))
-    assert again == first
-    assert str(again.schemes[0].options.topology) == "file g.json"  # type: ignore[attr-defined]
-    assert held(again).at(0).sources == ((2, 3), (2, 3), (0, 1), (0, 1))
-    assert abs(held(again).matrix(0) - held(first).matrix(0)).max() == 0.0
-    assert held(again).weights == ("given" if weights else "uniform")
-    with pytest.raises(
-        InputError, match=r"s\.yaml:4: schemes\.0\.gossip\.topology\.file: there/g\.json: there is"
-    ):
-        load(Path("there/s.yaml"))
-
-
-def test_labels_name_the_file_not_what_is_in_it(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.csv").write_text("0 1\n1 2\n2 3\n3 0\n")
-    entries = "{file: a.csv}}}, {gossip: {topology: {file: b.csv}"
-    (tmp_path / "s.yaml").write_text(SCENARIO.replace("FILE", entries))
-    first, second = load(tmp_path / "s.yaml").schemes
-    assert (first.label, second.label) == ("gossip topology.file=a.csv", "gossip topology.file=b.csv")
-
-
-def test_a_scenario_takes_no_endless_graph_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "g.csv").write_text("".join(f"{i},{i + 1}\n" for i in range(20_001)))
-    assert in_file(tmp_path / "g.csv", 20_002).workers == 20_002
-    (tmp_path / "s.yaml").write_text(SCENARIO.replace("FILE", "{file: g.csv}"))
-    with pytest.raises(InputError, match=r"g\.csv: has 20001 edges, the limit in a scenario is 20000; write"):
-        load(tmp_path / "s.yaml")
-
-
-@pytest.mark.parametrize(
-    ("kept", "message"),
-    [
-        (
-            "{workers: 4, edges: 0-1 1 2}",
-            "graph.edges: must be pairs of ranks such as '0-1 1-2', not the text",
-        ),
-        ("{workers: 4, edges: 0-1 1-4}", "graph.edges: there is no worker 4; ranks go to 3"),
-        ("{workers: 4, edges: 0-1, weights: [1.0, 1.0]}", "graph.weights: 2 weights for 1 edges; give one"),
-        ("{workers: 4}", "graph.edges: is missing"),
-    ],
-)
-def test_a_graph_that_is_written_into_a_scenario_is_checked(kept: str, message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
-        parse(SCENARIO.replace("FILE", f"{{file: {{path: g.json, graph: {kept}}}}}"))
-
-
-def test_matcha_decomposes_no_graph_that_falls_apart(tmp_path: Path) -> None:
-    (tmp_path / "g.csv").write_text("0 1\n2 3\n")
-    entry = TopologyEntry.of({"matcha": {"graph": {"file": str(tmp_path / "g.csv")}}})
-    with pytest.raises(InputError, match="the graph that matcha decomposes is not connected; add edges"):
-        plan(entry, 4)
-
-
-# --- random graphs ----------------------------------------------------------------------------------
-
-
-DRAWN = ["random_regular", "erdos_renyi", "random_geometric", "small_world", "matcha"]
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_random_graphs_are_a_function_of_the_seed(name: str) -> None:
-    first, again, other = (matrices(name, 14, seed=seed) for seed in (5, 5, 6))
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("workers", "degree"), [(3, 2), (8, 3), (12, 11), (12, 10), (40, 39), (41, 20), (300, 7)]
-)
-def test_everybody_has_as_many_neighbours_as_was_asked_for(workers: int, degree: int) -> None:
-    for seed in range(3):
-        graph = random_regular(workers, Degree(degree=degree), seed).at(0)
-        assert set(in_degrees(graph).tolist()) == {degree}
-        assert is_symmetric(graph)
-        assert graph.diagonal().max() == 0.0
-
-
-def test_every_edge_is_as_likely_in_a_random_regular_graph() -> None:
-    seeds = 600
-    drawn = [random_regular(8, Degree(degree=3), seed).at(0).toarray() for seed in range(seeds)]
-    share = np.sum(drawn, axis=0)[np.triu_indices(8, 1)] / seeds
-    assert abs(share - 3 / 7).max() < 4.5 * (3 / 7 * 4 / 7 / seeds) ** 0.5
-
-
-@pytest.mark.parametrize(("probability", "complete"), [(0.5, 1 / 4), (0.7, 7 / 16), (1.0, 1.0)])
-def test_independent_edges_given_that_the_graph_is_connected(probability: float, complete: float) -> None:
-    # p^3 of p^3 + 3 p^2 (1 - p), and the three paths share the rest evenly.
-    seeds, found = 800, Counter[bytes]()
-    for seed in range(seeds):
-        found[erdos_renyi(3, Probability(probability=probability), seed).at(0).toarray().tobytes()] += 1
-    triangle = (np.ones((3, 3)) - np.eye(3)).tobytes()
-    expected = {key: (complete if key == triangle else (1 - complete) / 3) * seeds for key in found}
-    assert len(found) == (1 if complete == 1.0 else 4)
-    assert sum((found[key] - wanted) ** 2 / wanted for key, wanted in expected.items()) < 16.3  # p = 0.001
-
-
-def test_the_number_of_edges_is_that_of_independent_draws() -> None:
-    n = 3000
-    edges = np.array([erdos_renyi(n, Probability(), seed).at(0).nnz / 2 for seed in range(10)])
-    chance = 2 * np.log(n) / n
-    mean, variance = n * (n - 1) / 2 * chance, n * (n - 1) / 2 * chance * (1 - chance)
-    assert abs(edges.mean() - mean) < 4 * (variance / len(edges)) ** 0.5
-
-
-def test_an_edge_list_of_a_regular_graph_that_falls_apart_is_drawn_again() -> None:
-    entry = TopologyEntry.of({"random_regular": {"degree": 2}})
-    for seed in range(20):  # one in two such graphs of 6 workers is two triangles
-        assert plan(entry, 6, seed=seed).row_stochastic
-
-
 # --- a user's own -----------------------------------------------------------------------------------
 
 MODULE = """
@@ -549,6 +287,7 @@ def lone(workers): return nx.empty_graph(workers)
 def small(workers): return nx.path_graph(3)
 def text(workers): return "ring"
 def broken(workers): raise RuntimeError("out of spokes")
+def quits(workers): raise SystemExit(3)
 number = 3
 """
 
@@ -565,11 +304,22 @@ def test_a_function_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "small": "graphs_of_mine:small(5) returned a graph of 3 nodes; make it 5",
         "text": "graphs_of_mine:text(5) returned a value of type str; a topology is a function of",
         "broken": "graphs_of_mine:broken(5) raised RuntimeError: out of spokes (graphs_of_mine.py, line 7)",
+        "quits": "graphs_of_mine:quits(5) raised SystemExit: 3 (graphs_of_mine.py, line 8)",
         "number": "graphs_of_mine:number is a value of type int; a topology is a function of",
     }.items():
         with pytest.raises(InputError) as caught:
             plan(f"graphs_of_mine:{name}", 5)
         assert message in str(caught.value)
+
+
+def test_a_script_that_ends_python_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_script.py").write_text("import sys\nsys.exit('usage: a_script FILE')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError) as caught:
+        plan("a_script:graph", 5)
+    assert str(caught.value) == (
+        "importing 'a_script' raised SystemExit: usage: a_script FILE (a_script.py, line 2)"
+    )
 
 
 # --- the fastest weights, the optimum ---------------------------------------------------------------

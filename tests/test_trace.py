@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import given
@@ -119,9 +120,10 @@ def test_started_operations_never_cross(boxes: list[tuple[float, float, float]])
         made_event(0, 0, "send", handle=i, start_s=start, end_s=end, peer_s=peer)
         for i, (start, end, peer) in enumerate(boxes)
     ]
-    path = Path("/dev/shm" if Path("/dev/shm").is_dir() else "/tmp") / "paceline-test-trace.json"
-    write_trace(path, [made_run("a", events=events)])
-    check(read(path))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        write_trace(path, [made_run("a", events=events)])
+        check(read(path))
 
 
 SCENARIO = """\

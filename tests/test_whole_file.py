@@ -31,3 +31,9 @@ def test_what_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
         save_whole(path, save)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write .*: Not a directory"):
+        write_whole(tmp_path / "file" / "new.json", "text")

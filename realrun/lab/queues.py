@@ -60,9 +60,6 @@ class Queue(Protocol[P_in]):
     def next_s(self) -> float:
         """When ``advance`` next has something to do; ``inf`` if nothing waits."""
 
-    def change(self, now_s: float, link: int, bytes_per_s: float) -> None:
-        """Give a link another bandwidth from now on; call ``advance(now_s)`` first."""
-
 
 @dataclass(slots=True, eq=False)
 class _Link(Generic[P]):
@@ -327,10 +324,6 @@ class Fifo(Generic[P]):
         while self._events and self._events[0][0] <= now_s:
             time_s, _, cell = heappop(self._events)
             self._cross(time_s, cell)
-
-    def change(self, now_s: float, link: int, bytes_per_s: float) -> None:
-        """Give a link another bandwidth, for packets that come from now on."""
-        self._rate[link] = bytes_per_s
 
     def _hops(self, path: Path) -> tuple[int, ...]:
         if not math.isfinite(path.cap_bytes_per_s):

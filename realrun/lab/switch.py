@@ -138,7 +138,9 @@ class Switch:
         return 1.0 if self._factors is None else self._factors.draw(source)
 
     def _change_bandwidths(self) -> None:
+        # Only the links of ``Fair`` can change: ``plan_of`` refuses the others.
         assert self._changes is not None
+        assert isinstance(self._queue, Fair)
         time_s = max(self._change_s, self._now_s)
         self._queue.advance(time_s)
         for link, bandwidth in self._changes.until(self._changes.next_s).items():

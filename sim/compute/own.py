@@ -26,7 +26,7 @@ def own_duration_s(path: str, seed: int, worker: int, index: int) -> float:
     random = seeds.generator(seed, worker, "own compute", index)
     try:
         found = float(function(worker, index, random))
-    except Exception as error:
+    except dotted.RAISED as error:
         raise InputError(
             f"'{path}' raised {dotted.said(error)} for worker {worker}, gradient {index}; it has to take "
             "(worker, index, random) and to return seconds"

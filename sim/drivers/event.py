@@ -11,12 +11,12 @@ import simpy.core
 import torch
 
 from sim import operations as ops
-from sim import seeds
 from sim.accounting import Account
 from sim.collected import COLLECTIVES, root_of
 from sim.drivers.clock import Clock
 from sim.drivers.gathering import Gatherings
 from sim.drivers.handles import SUSPENDED, Handles
+from sim.drivers.lateness import Lateness
 from sim.drivers.outcome import Outcome
 from sim.drivers.pending import Pending
 from sim.drivers.streams import Streams
@@ -95,11 +95,8 @@ class EventDriver:
         self._gradients = [0] * job.workers
         self._published = 0
         self._over = False
-        self._resume_s, self._late_s = job.transfer.resume_s, job.transfer.late_s
-        self._lateness_s, self._unevenness_s = job.transfer.lateness_s, job.transfer.unevenness_s
-        self._resumed = [0] * job.workers
-        at_once = not self._resume_s and not self._unevenness_s
-        ended = self._complete if at_once else self._settled
+        self._lateness = Lateness(job.transfer, job.compute.seed, job.workers)
+        ended = self._complete if self._lateness.none_after_exchanges else self._settled
         self._gatherings = Gatherings(job, self._clock, self._transfers, ended)
         self.at = self._clock.at
         handles: Handles[Pending] = Handles(job, self)
@@ -145,8 +142,8 @@ class EventDriver:
             # Thousands of coroutines live as long as the run: no need to look through them for garbage.
             gc.freeze()
             for rank, tasks in enumerate(self._tasks):
-                if self._lateness_s:
-                    self._clock.at(self._draw_late_s(rank), self._begin, tasks)
+                if self._lateness.staggered:
+                    self._clock.at(self._lateness.after_gradient_s(rank, 0), self._begin, tasks)
                 else:
                     self._begin(tasks)
             self._loop()
@@ -176,13 +173,18 @@ class EventDriver:
 
     def _close(self, tasks: list[Task[Pending]]) -> None:
         """End a worker's coroutines where they are, and its account with them."""
-        if tasks[0].alive and tasks[0].blocked is not None:
-            start_s, busy_s, pending = tasks[0].blocked
-            peer_s = self._clock.now if pending.parts else pending.peer_s
-            tasks[0].account.blocked(start_s, self._clock.now, peer_s, busy_s)
+        if tasks[0].alive:
+            self._interrupted(tasks[0])
         for task in tasks:
             task.alive = False
             task.coroutine.close()
+
+    def _interrupted(self, task: Task[Pending]) -> None:
+        """Account for what a main coroutine waits in, and will not see the end of."""
+        if task.blocked is not None:
+            start_s, busy_s, pending = task.blocked
+            peer_s = self._clock.now if pending.parts else pending.peer_s
+            task.account.blocked(start_s, self._clock.now, peer_s, busy_s)
 
     def _loop(self) -> None:
         step, limit_s = self._clock.step, self._job.max_time_s
@@ -208,13 +210,20 @@ class EventDriver:
 
     def advance(self, task: Task[Pending], reply: Any) -> None:
         """Run a coroutine until it has to wait."""
+        self._run(task, task.coroutine.send, reply)
+
+    def throw(self, task: Task[Pending], error: RunError) -> None:
+        """Raise an error where a coroutine waits."""
+        self._run(task, task.coroutine.throw, error)
+
+    def _run(self, task: Task[Pending], resume: Callable[[Any], Any], what: Any) -> None:
         if not task.alive:
             return
         task.waiting = task.blocked = None
-        send, handlers = task.coroutine.send, self._handlers
+        handlers = self._handlers
         while True:
             try:
-                operation = send(reply)
+                operation = resume(what)
             except StopIteration:
                 self._ended(task)
                 return
@@ -233,24 +242,10 @@ class EventDriver:
             if handler is None:
                 self.issue(task, operation, None)
                 return
-            reply = handler(task, operation)
-            if reply is SUSPENDED:
+            what = handler(task, operation)
+            if what is SUSPENDED:
                 return
-
-    def throw(self, task: Task[Pending], error: RunError) -> None:
-        """Raise an error where a coroutine waits."""
-        try:
-            operation = task.coroutine.throw(error)
-        except StopIteration:
-            self._ended(task)
-            return
-        handler = self._handlers.get(type(operation))
-        if isinstance(operation, ops.Gradient):
-            self._compute(task, operation)
-        elif handler is None:
-            self.issue(task, operation, None)
-        elif (reply := handler(task, operation)) is not SUSPENDED:
-            self.advance(task, reply)
+            resume = task.coroutine.send
 
     def _ended(self, task: Task[Pending]) -> None:
         task.alive = False
@@ -286,6 +281,7 @@ class EventDriver:
             return
         if pending.handle is None:
             pending.done = True
+            self._interrupted(task)
             self.throw(task, error)
         else:
             pending.reply = error
@@ -314,15 +310,8 @@ class EventDriver:
 
     def _settled(self, pending: Pending) -> None:
         """All transfers of an operation have a time of completion."""
-        resume_s = self._draw_resume_s(pending.task.rank) if self._unevenness_s else self._resume_s
+        resume_s = self._lateness.after_exchange_s(pending.task.rank)
         self._clock.at(pending.ready_s + resume_s, self._complete, pending)
-
-    def _draw_resume_s(self, rank: int) -> float:
-        """From the end of this exchange of a worker until its coroutine goes on."""
-        known, number = self._unevenness_s, self._resumed[rank]
-        self._resumed[rank] = number + 1
-        drawn = known[seeds.integer(self._job.compute.seed, rank, "unevenness", number, len(known))]
-        return max(0.0, self._resume_s + drawn)
 
     def _complete(self, pending: Pending) -> None:
         """An operation is complete now."""
@@ -403,7 +392,7 @@ class EventDriver:
         start_s = self._clock.now
         ticket, duration_s = self._ask_gradient(task, operation.point)
         what = (task, operation.point, ticket, start_s)
-        late_s = self._draw_late_s(task.rank) if self._lateness_s else self._late_s
+        late_s = self._lateness.after_gradient_s(task.rank, self._gradients[task.rank])
         self._clock.at(start_s + duration_s + late_s, self._computed, what)
 
     def _computed(self, what: tuple[Task[Pending], Tensor, int, float]) -> None:
@@ -433,14 +422,8 @@ class EventDriver:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
         pending.ticket, duration_s = self._ask_gradient(pending.task, operation.point)
         pending.ready_s = pending.start_s + duration_s
-        late_s = self._draw_late_s(pending.task.rank) if self._lateness_s else self._late_s
+        late_s = self._lateness.after_gradient_s(pending.task.rank, self._gradients[pending.task.rank])
         self._clock.at(pending.ready_s + late_s, self._complete, pending)
-
-    def _draw_late_s(self, rank: int) -> float:
-        """How much later than due a worker begins, or the end of its latest gradient is noticed."""
-        known = self._lateness_s
-        first = seeds.integer(self._job.compute.seed, rank, "lateness", 0, len(known))
-        return known[(first + self._gradients[rank]) % len(known)]
 
     def with_value(self, pending: Pending, call: Callable[[Tensor], None]) -> None:
         """Call with the value of a started gradient."""

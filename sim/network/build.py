@@ -48,7 +48,7 @@ def _own(path: str, workers: int) -> Network:
                 found.links[link]
     except InputError:
         raise
-    except Exception as error:
+    except dotted.RAISED as error:
         raise InputError(f"'{path}' with {workers} workers raised {dotted.said(error)}") from error
     if found.num_hosts != workers:
         raise InputError(f"'{path}' returned a network of {found.num_hosts} hosts, not {workers}")

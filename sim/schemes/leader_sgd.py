@@ -81,6 +81,12 @@ def check(options: LeaderSgdOptions, workers: int) -> None:
         )
 
 
+def check_sites(options: LeaderSgdOptions, sites: int) -> None:
+    """Raise ``InputError`` where the leaders of all sites would be one leader."""
+    if options.groups == "sites" and options.global_period is not None and sites == 1:
+        raise InputError("global_period needs groups, but the cluster is one site; leave it out")
+
+
 def leader_sgd(worker: Worker, options: LeaderSgdOptions) -> Program:
     """Leader SGD, with one leader or one for each group and one for all."""
     if not options.asynchronous:

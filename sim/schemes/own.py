@@ -120,7 +120,7 @@ class _Told(Coroutine[Any, Any, None]):
             return step(*arguments)
         except (StopIteration, PacelineError):
             raise
-        except Exception as error:
+        except dotted.RAISED as error:
             raise SchemeError(f"'{self._path}' raised {dotted.said(error)}") from error
 
 

@@ -22,6 +22,7 @@ class Scheme:
             options say ``asynchronous``.
         check: raises ``InputError`` where the options do not fit that many workers.
         own_momentum: it brings its momentum itself, so that its optimiser must not have any.
+        check_sites: the same of a number of sites; None: any will do.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Scheme:
     synchronous: bool
     check: Callable[[Any, int], None]
     own_momentum: bool = False
+    check_sites: Callable[[Any, int], None] | None = None
 
     def in_step(self, options: Settings) -> bool:
         """Whether it is synchronous under these options."""

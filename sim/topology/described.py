@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from sim import seeds
 from sim.topology import spectra
 from sim.topology.entry import TopologyEntry
-from sim.topology.matrix import Matrix, in_degrees, off_diagonal, out_degrees, support
+from sim.topology.matrix import Matrix, edges_of, in_degrees, off_diagonal, out_degrees, support
 from sim.topology.plan import Plan, plan
 
 EPSILON: Final = 1e-3
@@ -131,11 +131,8 @@ def _union(matrices: list[Matrix]) -> Matrix:
 
 def _edges(union: Matrix, undirected: bool) -> list[tuple[int, int]] | None:
     """Pairs (u, v), u < v where both hear each other, else u sends to v."""
-    receivers, sources = union.nonzero()
-    pairs = sorted(zip(sources.tolist(), receivers.tolist(), strict=True))
-    if undirected:
-        pairs = [(u, v) for u, v in pairs if u < v]
-    return pairs if len(pairs) <= LISTED else None
+    found = edges_of(union, not undirected)
+    return [(u, v) for u, v in found.tolist()] if len(found) <= LISTED else None
 
 
 def _positions(union: Matrix) -> NDArray[np.float64]:

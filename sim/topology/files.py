@@ -26,6 +26,7 @@ from sim.topology.graphs import Graphs, static
 from sim.topology.matrix import (
     Matrix,
     adjacency,
+    edges_of,
     is_symmetric,
     row_sums,
     with_diagonal,
@@ -156,10 +157,7 @@ def write_graph(
     """
     directed = not is_symmetric(graph) or (weights is not None and not is_symmetric(weights, 1e-12))
     content: dict[str, Any] = {"workers": graph.shape[0]}
-    receivers, sources = graph.nonzero()
-    kept = slice(None) if directed else np.flatnonzero(sources < receivers)
-    edges = np.stack([sources[kept], receivers[kept]], axis=1)
-    edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
+    edges = edges_of(graph, directed)
     if directed:
         content["directed"] = True
     content["edges"] = edges.tolist()
@@ -191,15 +189,22 @@ def _read(path: Path) -> KeptGraph:
     Raises:
         InputError: it cannot be read, or holds no graph; names the place.
     """
-    kind = path.suffix.lower()
-    if kind == ".json":
-        return _of_json(path)
-    graph = _of_graphml(path) if kind == ".graphml" else _of_edge_list(path)
-    if graph.number_of_nodes() < 2:
+    match path.suffix.lower():
+        case ".json":
+            return _of_json(path)
+        case ".graphml":
+            return _of_graphml(path)
+        case _:
+            return _of_edge_list(path)
+
+
+def _kept(path: Path, workers: int, directed: bool, edges: Iterable[tuple[int, int]]) -> KeptGraph:
+    """A graph without weights; loops are left out."""
+    if workers < 2:
         raise InputError(f"{path}: holds no edges; write for example '0 1'")
-    rank = {node: number for number, node in enumerate(graph.nodes)}
-    pairs = sorted((rank[u], rank[v]) for u, v in graph.edges() if u != v)
-    return KeptGraph(workers=len(rank), directed=graph.is_directed(), edges=_pairs(pairs))
+    return KeptGraph(
+        workers=workers, directed=directed, edges=_pairs(sorted((u, v) for u, v in edges if u != v))
+    )
 
 
 def _pairs(edges: Iterable[tuple[int, int]]) -> str:
@@ -238,21 +243,23 @@ def _of_json(path: Path) -> KeptGraph:
     )
 
 
-def _of_graphml(path: Path) -> nx.Graph[Any]:
+def _of_graphml(path: Path) -> KeptGraph:
     text = _text(path)
     try:
-        graph = nx.parse_graphml(text)
+        found = nx.parse_graphml(text)
     except Exception as error:  # networkx and its XML parser raise many kinds
         raise InputError(f"{path}: not valid GraphML: {one_line(str(error), 200)}") from None
-    return ranked(graph, path)
+    graph = ranked(found, path)
+    rank = {node: number for number, node in enumerate(graph.nodes)}
+    return _kept(path, len(rank), graph.is_directed(), ((rank[u], rank[v]) for u, v in graph.edges()))
 
 
-def _of_edge_list(path: Path) -> nx.Graph[Any]:
+def _of_edge_list(path: Path) -> KeptGraph:
     """Lines ``u v``; the rest of a line, and what follows '#', is not looked at.
 
     There are as many workers as the highest rank says.
     """
-    edges: list[tuple[int, int]] = []
+    edges: set[tuple[int, int]] = set()
     for number, line in enumerate(_text(path).splitlines(), 1):
         words = line.partition("#")[0].replace(",", " ").split()
         if not words:
@@ -265,10 +272,8 @@ def _of_edge_list(path: Path) -> nx.Graph[Any]:
         if not (0 <= u < MAX_RANK and 0 <= v < MAX_RANK):
             text = f"{u if not 0 <= u < MAX_RANK else v} is no rank; ranks go from 0 to {MAX_RANK - 1}"
             raise InputError(f"{path}:{number}: {text}")
-        edges.append((u, v))
-    graph: nx.Graph[Any] = nx.empty_graph(1 + max((max(edge) for edge in edges), default=-1))
-    graph.add_edges_from(edges)
-    return graph
+        edges.add((min(u, v), max(u, v)))
+    return _kept(path, 1 + max((v for _, v in edges), default=-1), False, edges)
 
 
 def ranked(graph: nx.Graph[Any], source: object) -> nx.Graph[Any]:

@@ -80,6 +80,14 @@ def out_degrees(graph: Matrix) -> NDArray[np.int64]:
     return np.bincount(graph.indices, minlength=graph.shape[0]).astype(np.int64)
 
 
+def edges_of(graph: Matrix, directed: bool) -> NDArray[np.int64]:
+    """Edges [edges, 2], ascending: u sends to v; of an undirected graph each once, u < v."""
+    receivers, sources = graph.nonzero()
+    kept = slice(None) if directed else np.flatnonzero(sources < receivers)
+    edges = np.stack([sources[kept], receivers[kept]], axis=1)
+    return edges[np.lexsort((edges[:, 1], edges[:, 0]))].astype(np.int64)
+
+
 def off_diagonal(matrix: Matrix) -> Matrix:
     """The matrix without its diagonal and without stored zeros, columns ascending."""
     found = csr_array(matrix - diags_array(matrix.diagonal()))

@@ -69,7 +69,8 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
         joined[pairs[:, 0], pairs[:, 1]] = joined[pairs[:, 1], pairs[:, 0]] = False
         return adjacency(workers, *np.nonzero(joined))
 
-    return _connected("random_regular", f"use degree {degree + 1}", seed, draw)
+    more = degree + 1 + workers * (degree + 1) % 2  # half-edges come in pairs
+    return _connected("random_regular", f"use degree {more}", seed, draw)
 
 
 def _paired(workers: int, degree: int, random: np.random.Generator) -> NDArray[np.int64] | None:

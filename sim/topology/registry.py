@@ -101,10 +101,6 @@ TOPOLOGIES: Final[Mapping[str, Topology]] = {
 FILE: Final = Topology("file", files.from_file, files.FileOptions, "as in the file", "as in the file", True)
 
 
-def _of_user(path: str, workers: int, options: graphs.NoOptions, seed: int) -> Graphs:
-    return from_function(path, workers)
-
-
 def topology_named(name: str) -> Topology:
     """Look a topology up; ``file`` is one whose graph is in a file, ``package.module:function`` a user's.
 
@@ -114,7 +110,7 @@ def topology_named(name: str) -> Topology:
     if name == FILE.name:
         return FILE
     if is_dotted(name):
-        return Topology(name, partial(_of_user, name), graphs.NoOptions, "as its author says", "", True)
+        return Topology(name, partial(from_function, name), graphs.NoOptions, "as its author says", "", True)
     if name.endswith(files.SUFFIXES):
         raise InputError(f"unknown topology '{name}'; for a graph in a file write {{file: {name}}}")
     if name not in TOPOLOGIES:

@@ -9,11 +9,11 @@ import networkx as nx
 from sim import dotted
 from sim.errors import InputError
 from sim.topology.files import ranked
-from sim.topology.graphs import Graphs, static
+from sim.topology.graphs import Graphs, NoOptions, static
 from sim.topology.matrix import from_networkx
 
 
-def from_function(path: str, workers: int) -> Graphs:
+def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Graphs:
     """The graph that ``function(workers)`` returns.
 
     Raises:
@@ -26,7 +26,7 @@ def from_function(path: str, workers: int) -> Graphs:
         raise InputError(f"{path} is a value of type {type(function).__name__}; {wanted}")
     try:
         graph: Any = function(workers)
-    except Exception as error:
+    except dotted.RAISED as error:
         raise InputError(f"{path}({workers}) raised {dotted.said(error)}") from error
     if not isinstance(graph, nx.Graph):
         raise InputError(f"{path}({workers}) returned a value of type {type(graph).__name__}; {wanted}")

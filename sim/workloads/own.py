@@ -70,7 +70,7 @@ def _task(path: str, build: Build) -> Task:
         try:
             with initial_weights(seed):
                 returned = build(**given)
-        except Exception as error:
+        except dotted.RAISED as error:
             raise InputError(f"'{path}' raised {dotted.said(error)}") from error
         try:
             return _workload(path, returned)
@@ -117,7 +117,7 @@ def _told(path: str, function: F) -> F:
     def told(*arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except Exception as error:
+        except dotted.RAISED as error:
             raise RunError(f"'{path}' raised {dotted.said(error)}") from error
 
     return cast(F, told)
@@ -141,7 +141,7 @@ def _examples(data: Any, name: str) -> Examples:
             data = tuple(
                 torch.stack([torch.as_tensor(part) for part in column]) for column in zip(*pairs, strict=True)
             )
-        except Exception as error:
+        except dotted.RAISED as error:
             raise InputError(f"reading {name} raised {dotted.said(error)}") from error
     if not (isinstance(data, tuple | list) and len(data) == 2):
         raise InputError(f"{name} is {_kind(data)}; it must be {_EXAMPLES}")
@@ -170,7 +170,7 @@ def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) 
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
             outputs = copy.deepcopy(model).train()(inputs)
-        except Exception as error:
+        except dotted.RAISED as error:
             raise InputError(
                 f"its model, called with inputs of shape {list(inputs.shape)} ({inputs.dtype}), raised "
                 f"{dotted.said(error)}"
@@ -179,7 +179,7 @@ def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) 
             raise InputError(f"its model returned {_kind(outputs)}; it must return one tensor")
         try:
             value = loss(outputs, targets)
-        except Exception as error:
+        except dotted.RAISED as error:
             raise InputError(
                 f"its loss, called with outputs {list(outputs.shape)} ({outputs.dtype}) and targets "
                 f"{list(targets.shape)} ({targets.dtype}), raised {dotted.said(error)}"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from realrun.lab import Lab, available
+from realrun.lab import Lab
 from realrun.lab.check import LabCheck, check, render
 from realrun.lab.lab import python_environment
 from sim.errors import InputError, RunError
@@ -27,13 +27,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 MBIT = 125_000.0
 PROGRAM = sys.executable
 GRACE_S = 10.0
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _needs_a_lab() -> None:
-    reason = available()
-    if reason:
-        pytest.skip(reason)
 
 
 def star(hosts: int, bandwidth: float, latency_s: float) -> Network:

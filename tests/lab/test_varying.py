@@ -12,7 +12,7 @@ from statistics import median
 
 import pytest
 
-from realrun.lab import Lab, available
+from realrun.lab import Lab
 from realrun.lab.lab import python_environment
 from sim.jitter import Jitter
 from sim.network.latency import Factors
@@ -24,13 +24,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 MBIT = 125_000.0
 LATENCY_S = 0.02
 SEED = 11
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _needs_a_lab() -> None:
-    reason = available()
-    if reason:
-        pytest.skip(reason)
 
 
 def pair(bandwidth: float = 100 * MBIT) -> Network:

@@ -6,13 +6,12 @@ are ours.
 """
 
 from sim.topology.search.bound import alon_boppana, modulus_bound
-from sim.topology.search.document import describe, edge_weight, save
+from sim.topology.search.document import describe, save
 from sim.topology.search.find import Budget, Found, Request, check, default_budget, search
 from sim.topology.search.graph import Pairs
-from sim.topology.search.objective import WEIGHTS, StepTime
+from sim.topology.search.objective import StepTime
 
 __all__ = [
-    "WEIGHTS",
     "Budget",
     "Found",
     "Pairs",
@@ -22,7 +21,6 @@ __all__ = [
     "check",
     "default_budget",
     "describe",
-    "edge_weight",
     "modulus_bound",
     "save",
     "search",

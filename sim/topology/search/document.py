@@ -29,7 +29,7 @@ def describe(found: Found, step_time: StepTime | None = None) -> dict[str, Any]:
         step_time: that of the search.
     """
     request, degree = found.request, found.request.degree
-    weight = edge_weight(found)
+    weight = _edge_weight(found)
     degrees = np.bincount(np.array(found.edges).ravel(), minlength=request.workers)
     return {
         "workers": request.workers,
@@ -52,7 +52,7 @@ def describe(found: Found, step_time: StepTime | None = None) -> dict[str, Any]:
     }
 
 
-def edge_weight(found: Found) -> float:
+def _edge_weight(found: Found) -> float:
     """The weight of every edge: 2 / (l_2 + l_n), or 1 / (k + 1) under ``metropolis``."""
     if found.request.weights == "metropolis" and found.request.degree is not None:
         return 1.0 / (found.request.degree + 1)

@@ -1,0 +1,27 @@
+"""What tests of several files share: processes that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cluster_pool import Pool, Pools
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[Pools]:
+    """Processes by their number, for one file; see ``tests.cluster_pool``."""
+    from tests.cluster_pool import Pools
+
+    made = Pools()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def four(pools: Pools) -> Pool:
+    """Four processes that no failed run has spoilt."""
+    return pools.of(4)
