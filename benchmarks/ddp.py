@@ -23,7 +23,7 @@ from realrun.run import run_job
 from sim.gradients import Problem
 from sim.job import Job
 from sim.workloads.modules import flat
-from tests.cluster_pool import Pool
+from tests.cluster_pool import Pool, default_group
 from tests.factory import make_job, make_problem
 
 WORKERS, BLOCKS, STEPS, BATCH, LR = 4, 15, 40, 32, 0.01
@@ -79,6 +79,7 @@ _made: dict[bool, Any] = {}
 def ddp(group: Group, overlap: bool) -> float:
     """In a process of the pool: seconds of a block."""
     if overlap not in _made:
+        default_group(group)
         bucket_mb = BUCKET_BYTES / 2**20 if overlap else 25
         module = torch.nn.parallel.DistributedDataParallel(_module(), bucket_cap_mb=bucket_mb)
         _made[overlap] = (module, torch.optim.SGD(module.parameters(), lr=LR))

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -20,15 +19,8 @@ from sim.errors import PacelineError
 from sim.gradients import Problem
 from sim.workloads.supervised import initial_weights
 from tests import nccl_rules as nccl_rules  # its backend is known once it is imported
+from tests.cluster_pool import default_group
 from tests.factory import make_problem
-
-
-def _begin(group: Group) -> None:
-    """As a script begins that torchrun has started."""
-    if not dist.is_initialized():
-        dist.init_process_group(
-            "gloo", store=PrefixStore("script", group.store), rank=group.rank, world_size=group.size
-        )
 
 
 def _model(seed: int) -> nn.Sequential:
@@ -69,7 +61,7 @@ def train(
     backend: str = "gloo",
 ) -> dict[str, Any]:
     """The digits, for ``loops`` steps of the ``steps`` that are announced."""
-    _begin(group)
+    default_group(group)
     model = _model(seed)
     problem = make_problem("digits-mlp", group.size, seed, "looped", 32)
     optimizer: torch.optim.Optimizer = (
@@ -103,7 +95,7 @@ def train_together(
     seed: int = 1,
 ) -> dict[str, Any]:
     """The same with several ranks a worker: each takes its share of the worker's batch."""
-    _begin(group)
+    default_group(group)
     inside = next(
         made for made in [dist.new_group(team) for team in teams] if isinstance(made, dist.ProcessGroup)
     )
@@ -137,7 +129,7 @@ def train_together(
 
 def joined_by_others(group: Group) -> list[str]:
     """In a process of a pool of four: groups that do not go together."""
-    _begin(group)
+    default_group(group)
     pair = dist.new_group([0, 1] if group.rank < 2 else [2, 3], use_local_synchronization=True)
     three = dist.new_group([0, 1, 2])
     found = []

@@ -17,7 +17,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from realrun.group import join
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from realrun.group import Group, join
 from realrun.store import file_store
 
 _AFTER_S = 30.0
@@ -122,3 +125,10 @@ class Pools:
         """End them all."""
         for pool in self._started.values():
             pool.close()
+
+
+def default_group(group: Group) -> None:
+    """In a process of a pool: make torch's default group, as a script does that torchrun has started."""
+    if not dist.is_initialized():
+        store = PrefixStore("default of a script", group.store)
+        dist.init_process_group("gloo", store=store, rank=group.rank, world_size=group.size)
