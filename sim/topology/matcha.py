@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, WithJsonSchema
 from scipy.linalg import eigh, eigvalsh
-from scipy.optimize import linprog, minimize_scalar
 from scipy.sparse import csr_array
 
 from sim import seeds
@@ -147,6 +146,8 @@ def activation(laplacians: Sequence[Floats], budget: float) -> Floats:
     A concave function, so that planes that touch it bound it from above; each round solves a linear programme
     over the planes known so far (Kelley) and adds those at its solution. Source: Wang et al., problem (4).
     """
+    from scipy.optimize import linprog  # heavy, and few want it
+
     number, n = len(laplacians), laplacians[0].shape[0]
     best, found = -np.inf, np.full(number, budget)
     point = found
@@ -178,6 +179,8 @@ def best_share(laplacians: Sequence[Floats], probabilities: Floats) -> tuple[flo
     E[W'W] = I - 2 a M + a^2 (M^2 + 2 V), M = sum_j p_j L_j, V = sum_j p_j (1 - p_j) L_j. Source: Wang et al.,
     problem (5).
     """
+    from scipy.optimize import minimize_scalar  # heavy, and few want it
+
     n = laplacians[0].shape[0]
     stack = np.array(laplacians)
     mean = np.tensordot(probabilities, stack, axes=1)
