@@ -116,3 +116,12 @@ def test_what_makes_no_sense_is_refused(straggler: str, said: str) -> None:
 def test_a_check_of_the_scenario_does_without() -> None:
     asked = scenario("all_reduce")
     assert step_cost(asked, asked.schemes[0]).problem == ""
+
+
+@pytest.mark.parametrize("announcement", [0, 1])
+def test_a_send_that_nobody_has_heard_of_yet_is_lost_too(announcement: int) -> None:
+    asked = scenario("{ad_psgd: {topology: path}}", "{workers: [1], at: 3 steps, crash: true}")
+    network = asked.cluster.network.model_copy(update={"announcement": float(announcement)})
+    cluster = asked.cluster.model_copy(update={"network": network})
+    run = simulated(asked.model_copy(update={"cluster": cluster}))
+    assert (run.status, run.message) == ("partial", "worker 1 was lost during send")

@@ -198,12 +198,9 @@ class Transfers:
     def drop(self, part: Part) -> None:
         """Forget everything that ``part`` has posted and that is not yet matched."""
         for box in self._boxes.values():
-            for key, sends in box.sends.items():
+            for sends in box.sends.values():
                 for sent in [s for s in sends if s[0] is part]:
-                    sends.remove(sent)
-                    if box.callers is not None:
-                        source, destination = divmod(key, self._workers)
-                        box.callers[destination].remove(source)
+                    sends.remove(sent)  # who has heard of it is gone
             for receives in box.receives.values():
                 for received in [r for r in receives if r[0] is part]:
                     receives.remove(received)
