@@ -88,14 +88,15 @@ class Encoded:
 
     @property
     def ratio(self) -> float:
-        """Bytes that travel for one byte of the plain value.
-
-        One element stands for a whole model where nothing is trained; then the share is that of a long value.
-        """
-        if self.length == 1:
-            return _long_ratio(self.codec, self.dtype)
+        """Bytes that travel for one byte of the plain value."""
         lead = self.parts[0].shape[:-1].numel()
         return self.num_bytes / (lead * self.length * self.dtype.itemsize)
+
+    @property
+    def long_ratio(self) -> float:
+        """The same of a long value."""
+        bits = 16 if self.codec == "bf16" else self.codec.bits + 32 / self.codec.bucket
+        return bits / 8 / self.dtype.itemsize
 
     def row(self, index: int) -> Encoded:
         """Row ``index`` of the first axis, which stands for as many elements as it has."""
@@ -110,12 +111,6 @@ class Encoded:
 
 Payload = Tensor | Encoded
 """What operations carry."""
-
-
-def _long_ratio(codec: Codec, dtype: torch.dtype) -> float:
-    if codec == "bf16":
-        return 2 / dtype.itemsize
-    return (codec.bits / 8 + 4 / codec.bucket) / dtype.itemsize
 
 
 def encode(

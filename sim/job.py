@@ -159,10 +159,17 @@ class Job:
     def num_bytes(self, value: Payload) -> int:
         """Bytes of ``value`` [d'] on the wire; whole numbers are sent as they are."""
         if isinstance(value, Encoded):
-            return round(value.elements * value.ratio * self.bytes_per_parameter)
+            return round(value.elements * self.ratio(value) * self.bytes_per_parameter)
         if not value.is_floating_point():
             return value.numel() * value.element_size()
         return round(value.numel() * self.bytes_per_parameter)
+
+    def ratio(self, value: Payload) -> float:
+        """Bytes on the wire for one byte of what ``value`` stands for."""
+        if not isinstance(value, Encoded):
+            return 1.0
+        # Where nothing is trained one element stands for a whole model.
+        return value.long_ratio if self.problem is None else value.ratio
 
     def ready_fractions(self) -> tuple[float, ...]:
         """When each segment is ready, as a fraction of a gradient's duration.

@@ -29,8 +29,7 @@ def part_of(job: Job, operation: ops.Operation[Any], members: tuple[int, ...], r
         case ops.ReduceScatter(value=value):
             found = collectives.among(collectives.ring_reduce_scatter, members, job.num_bytes(value))
         case ops.GatherStrips(value=value, length=length):
-            ratio = value.ratio if isinstance(value, Encoded) else 1.0
-            per_element = ratio * job.bytes_per_parameter
+            per_element = job.ratio(value) * job.bytes_per_parameter
             if as_gloo:
                 strip_bytes = round(strip_length(length, len(members)) * per_element)
                 found = collectives.among(collectives.gloo_all_gather, members, strip_bytes)

@@ -105,4 +105,4 @@ def test_bytes_are_those_of_the_formula(bits: int, bucket: int) -> None:
     assert found.num_bytes == pytest.approx(parameters * (bits / 8 + 4 / bucket), rel=0.001)
     assert found.num_bytes == pytest.approx(4 * parameters * found.ratio)
     one = encode(Qsgd(bits=bits, bucket=bucket), torch.zeros(1), lambda: drawn(1))
-    assert one.ratio == (bits / 8 + 4 / bucket) / 4
+    assert one.long_ratio == (bits / 8 + 4 / bucket) / 4

@@ -160,6 +160,24 @@ stop: {{max_iterations: 5}}
     assert push.bytes_sent == 5 * 6 * 10_000_000
 
 
+@pytest.mark.parametrize(("momentum", "models"), [("local", 1), ("mixed", 3)])
+def test_compressed_bytes_where_nothing_is_trained(momentum: str, models: int) -> None:
+    """The share of a long value, however many models and buffers one element each stands for."""
+    text = f"""
+name: clock
+workload: {{timing_only: true, payload: 8 MB, optimizer: {{adam: {{lr: 0.1}}}}}}
+cluster: {{workers: 4, compute: {{time: 1 s}}, network: {{latency: 1 ms, bandwidth: 1 Gbit/s}}}}
+schemes:
+  - gossip: {{topology: ring, momentum: {momentum}, compression: {{qsgd: {{bits: 8, bucket: 512}}}}}}
+  - local_sgd: {{period: 1, momentum: {momentum}, compression: {{qsgd: {{bits: 8, bucket: 512}}}}}}
+stop: {{max_iterations: 1}}
+"""
+    neighbours, all_of_them = (simulate_job(prepare(parse(text), entry, 0)) for entry in parse(text).schemes)
+    encoded = models * 8_000_000 * (8 + 32 / 512) / 32
+    assert neighbours.bytes_sent == 4 * 2 * encoded
+    assert all_of_them.bytes_sent == 2 * 3 * encoded
+
+
 def test_buffers_of_the_model_are_no_momentum() -> None:
     """A model of 5 numbers of which 2 are running buffers: the optimiser's moments have 3."""
     x, state = torch.arange(5.0), State(7, (torch.full((3,), 8.0), torch.full((3,), 9.0)))
