@@ -216,9 +216,10 @@ def test_realrun_says_how_to_get_a_cluster(
 def test_one_file_simulated_measured_and_replayed(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changes = ["--set", "repeats=1", "--set", "cluster.compute.time=5 ms", "--set", "events=all"]
+    changes = ["repeats=1", "cluster.workers=2", "cluster.compute.time=5 ms", "events=all"]
     for command, name in ((["simulate"], "simulated"), (["realrun", "--processes"], "measured")):
-        code, out, _ = run(monkeypatch, capsys, *command, tiny, "--json", "--out", tmp_path / name, *changes)
+        options = ["--json", "--out", tmp_path / name, *(f"--set={change}" for change in changes)]
+        code, out, _ = run(monkeypatch, capsys, *command, tiny, *options)
         assert code == 0
         assert {r["source"] for r in json.loads(out)["runs"]} == {name}
         code, out, _ = run(monkeypatch, capsys, "replay", tmp_path / name)

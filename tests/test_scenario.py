@@ -421,7 +421,7 @@ def written(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(written())
 def test_the_resolved_scenario_loads_again_and_is_equal(value: dict[str, Any]) -> None:
     found = parse(write(value))

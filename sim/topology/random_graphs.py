@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial import KDTree
 
 from sim import seeds
 from sim.errors import InputError
@@ -168,6 +167,8 @@ def random_geometric(workers: int, options: Radius, seed: int) -> Graphs:
     Raises:
         InputError: the radius is too small for a connected graph.
     """
+    from scipy.spatial import KDTree  # heavy, and few want it
+
     usual = min(1.5, math.sqrt(2.0 * math.log(workers) / workers))
     radius = options.radius if options.radius is not None else usual
     refuse_too_many(round(min(1.0, math.pi * radius**2) * workers**2))
