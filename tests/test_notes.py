@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from realrun.diary import Diary, Published, decode, encode
+from sim import operations as ops
 from sim.compute.settings import Straggler
 from sim.errors import SchemeError
 from sim.worker import Worker
@@ -59,7 +60,7 @@ def test_notes_are_handed_in() -> None:
 def test_a_note_cannot_take_the_place_of_another_column(name: str) -> None:
     async def program(worker: Worker, options: NoOptions) -> None:
         async for k in worker.steps():
-            await worker.publish(k, worker.start, **{name: 1.0})
+            await ops.Publish(k, worker.start, notes={name: 1.0})
 
     with pytest.raises(SchemeError, match=f"cannot note '{name}': a column of that name is there"):
         simulated(make_job(make_scheme(program), task="quadratic", workers=2, max_iterations=2))
