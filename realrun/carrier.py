@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 
 Wait = Callable[[], None]
 """Blocks until an operation is complete; for a helper thread. Raises ``realrun.transport.PeerGone``."""
+
+
+@runtime_checkable
+class Collective(Protocol):
+    """A ``Wait`` that can also be asked, and waited in for a while."""
+
+    def __call__(self) -> None:
+        """Block until the operation is complete; raises ``realrun.transport.PeerGone``."""
+
+    def within(self, limit_s: float) -> bool:
+        """Block for ``limit_s`` at most; whether the operation is complete or has failed."""
+
 
 Routes = Sequence[tuple[torch.Tensor, int]]
 """Buffers, each with the rank that it comes from or goes to."""
@@ -24,7 +36,7 @@ class Carrier(Protocol):
     survives: bool
     """Whether it can go on without a member that has died."""
 
-    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait:
+    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait | Collective:
         """``begin``, given torch's process group of ``members``, begins one of its collectives."""
 
     def barrier(self, members: tuple[int, ...]) -> Wait:

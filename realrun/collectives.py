@@ -79,6 +79,10 @@ class Collectives:
 
     def _all_reduce(self, value: Tensor, members: tuple[int, ...]) -> Begun:
         """The library's sum, divided by the number of members."""
+        if self._buffers.travels_itself(value):
+            own = value.clone(memory_format=torch.contiguous_format)
+            wait = self._library(members, lambda group: group.allreduce([own], AllreduceOptions()))
+            return Begun(wait, lambda: own.div_(len(members)))
         buffer = self._buffers.copy(value)
 
         def result() -> Tensor:

@@ -1,7 +1,10 @@
 """Gradients and sleeps on the wall clock.
 
-A gradient is computed in a helper thread and padded: it lasts as long as the compute model says, so that
-the real computation is hidden inside, at a moment of its own for each worker.
+A gradient is padded: it lasts as long as the compute model says, so that the real computation is hidden
+inside, at a moment of its own for each worker. It is computed in a helper thread, so that services answer
+meanwhile; or in the loop's own, without two changes of threads, where it is short and there is nothing else
+that the loop could be asked for. Then the loop goes on from within the backward pass, whenever that has made
+a segment.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Final
 
 import torch
 
-from realrun.device import Aside
+from realrun.device import CPU, Aside
 from realrun.diary import Timing
 from realrun.loop import Loop
 from realrun.pending import Pending
@@ -29,6 +32,8 @@ Tensor = torch.Tensor
 _OVERRUN = 1.01
 _ROOM: Final = 4.0
 """Times its usual duration that a gradient of the last rank is left."""
+_BRIEF_S: Final = 0.05
+"""So long the loop may be busy with a gradient."""
 
 
 def spread_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
@@ -86,8 +91,9 @@ class Computing:
         threads, loop: where it is done.
         account, timing: what is written down of it.
         in_flight: operations that a helper thread will tell about.
-        took_s: what a gradient took before the run.
+        took_s: what a gradient took before the run; 0: that is not known, and every one may take long.
         complete: what to do when one is complete.
+        turn: let the loop do what can be done at once.
     """
 
     def __init__(
@@ -102,6 +108,7 @@ class Computing:
         in_flight: set[Pending],
         took_s: float,
         complete: Callable[[Pending], None],
+        turn: Callable[[], None],
     ) -> None:
         self._job = job
         self._rank = rank
@@ -112,6 +119,9 @@ class Computing:
         self._in_flight = in_flight
         self._took_s = took_s
         self._complete = complete
+        self._turn = turn
+        self._raised: BaseException | None = None
+        self._may_stay = 0.0 < took_s <= _BRIEF_S and job.start.device == CPU
         self._aside = Aside(job.start.device)
         self.loss: Tensor | None = None
         """That came with the latest gradient which the scheme has got."""
@@ -130,31 +140,60 @@ class Computing:
             pending.computed, pending.reply, pending.loss = True, operation.point, torch.zeros(1)
         else:
             self._in_flight.add(pending)
-            pending.compute = lambda: self._threads.run(
-                pending, self._compute, pending, index, operation.point
-            )
+            pending.compute = partial(self._begin, pending, index, operation.point)
             wait_s = spread_s(self._rank, self._job.workers, pending.ready_s - pending.start_s, self._took_s)
             self._loop.at(pending.start_s + wait_s, lambda: self.hurry(pending))
 
     def hurry(self, pending: Pending) -> None:
-        """Compute a gradient's value now, unless that has begun."""
+        """Compute a gradient's value as soon as can be, unless that has begun."""
         compute, pending.compute = pending.compute, None
         if compute is not None:
-            compute()
+            self._loop.at(self._loop.now_s(), compute)  # after alarms that are due
 
-    def _compute(self, pending: Pending, index: int, point: Tensor) -> tuple[Evaluated, float]:
-        """In a helper thread: the gradient, and how long it took."""
+    def _begin(self, pending: Pending, index: int, point: Tensor) -> None:
+        """From the loop: compute a gradient."""
+        if not self._alone():
+            self._threads.run(pending, self._compute, pending, index, point, self._tell)
+            return
+        self._threads.call(pending, self._compute, pending, index, point, self._known_here)
+        if self._raised is not None:
+            raise self._raised
+
+    def _alone(self) -> bool:
+        """Whether nothing can happen here before a gradient that begins now is computed.
+
+        A GPU's backward pass has a thread of its own: that would go on with the loop there.
+        """
+        return (
+            self._may_stay
+            and len(self._in_flight) == 1
+            and self._loop.next_s - self._loop.now_s() > self._took_s
+        )
+
+    def _compute(
+        self, pending: Pending, index: int, point: Tensor, tell: Callable[[Pending, int, Evaluated], None]
+    ) -> tuple[Evaluated, float]:
+        """The gradient, and how long it took; its segments are told during the backward pass."""
         assert self._job.problem is not None
         told = None
         if pending.handle is not None and len(self._job.segments) > 1:
-            told = Segments(self._job.segments, partial(self._tell, pending)).told
+            told = Segments(self._job.segments, partial(tell, pending)).told
         gradient = partial(self._job.problem.gradient, self._rank, index, point, told)
         found, took_s = self._aside.run(gradient)
         self._aside.hand_over(*found)
         return found, took_s
 
+    def _known_here(self, pending: Pending, start: int, part: Evaluated) -> None:
+        """From within the backward pass, in the loop's thread: a segment is known."""
+        if self._raised is None:
+            try:
+                self.known(pending, start, part)
+                self._turn()
+            except BaseException as error:  # it is not the gradient's
+                self._raised = error
+
     def _tell(self, pending: Pending, start: int, part: Evaluated) -> None:
-        """In a thread of the backward pass: a segment is known."""
+        """In another thread, that of the backward pass: a segment is known."""
         self._aside.settle()
         self._aside.hand_over(*part)
         self._threads.finished.put(Finished(Known(pending, start), part, None))

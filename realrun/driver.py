@@ -1,6 +1,6 @@
 """The cluster driver: one rank's coroutines on the wall clock, over gloo or NCCL.
 
-All coroutines of a worker share this one thread and switch only at ``await``. Gradients and blocking
+All coroutines of a worker share this one thread and switch only at ``await``. Long gradients and blocking
 waits run in helper threads; what they find comes back through a queue.
 """
 
@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from queue import Empty
 from typing import Any
 
 import torch
@@ -55,7 +54,7 @@ class Driver:
         control, watch: what it shares with the other ranks.
         zero_s: when the run begins, on ``time.monotonic``.
         keeps: whether the value published at a step is needed for an evaluation.
-        took_s: what a gradient took before the run.
+        took_s: what a gradient took before the run; 0: that is not known, and every one may take long.
         die_at: number of the operation of the main coroutine at which this process dies.
         progress: called with the number of steps this worker has published.
     """
@@ -105,7 +104,7 @@ class Driver:
         self._issued = 0
         self._computing = Computing(
             job, rank, threads=threads, loop=self._loop, account=self._account, timing=self.diary.timing,
-            in_flight=self.in_flight, took_s=took_s, complete=self.complete,
+            in_flight=self.in_flight, took_s=took_s, complete=self.complete, turn=self._catch_up,
         )  # fmt: skip
         self._exchanges = Exchanges(
             job, rank, transport=transport, collectives=collectives, buffers=buffers, threads=threads,
@@ -179,8 +178,13 @@ class Driver:
 
     # --- the loop -------------------------------------------------------------------------------
 
-    def _turn(self, limit_s: float) -> None:
-        """Do the next thing that there is to do; wait for it for ``limit_s`` at most."""
+    def _catch_up(self) -> None:
+        """Do all that there is to do now."""
+        while self._turn(0.0):
+            pass
+
+    def _turn(self, limit_s: float) -> bool:
+        """Do the next thing that there is to do, waiting for it for ``limit_s`` at most; whether it came."""
         now_s = self.now_s()
         if now_s >= self._look_s:
             self._look(now_s)
@@ -189,12 +193,12 @@ class Driver:
             self._since_s = now_s
         if call is not None:
             call()
-            return
+            return True
         next_s = min(self._look_s, self._loop.next_s)
-        try:
-            self._deliver(self._threads.finished.get(timeout=min(next_s - now_s, limit_s)))
-        except Empty:
-            return
+        finished = self._threads.next(min(next_s - now_s, limit_s), self.in_flight)
+        if finished is not None:
+            self._deliver(finished)
+        return finished is not None
 
     def at(self, time_s: float, call: Callable[[Pending], None], pending: Pending) -> None:
         """Call later, never from within this call."""
@@ -243,6 +247,8 @@ class Driver:
             return
         self.in_flight.discard(pending)
         if finished.error is not None:
+            if not isinstance(finished.error, Exception):
+                raise finished.error
             raise RunError(f"worker {self._rank}: {pending.name} raised {finished.error}") from finished.error
         if isinstance(pending.operation, ops.Gradient):
             self._computing.computed(pending, *finished.result)

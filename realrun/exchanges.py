@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from realrun.buffers import Buffers
+from realrun.carrier import Collective
 from realrun.closing import Traffic
 from realrun.collectives import Collectives
 from realrun.diary import Exchange
@@ -91,7 +92,7 @@ class Exchanges:
         return True
 
     def _post(self, pending: Pending, post: Callable[[], Callable[[], None]]) -> None:
-        """Post transfers, and let a helper thread wait for them with what ``post`` returns."""
+        """Post transfers, to be waited for with what ``post`` returns."""
         self._driver.in_flight.add(pending)
         try:
             wait = post()
@@ -99,7 +100,10 @@ class Exchanges:
             rank = gone.rank
             self._loop.soon(lambda: self._driver.gone(pending, rank))
             return
-        self._threads.run(pending, wait)
+        if isinstance(wait, Collective):
+            self._threads.ask(pending, wait)
+        else:
+            self._threads.run(pending, wait)
 
     def _wait_for(self, pending: Pending, post: Callable[[], Posted]) -> None:
         """Post messages, and wait for them."""

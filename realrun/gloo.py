@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -16,6 +19,8 @@ from realrun.transport import PeerGone
 from sim import operations as ops
 
 _STRIP_TAG = 1 << 25
+_SHORTEST_S = 1e-3
+"""gloo counts in these, and takes 0 for no limit."""
 
 
 class Gloo:
@@ -43,7 +48,7 @@ class Gloo:
                 work = begin(dist.group.WORLD)
             except RuntimeError as error:
                 raise PeerGone(ops.ANY) from error
-            return lambda: _finish(work)
+            return _Collective(work)
         subgroup = self._subgroup(members)
         ticket = subgroup.ticket()
 
@@ -83,6 +88,22 @@ class Gloo:
             self.exchange(receives, sends, number)()
 
         return partial(run, swap)
+
+
+@dataclass(frozen=True)
+class _Collective:
+    """A ``realrun.carrier.Collective``: these say whether they are complete, unlike messages."""
+
+    work: dist.Work
+
+    def __call__(self) -> None:
+        _finish(self.work)
+
+    def within(self, limit_s: float) -> bool:
+        if limit_s >= _SHORTEST_S and not self.work.is_completed():
+            with contextlib.suppress(RuntimeError):  # the time is over, or it has failed
+                self.work.wait(timedelta(seconds=limit_s))
+        return self.work.is_completed()
 
 
 def _receive(buffer: torch.Tensor, source: int, tag: int) -> dist.Work | None:

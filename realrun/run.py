@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from queue import Empty
 
 from realrun import clocks
 from realrun.buffers import Buffers
@@ -155,9 +154,8 @@ def _leave_nothing(
         watch.check()
         if time.monotonic() > end_s:
             raise RunError(f"worker {control.rank}: {len(waited)} transfers of services did not end")
-        try:
-            finished = threads.finished.get(timeout=watch.period_s)
-        except Empty:
+        finished = threads.next(watch.period_s, waited)
+        if finished is None:
             continue
         if finished.error is not None:
             raise RunError(f"worker {control.rank}: a transfer of a service failed: {finished.error}")
