@@ -21,7 +21,8 @@ from typing import Final, Literal, get_args
 
 import torch
 
-from sim.records import Evaluation, metric_name
+from sim.errors import SchemeError
+from sim.records import NO_METRICS, Evaluation, metric_name
 from sim.workloads.workload import Task, Workload
 
 Tensor = torch.Tensor
@@ -191,6 +192,9 @@ class Scorer:
             bytes_sent: what it has sent since the run began.
             leader: the model [d] that it says stands for all, if any.
             notes: numbers about the step.
+
+        Raises:
+            SchemeError: a note has the name of a metric, or of what stands beside them.
         """
         if self.workload is None:
             return False
@@ -198,6 +202,10 @@ class Scorer:
         # Of a synchronous scheme an early worker's notes wait for the evaluation that they belong to.
         window = self._notes.setdefault(step // self.every if self.synchronous else 0, {})
         for name, number in notes.items():
+            if name in NO_METRICS or name in self.evaluations[0].metrics:
+                raise SchemeError(
+                    f"a scheme cannot note '{name}': a column of that name is there; call it otherwise"
+                )
             window.setdefault(name, []).append(number)
         if self.synchronous:
             return self.keeps(step) and self._complete(step, time_s, worker, (value, bytes_sent, leader))

@@ -11,7 +11,7 @@ A run is one scheme under one seed. A result folder holds all runs of one comman
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Source = Literal["simulated", "measured"]
 Status = Literal["completed", "diverged", "partial"]
@@ -55,6 +55,10 @@ class Event:
 def metric_name(metric: str, on: str, own: str) -> str:
     """What evaluations call a metric of ``on``: its plain name if ``evaluate.on`` is that (``own``)."""
     return metric if on == own else f"{metric}_on_{on}"
+
+
+NO_METRICS: Final = frozenset({"label", "scheme", "seed", "source", "step", "time_s", "bytes_sent"})
+"""What tables of metrics have beside them; no metric is called so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from realrun.diary import Diary, Published, decode, encode
+from sim import operations as ops
 from sim.compute.settings import Straggler
+from sim.errors import SchemeError
 from sim.worker import Worker
 from tests.factory import NoOptions, make_job, make_scheme, simulated
 
@@ -51,3 +54,13 @@ def test_notes_are_handed_in() -> None:
         0, torch.zeros(2), published=[Published(1.0, 0, 8, {"staleness": 2.0}), Published(2.0, 1, 8)]
     )
     assert [each.notes for each in decode(*encode(diary)).published] == [{"staleness": 2.0}, {}]
+
+
+@pytest.mark.parametrize("name", ["seed", "train_loss", "suboptimality_on_worst"])
+def test_a_note_cannot_take_the_place_of_another_column(name: str) -> None:
+    async def program(worker: Worker, options: NoOptions) -> None:
+        async for k in worker.steps():
+            await ops.Publish(k, worker.start, notes={name: 1.0})
+
+    with pytest.raises(SchemeError, match=f"cannot note '{name}': a column of that name is there"):
+        simulated(make_job(make_scheme(program), task="quadratic", workers=2, max_iterations=2))
