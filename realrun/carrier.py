@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -12,13 +13,14 @@ Wait = Callable[[], None]
 """Blocks until an operation is complete; for a helper thread. Raises ``realrun.connections.PeerGone``."""
 
 
-@runtime_checkable
-class Collective(Protocol):
+class Collective(ABC):
     """A ``Wait`` that can also be asked, and waited in for a while."""
 
+    @abstractmethod
     def __call__(self) -> None:
         """Block until the operation is complete; raises ``realrun.connections.PeerGone``."""
 
+    @abstractmethod
     def within(self, limit_s: float) -> bool:
         """Block for ``limit_s`` at most; whether the operation is complete or has failed."""
 

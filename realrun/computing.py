@@ -72,14 +72,16 @@ class Segments:
         self._segments = segments
         self._tell = tell
         self._parts: dict[int, Tensor] = {}
+        self._missing = {first: end - first for _, first, end in segments}
 
     def told(self, start: int, stop: int, part: Evaluated) -> None:
         """A part [stop - start] is known."""
         self._parts[start] = part.value
         for _, first, end in self._segments:
             if first <= start < end:
-                held = [self._parts[at] for at in sorted(self._parts) if first <= at < end]
-                if sum(each.numel() for each in held) == end - first:
+                self._missing[first] -= stop - start
+                if not self._missing[first]:
+                    held = [self._parts[at] for at in sorted(self._parts) if first <= at < end]
                     self._tell(first, Evaluated(torch.cat(held), part.loss))
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import BarrierOptions
 
 from realrun import connections
-from realrun.carrier import Routes, Swap, Wait
+from realrun.carrier import Collective, Routes, Swap, Wait
 from realrun.subgroups import Subgroup
 from sim import operations as ops
 
@@ -92,8 +92,8 @@ class Gloo:
 
 
 @dataclass(frozen=True)
-class _Collective:
-    """A ``realrun.carrier.Collective``: these say whether they are complete, unlike messages."""
+class _Collective(Collective):
+    """These say whether they are complete, unlike messages."""
 
     work: dist.Work
 

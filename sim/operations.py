@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, Generic, TypeVar
 
 import torch
@@ -268,7 +269,12 @@ class NextSegment(Operation[Segment | None]):
 
 def name_of(kind: type) -> str:
     """The class name in the records' spelling: ``AllReduce`` becomes ``all_reduce``."""
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__).lstrip("_")
+    return _spelled(kind.__name__)
+
+
+@cache
+def _spelled(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 
 def describe(operation: Operation[Any]) -> str:

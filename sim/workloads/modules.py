@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -90,11 +90,13 @@ def flat(module: torch.nn.Module, sample: Tensor) -> Flat:
     num_buffers = sum(b.numel() for b in running.values())
     parameters_of, buffers_of, fixed_on = _parts(trained), _parts(running), _on_device(fixed)
     judge = copy.deepcopy(module).eval()
+    tied = len(list(module.parameters())) < len(list(module.named_parameters(remove_duplicate=False)))
+    call = partial(torch.func.functional_call, tie_weights=tied)  # looking for ties takes a while
 
     def train(x: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
         buffers = buffers_of(x[num_parameters:].detach().clone()) if running else {}
         held = {**fixed_on(x.device), **parameters_of(x[:num_parameters]), **buffers}
-        outputs: Tensor = torch.func.functional_call(module, held, (inputs,))
+        outputs: Tensor = call(module, held, (inputs,))
         # The module writes into the buffers, or puts others in their place: then those are in ``held``.
         new = [held[name].reshape(-1) for name in running]
         return outputs, torch.cat(new) if new else x.new_empty(0)
@@ -105,7 +107,7 @@ def flat(module: torch.nn.Module, sample: Tensor) -> Flat:
             if name.endswith("running_var"):  # a scheme that extrapolates may have gone below 0
                 buffers[name] = buffers[name].clamp_min(0)
         held = {**fixed_on(x.device), **parameters_of(x[:num_parameters]), **buffers}
-        outputs: Tensor = torch.func.functional_call(judge, held, (inputs,))
+        outputs: Tensor = call(judge, held, (inputs,))
         return outputs
 
     segments = backward_segments(module)
