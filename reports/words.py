@@ -93,7 +93,9 @@ def goal(target: Goal) -> str:
 def ranked(summary: Summary, source: Source | None = None) -> list[Row]:
     """The rows of one source (by default of the first run), best first."""
     rows = summary["summary"]
-    return ranking(row for row in rows if row["source"] == (source or rows[0]["source"]))
+    wanted = source or rows[0]["source"]
+    winner = summary["winner"] if wanted == rows[0]["source"] else None
+    return ranking((row for row in rows if row["source"] == wanted), winner)
 
 
 def verdict(summary: Summary, source: Source | None = None) -> str:

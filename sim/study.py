@@ -47,7 +47,7 @@ class Study:
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per scheme, best first: medians over repeats with 95 % intervals, means of the rest."""
-        rows = [_frame_row(row) for row in ranking(self.totals["summary"])]
+        rows = [_frame_row(row) for row in ranking(self.totals["summary"], self.winner)]
         frame = pd.DataFrame(rows).set_index("scheme")
         unknown = {
             name: "float64" for name in frame.columns if name.endswith("_s") or name == "ratio_to_best"
@@ -82,7 +82,7 @@ class Study:
         head = "".join(f"<th>{name}</th>" for name in _SHOWN)
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
-            for row in ranking(self.totals["summary"])
+            for row in ranking(self.totals["summary"], self.winner)
         )
         said = f"{self.winner} is first" if self.winner is not None else "no scheme reached the target"
         name = html.escape(self.scenario.name)

@@ -193,7 +193,7 @@ def summarise(
         shared = _compare(mine, times, best)
         if source == runs[0].source:
             winner, paired = best, shared
-            lead = _lead(ranking(mine)) if best is not None else None
+            lead = _lead(ranking(mine, label)) if best is not None else None
             winners = groups[source, best["label"]] if best is not None else []
             equal = equal_terms([run for run in runs if run.source == source], target, winners)
     if equal is not None:
@@ -216,18 +216,20 @@ def summarise(
     return found
 
 
-def ranking(rows: Iterable[Row]) -> list[Row]:
+def ranking(rows: Iterable[Row], winner: str | None = None) -> list[Row]:
     """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
 
     Equal ratios are in the order of median times; those without a time in that of how often they got there.
+    Where all that is equal, ``winner``, the label of who is first, decides.
     """
 
-    def place(row: Row) -> tuple[bool, float, float, int, int]:
+    def place(row: Row) -> tuple[bool, float, float, int, int, bool]:
         median, ratio = row["time_to_target_s"]["median"], row["ratio_to_best"]["median"]
         # A ratio below 1 is one of a circle, in which the smallest median time decided.
         behind = math.inf if ratio is None else max(ratio, 1.0)
         time_s = math.inf if median is None else median
-        return median is None, 0.0 if median is None else behind, time_s, -row["reached"], row["diverged"]
+        late = 0.0 if median is None else behind
+        return median is None, late, time_s, -row["reached"], row["diverged"], row["label"] != winner
 
     return sorted(rows, key=place)
 
