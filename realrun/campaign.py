@@ -117,7 +117,7 @@ def measure_cell(pool: Pool, cell: Cell, number: int) -> Outcome:
 def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
     """The mechanism (the same draws) and the forecast (others, of the factors too)."""
     job = cell.job()
-    same = outcome(simulate_job(job, profile=profile), cell.workers)
+    run = simulate_job(job, profile=profile)
     count = _DRAWS if cell.asynchronous or cell.random else 0
     fresh = [
         outcome(
@@ -126,10 +126,11 @@ def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
         )
         for k in range(count)
     ]
+    same = outcome(run, cell.workers)
     return {
         "same": asdict(same),
         "fresh": [[each.wall_s, each.target_s] for each in fresh] or [[same.wall_s, same.target_s]],
-        "computation_s": computation_s(job),
+        "computation_s": computation_s(job, run),
     }
 
 

@@ -7,6 +7,7 @@ from probes at another setting (``scenarios/lab/probe.yaml``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -126,8 +127,25 @@ def with_draws(job: Job, seed: int) -> Job:
     return replace(job, compute=ComputeModel(job.compute.compute, job.compute.stragglers, seed))
 
 
-def computation_s(job: Job) -> float:
-    """The critical path's computation: the wall clock of the same run on a network that costs nothing."""
+def computation_s(job: Job, run: Run) -> float:
+    """The computation on the critical path of a simulated run.
+
+    Of a synchronous scheme: the wall clock of the same run on a network that costs nothing. Of an
+    asynchronous one, in which nobody waits for another's computation: all that the worker which ends last
+    computes.
+
+    Args:
+        job: whose run it is.
+        run: with its events, where the scheme is asynchronous.
+    """
+    if not job.synchronous:
+        own = [event for event in run.events if event.task == 0]
+        last = max(own, key=lambda event: event.end_s).worker
+        return math.fsum(
+            event.end_s - event.start_s
+            for event in own
+            if event.worker == last and event.operation == "gradient"
+        )
     network = job.transfer.network
     free = Network(("all",), (0,) * network.num_hosts, (), ((0.0,),), ((float("inf"),),))
     timing = replace(job, problem=None, task=None, record_events=False, transfer=TransferModel(free))
