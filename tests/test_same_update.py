@@ -7,7 +7,7 @@ import torch
 
 from realrun.group import Group
 from sim.workloads.modules import flatten
-from tests.cluster_pool import Pool
+from tests.cluster_pool import Pool, default_group
 from tests.factory import make_job, run_events
 
 WORKERS, STEPS, LR = 4, 12, 0.1
@@ -62,6 +62,7 @@ def test_one_process_with_the_larger_batch(momentum: float) -> None:
 
 def with_ddp(group: Group, momentum: float) -> list[float]:
     """In a process of the pool: the same, by torch; returns the last model."""
+    default_group(group)
     module = torch.nn.parallel.DistributedDataParallel(_module())
     optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=momentum)
     for step in range(STEPS):
