@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
+from realrun.connections import FOREVER
 from sim.errors import InputError
 
 Tensor = torch.Tensor
@@ -46,6 +48,14 @@ def set_up_nccl() -> None:
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     if "GLOO_SOCKET_IFNAME" in os.environ:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", os.environ["GLOO_SOCKET_IFNAME"])
+
+
+def connected(backend: str, store: Store, rank: int, size: int) -> Any:
+    """A group of ``size`` ranks on a backend, not in torch's own registers; ``store`` is its own."""
+    if backend == "nccl":
+        made: Any = dist.ProcessGroupNCCL  # torch's stubs know one of its two forms
+        return made(store, rank, size, FOREVER)
+    return dist.Backend._plugins[backend.upper()].creator_fn(store, rank, size, FOREVER)
 
 
 def host_buffer(dtype: torch.dtype, count: int) -> Tensor:

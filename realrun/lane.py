@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store
 
 from realrun.carrier import Routes, Swap, Wait
 from realrun.connections import FOREVER, PeerGone
-from realrun.device import Aside, set_up_nccl
+from realrun.device import Aside, connected, set_up_nccl
 from sim import operations as ops
 
 
@@ -96,17 +96,23 @@ class Lane:
                     timeout=FOREVER,
                 )
                 self._made_default = True
-            group = dist.new_group(
-                list(members), backend=self._backend, timeout=FOREVER, use_local_synchronization=True
-            )
+            group: Any
+            if members == self._everybody:
+                group = dist.new_group(backend=self._backend, timeout=FOREVER)
+            else:  # torch would name it by how many groups this rank has, which others may have more of
+                store = PrefixStore(f"lane {' '.join(map(str, members))}", self._store)
+                group = connected(self._backend, store, members.index(self._rank), len(members))
             self._sum_of_nothing(group)
             self._groups[members] = group
         return self._groups[members]
 
     def close(self) -> None:
         """Disconnect; nothing is under way."""
-        for group in self._groups.values():
-            dist.destroy_process_group(group)
+        for members, group in self._groups.items():
+            if members == self._everybody:
+                dist.destroy_process_group(group)
+            else:
+                group.shutdown()
         if self._made_default:
             dist.destroy_process_group()
 

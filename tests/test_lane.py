@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -201,6 +202,28 @@ def test_a_default_group_lasts_as_long_as_a_lane() -> None:
     finally:
         pool.close()
     assert answers == [[False, True, False]] * 2
+
+
+def makes_more_groups_than_others(group: Group) -> list[float]:
+    """In a process of a pool of four: rank 2 comes to its second group, in which rank 3 has its first."""
+
+    async def main(worker: Worker, options: Any) -> None:
+        x = torch.tensor([float(worker.rank)])
+        for groups in (((0, 1, 2), (3,)), ((0, 1), (2, 3))):
+            x = await worker.all_reduce(x, groups)
+        await worker.publish(0, x)
+
+    job = replace(make_job(make_scheme(main), workers=4), problem=None)
+    return run_job(group, job, backend=nccl_rules.NAME, timeout_s=10.0).final.tolist()
+
+
+def test_a_group_is_found_whatever_groups_its_members_had_before() -> None:
+    pool = Pool(4)
+    try:
+        answers = pool.ask(makes_more_groups_than_others)
+    finally:
+        pool.close()
+    assert answers == [[1.0], [1.0], [2.0], [2.0]]
 
 
 # --- the same values ----------------------------------------------------------------------------
