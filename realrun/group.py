@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,8 @@ from realrun.store import Control
 from realrun.subgroups import Subgroup
 from realrun.threads import Threads
 from sim.errors import RunError
+
+Made = TypeVar("Made")
 
 _PR_SET_TIMERSLACK = 29
 
@@ -70,16 +74,8 @@ class Group:
         if backend in self.lanes:
             return self.lanes[backend]
         lane = Lane(backend, device, self.store, self.rank, self.size)
-        threads = Threads()
-        threads.run(lane, lane.connect())
         self.broken = True
-        try:
-            error = threads.finished.get(timeout=timeout_s).error
-        except Empty:
-            raise RunError(f"the ranks did not connect over {backend} within {timeout_s:g} s") from None
-        threads.close()
-        if error is not None:
-            raise RunError(f"{backend} does not connect the ranks: {error.__cause__ or error}") from error
+        _in_time(backend, lane.connect(), timeout_s)
         self.broken = False
         return self.lanes.setdefault(backend, lane)
 
@@ -101,10 +97,27 @@ def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
     No gloo wait has a time-out of its own: the driver watches over them.
 
     Raises:
-        RunError: a rank did not come.
+        RunError: a rank did not come, or cannot be reached.
     """
     Control(store, rank, size).meet("join", 0, timeout_s)
-    return Group(rank, size, store, connect(store, "gloo", rank, size))
+    gloo = _in_time("gloo", partial(connect, store, "gloo", rank, size), timeout_s)
+    return Group(rank, size, store, gloo)
+
+
+def _in_time(backend: str, connecting: Callable[[], Made], timeout_s: float) -> Made:
+    """What ``connecting`` makes; a backend may wait for ever for a rank that it cannot reach."""
+    threads = Threads()
+    threads.run(None, connecting)
+    try:
+        done = threads.finished.get(timeout=timeout_s)
+    except Empty:
+        raise RunError(f"the ranks did not connect over {backend} within {timeout_s:g} s") from None
+    threads.close()
+    if done.error is not None:
+        why = done.error.__cause__ or done.error
+        raise RunError(f"{backend} does not connect the ranks: {why}") from done.error
+    made: Made = done.result
+    return made
 
 
 def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
