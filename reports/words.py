@@ -93,8 +93,9 @@ def goal(target: Goal) -> str:
 def ranked(summary: Summary, source: Source | None = None) -> list[Row]:
     """The rows of one source (by default of the first run), best first."""
     rows = summary["summary"]
-    wanted = source or rows[0]["source"]
-    winner = summary["winner"] if wanted == rows[0]["source"] else None
+    main = rows[0]["source"] if rows else None
+    wanted = source or main
+    winner = summary["winner"] if wanted == main else None
     return ranking((row for row in rows if row["source"] == wanted), winner)
 
 

@@ -98,6 +98,10 @@ def ends_of(matrix: csr_array) -> Ends:
         order = np.argsort(values)
         values, vectors = values[order], vectors[:, order]
         block = BLOCK
+    parts = int(np.count_nonzero(values < 1e-9))
+    if parts > 1:  # not connected: the constant vector is somewhere among the first ones
+        constant = np.full((workers, 1), workers**-0.5)
+        vectors[:, 1:parts] = _orthonormal(vectors[:, :parts], constant)
     return Ends(values[1 : 1 + block], vectors[:, 1 : 1 + block], values[-block:], vectors[:, -block:])
 
 
