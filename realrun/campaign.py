@@ -118,6 +118,7 @@ def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
     """The mechanism (the same draws) and the forecast (others, of the factors too)."""
     job = cell.job()
     run = simulate_job(job, profile=profile)
+    same = outcome(run, cell.workers)
     count = _DRAWS if cell.asynchronous or cell.random else 0
     fresh = [
         outcome(
@@ -126,7 +127,6 @@ def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
         )
         for k in range(count)
     ]
-    same = outcome(run, cell.workers)
     return {
         "same": asdict(same),
         "fresh": [[each.wall_s, each.target_s] for each in fresh] or [[same.wall_s, same.target_s]],

@@ -127,6 +127,15 @@ class Pools:
             pool.close()
 
 
+def ask_once(size: int, task: Callable[..., Any], /, **options: Any) -> list[Any]:
+    """As ``Pool.ask``, of processes that are there for this alone: a task may leave them of no use."""
+    pool = Pool(size)
+    try:
+        return pool.ask(task, **options)
+    finally:
+        pool.close()
+
+
 def default_group(group: Group) -> None:
     """In a process of a pool: make torch's default group, as a script does that torchrun has started."""
     if not dist.is_initialized():

@@ -26,7 +26,7 @@ from sim.records import Event
 from sim.worker import Worker
 from tests import driver_contract, nccl_rules
 from tests.cluster_jobs import run_scheme
-from tests.cluster_pool import Pool
+from tests.cluster_pool import Pool, ask_once
 from tests.factory import make_job, make_scheme, run_events, simulated
 
 WORKLOAD: dict[str, Any] = {
@@ -154,11 +154,7 @@ def loses_a_neighbour(group: Group) -> list[str]:
 
 def test_a_pattern_operation_does_not_survive_a_death() -> None:
     """Though the scheme would: a communicator that has lost a member is of no use."""
-    pool = Pool(2)
-    try:
-        answers = pool.ask(loses_a_neighbour)
-    finally:
-        pool.close()
+    answers = ask_once(2, loses_a_neighbour)
     assert answers == [["PeerLost", "worker 1 was lost during mix"], None]
 
 
@@ -177,11 +173,7 @@ def disagrees_about_the_order(group: Group) -> list[str]:
 
 
 def test_what_would_hang_ends_with_one_message() -> None:
-    pool = Pool(2)
-    try:
-        answers = pool.ask(disagrees_about_the_order)
-    finally:
-        pool.close()
+    answers = ask_once(2, disagrees_about_the_order)
     message = "no worker can go on: worker 0 waits in mix; worker 1 waits in all_reduce"
     assert answers == [["Deadlock", message]] * 2
 
@@ -196,11 +188,7 @@ def comes_and_goes(group: Group) -> list[bool]:
 
 
 def test_a_default_group_lasts_as_long_as_a_lane() -> None:
-    pool = Pool(2)
-    try:
-        answers = pool.ask(comes_and_goes)
-    finally:
-        pool.close()
+    answers = ask_once(2, comes_and_goes)
     assert answers == [[False, True, False]] * 2
 
 
@@ -218,11 +206,7 @@ def makes_more_groups_than_others(group: Group) -> list[float]:
 
 
 def test_a_group_is_found_whatever_groups_its_members_had_before() -> None:
-    pool = Pool(4)
-    try:
-        answers = pool.ask(makes_more_groups_than_others)
-    finally:
-        pool.close()
+    answers = ask_once(4, makes_more_groups_than_others)
     assert answers == [[1.0], [1.0], [2.0], [2.0]]
 
 

@@ -19,7 +19,7 @@ from realrun.threads import Threads
 from sim import operations as ops
 from sim.errors import RunError
 from sim.worker import Worker
-from tests.cluster_pool import Pool
+from tests.cluster_pool import ask_once
 from tests.factory import make_job, make_scheme
 
 
@@ -115,11 +115,7 @@ def raises_after_a_segment(group: Group) -> list[str]:
 
 
 def test_a_scheme_that_raises_within_a_backward_pass_is_told_as_itself() -> None:
-    pool = Pool(2)
-    try:
-        answers = pool.ask(raises_after_a_segment)
-    finally:
-        pool.close()
+    answers = ask_once(2, raises_after_a_segment)
     message = "worker 1, step 0: the scheme raised ValueError: of the scheme"
     assert answers == [["RunError", message, "True"]] * 2
 
