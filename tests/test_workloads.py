@@ -469,3 +469,28 @@ def test_a_module_is_taken_apart_without_being_changed() -> None:
     before = copy.deepcopy(module.state_dict())
     flat(module, torch.randn(4, 3, generator=torch.Generator().manual_seed(1)))
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+class _SharedBuffer(torch.nn.Module):
+    """Two parts that count in one buffer, and share no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: Any = torch.nn.Linear(2, 2)
+        self.second: Any = torch.nn.Linear(2, 2)
+        total = torch.zeros(1)
+        self.first.register_buffer("total", total)
+        self.second.register_buffer("total", total)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.first.total += 1.0
+        outputs: torch.Tensor = self.second(self.first(inputs)) + self.second.total
+        return outputs
+
+
+def test_a_buffer_that_two_parts_share_is_one() -> None:
+    found = flat(_SharedBuffer(), torch.ones(1, 2))
+    outputs, buffers = found.train(found.start, torch.ones(1, 2))
+    again, _ = found.train(torch.cat([found.start[:-1], torch.tensor([5.0])]), torch.ones(1, 2))
+    assert buffers.tolist() == [1.0]
+    assert (again - outputs).tolist() == [[5.0, 5.0]]

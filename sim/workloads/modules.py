@@ -90,7 +90,9 @@ def flat(module: torch.nn.Module, sample: Tensor) -> Flat:
     num_buffers = sum(b.numel() for b in running.values())
     parameters_of, buffers_of, fixed_on = _parts(trained), _parts(running), _on_device(fixed)
     judge = copy.deepcopy(module).eval()
-    tied = len(list(module.parameters())) < len(list(module.named_parameters(remove_duplicate=False)))
+    named = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+    held_tensors = [id(tensor) for each in named for _, tensor in each]
+    tied = len(set(held_tensors)) < len(held_tensors)
     call = partial(torch.func.functional_call, tie_weights=tied)  # looking for ties takes a while
 
     def train(x: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
