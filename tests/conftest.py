@@ -25,3 +25,12 @@ def pools() -> Iterator[Pools]:
 def four(pools: Pools) -> Pool:
     """Four processes that no failed run has spoilt."""
     return pools.of(4)
+
+
+@pytest.fixture
+def warm_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``paceline realrun --processes`` need not load torch once for every process; see ``tests.warm``."""
+    from realrun.launch import Processes
+    from tests import warm
+
+    monkeypatch.setitem(Processes.__init__.__kwdefaults__, "popen", warm.popen)
