@@ -33,4 +33,5 @@ def warm_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     from realrun.launch import Processes
     from tests import warm
 
-    monkeypatch.setitem(Processes.__init__.__kwdefaults__, "popen", warm.popen)
+    defaults = Processes.__init__.__kwdefaults__
+    monkeypatch.setattr(Processes.__init__, "__kwdefaults__", {**(defaults or {}), "popen": warm.popen})
