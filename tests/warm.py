@@ -1,8 +1,7 @@
 """Processes forked from one that has loaded torch: as if started anew, in a twentieth of the time.
 
-``popen`` is for ``realrun.launch.Processes``: a worker gets the environment, the folder, the module path and
-the standard streams that a process started anew would have. What a start itself promises is for tests with
-a genuine one.
+A process gets the environment, the folder, the module path, the standard streams and the session that one
+started anew would have. What a start itself promises is for tests with a genuine one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, cast
 
 _PRELOAD = [
     "tests.cluster_pool", "tests.factory", "tests.driver_contract", "sklearn.datasets", "paceline",
-    "realrun.attach", "realrun.serve", "torch.distributed.run", "torch._dynamo",
+    "realrun.attach", "realrun.serve", "realrun.probes", "torch.distributed.run", "torch._dynamo",
 ]  # fmt: skip
 
 
@@ -32,21 +31,30 @@ def forks() -> ForkServerContext:
     return context
 
 
-class _Process:
-    """What the launcher uses of ``subprocess.Popen``."""
+class WarmProcess:
+    """What launchers use of ``subprocess.Popen``; standard error is a pipe where that is asked for."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], **options: Any) -> None:
         context = forks()
-        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = (
-            context.Pipe(duplex=False) for _ in range(3)
-        )
-        streams = (stdin, stdout, stderr)
+        stdin, to_stdin = context.Pipe(duplex=False)
+        from_stdout, stdout = context.Pipe(duplex=False)
+        from_stderr, stderr = context.Pipe(duplex=False) if "stderr" in options else (None, None)
+        streams = [end for end in (stdin, stdout, stderr) if end is not None]
         self._process = context.Process(target=_be, args=(argv, dict(env), Path.cwd(), streams))
         self._process.start()
-        self.stdin = _file(to_stdin, "wb")
-        self.stdout, self.stderr = _file(from_stdout, "rb"), _file(from_stderr, "rb")
+        self.stdin, self.stdout = _file(to_stdin, "wb"), _file(from_stdout, "rb")
+        self.stderr = None if from_stderr is None else _file(from_stderr, "rb")
         for end in streams:
             end.close()
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status of one that has ended."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """The exit status of one that has ended."""
+        return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit status."""
@@ -55,14 +63,19 @@ class _Process:
             raise subprocess.TimeoutExpired(self._process.name, timeout or 0.0)
         return self._process.exitcode
 
+    def send_signal(self, number: int) -> None:
+        """Send a signal."""
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
     def kill(self) -> None:
         """End it."""
         self._process.kill()
 
 
 def popen(rank: int, argv: list[str], env: Mapping[str, str], /, **options: Any) -> subprocess.Popen[bytes]:
-    """Start ``python -m MODULE ...`` with pipes and a session of its own, which is what the options say."""
-    return cast("subprocess.Popen[bytes]", _Process(argv, env))
+    """For ``realrun.launch.Processes``: start ``python -m MODULE ...``."""
+    return cast("subprocess.Popen[bytes]", WarmProcess(argv, env=env, **options))
 
 
 def _file(end: Connection, mode: str) -> BinaryIO:
