@@ -22,7 +22,7 @@ from realrun.group import Group
 from realrun.run import run_job
 from sim.gradients import Problem
 from sim.job import Job
-from sim.workloads.modules import flat
+from sim.workloads.supervised import supervised
 from tests.cluster_pool import Pool, default_group
 from tests.factory import make_job, make_problem
 
@@ -44,15 +44,8 @@ def _module() -> torch.nn.Sequential:
 def _problem() -> Problem:
     """That module on the digits."""
     digits = make_problem("digits-mlp", WORKERS, 1, "looped", BATCH)
-    apart = flat(_module(), digits.workload.inputs[:2])
-
-    def loss(x: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(apart.train(x, inputs)[0], targets)
-
-    def score(x: torch.Tensor) -> dict[str, float]:
-        return {"train_loss": 0.0, "test_accuracy": 0.0}
-
-    workload = replace(digits.workload, start=apart.start, loss=loss, segments=apart.segments, score=score)
+    examples = (digits.workload.inputs, digits.workload.targets)
+    workload = supervised("mlp", _module(), torch.nn.functional.cross_entropy, examples, None, ["train_loss"])
     return Problem(workload, digits.batches, "looped")
 
 

@@ -43,7 +43,8 @@ from sim.compute.model import ComputeModel
 from sim.compute.settings import Compute
 from sim.entries import SchemeEntry
 from sim.errors import InputError, PacelineError, RunError
-from sim.gradients import Evaluated, Problem, Told
+from sim.evaluated import Evaluated, Told
+from sim.gradients import Problem
 from sim.job import Job, TransferModel
 from sim.optimizer import WithBuffers
 from sim.problems import explain, one_line
@@ -156,7 +157,7 @@ class _Loop:
             raise RunError(f"worker {self._worker}: its loop ended after {index} of its steps")
         if told is not None:
             for _, start, stop in self._segments:
-                told(start, stop, Evaluated(answer.value[start:stop], answer.loss))
+                told(start, stop, answer)
         return answer
 
     def drive(self, group: Group, job: Job, backend: str, timeout_s: float) -> None:

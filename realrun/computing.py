@@ -24,7 +24,7 @@ from realrun.threads import Finished, Threads
 from sim import operations as ops
 from sim.accounting import Account
 from sim.errors import SchemeError
-from sim.gradients import Evaluated
+from sim.evaluated import Evaluated
 from sim.job import Job
 
 Tensor = torch.Tensor
@@ -71,18 +71,15 @@ class Segments:
     ) -> None:
         self._segments = segments
         self._tell = tell
-        self._parts: dict[int, Tensor] = {}
-        self._missing = {first: end - first for _, first, end in segments}
+        self._missing = [stop - start for _, start, stop in segments]
 
-    def told(self, start: int, stop: int, part: Evaluated) -> None:
-        """A part [stop - start] is known."""
-        self._parts[start] = part.value
-        for _, first, end in self._segments:
+    def told(self, start: int, stop: int, so_far: Evaluated) -> None:
+        """Elements [start, stop) of a gradient [d] are known."""
+        for number, (_, first, end) in enumerate(self._segments):
             if first <= start < end:
-                self._missing[first] -= stop - start
-                if not self._missing[first]:
-                    held = [self._parts[at] for at in sorted(self._parts) if first <= at < end]
-                    self._tell(first, Evaluated(torch.cat(held), part.loss))
+                self._missing[number] -= stop - start
+                if not self._missing[number]:
+                    self._tell(first, Evaluated(so_far.value[first:end], so_far.loss))
 
 
 class Computing:

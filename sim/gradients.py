@@ -11,17 +11,17 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 import torch
 
 from sim import seeds
-from sim.backward import gradient_in_parts
 from sim.errors import RunError, SchemeError
+from sim.evaluated import Evaluated, Told
 from sim.on_device import on_device
 from sim.workloads.partition import Batches
-from sim.workloads.workload import Workload
+from sim.workloads.workload import Gradient, Workload
 
 Tensor = torch.Tensor
 Method = Literal["batched", "looped"]
@@ -31,17 +31,6 @@ CHUNK_BYTES: Final = 64 * 2**20
 DEVICE_SHARE: Final = 16
 """On a GPU they may take this part of its memory: their gradients and what lies between need room too. A part
 of what is free would be nearer to what fits, but the same seed must be cut into the same batches again."""
-
-
-class Evaluated(NamedTuple):
-    """A gradient [..., d] and the loss [..., 1] on its batch, which it computes on the way."""
-
-    value: Tensor
-    loss: Tensor
-
-
-Told = Callable[[int, int, Evaluated], None]
-"""``told(start, stop, part)``: elements [start, stop) of a gradient are known, and its loss."""
 
 
 @dataclass
@@ -77,32 +66,30 @@ class Problem:
     batches: Batches
     method: Method
     _batched: Callable[..., tuple[Tensor, Tensor]] = field(init=False, repr=False)
+    _alone: Gradient | None = field(init=False, repr=False)
     _chunk: _Chunk = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_batched", torch.func.vmap(_evaluation(self.workload)))
-        start = self.workload.start
+        start, gradient_on = self.workload.start, self.workload.gradient_on
+        object.__setattr__(self, "_alone", gradient_on and gradient_on(start.device))
         most = chunk_bytes(start.device) // (start.numel() * start.element_size())
         object.__setattr__(self, "_chunk", _Chunk(max(1, most)))
 
     def gradient(self, worker: int, index: int, point: Tensor, told: Told | None = None) -> Evaluated:
         """One worker's gradient [d] on its batch ``index`` at ``point`` [d].
 
-        ``told``, if given, is called with parts of it during the backward pass; see ``sim.backward``.
+        ``told``, if given, is called with parts of it during the backward pass where the workload can do so.
         """
         workload = self.workload
         rows = on_device(torch.from_numpy(self.batches.examples(worker, index)), point.device)
         inputs, targets = workload.inputs[rows], workload.targets[rows]
-        leaf = point.detach().requires_grad_()
         with self._random_numbers(worker, index, point.device):
-            if workload.loss_and_buffers is None:
-                return _gradient(workload.loss(leaf, inputs, targets), leaf, told)
-            loss, buffers = workload.loss_and_buffers(leaf, inputs, targets)
-            if told is not None:
-                cut = point.numel() - buffers.numel()
-                told(cut, point.numel(), Evaluated(point[cut:] - buffers, loss.detach().view(1)))
-            found = _gradient(loss, leaf, told)
-            return Evaluated(_stepped(found.value, point, buffers), found.loss)
+            if self._alone is not None:
+                return self._alone(point, inputs, targets, told)
+            leaf = point.detach().requires_grad_()
+            loss = workload.loss(leaf, inputs, targets)
+            return Evaluated(torch.autograd.grad(loss, leaf)[0], loss.detach().view(1))
 
     def _random_numbers(
         self, worker: int, index: int, device: torch.device
@@ -153,26 +140,10 @@ def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[
 
     def with_buffers(x: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         gradient, (loss, buffers) = evaluate(x, inputs, targets)
-        return _stepped(gradient, x, buffers), loss
+        cut = x.numel() - buffers.numel()
+        return torch.cat([gradient[:cut], x[cut:] - buffers]), loss
 
     return with_buffers
-
-
-def _gradient(loss: Tensor, leaf: Tensor, told: Told | None) -> Evaluated:
-    found = loss.detach().view(1)
-    if told is None:
-        return Evaluated(torch.autograd.grad(loss, leaf)[0], found)
-
-    def made(start: int, stop: int, value: Tensor) -> None:
-        told(start, stop, Evaluated(value, found))
-
-    return Evaluated(gradient_in_parts(loss, leaf, made), found)
-
-
-def _stepped(gradient: Tensor, point: Tensor, buffers: Tensor) -> Tensor:
-    """The gradient with "old minus new" in the place of the buffers."""
-    cut = point.numel() - buffers.numel()
-    return torch.cat([gradient[:cut], point[cut:] - buffers])
 
 
 @contextlib.contextmanager

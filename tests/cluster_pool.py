@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import multiprocessing
 import os
 import tempfile
 import traceback
@@ -22,11 +21,10 @@ from torch._C._distributed_c10d import PrefixStore
 
 from realrun.group import Group, join
 from realrun.store import file_store
+from tests.warm import forks
 
 _AFTER_S = 30.0
 """How long the others are left after one has raised."""
-
-_PRELOAD = ["tests.cluster_pool", "tests.factory", "tests.driver_contract", "sklearn.datasets"]
 
 
 def _serve(rank: int, size: int, folder: str, pipe: Connection) -> None:
@@ -51,8 +49,7 @@ class Pool:
     """
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOAD)
+        context = forks()
         self.size = size
         self.broken = False
         self._folder = tempfile.TemporaryDirectory()

@@ -25,3 +25,13 @@ def pools() -> Iterator[Pools]:
 def four(pools: Pools) -> Pool:
     """Four processes that no failed run has spoilt."""
     return pools.of(4)
+
+
+@pytest.fixture
+def warm_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``paceline realrun --processes`` need not load torch once for every process; see ``tests.warm``."""
+    from realrun.launch import Processes
+    from tests import warm
+
+    defaults = Processes.__init__.__kwdefaults__
+    monkeypatch.setattr(Processes.__init__, "__kwdefaults__", {**(defaults or {}), "popen": warm.popen})

@@ -214,6 +214,7 @@ def test_realrun_says_how_to_get_a_cluster(
     assert "torchrun" in err
 
 
+@pytest.mark.usefixtures("warm_ranks")
 def test_one_file_simulated_measured_and_replayed(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

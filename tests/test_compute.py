@@ -22,7 +22,8 @@ from sim.compute.model import ComputeModel
 from sim.compute.settings import Compute, Straggler
 from sim.compute.traces import read_durations
 from sim.errors import InputError
-from sim.gradients import Evaluated, Problem
+from sim.evaluated import Evaluated
+from sim.gradients import Problem
 from sim.prepare import prepare, resolve, resolves
 from sim.scenario import Scenario, dump, load, parse
 from sim.simulate import simulate

@@ -14,6 +14,7 @@ from sim.records import Run
 from sim.scenario import Scenario, parse
 from sim.simulate import simulate
 from sim.summary import summarise
+from tests import warm
 
 SCENARIO = """\
 name: crash
@@ -89,7 +90,7 @@ def test_the_model_of_who_is_gone_is_not_scored() -> None:
 @pytest.mark.timeout(120)
 def test_processes_crash_alike() -> None:
     asked = scenario(DOWNPOUR)
-    with Processes(3, timeout_s=20.0) as processes:
+    with Processes(3, popen=warm.popen, timeout_s=20.0) as processes:
         (result,) = measure(asked, cells_of(asked), processes)
     run = result.run
     assert (run.status, run.message) == ("partial", "worker 2 died")

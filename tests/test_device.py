@@ -18,7 +18,8 @@ from sim.compute import measure
 from sim.drivers.event import EventDriver
 from sim.drivers.stacked import run_stacked
 from sim.errors import RunError
-from sim.gradients import Evaluated, Method, Problem
+from sim.evaluated import Evaluated
+from sim.gradients import Method, Problem
 from sim.job import Job
 from sim.on_device import constants
 from sim.schemes import SCHEMES

@@ -7,17 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from realrun.cells import cells_of
-from realrun.launch import Processes, measure
+from realrun.launch import Processes, _popen_here, measure
 from sim.errors import InputError
 from sim.scenario import Scenario, parse
 from sim.simulate import simulate
+from tests import warm
 
 SCENARIO = """
 name: small
@@ -34,7 +37,7 @@ def _small(**changes: Any) -> Scenario:
 
 
 class _Started:
-    """Starts processes and remembers them."""
+    """Starts processes and remembers them; from the third on they need not load torch."""
 
     def __init__(self) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
@@ -42,9 +45,9 @@ class _Started:
     def __call__(
         self, rank: int, argv: list[str], env: Mapping[str, str], /, **options: Any
     ) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen(argv, env=env, **options)
-        self.children.append(child)
-        return child
+        start = warm.popen if len(self.children) >= 2 else _popen_here
+        self.children.append(start(rank, argv, env, **options))
+        return self.children[-1]
 
     def at_step(self, step: int, what: signal.Signals) -> Callable[[int], None]:
         """Send the youngest process a signal once a step is reached."""
@@ -83,31 +86,27 @@ def test_a_pool_of_processes() -> None:
     assert all(child.returncode is not None for child in started.children)
 
 
+def _parent(folder: str, pipe: Connection) -> None:
+    """Starts two processes and tells who they are, and that they are at work."""
+    tempfile.tempdir = folder  # nobody is left to tidy up
+    started = _Started()
+    with Processes(2, popen=started) as processes:
+
+        def progress(steps: int) -> None:
+            pipe.send([child.pid for child in started.children])
+
+        processes.run(cells_of(_small(stop__max_iterations=100000))[0], progress)
+
+
 def test_processes_die_with_their_parent(tmp_path: Path) -> None:
-    code = (
-        "import subprocess, sys\n"
-        "from realrun.launch import Processes\n"
-        "from realrun.cells import cells_of\n"
-        "from tests.test_launch import _small\n"
-        "def popen(rank, argv, env, /, **options):\n"
-        "    child = subprocess.Popen(argv, env=env, **options)\n"
-        "    print(child.pid, flush=True)\n"
-        "    return child\n"
-        "with Processes(2, popen=popen) as p:\n"
-        "    endless = cells_of(_small(stop__max_iterations=100000))[0]\n"
-        "    p.run(endless, lambda steps: print('going', flush=True))\n"
-    )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to tidy up
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    children = [int(parent.stdout.readline()) for _ in range(2)]
-    assert parent.stdout.readline() == "going\n"
+    here, there = warm.forks().Pipe()
+    parent = warm.forks().Process(target=_parent, args=(str(tmp_path), there))
+    parent.start()
+    there.close()
+    children = here.recv()
+    assert len(children) == 2
     parent.kill()
-    parent.wait()
-    parent.stdout.read()  # ends when nobody holds the other end any more
-    parent.stdout.close()
+    parent.join()
     for child in children:
         with pytest.raises(ProcessLookupError):
             _wait_until_gone(child)
@@ -131,12 +130,17 @@ def test_a_run_without_an_end_is_refused() -> None:
 
 def test_plain_python_is_told_about_torchrun() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
-    done = subprocess.run(
-        [sys.executable, "-m", "realrun", "any.yaml"], env=environment, capture_output=True, text=True
+    done = warm.WarmProcess(
+        [sys.executable, "-m", "realrun", "any.yaml"], env=environment, stderr=subprocess.PIPE
     )
-    assert done.returncode == 2
-    assert "torchrun --nproc-per-node N -m realrun SCENARIO" in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert done.stderr is not None
+    for pipe in (done.stdin, done.stdout):
+        pipe.close()
+    with done.stderr:
+        said = done.stderr.read().decode()
+    assert done.wait() == 2
+    assert "torchrun --nproc-per-node N -m realrun SCENARIO" in said
+    assert said.count("\n") == 1
 
 
 def _torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:

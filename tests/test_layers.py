@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,14 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def _imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -42,9 +48,7 @@ def test_only_realrun_imports_torch_distributed() -> None:
 def test_nothing_unpickles_or_evaluates() -> None:
     assert not _importers("pickle")
     for path in [*ROOT.glob("sim/**/*.py"), *ROOT.glob("realrun/**/*.py"), *ROOT.glob("reports/**/*.py")]:
-        calls = [
-            n.func for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)
-        ]
+        calls = [n.func for n in _nodes(path) if isinstance(n, ast.Call)]
         names = {f.id for f in calls if isinstance(f, ast.Name)}
         assert not names & {"eval", "exec"}, path
 

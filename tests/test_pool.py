@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 
 import pytest
@@ -18,6 +20,7 @@ from sim.prepare import prepare
 from sim.records import Machine
 from sim.scenario import parse
 from sim.simulate import simulate_job
+from tests import warm
 from tests.factory import flat_network, make_job, simulated
 
 SCENARIO = parse("""
@@ -34,7 +37,10 @@ gradients: looped
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(flat_network(3, 0.0, 1e9), lab=False) as made:
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(subprocess, "Popen", warm.WarmProcess)
+            made = stack.enter_context(Pool(flat_network(3, 0.0, 1e9), lab=False))
         yield made
 
 

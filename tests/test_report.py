@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -136,6 +137,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_results(top / "simulated", SCENARIO, "four", simulated())
     write_results(top / "measured", SCENARIO, "four", measured())
     write_results(top / "other", "name: other\n", "other", [made_run("all_reduce", reached_s=None)])
+    timed = replace(made_run("a", reached_s=None), evaluations=())
+    write_results(top / "timed", "workload: {timing_only: true, payload: 1 GB}\n", "timed", [timed])
     return top
 
 
@@ -273,9 +276,9 @@ def test_several_scenarios_on_one_page(folders: Path) -> None:
 
 
 def test_the_same_scenario_twice_is_told_apart_by_folder(folders: Path, tmp_path: Path) -> None:
-    write_results(tmp_path / "again", SCENARIO, "four", measured())
-    page = Page(render([folders / "measured", tmp_path / "again"]))
-    assert {"four (measured)", "four (again)"} <= set(page.headings)
+    shutil.copytree(folders / "timed", tmp_path / "again")
+    page = Page(render([folders / "timed", tmp_path / "again"]))
+    assert {"timed (timed)", "timed (again)"} <= set(page.headings)
 
 
 @pytest.mark.parametrize(
@@ -299,11 +302,8 @@ def test_a_scenario_that_is_no_mapping(tmp_path: Path) -> None:
     assert "[1, 2" in Page(render([tmp_path / "r"])).text
 
 
-def test_timing_only(tmp_path: Path) -> None:
-    scenario = "workload: {timing_only: true, payload: 1 GB}\n"
-    run = replace(made_run("a", reached_s=None), evaluations=())
-    write_results(tmp_path / "r", scenario, "t", [run])
-    page = Page(render([tmp_path / "r"]))
+def test_timing_only(folders: Path) -> None:
+    page = Page(render([folders / "timed"]))
     assert "Nothing was trained" in page.text
     assert "gradients were really computed" not in page.text
     assert "Against the clock" not in page.headings
@@ -311,10 +311,10 @@ def test_timing_only(tmp_path: Path) -> None:
 
 def test_an_older_report_is_replaced(folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    reports.build([folders / "other"], out)
+    reports.build([folders / "timed"], out)
     first = out.read_text()
     assert first.startswith("<!DOCTYPE html>")
-    reports.build([folders / "measured"], out)
+    reports.build([folders / "other"], out)
     assert out.read_text() != first
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
@@ -432,9 +432,9 @@ def test_only_a_report_is_replaced(folders: Path, tmp_path: Path) -> None:
 
 def test_bad_places_and_folders(folders: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder: name a file"):
-        reports.build([folders / "other"], tmp_path)
+        reports.build([folders / "timed"], tmp_path)
     with pytest.raises(InputError, match="cannot write"):
-        reports.build([folders / "other"], Path("/proc/nothing/report.html"))
+        reports.build([folders / "timed"], Path("/proc/nothing/report.html"))
     with pytest.raises(InputError, match="no result folder"):
         reports.build([tmp_path], tmp_path / "r.html")
     with pytest.raises(InputError, match="at least one"):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch.distributed.run
 
 import paceline
 from sim.scenario import load, parse
+from tests import warm
 
 ROOT = Path(__file__).parent.parent
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
 SNIPPET = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
 
 
+@pytest.mark.usefixtures("warm_ranks")
 @pytest.mark.parametrize("page", TUTORIALS, ids=[page.stem for page in TUTORIALS])
 def test_every_snippet_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,16 +53,23 @@ def _run(file: Path, text: str) -> None:
 
 def _command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if words[0] == "torchrun":
-        argv = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        ended = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr[-2000:]
+        _torchrun(*words[1:], monkeypatch=monkeypatch)
         return
     assert words[0] == "paceline"
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as end:
         paceline.main()
     assert end.value.code == 0, words
+
+
+def _torchrun(*words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks are forked, so that they need not load torch; a thread gets none of its signal handlers."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    warm.forks()
+    *options, script = words
+    forked = ["--run-path", "--start-method", "forkserver", str(Path(script).absolute())]
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(torch.distributed.run.main, [*options, *forked]).result()
 
 
 @pytest.mark.parametrize("name", ["four-regions", "two-sites", "campus", "one-rack"])

@@ -33,6 +33,8 @@ from dataclasses import asdict
 from functools import partial
 from heapq import heappop, heappush
 
+import numpy.random  # noqa: F401 - else numpy loads it at a run's first draw: 8 ms in which no packet is read
+
 from realrun.lab import kernel, start
 from realrun.lab.delays import Delay
 from realrun.lab.hosts import INTERFACE, Host, Hosts, address, make_host
@@ -162,11 +164,11 @@ class Switch:
             self._bytes += size
             route = self._routes.get(head[22:30])
             if route is None or head[10] >> 4 != 4:
+                self._buffers.append(buffer)
                 if head[26:30] == start.ADDRESS:
                     self._start(*start.heard(head[HEADER_BYTES:][start.CONTENTS]))
-                else:
-                    self._unroutable += 1
-                self._buffers.append(buffer)
+                    return  # what came meanwhile is read with the time that it is then
+                self._unroutable += 1
                 continue
             data: Data = memoryview(buffer)[:length]
             if length <= _COPIED_BYTES:

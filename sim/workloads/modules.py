@@ -57,6 +57,7 @@ class Flat:
         start: x as the module was handed over.
         num_buffers: entries of x at its end that the forward pass updates in training.
         stochastic: in training the outputs depend on torch's random numbers.
+        module, running: what was taken apart, in training mode, and the names of those buffers.
         segments: layers in backward order; the buffers, known after the forward pass, come first.
         train: ``(x [d], inputs) -> outputs, new buffers [num_buffers]``, in training mode.
         evaluate: ``(x [d], inputs) -> outputs``, in evaluation mode.
@@ -65,6 +66,8 @@ class Flat:
     start: Tensor
     num_buffers: int
     stochastic: bool
+    module: torch.nn.Module
+    running: tuple[str, ...]
     segments: tuple[tuple[str, int, int], ...]
     train: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     evaluate: Callable[[Tensor, Tensor], Tensor]
@@ -116,7 +119,7 @@ def flat(module: torch.nn.Module, sample: Tensor) -> Flat:
     if running:
         segments = (("buffers", num_parameters, num_parameters + num_buffers), *segments)
     start = torch.cat([flatten(module), *(b.detach().reshape(-1) for b in running.values())])
-    return Flat(start, num_buffers, stochastic, segments, train, evaluate)
+    return Flat(start, num_buffers, stochastic, module, tuple(running), segments, train, evaluate)
 
 
 def _without_counts(module: torch.nn.Module) -> torch.nn.Module:

@@ -100,11 +100,12 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
     classes = _try_out(model, loss, train)
     metrics = METRICS[: 1 if test is None else 3 if classes else 2]
     made = supervised(path, model, loss, train, test, metrics)
-    with_buffers = made.loss_and_buffers
+    with_buffers, gradient_on = made.loss_and_buffers, made.gradient_on
     told = replace(
         made,
         loss=_told(path, made.loss),
         loss_and_buffers=None if with_buffers is None else _told(path, with_buffers),
+        gradient_on=None if gradient_on is None else lambda device: _told(path, gradient_on(device)),
         score=_told(path, made.score),
     )
     return told, metrics

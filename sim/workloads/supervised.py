@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
 from sim import seeds
+from sim.workloads.module_gradient import ModuleGradient
 from sim.workloads.modules import flat
 from sim.workloads.workload import Workload
 
@@ -65,6 +67,9 @@ def supervised(
     def loss(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         return criterion(found.train(x, kept(inputs))[0], targets)
 
+    def loss_of(module: torch.nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return criterion(module(kept(inputs)), targets)
+
     def judged(x: Tensor, examples: Examples) -> tuple[float, float]:
         """Mean loss and share of right answers."""
         inputs, targets = (each.to(x.device) for each in examples)
@@ -97,5 +102,6 @@ def supervised(
         score=score,
         num_buffers=found.num_buffers,
         loss_and_buffers=loss_and_buffers if found.num_buffers else None,
+        gradient_on=partial(ModuleGradient, found.module, found.running, loss_of),
         stochastic=found.stochastic,
     )

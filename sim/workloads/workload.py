@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from sim.evaluated import Evaluated, Told
 from sim.settings import Settings
 
 Tensor = torch.Tensor
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 LossAndBuffers = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Gradient = Callable[[Tensor, Tensor, Tensor, Told | None], Evaluated]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,8 @@ class Workload:
         score: metrics of a model [d]: ``train_loss`` and what else the task has.
         num_buffers: b, 0 for most models.
         loss_and_buffers: where b > 0: the loss, and the new values [b] of the buffers.
+        gradient_on: makes, for a device, ``gradient(x [d], inputs, targets, told)``, where there is a shorter
+            way to the gradient at one x than through ``loss``; where b > 0 always.
         stochastic: the loss draws random numbers from torch (dropout); whoever calls it seeds them first.
     """
 
@@ -46,6 +50,7 @@ class Workload:
     score: Callable[[Tensor], Mapping[str, float]]
     num_buffers: int = 0
     loss_and_buffers: LossAndBuffers | None = None
+    gradient_on: Callable[[torch.device], Gradient] | None = None
     stochastic: bool = False
 
     @property

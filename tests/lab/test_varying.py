@@ -31,6 +31,8 @@ def pair(bandwidth: float = 100 * MBIT) -> Network:
     return Network(("here",), (0, 0), links, ((LATENCY_S,),), ((math.inf,),), up={0: 0, 1: 1})
 
 
+# What follows a datagram: a pause, or (null) the receiver's answer, so that nothing is under way however late
+# this machine runs them.
 DATAGRAMS = """
 import json, socket, sys, time
 from realrun.lab import start
@@ -41,15 +43,19 @@ if role == "receive":
     datagrams.bind((address, 7000))
     print("ready", flush=True)
     for _ in gaps:
-        number = datagrams.recv(100)
+        number, sender = datagrams.recvfrom(100)
         times.append((int(number), time.monotonic()))
+        datagrams.sendto(number, sender)
 else:
     for number, gap in enumerate(gaps):
         if number == 1:
             start.tell(time.monotonic(), int(sys.argv[4]))
         times.append((number, time.monotonic()))
         datagrams.sendto(str(number).encode(), (address, 7000))
-        time.sleep(gap)
+        if gap is None:
+            datagrams.recv(100)
+        else:
+            time.sleep(gap)
 print(json.dumps(times))
 """
 
@@ -76,8 +82,7 @@ def test_latencies_are_those_that_the_simulator_draws() -> None:
     # The first datagram goes before the run starts.
     expected = [LATENCY_S * factor for factor in [1.0, *drawn(jitter, 40)]]
     with Lab(replace(pair(), jitter=jitter)) as lab:
-        gaps = json.dumps([latency + 0.004 for latency in expected])
-        sent, received = exchanged(lab, DATAGRAMS, gaps, str(SEED))
+        sent, received = exchanged(lab, DATAGRAMS, json.dumps([None] * 41), str(SEED))
     assert [number for number, _ in received] == list(range(41))
     late = [b - a - latency for (_, a), (_, b), latency in zip(sent, received, expected, strict=True)]
     assert min(late) > -0.0005
@@ -86,12 +91,14 @@ def test_latencies_are_those_that_the_simulator_draws() -> None:
 
 def test_packets_of_a_burst_keep_their_order_and_their_latency() -> None:
     jitter = Jitter.model_validate({"pareto": {"shape": 1.5}})
-    gaps = [LATENCY_S + 0.004, *[0.001] * 30]
+    gaps = [None, *[0.001] * 30]
     with Lab(replace(pair(), jitter=jitter)) as lab:
         sent, received = exchanged(lab, DATAGRAMS, json.dumps(gaps), str(SEED))
     assert [number for number, _ in received] == list(range(31))
-    first = sum(b - a for (_, a), (_, b) in zip(sent[1:2], received[1:2], strict=True))
-    assert first == pytest.approx(LATENCY_S * drawn(jitter, 1)[0], abs=0.01)
+    latency = LATENCY_S * drawn(jitter, 1)[0]
+    late = [b - a - latency for (_, a), (_, b) in zip(sent[1:6], received[1:6], strict=True)]
+    assert min(late) > -0.0005
+    assert min(late) < 0.01, "the nominal latency would be more than that"
 
 
 STREAM = """

@@ -1,0 +1,103 @@
+"""The gradient of a module's loss at one vector, by the module itself.
+
+``sim.workloads.modules`` has the same module as a pure function, which ``torch.func`` can batch over workers.
+One gradient alone comes sooner this way: the parameters are made views of the vector, and the gradient of
+each is known as soon as the backward pass has made it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Lock
+
+import torch
+
+from sim.evaluated import Evaluated, Told
+
+Tensor = torch.Tensor
+ModuleLoss = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]
+
+
+class ModuleGradient:
+    """A function of a vector [d] = [parameters, running buffers], and of a batch.
+
+    Args:
+        module: in training mode; it is copied.
+        running: names of its running buffers.
+        loss: ``loss(module, inputs, targets)`` -> mean loss, a scalar.
+        device: where vectors and batches are.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, running: Sequence[str], loss: ModuleLoss, device: torch.device
+    ) -> None:
+        self._module = copy.deepcopy(module).to(device)
+        self._loss = loss
+        self._parameters = [p for p in self._module.parameters() if p.requires_grad]
+        buffers = dict(self._module.named_buffers())
+        everywhere = list(self._module.named_buffers(remove_duplicate=False))
+        self._places = [[_place(self._module, n) for n, b in everywhere if b is buffers[r]] for r in running]
+        shaped = [*self._parameters, *(buffers[name] for name in running)]
+        self._shapes = [each.shape for each in shaped]
+        self._sizes = [each.numel() for each in shaped]
+        self._starts = [sum(self._sizes[:i]) for i in range(len(shaped))]
+        self._in_use = Lock()
+
+    def __call__(self, x: Tensor, inputs: Tensor, targets: Tensor, told: Told | None = None) -> Evaluated:
+        """The gradient [d] at ``x`` [d], where that of buffers is old value minus new.
+
+        ``told``, if given, is called during the backward pass and in its thread, once for each tensor of the
+        model that the loss depends on, and for each running buffer.
+        """
+        with self._in_use:
+            parts = self._load(x)
+            loss = self._loss(self._module, inputs, targets)
+            moved = [
+                old.reshape(-1) - getattr(*places[0]).detach().reshape(-1)
+                for old, places in zip(parts[len(self._parameters) :], self._places, strict=True)
+            ]
+            found = loss.detach().view(1)
+            if told is not None:
+                return self._in_parts(Evaluated(torch.zeros_like(x), found), loss, moved, told)
+            gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+            return Evaluated(torch.cat([*(each.reshape(-1) for each in gradients), *moved]), found)
+
+    def _load(self, x: Tensor) -> list[Tensor]:
+        """Put the module where ``x`` is; returns the parts of that."""
+        pieces = torch.split(x.detach(), self._sizes)
+        parts = [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+        for parameter, part in zip(self._parameters, parts, strict=False):
+            parameter.data = part
+        for part, places in zip(parts[len(self._parameters) :], self._places, strict=True):
+            buffer = part.clone()  # the module may write into it
+            for owner, name in places:
+                setattr(owner, name, buffer)
+        return parts
+
+    def _in_parts(self, so_far: Evaluated, loss: Tensor, moved: Sequence[Tensor], told: Told) -> Evaluated:
+        pieces = torch.split(so_far.value, self._sizes)
+
+        def made(number: int, value: Tensor) -> None:
+            pieces[number].copy_(value.reshape(-1))
+            start = self._starts[number]
+            told(start, start + self._sizes[number], so_far)
+
+        for number, value in enumerate(moved, len(self._parameters)):
+            made(number, value)
+        hooks = [
+            p.register_hook(partial(made, number))  # type: ignore[no-untyped-call]
+            for number, p in enumerate(self._parameters)
+        ]
+        try:
+            torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return so_far
+
+
+def _place(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
+    owner, _, last = name.rpartition(".")
+    return module.get_submodule(owner), last
