@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +15,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from realrun import attach as attaching
 from realrun.attach import Attached, attach
 from realrun.group import Group
+from realrun.run import run_job
 from sim.errors import PacelineError
 from sim.gradients import Problem
 from sim.workloads.supervised import initial_weights
@@ -51,6 +55,11 @@ def _whole(value: torch.Tensor) -> torch.Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
+def _dies_at(operation: int, worker: int) -> None:
+    """This process is to end when worker ``worker`` is its own and comes to that operation of its scheme."""
+    attaching.run_job = partial(run_job, faults={worker: operation})  # type: ignore[assignment]
+
+
 def train(
     group: Group,
     scheme: Any,
@@ -60,8 +69,15 @@ def train(
     seed: int = 1,
     backend: str = "gloo",
     records: str | None = None,
+    timeout_s: float = 20.0,
+    dies: int | None = None,
 ) -> dict[str, Any]:
-    """The digits, for ``loops`` steps of the ``steps`` that are announced."""
+    """The digits, for ``loops`` steps of the ``steps`` that are announced.
+
+    ``dies``: number of the operation of its scheme at which rank 0 ends.
+    """
+    if dies is not None:
+        _dies_at(dies, 0)
     default_group(group)
     model = _model(seed)
     problem = make_problem("digits-mlp", group.size, seed, "looped", 32)
@@ -73,7 +89,14 @@ def train(
     error, worker = "", None
     try:
         with attach(
-            model, optimizer, scheme, steps=steps, seed=seed, backend=backend, timeout_s=20.0, records=records
+            model,
+            optimizer,
+            scheme,
+            steps=steps,
+            seed=seed,
+            backend=backend,
+            timeout_s=timeout_s,
+            records=records,
         ) as worker:
             for k in range(loops):
                 optimizer.zero_grad()
@@ -94,8 +117,16 @@ def train_together(
     wrapper: str,
     batch_size: int,
     seed: int = 1,
+    timeout_s: float = 20.0,
+    dies: list[int] | None = None,
 ) -> dict[str, Any]:
-    """The same with several ranks a worker: each takes its share of the worker's batch."""
+    """The same with several ranks a worker: each takes its share of the worker's batch.
+
+    ``dies``: a rank, and when it ends: at an operation of its scheme if it leads, else in a step of its loop.
+    """
+    leads = dies is not None and any(dies[0] == team[0] for team in teams)
+    if dies is not None and leads:
+        _dies_at(dies[1], [team[0] for team in sorted(teams)].index(dies[0]))
     default_group(group)
     inside = next(
         made for made in [dist.new_group(team) for team in teams] if isinstance(made, dist.ProcessGroup)
@@ -113,9 +144,11 @@ def train_together(
     error, worker = "", None
     try:
         with attach(
-            model, optimizer, scheme, steps=steps, seed=seed, inside=inside, timeout_s=20.0
+            model, optimizer, scheme, steps=steps, seed=seed, inside=inside, timeout_s=timeout_s
         ) as worker:
             for k in range(loops):
+                if dies == [group.rank, k] and not leads:
+                    os._exit(1)
                 rows = problem.batches.examples(worker.rank, k)
                 optimizer.zero_grad()
                 loss = _loss(model, problem, rows[inside.rank() :: inside.size()])
@@ -125,6 +158,8 @@ def train_together(
                 worker.step(loss)
     except PacelineError as found:
         error = str(found)
+    except RuntimeError as found:  # torch's own, in the backward pass
+        error = f"torch: {found}"
     return _answer(model, worker, error)
 
 
