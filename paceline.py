@@ -274,6 +274,7 @@ def probe(
     """Measure transfers, collectives and gradients, one at a time, on the scenario's network."""
     from realrun import probe as probing
     from realrun import validate as validation
+    from sim import json_file
     from sim.scenario import load
 
     asked = load(scenario, changes or [])
@@ -283,23 +284,34 @@ def probe(
     with validation.open_pool(asked, lab, probing=False) as pool:
         say(f"probing a {hosts}")
         found = probing.measure(pool, hosts, asked)
-    probing.write(found, out)
+    json_file.write(found, out)
     say(f"wrote {out}")
 
 
 @app.command()
 def calibrate(
     measured: Annotated[
-        list[Path], typer.Argument(metavar="MEASURED.json...", help="files of 'paceline probe'")
+        list[Path],
+        typer.Argument(metavar="MEASURED.json...", help="files of 'paceline probe' and of paceline.attach"),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="PROFILE.yaml", help="the profile to write")],
+    nominal: Annotated[
+        Path | None,
+        typer.Option(
+            "--nominal",
+            metavar="SCENARIO",
+            help="the network on which paceline.attach recorded; it does not know",
+        ),
+    ] = None,
 ) -> None:
     """Fit the correction factors to measurements; also draws measured against fitted durations."""
     from realrun import calibrate as calibration
-    from realrun import probe as probing
+    from realrun import measured as reading
     from sim import profile as profiles
+    from sim.scenario import load
 
-    fit = calibration.calibrate([probing.load(path) for path in measured])
+    known = None if nominal is None else load(nominal)
+    fit = calibration.calibrate([reading.load(path, known) for path in measured])
     picture = out.with_suffix(".png")
     calibration.plot(fit, picture)
     write_whole(out, profiles.dump(fit.profile))

@@ -16,12 +16,9 @@ A worker may be several ranks with DDP or FSDP among them. The first of them the
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +30,7 @@ import torch.distributed as dist
 from pydantic import ValidationError
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from realrun.attached import nowhere, record_of
 from realrun.device import settle, use
 from realrun.group import SWITCH_S, Group, leave, meet
 from realrun.model_vector import ModelVector, check_wrappers
@@ -40,6 +38,7 @@ from realrun.run import run_job
 from realrun.store import Control, torchrun_store
 from realrun.team import ENDED, FAILED, WANTED, Team, find_team
 from realrun.torch_rule import TorchRule
+from sim import json_file
 from sim.compute.model import ComputeModel
 from sim.compute.settings import Compute
 from sim.entries import SchemeEntry
@@ -47,12 +46,10 @@ from sim.errors import InputError, PacelineError, RunError
 from sim.evaluated import Evaluated, Told
 from sim.gradients import Problem
 from sim.job import Job, TransferModel
-from sim.network.platform import Network
 from sim.optimizer import WithBuffers
 from sim.problems import explain, one_line
 from sim.records import Run
 from sim.schemes import find_scheme
-from sim.whole_file import write_whole
 from sim.workloads.modules import backward_segments
 from sim.yaml_lines import dotted
 
@@ -65,21 +62,18 @@ class Attached:
     Attributes:
         rank, size: which worker this process is, or belongs to, and how many workers there are.
         run: the record, after the ``with`` block, on one of the ranks; None on the others.
-        gradient_s: what the loop took for each of its gradients, in order.
     """
 
     def __init__(self, vector: ModelVector, x: Tensor, team: Team, control: Control, loop: _Loop) -> None:
         self.rank = team.worker
         self.size = team.workers
         self.run: Run | None = None
-        self.gradient_s: list[float] = []
         self._vector = vector
         self._x = x
         self._team = team
         self._control = control
         self._loop = loop
         self._wanted = False
-        self._since_s = 0.0
         self._error: PacelineError | None = None
 
     def step(self, loss: Tensor | float | None = None) -> None:
@@ -100,7 +94,6 @@ class Attached:
         if loss is not None:
             told = self._team.mean(torch.as_tensor(loss).detach().reshape(1).to(gradient))
         settle(gradient.device)
-        self.gradient_s.append(time.monotonic() - self._since_s)
         if self._team.leads:
             self._loop.answered.put(Evaluated(gradient, cast("Tensor", told)))
         self._next()
@@ -124,7 +117,6 @@ class Attached:
         self._wanted = word == WANTED
         if word == FAILED and not self._team.leads:
             self._error = RunError(self._control.get(f"failed/{self.rank}"))
-        self._since_s = time.monotonic()
 
     def _end(self) -> None:
         """The loop computes no more gradients."""
@@ -209,7 +201,9 @@ def attach(
             gradients. The first of them holds the whole model. None: each rank is a worker.
         backend: torch's name of what carries pattern operations; messages always go over gloo.
         timeout_s: how long a wait for others may last.
-        records: a folder for ``gradient_s_WORKER.csv``, which a scenario's ``compute.trace`` reads.
+        records: a folder for ``attached.json``: the first steps of the run, as far as all workers came, for
+            ``paceline calibrate`` and a scenario's ``compute.trace.attached``. On the machine of the rank
+            that has ``run``.
 
     Raises:
         InputError: the model, the optimiser, the scheme or the surroundings will not do.
@@ -235,9 +229,6 @@ def attach(
     settle(x.device)
     segments = backward_segments(model)
     loop = _Loop(team.worker, x, segments)
-    hosts = Network(
-        ("here",), (0,) * team.workers, (), ((0.0,),), ((float("inf"),),)
-    )  # real messages need no model of one
     job = Job(
         scheme=found,
         options=entry.options,
@@ -250,7 +241,7 @@ def attach(
         task=None,
         bytes_per_parameter=x.element_size(),
         compute=ComputeModel(Compute.model_validate({"time": "0 s"}), (), seed),
-        transfer=TransferModel(hosts),
+        transfer=TransferModel(nowhere(team.workers)),
         all_reduce="gloo_ring",
         segments=segments,
         every=steps,
@@ -265,8 +256,8 @@ def attach(
                 yield worker
                 worker._end()
     finally:
-        if records is not None and team.leads:
-            _write_times(Path(records), team.worker, worker.gradient_s)
+        if records is not None and worker.run is not None:
+            _write(worker.run, job, entry, Path(records))
     if worker._error is not None:
         raise worker._error
 
@@ -320,10 +311,8 @@ def _surroundings(timeout_s: float) -> tuple[Store, int, int]:
     return PrefixStore(f"attached {times}", store), rank, size
 
 
-def _write_times(folder: Path, worker: int, durations_s: list[float]) -> None:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["duration [s]"])
-    rows.writerows([repr(value)] for value in durations_s)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"gradient_s_{worker}.csv", text.getvalue())
+def _write(run: Run, job: Job, scheme: SchemeEntry, folder: Path) -> None:
+    record = record_of(run, job, scheme)
+    if record is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        json_file.write(record, folder / "attached.json")

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import least_squares
 
-from realrun import probes
-from realrun.probe import Duration, Key, Measurements, durations
-from sim.drivers.event import EventDriver
+from realrun.evidence import Evidence, Row
 from sim.errors import InputError
 from sim.job import TransferModel
 from sim.profile import FACTORS, VERSION, Factor, Measured, Profile
@@ -37,11 +35,15 @@ _FITTED: Final = {
 """The factors that are fitted together, with the size at which each is looked for."""
 
 _START: Final = (1.0, 2.0, 1.0, 0.99, 0.5)
+_NEUTRAL: Final = (0.0, 0.0, 0.0, 1.0, 0.0)
+_USUAL: Final = (10.0, 10.0, 10.0, 0.1, 1.0)
+"""How far from neutral factors are wherever they were told apart; a standard deviation."""
+_SHIFT: Final = (1.0, 1.0, 1.0, 0.0, 1.0)
+"""Added while factors are looked for: steps of differences go with the size, and a factor may be 0."""
 _FLOOR_S: Final = 1e-4
 _SHARE: Final = 0.003
 _LEVEL: Final = 0.95
 _VALUES: Final = 200
-_SMALL_BYTES: Final = 65_536
 
 Floats = NDArray[np.float64]
 
@@ -62,28 +64,15 @@ class Fit:
     fitted_s: Floats
 
 
-def predict(measurements: Measurements, model: TransferModel) -> tuple[dict[Key, float], Measured]:
-    """What the simulator says that each operation of the plan takes, and the range of its messages."""
-    plan = measurements.plan.model_copy(update={"repeats": 1})
-    job = probes.job_of(plan, replace(model, network=measurements.nominal()))
-    driver = EventDriver(job, [job.program(rank) for rank in range(job.workers)], job.scorer())
-    outcome = driver.run()
-    found = {key: values[0] for key, values in durations(outcome.events, len(plan.trials)).items()}
-    traffic = driver.traffic
-    assert traffic is not None
-    return found, Measured(
-        smallest_bytes=int(traffic.smallest_bytes),
-        largest_bytes=int(traffic.largest_bytes),
-        in_flight=traffic.in_flight,
-    )
-
-
-def calibrate(several: Sequence[Measurements]) -> Fit:
+def calibrate(several: Sequence[Evidence]) -> Fit:
     """Fit the factors to one or more sets of measurements of the same kind of hosts.
 
     Several sets are fitted together. How far each set's own factors are from one another is how much the
     machine changes between one occasion and the next: it is added to the covariance, because a prediction is
     about another occasion.
+
+    Runs of training alone do not tell the factors apart. What they leave open stays near neutral, with a wide
+    interval: a normal prior, no narrower than what is usual.
 
     Raises:
         InputError: they are about different kinds of hosts, or too few.
@@ -93,9 +82,10 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
         if other.hosts != first.hosts:
             raise InputError(f"one set of measurements is of a {first.hosts}, another of a {other.hosts}")
     rows = _rows(several)
-    if len(rows) < 2 * len(_FITTED):
+    probed = [m for m in several if m.tells_all]
+    if probed and len(rows) < 2 * len(_FITTED):
         raise InputError(f"{len(rows)} durations are too few for {len(_FITTED)} factors; probe more")
-    late = [value for m in several for value in m.steps_s]
+    late = [value for m in several for value in m.lateness_s()]
     buffer = _buffer(several)
     known = TransferModel(
         network=first.nominal(),
@@ -106,12 +96,12 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
     )
     found = _fit(several, known)
     covariance, freedom = found.covariance, found.freedom
-    if len(several) > 1:
-        covariance = covariance + np.cov([_fit([m], known).x for m in several], rowvar=False)
+    if len(probed) > 1:
+        covariance = covariance + np.cov([_fit([m], known).x for m in probed], rowvar=False)
     half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     sizes = np.array(list(_FITTED.values()))
     joint = covariance * np.outer(sizes, sizes)
-    sources = tuple(f"{m.made}: probes of {m.plan.workers} workers" for m in several)
+    sources = tuple(f"{m.made}: {m.what}" for m in several)
     factors = {
         name: Factor(
             value=float(x) * size,
@@ -126,18 +116,18 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
     low, high = _median_interval(late)
     factors["late_s"] = Factor(
         value=known.late_s, low=max(0.0, min(low, known.late_s)), high=max(high, known.late_s), unit="s",
-        measurements=tuple(f"{m.made}: {len(m.steps_s)} steps of training" for m in several),
+        measurements=tuple(f"{m.made}: {len(m.lateness_s())} steps of training" for m in several),
     )  # fmt: skip
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
     model = replace(known, **final)
-    ranges = [predict(m, model)[1] for m in several]
+    ranges = [m.predict(model)[1] for m in several]
     profile = Profile(
         version=VERSION,
         made=max(m.made for m in several),
         machine=first.machine,
         software=first.software,
         hosts=first.hosts,
-        workers=first.plan.workers,
+        workers=first.workers,
         factors={name: factors[name] for name in FACTORS},
         covariance=dict(zip(_FITTED, (tuple(row) for row in joint.tolist()), strict=True)),
         range=Measured(
@@ -147,10 +137,9 @@ def calibrate(several: Sequence[Measurements]) -> Fit:
         ),
         residual_pct=float(np.median(np.abs(found.fitted_s / found.measured_s - 1)) * 100),
         lateness_s=tuple(late),
-        unevenness_s=_alike(_deviations(several)),
+        unevenness_s=_alike([value for m in several for value in m.deviations_s(model)]),
     )
-    labels = tuple(f"{_kind(m, d)} {d.operation}" for m, d in rows)
-    return Fit(profile, labels, found.measured_s, found.fitted_s)
+    return Fit(profile, tuple(row.label for _, row in rows), found.measured_s, found.fitted_s)
 
 
 @dataclass(frozen=True)
@@ -164,36 +153,46 @@ class _Found:
     fitted_s: Floats
 
 
-def _rows(several: Sequence[Measurements]) -> list[tuple[Measurements, Duration]]:
-    return [(m, d) for m in several for d in m.durations if d.operation != "gradient"]
+def _rows(several: Sequence[Evidence]) -> list[tuple[Evidence, Row]]:
+    return [(m, row) for m in several for row in m.rows()]
 
 
-def _fit(several: Sequence[Measurements], known: TransferModel) -> _Found:
+def _fit(several: Sequence[Evidence], known: TransferModel) -> _Found:
     """Robust least squares over all durations of ``several``."""
     rows = _rows(several)
-    measured = np.array([d.median_s for _, d in rows])
-    scale = np.array([_scale(d) for _, d in rows])
+    measured = np.array([row.median_s for _, row in rows])
+    scale = np.array([_scale(row) for _, row in rows])
+    sizes, shift = np.array(list(_FITTED.values())), np.array(_SHIFT)
+    told_apart = any(m.tells_all for m in several)
 
     def fitted(x: Floats) -> Floats:
-        values = dict(zip(_FITTED, (x * np.array(list(_FITTED.values()))).tolist(), strict=True))
+        values = dict(zip(_FITTED, (x * sizes).tolist(), strict=True))
         model = replace(known, **values)
-        predictions = {id(m): predict(m, model)[0] for m in several}
-        return np.array([predictions[id(m)][d.key] for m, d in rows])
+        predictions = {id(m): m.predict(model)[0] for m in several}
+        return np.array([predictions[id(m)][row.key] for m, row in rows])
 
-    def residuals(x: Floats) -> Floats:
+    def residuals(shifted: Floats) -> Floats:
+        x = shifted - shift
         off: Floats = (fitted(x) - measured) / scale
-        return off
+        return off if told_apart else np.append(off, (x - np.array(_NEUTRAL)) / np.array(_USUAL))
 
     found: Any = least_squares(
         residuals,
-        np.array(_START),
-        bounds=([0.0, 0.0, 0.0, 0.5, 0.0], [100.0, 200.0, 100.0, 1.0, 100.0]),
+        np.array(_START) + shift,
+        bounds=(
+            np.array([0.0, 0.0, 0.0, 0.5, 0.0]) + shift,
+            np.array([100.0, 200.0, 100.0, 1.0, 100.0]) + shift,
+        ),
         loss="soft_l1",
         diff_step=[0.02] * len(_FITTED),
         x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
+        ftol=1e-8 if told_apart else 1e-5,  # along what is left open there is nothing to be gained
     )
-    covariance, freedom = _covariance(found.jac, residuals(found.x))
-    return _Found(found.x, covariance, freedom, measured, fitted(found.x))
+    spread = 1.4826 * float(np.median(np.abs(residuals(found.x)))) if told_apart else 1.0
+    inverse: Floats = np.asarray(np.linalg.pinv(found.jac.T @ found.jac), np.float64)
+    freedom = max(1, len(found.jac) - len(_FITTED))
+    x = found.x - shift
+    return _Found(x, inverse * max(spread, 1e-12) ** 2, freedom, measured, fitted(x))
 
 
 def _alike(values: Sequence[float]) -> tuple[float, ...]:
@@ -201,55 +200,26 @@ def _alike(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(q) for q in np.quantile(values, (np.arange(_VALUES) + 0.5) / _VALUES))
 
 
-def _deviations(several: Sequence[Measurements]) -> list[float]:
-    """By how much small exchanges differ from their medians."""
-    return [
-        value - d.median_s
-        for m in several
-        for d in m.durations
-        if d.operation in ("receive", "mix") and m.plan.trials[d.trial].num_bytes <= _SMALL_BYTES
-        for value in d.values_s
-    ]
+def _scale(row: Row) -> float:
+    """How far off a fitted duration may be before it counts: its noise, and a share of it."""
+    return float(np.hypot(np.hypot(_FLOOR_S, _SHARE * row.median_s), row.noise_s))
 
 
-def _kind(measurements: Measurements, duration: Duration) -> str:
-    trial = measurements.plan.trials[duration.trial]
-    return f"{trial.kind} {trial.num_bytes}"
+def _buffer(several: Sequence[Evidence]) -> Factor:
+    """What a socket holds: as the hosts have it, else the largest message that was taken off at once.
 
-
-def _scale(duration: Duration) -> float:
-    """How far off a fitted duration may be before it counts: noise of the median, and a share of it."""
-    return float(np.hypot(np.hypot(_FLOOR_S, _SHARE * duration.median_s), duration.mad_s))
-
-
-def _buffer(several: Sequence[Measurements]) -> Factor:
-    """What a socket holds: as the hosts have it, else the largest message that was taken off at once."""
-    first = several[0]
-    setting = first.settings.get("net.ipv4.tcp_wmem", "").split()
-    if len(setting) == 3:
-        value = float(setting[1])
-        return Factor(
-            value=value, low=value, high=value, unit="bytes", measurements=("the hosts' tcp_wmem, read back",)
-        )
-    largest = 0.0
+    Hosts have three numbers: the least, what a socket begins with, and how far it may grow.
+    """
     for m in several:
-        for d in m.durations:
-            trial = m.plan.trials[d.trial]
-            network = m.nominal()
-            rate = min((link.bandwidth_bytes_per_s for link in network.links), default=float("inf"))
-            if trial.kind == "ready" and d.operation == "send" and d.median_s < 0.5 * trial.num_bytes / rate:
-                largest = max(largest, float(trial.num_bytes))
+        setting = [float(word) for word in m.settings.get("net.ipv4.tcp_wmem", "").split()]
+        if len(setting) == 3:
+            value, high = setting[1], max(setting[1:])
+            source = "the hosts' tcp_wmem, read back"
+            return Factor(value=value, low=value, high=high, unit="bytes", measurements=(source,))
+    value = max(m.taken_bytes() for m in several)
     return Factor(
-        value=largest, low=largest, high=largest, unit="bytes", measurements=("sends to a posted receive",)
+        value=value, low=value, high=value, unit="bytes", measurements=("sends to a posted receive",)
     )
-
-
-def _covariance(jacobian: Floats, residuals: Floats) -> tuple[Floats, int]:
-    """Of the fitted values, from the linearised fit, and the degrees of freedom left."""
-    freedom = max(1, len(residuals) - jacobian.shape[1])
-    spread = 1.4826 * float(np.median(np.abs(residuals)))
-    inverse: Floats = np.asarray(np.linalg.pinv(jacobian.T @ jacobian), np.float64)
-    return inverse * max(spread, 1e-12) ** 2, freedom
 
 
 def _median_interval(values: Sequence[float]) -> tuple[float, float]:

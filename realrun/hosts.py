@@ -6,9 +6,13 @@ order in which the scenario names the machines, so that its sites are where it s
 
 from __future__ import annotations
 
+import os
+import platform
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import torch
 
 from sim.errors import InputError
 
@@ -21,6 +25,16 @@ def host_name() -> str:
 def boot_id() -> str:
     """A word that this machine made up when it was started; its processes share a clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def machine() -> str:
+    """This machine, for people."""
+    return f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores"
+
+
+def software() -> str:
+    """What runs here, for people."""
+    return f"torch {torch.__version__}, Python {platform.python_version()}, Linux {platform.release()}"
 
 
 def workers_of(names: Sequence[str], wanted: Mapping[str, int] | None) -> list[int]:

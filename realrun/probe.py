@@ -5,29 +5,31 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import torch
 from pydantic import Field
 
+from realrun.evidence import Key, Row, mad_s, simulated
+from realrun.hosts import machine, software
 from realrun.pool import Pool
-from realrun.probes import Plan, plan_for
+from realrun.probes import Plan, job_of, plan_for
+from sim import json_file
 from sim.errors import InputError, RunError
+from sim.job import TransferModel
 from sim.network.build import build_network
 from sim.network.platform import Network
 from sim.network.settings import NetworkSettings
-from sim.profile import Hosts, validated
+from sim.profile import Hosts, Measured
 from sim.records import Event
 from sim.scenario import Scenario, dump, parse
 from sim.settings import Settings
-from sim.whole_file import write_whole
 
 VERSION: Final = 1
 SIZES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
@@ -57,10 +59,8 @@ schemes: [{{local_sgd: {{period: 1000}}}}]
 stop: {{max_iterations: {steps}}}
 gradients: looped
 """
+_SMALL_BYTES: Final = 65_536
 _COUNTED = frozenset({"gradient", "mix", "all_reduce", "all_gather", "barrier", "send", "receive"})
-
-Key = tuple[int, str, int, int]
-"""Number of the trial, operation, worker, and which of several such operations."""
 
 
 class Duration(Settings):
@@ -81,12 +81,6 @@ class Duration(Settings):
     def median_s(self) -> float:
         """Median over the repeats."""
         return statistics.median(self.values_s)
-
-    @property
-    def mad_s(self) -> float:
-        """Median absolute deviation over the repeats."""
-        middle = self.median_s
-        return statistics.median(abs(value - middle) for value in self.values_s)
 
 
 class Measurements(Settings):
@@ -114,6 +108,59 @@ class Measurements(Settings):
         )  # from a file: lists, not tuples
         return build_network(network, self.plan.workers)
 
+    @property
+    def workers(self) -> int:
+        """How many there were."""
+        return self.plan.workers
+
+    @property
+    def what(self) -> str:
+        """What was measured, for people."""
+        return f"probes of {self.workers} workers"
+
+    @property
+    def tells_all(self) -> bool:
+        """Its trials were chosen to tell all factors apart."""
+        return True
+
+    def rows(self) -> list[Row]:
+        """Every operation but the gradients, which are the machine's and not the network's."""
+        found = []
+        for d in self.durations:
+            if d.operation != "gradient":
+                trial = self.plan.trials[d.trial]
+                label = f"{trial.kind} {trial.num_bytes} {d.operation}"
+                found.append(Row(d.key, label, d.median_s, mad_s(d.values_s)))
+        return found
+
+    def predict(self, model: TransferModel) -> tuple[dict[Key, float], Measured]:
+        """What the simulator says that each operation of the plan takes, and the range of its messages."""
+        plan = self.plan.model_copy(update={"repeats": 1})
+        job = job_of(plan, replace(model, network=self.nominal()))
+        events, measured = simulated(job, [job.program(rank) for rank in range(job.workers)])
+        return {key: values[0] for key, values in durations(events, len(plan.trials)).items()}, measured
+
+    def lateness_s(self) -> tuple[float, ...]:
+        """Of the training steps."""
+        return self.steps_s
+
+    def deviations_s(self, model: TransferModel) -> list[float]:
+        """By how much small exchanges differ from their medians; each is alone: no model knows why."""
+        return [
+            value - d.median_s
+            for d in self.durations
+            if d.operation in ("receive", "mix") and self.plan.trials[d.trial].num_bytes <= _SMALL_BYTES
+            for value in d.values_s
+        ]
+
+    def taken_bytes(self) -> float:
+        """The largest message to a posted receive that took less than half the time of its bytes."""
+        rate = min((link.bandwidth_bytes_per_s for link in self.nominal().links), default=math.inf)
+        sends = [d for d in self.durations if d.operation == "send"]
+        sizes = [(self.plan.trials[d.trial], d.median_s) for d in sends]
+        taken = [t.num_bytes for t, s in sizes if t.kind == "ready" and s < 0.5 * t.num_bytes / rate]
+        return float(max(taken, default=0))
+
 
 def measure(
     pool: Pool, hosts: Hosts, scenario: Scenario | None = None, repeats: int = REPEATS
@@ -132,8 +179,8 @@ def measure(
     return Measurements(
         version=VERSION,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
-        software=f"torch {torch.__version__}, Python {platform.python_version()}, Linux {platform.release()}",
+        machine=machine(),
+        software=software(),
         hosts=hosts,
         settings=dict(pool.settings[0]) if pool.settings else {},
         load=(before, os.getloadavg()[0]),
@@ -182,48 +229,21 @@ def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[K
     return dict(sorted(found.items()))
 
 
-def write(measurements: Measurements, path: Path) -> None:
-    """Write the file, whole or not at all."""
-    write_whole(path, json.dumps(measurements.model_dump(mode="json"), allow_nan=False) + "\n")
-
-
-def _refuse(name: str) -> float:
-    raise ValueError(name)
-
-
 def load(path: Path) -> Measurements:
-    """Read what ``write`` wrote.
+    """Read what ``sim.json_file.write`` wrote.
 
     Raises:
         InputError: it cannot be read, is damaged, is of another version, or holds numbers that are none.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: is damaged: {error.msg} in line {error.lineno}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: holds {error}, which is no measurement; probe again") from error
-    if not isinstance(found, dict) or "version" not in found:
-        raise InputError(f"{path}: is no file of 'paceline probe': it has no version")
-    if found["version"] != VERSION:
-        raise InputError(
-            f"{path}: has version {found['version']!r}, this program reads version {VERSION}; probe again"
-        )
-    measurements = validated(Measurements, _tuples(found), str(path))
+    return checked(json_file.read(path, "'paceline probe'"), path)
+
+
+def checked(found: dict[str, Any], path: Path) -> Measurements:
+    """The same of what has been read."""
+    measurements = json_file.as_model(Measurements, found, path, VERSION)
     if not all(math.isfinite(v) and v >= 0 for d in measurements.durations for v in d.values_s):
         raise InputError(f"{path}: holds a negative duration; probe again")
     return measurements
-
-
-def _tuples(value: Any) -> Any:
-    """JSON's lists as tuples, as settings have them."""
-    if isinstance(value, list):
-        return tuple(_tuples(each) for each in value)
-    if isinstance(value, dict):
-        return {key: _tuples(each) for key, each in value.items()}
-    return value
 
 
 def lab_hosts(tuning: Literal["tuned", "stock"] = "tuned", queue: Literal["fair", "fifo"] = "fair") -> Hosts:

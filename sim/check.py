@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 import time
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -159,7 +160,7 @@ def _steady(model: ComputeModel, workers: int) -> ComputeModel:
     compute = model.compute
     mean_s = compute.time
     if compute.trace is not None:
-        mean_s = math.fsum(compute.trace.durations) / len(compute.trace.durations)
+        mean_s = statistics.fmean(compute.trace.all_durations)
     elif compute.model is not None:
         undisturbed = ComputeModel(compute, (), model.seed)
         mean_s = sum(float(undisturbed.block_s(rank, 0).mean()) for rank in range(workers)) / workers

@@ -7,27 +7,26 @@ range of sizes that were measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self
 
 import numpy as np
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from sim import seeds, yaml_lines
 from sim.errors import InputError
 from sim.job import Job
-from sim.problems import explain, one_line, wrong
+from sim.problems import wrong
 from sim.settings import Settings
+from sim.validated import validated
 
 VERSION: Final = 2
 """Of the file's format."""
 
 _EFFICIENCIES: Final = (0.5, 1.0)
 """Between which a drawn efficiency stays; the other factors only cannot be negative."""
-
-Model = TypeVar("Model", bound=Settings)
 
 FACTORS: Final[Mapping[str, str]] = {
     "overhead_s": "s",
@@ -207,18 +206,6 @@ def _read(text: str, source: str) -> Profile:
             f"{source}: has version {found['version']!r}, this program reads {VERSION}; calibrate again"
         )
     return validated(Profile, found, source, document.place)
-
-
-def validated(
-    model: type[Model], found: object, source: str, place: Callable[[Any], object] | None = None
-) -> Model:
-    """``found`` as ``model``, or one ``InputError`` that names the first thing that is wrong."""
-    try:
-        return model.model_validate(found)
-    except ValidationError as error:
-        first = explain(error, model, found)[0]
-        where = str(place(first.at)) if place is not None else source
-        raise InputError(f"{where}: {yaml_lines.dotted(first.at)}: {one_line(first.message)}") from error
 
 
 def dump(profile: Profile) -> str:

@@ -59,6 +59,7 @@ def train(
     adam: bool = False,
     seed: int = 1,
     backend: str = "gloo",
+    records: str | None = None,
 ) -> dict[str, Any]:
     """The digits, for ``loops`` steps of the ``steps`` that are announced."""
     default_group(group)
@@ -72,7 +73,7 @@ def train(
     error, worker = "", None
     try:
         with attach(
-            model, optimizer, scheme, steps=steps, seed=seed, backend=backend, timeout_s=20.0
+            model, optimizer, scheme, steps=steps, seed=seed, backend=backend, timeout_s=20.0, records=records
         ) as worker:
             for k in range(loops):
                 optimizer.zero_grad()

@@ -36,7 +36,7 @@ def measurements(
         durations=(probe.Duration(trial=0, operation="send", worker=0, part=0, values_s=(1.0,)),),
     )  # fmt: skip
     model = TransferModel(network, announcement=1.0, streams=True, buffer_bytes=33554432.0)
-    found, _ = calibrate.predict(empty, replace(model, **truth))  # type: ignore[arg-type]
+    found, _ = empty.predict(replace(model, **truth))  # type: ignore[arg-type]
     draws = np.random.Generator(np.random.Philox(1))
     durations = tuple(
         probe.Duration(

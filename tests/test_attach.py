@@ -11,14 +11,16 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from realrun import attach as attaching
-from realrun.attach import _Loop, _write_times, attach
+from realrun import calibrate, measured
+from realrun.attach import _Loop, attach
 from realrun.model_vector import check_wrappers
-from sim.compute.traces import read_durations
+from sim.attached import load as load_run
 from sim.errors import InputError
 from tests import nccl_rules
 from tests.attach_jobs import joined_by_others, train, train_together
 from tests.cluster_pool import Pool
 from tests.factory import make_job, run_events
+from tests.made_records import nominal
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,21 @@ def test_pattern_operations_over_another_backend(four: Pool) -> None:
     )
     for answer, expected in zip(answers, run_events(job).finals, strict=True):
         assert torch.equal(torch.tensor(answer["final"]), expected)
+
+
+def test_a_run_is_written_down_for_calibration(four: Pool, tmp_path: Path) -> None:
+    scheme = {"gossip": {"topology": "ring"}}
+    folder = tmp_path / "records"
+    four.ask(train, scheme=scheme, steps=12, loops=12, adam=True, records=str(folder))
+    assert [each.name for each in folder.iterdir()] == ["attached.json"]
+    found = load_run(folder / "attached.json")
+    assert (found.workers, found.steps, found.seed, found.moments) == (4, 12, 1, 2)
+    assert (found.parameters, found.bytes_per_parameter) == (64 * 64 + 64 + 640 + 10, 4.0)
+    assert [len(each) for each in found.gradients_s()] == [12] * 4
+    assert found.settings["net.ipv4.tcp_wmem"]
+    fit = calibrate.calibrate([measured.load(folder / "attached.json", nominal())])
+    assert fit.labels == ("mix",) * 4
+    assert fit.profile.range.largest_bytes == 4 * found.parameters
 
 
 # --- several ranks a worker ---------------------------------------------------------------------
@@ -218,8 +235,3 @@ def test_what_will_not_do_is_refused(
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InputError, match=message):
         _loop(**changes)
-
-
-def test_times_of_gradients_can_be_a_trace(tmp_path: Path) -> None:
-    _write_times(tmp_path / "records", 3, [0.25, 0.1])
-    assert read_durations(tmp_path / "records" / "gradient_s_3.csv", None, "") == [0.25, 0.1]

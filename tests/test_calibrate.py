@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from realrun import calibrate, probe
+from sim import json_file
 from sim import profile as profiles
 from sim.errors import InputError
 from sim.network.build import build_network
@@ -88,7 +89,7 @@ def test_the_plot_is_drawn(tmp_path: Path) -> None:
 def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     one = measurements(TRUE)
-    probe.write(one, path)
+    json_file.write(one, path)
     assert probe.load(path) == one
     assert [p.name for p in tmp_path.iterdir()] == ["measured.json"]
 
@@ -106,7 +107,7 @@ def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
 )
 def test_damaged_measurements_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "measured.json"
-    probe.write(measurements(TRUE), path)
+    json_file.write(measurements(TRUE), path)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -117,7 +118,7 @@ def test_damaged_measurements_are_refused(tmp_path: Path, old: str, new: str, me
 
 def test_truncated_measurements_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
-    probe.write(measurements(TRUE), path)
+    json_file.write(measurements(TRUE), path)
     path.write_text(path.read_text()[:-200])
     with pytest.raises(InputError, match="damaged"):
         probe.load(path)

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import paceline
-from realrun import probe
+from sim import json_file
 from sim import profile as profiles
 from sim.result_folder import read_results
 from tests.made_measurements import TRUE, exact_fit, measurements
+from tests.made_records import record
 
 ROOT = Path(__file__).parent.parent
 TINY = """
@@ -280,7 +281,7 @@ def test_a_profile_changes_the_prediction(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured, profile = tmp_path / "measured.json", tmp_path / "profile.yaml"
-    probe.write(measurements(TRUE), measured)
+    json_file.write(measurements(TRUE), measured)
     code, _, said = run(monkeypatch, capsys, "calibrate", measured, "--out", profile)
     assert code == 0
     assert "profile.png" in said
@@ -308,6 +309,8 @@ def test_a_profile_changes_the_prediction(
     ("arguments", "message"),
     [
         (["calibrate", "nothing.json", "--out", "p.yaml"], "cannot read nothing.json"),
+        (["calibrate", "RECORD", "--out", "p.yaml"], "say on what network with --nominal SCENARIO"),
+        (["calibrate", "RECORD", "--nominal", "ALONE", "--out", "p.yaml"], "the nominal cluster has 1"),
         (["validate", "TINY", "--profile", "nothing.yaml"], "nothing.yaml"),
         (["validate", "TINY", "--profile", "PROFILE"], "was measured on a lab with tuned hosts"),
         (
@@ -331,7 +334,9 @@ def test_bad_input_is_refused_before_anything_starts(
     alone.write_text(
         TINY.replace("workers: 4", "workers: 1").replace(", {gossip: {topology: ring}}, ad_psgd", "")
     )
-    files = {"TINY": str(tiny), "PROFILE": str(profile), "ALONE": str(alone)}
+    attached = tmp_path / "attached.json"
+    json_file.write(record("gossip", {"topology": "ring"}, 40_000, steps=6), attached)
+    files = {"TINY": str(tiny), "PROFILE": str(profile), "ALONE": str(alone), "RECORD": str(attached)}
     given = [files.get(word, word) for word in arguments]
     code, _, said = run(monkeypatch, capsys, *given)
     assert code == 2

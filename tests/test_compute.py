@@ -16,7 +16,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sim import seeds
+from sim import json_file, seeds
 from sim.compute import batch_sizes, measure
 from sim.compute.model import ComputeModel
 from sim.compute.settings import Compute, Straggler
@@ -28,6 +28,7 @@ from sim.prepare import prepare, resolve, resolves
 from sim.scenario import Scenario, dump, load, parse
 from sim.simulate import simulate
 from tests.factory import make_job, run_events
+from tests.made_records import record
 from tests.test_scenario import FLAT
 
 
@@ -77,6 +78,37 @@ def test_a_trace_gives_its_durations_equally_often() -> None:
     assert counts.min() > 0.95 * drawn.size / 3
     other = durations(model({"trace": {"durations": ("1 s", "2 s", "5 s")}}), worker=1, blocks=100)
     assert (drawn == other).mean() == pytest.approx(1 / 3, abs=0.02)
+
+
+def test_workers_go_through_their_own_durations_in_order() -> None:
+    lists = (("9 s", "1 s", "2 s", "3 s"), ("9 s", "10 s", "20 s", "30 s"))
+    found = [model({"trace": {"workers": lists}}, seed=seed) for seed in range(8)]
+    for each in found:
+        own = [each.duration_s(0, k) for k in range(600)]
+        assert own[0] == 9.0
+        assert own[1:] == (own[1:4] * 200)[:599]
+        assert own[1:4] in ([1.0, 2.0, 3.0], [2.0, 3.0, 1.0], [3.0, 1.0, 2.0])
+        assert [each.duration_s(1, k) for k in range(1, 600)] == [10 * value for value in own[1:]]
+        assert [each.duration_s(2, k) for k in range(600)] == own
+    assert {each.duration_s(0, 1) for each in found} == {1.0, 2.0, 3.0}
+    assert [model({"trace": {"workers": (("5 s",),)}}).duration_s(0, k) for k in (0, 1, 7)] == [5.0] * 3
+
+
+def test_a_record_of_attach_gives_every_worker_its_own(tmp_path: Path) -> None:
+    found = record("gossip", {"topology": "ring"}, 40_000, steps=6)
+    json_file.write(found, tmp_path / "attached.json")
+    (tmp_path / "s.yaml").write_text(FLAT.replace("{time: 10 ms}", "{trace: {attached: attached.json}}"))
+    scenario = load(tmp_path / "s.yaml")
+    assert scenario.cluster.compute.trace is not None
+    assert scenario.cluster.compute.trace.workers == found.gradients_s()
+    text = dump(scenario)
+    (tmp_path / "attached.json").unlink()
+    assert parse(text) == scenario
+    (tmp_path / "attached.json").write_text("{")
+    with pytest.raises(
+        InputError, match=r"s.yaml:8: cluster.compute.trace.attached: .*attached.json: is damaged"
+    ):
+        load(tmp_path / "s.yaml")
 
 
 def test_a_function_of_the_users_draws_the_same_whenever_it_is_asked() -> None:

@@ -67,6 +67,8 @@ class ComputeModel:
 
     def _undisturbed_s(self, worker: int, block: int) -> NDArray[np.float64]:
         compute = self.compute
+        if compute.trace is not None and compute.trace.workers:
+            return self._followed_s(compute.trace.workers[worker % len(compute.trace.workers)], block)
         if compute.trace is not None:
             values = np.array(compute.trace.durations)
             draws = seeds.uniforms(self.seed, worker, "compute", block)
@@ -84,3 +86,15 @@ class ComputeModel:
         if compute.jitter is not None:
             durations = durations * compute.jitter.factors(self.seed, worker, "compute", block)
         return durations
+
+    def _followed_s(self, values: tuple[float, ...], block: int) -> NDArray[np.float64]:
+        """The first of ``values`` first, then the others over and over, in order.
+
+        They begin at one drawn at random, the same for all workers: what slowed all of them down at a time,
+        and for how long, stays so.
+        """
+        first, rest = np.array(values[:1]), np.array(values[1:] or values)
+        begin = seeds.integer(self.seed, seeds.SHARED, "compute", 0, len(rest))
+        indices = np.arange(block * seeds.BLOCK, (block + 1) * seeds.BLOCK)
+        followed = rest[(begin + indices - 1) % len(rest)]
+        return np.where(indices == 0, first, followed)

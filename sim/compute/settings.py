@@ -11,6 +11,7 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validato
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from sim import attached
 from sim.compute.batch_sizes import seconds_at
 from sim.compute.own import own_duration_s
 from sim.compute.traces import read_durations
@@ -38,14 +39,26 @@ class Trace(Settings):
     durations: tuple[Annotated[Seconds, Field(gt=0)], ...] = Field(
         default=(), description="instead of a file, or what was read from it"
     )
+    attached: str | None = Field(
+        default=None,
+        description="instead of a file: a record of `paceline.attach`, from which each worker has its own",
+    )
+    workers: tuple[tuple[Annotated[Seconds, Field(gt=0)], ...], ...] = Field(
+        default=(), description="instead of that, or what was read from it: one list for each worker"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any, info: ValidationInfo) -> Any:
         """A file is read once: the resolved scenario has its contents."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("file"), str) or data.get("durations"):
+        if not isinstance(data, Mapping) or data.get("durations") or data.get("workers"):
             return data
-        path = Path((info.context or {}).get("folder", ".")) / data["file"]
+        folder = Path((info.context or {}).get("folder", "."))
+        if isinstance(data.get("attached"), str):
+            return {**data, "workers": _read_attached(folder / data["attached"])}
+        if not isinstance(data.get("file"), str):
+            return data
+        path = folder / data["file"]
         column, event = data.get("column"), data.get("event", "ProfilerStep")
         if not isinstance(column, str | None) or not isinstance(event, str):
             return data
@@ -57,9 +70,24 @@ class Trace(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Trace:
-        if not self.durations:
-            raise ValueError("give a file, or durations")
+        if bool(self.durations) == bool(self.workers):
+            raise ValueError("give one of file, durations, attached, workers")
+        if not all(self.workers):
+            raise wrong("a worker needs at least one duration", "workers")
         return self
+
+    @property
+    def all_durations(self) -> tuple[float, ...]:
+        """Of all workers."""
+        return self.durations or tuple(value for each in self.workers for value in each)
+
+
+def _read_attached(path: Path) -> tuple[tuple[str, ...], ...]:
+    try:
+        found = attached.load(path)
+    except InputError as error:
+        raise wrong(str(error), "attached") from None
+    return tuple(tuple(f"{value!r} s" for value in each) for each in found.gradients_s())
 
 
 class Measured(Settings):
