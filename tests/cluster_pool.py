@@ -6,12 +6,13 @@ function ``f(group, **options)`` in it, and the answer is what that returns; bot
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -25,20 +26,29 @@ from tests.warm import forks
 
 _AFTER_S = 30.0
 """How long the others are left after one has raised."""
+_SILENT_S = 100.0
+"""How long a task may take before everybody tells where it is."""
 
 
 def _serve(rank: int, size: int, folder: str, pipe: Connection) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    stacks = _stacks(folder, rank).open("w")
     group = join(file_store(Path(folder) / "store", size), rank, size, 60.0)
     while (asked := pipe.recv_bytes()) != b"":
+        faulthandler.dump_traceback_later(_SILENT_S, file=stacks)
         module, function, options = json.loads(asked)
         try:
             answer = {"answer": getattr(importlib.import_module(module), function)(group, **options)}
         except Exception:
             answer = {"raised": traceback.format_exc()}
+        faulthandler.cancel_dump_traceback_later()
         answer["broken"] = group.broken
         pipe.send_bytes(json.dumps(answer).encode())
     os._exit(0)  # helper threads of a failed run may still block in gloo
+
+
+def _stacks(folder: str, rank: int) -> Path:
+    return Path(folder) / f"stacks{rank}"
 
 
 class Pool:
@@ -71,9 +81,12 @@ class Pool:
         answers: list[Any] = [None] * self.size
         silent, raised = set(range(self.size)), ""
         while silent:
-            ready = wait([self._pipes[rank] for rank in silent], timeout=_AFTER_S if raised else None)
+            limit_s = _AFTER_S if raised else _SILENT_S + _AFTER_S
+            ready = wait([self._pipes[rank] for rank in silent], timeout=limit_s)
             if not ready:
-                break  # they wait for the one that raised
+                self.broken = True
+                raised = raised or self._where(silent)
+                break
             for rank in [r for r in silent if self._pipes[r] in ready]:
                 silent.discard(rank)
                 try:
@@ -88,6 +101,11 @@ class Pool:
         if raised:
             raise AssertionError(raised)
         return answers
+
+    def _where(self, silent: Iterable[int]) -> str:
+        """Where those are that do not answer."""
+        stacks = [f"rank {rank}:\n{_stacks(self._folder.name, rank).read_text()}" for rank in sorted(silent)]
+        return "\n".join(["no answer", *stacks])
 
     def close(self) -> None:
         """End the processes."""

@@ -10,7 +10,7 @@ from tests import nccl_rules
 from tests.cluster_jobs import run_scheme
 from tests.cluster_pool import Pool
 
-TIMEOUT_S = 2.0
+TIMEOUT_S = 1.0
 
 SCHEMES: list[tuple[str, dict[str, Any], int, int]] = [
     # name, options, workers, operations in two steps and the end: all of them are tried

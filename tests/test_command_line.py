@@ -231,12 +231,6 @@ def test_one_file_simulated_measured_and_replayed(
     simulated, measured = (read_results(tmp_path / n).summary["runs"] for n in ("simulated", "measured"))
     gossip = [r["digest"] for r in (simulated[1], measured[1])]
     assert gossip[0] == gossip[1]
-    report = tmp_path / "both.html"
-    assert (
-        run(monkeypatch, capsys, "report", tmp_path / "simulated", tmp_path / "measured", "--out", report)[0]
-        == 0
-    )
-    assert "measured" in report.read_text()
 
 
 def test_unknown_command_and_option_exit_with_2(
