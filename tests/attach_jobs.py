@@ -57,7 +57,7 @@ def _whole(value: torch.Tensor) -> torch.Tensor:
 
 def _dies_at(operation: int, worker: int) -> None:
     """This process is to end when worker ``worker`` is its own and comes to that operation of its scheme."""
-    attaching.run_job = partial(run_job, faults={worker: operation})  # type: ignore[assignment]
+    vars(attaching)["run_job"] = partial(run_job, faults={worker: operation})
 
 
 def train(
