@@ -15,7 +15,6 @@ import time
 from realrun.cells import Cell
 from realrun.diary import Exchange, Row
 from realrun.launch import Processes
-from sim.records import Event
 from sim.scenario import dump, parse
 
 STEPS, ROWS = 300, 100_000
@@ -36,8 +35,7 @@ def seconds_per_row() -> float:
     rows: list[Row] = []
     begin = time.perf_counter()
     for step in range(ROWS):
-        event = Event(0, 0, -1, step, "mix", 0.1, 0.2, 0.1, 19240, -1)
-        rows.append(Row(event, Exchange("mix", (1, 3))))
+        rows.append(Row(0, -1, step, "mix", 0.1, 0.2, 19240, -1, Exchange("mix", (1, 3))))
     return (time.perf_counter() - begin) / ROWS
 
 

@@ -162,13 +162,7 @@ def corrected(diary: Diary, by: Alignment) -> Diary:
 
     return replace(
         diary,
-        rows=[
-            replace(row, event=replace(
-                row.event,
-                start_s=at(row.event.start_s), end_s=at(row.event.end_s), peer_s=at(row.event.peer_s),
-            ))
-            for row in diary.rows
-        ],
+        rows=[row._replace(start_s=at(row.start_s), end_s=at(row.end_s)) for row in diary.rows],
         exposures=[
             replace(
                 each, start_s=at(each.start_s), exposed_s=by.scale * each.exposed_s, peer_s=at(each.peer_s)

@@ -119,7 +119,7 @@ def assemble(job: Job, diaries: Sequence[Diary], message: str) -> Run:
     starts = Starts(diaries)
     accounts = {diary.rank: account(diary, starts) for diary in diaries}
     wall_s = max(
-        max((row.event.end_s for row in diary.rows if row.event.task == 0), default=0.0)
+        max((row.end_s for row in diary.rows if row.task == 0), default=0.0)
         if diary.ended_s is None else diary.ended_s
         for diary in diaries
     )  # fmt: skip

@@ -78,11 +78,12 @@ class Collectives:
         return _nothing if len(members) == 1 else self._carrier.collective(members, begin)
 
     def _all_reduce(self, value: Tensor, members: tuple[int, ...]) -> Begun:
-        """The library's sum, divided by the number of members."""
+        """The library's sum of what each member's share of the mean is."""
         if self._buffers.travels_itself(value):
-            own = value.clone(memory_format=torch.contiguous_format)
+            own = torch.empty(value.shape, dtype=value.dtype, device=value.device)  # contiguous
+            torch.div(value, len(members), out=own)
             wait = self._library(members, lambda group: group.allreduce([own], AllreduceOptions()))
-            return Begun(wait, lambda: own.div_(len(members)))
+            return Begun(wait, lambda: own)
         buffer = self._buffers.copy(value)
 
         def result() -> Tensor:

@@ -9,6 +9,7 @@ a segment.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -69,17 +70,18 @@ class Segments:
     def __init__(
         self, segments: Sequence[tuple[str, int, int]], tell: Callable[[int, Evaluated], None]
     ) -> None:
-        self._segments = segments
+        self._spans = sorted((start, stop) for _, start, stop in segments)
+        self._firsts = [start for start, _ in self._spans]
         self._tell = tell
-        self._missing = [stop - start for _, start, stop in segments]
+        self._missing = [stop - start for start, stop in self._spans]
 
     def told(self, start: int, stop: int, so_far: Evaluated) -> None:
         """Elements [start, stop) of a gradient [d] are known."""
-        for number, (_, first, end) in enumerate(self._segments):
-            if first <= start < end:
-                self._missing[number] -= stop - start
-                if not self._missing[number]:
-                    self._tell(first, Evaluated(so_far.value[first:end], so_far.loss))
+        number = bisect(self._firsts, start) - 1
+        self._missing[number] -= stop - start
+        if not self._missing[number]:
+            first, end = self._spans[number]
+            self._tell(first, Evaluated(so_far.value[first:end], so_far.loss))
 
 
 class Computing:

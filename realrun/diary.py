@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import asdict, astuple, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,8 +18,7 @@ from sim.records import Event
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """An operation that needs others.
 
     Attributes:
@@ -31,12 +30,25 @@ class Exchange:
     peers: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """An event, with ``peer_s`` still open."""
+class Row(NamedTuple):
+    """What a rank knows of an ``Event`` of its own when that happens: all but ``peer_s``."""
 
-    event: Event
+    task: int
+    handle: int
+    step: int
+    operation: str
+    start_s: float
+    end_s: float
+    bytes: int
+    peer: int
     exchange: Exchange
+
+    def event(self, worker: int, peer_s: float) -> Event:
+        """The event, once it is known when the last peer had started."""
+        return Event(
+            worker, self.task, self.handle, self.step, self.operation, self.start_s, self.end_s, peer_s,
+            self.bytes, self.peer,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +138,8 @@ def encode(diary: Diary) -> tuple[Tensor, Tensor]:
     kept = [model for model in models if model is not None]
     facts = {
         "rank": diary.rank,
-        "rows": [(astuple(r.event), r.exchange.key, r.exchange.peers) for r in diary.rows],
-        "exposures": [
-            (e.start_s, e.exposed_s, e.exchange.key, e.exchange.peers, e.peer_s) for e in diary.exposures
-        ],
+        "rows": diary.rows,
+        "exposures": [(e.start_s, e.exposed_s, e.exchange, e.peer_s) for e in diary.exposures],
         "leader": diary.leader is not None,
         "published": [
             (
@@ -164,10 +174,10 @@ def decode(packed: Tensor, values: Tensor) -> Diary:
         rank=facts["rank"],
         final=final,
         leader=model(facts["leader"]),
-        rows=[Row(Event(*event), Exchange(key, tuple(peers))) for event, key, peers in facts["rows"]],
+        rows=[Row._make((*row, _exchange(exchange))) for *row, exchange in facts["rows"]],
         exposures=[
-            Exposure(start_s, exposed_s, Exchange(key, tuple(peers)), peer_s)
-            for start_s, exposed_s, key, peers, peer_s in facts["exposures"]
+            Exposure(start_s, exposed_s, _exchange(exchange), peer_s)
+            for start_s, exposed_s, exchange, peer_s in facts["exposures"]
         ],
         published=[
             Published(time_s, step, bytes_sent, notes, model(has_value), model(has_leader))
@@ -178,3 +188,8 @@ def decode(packed: Tensor, values: Tensor) -> Diary:
         bytes_sent=facts["bytes_sent"],
         timing=Timing(**facts["timing"]),
     )
+
+
+def _exchange(found: tuple[str, list[int]]) -> Exchange:
+    key, peers = found
+    return Exchange(key, tuple(peers))

@@ -34,7 +34,6 @@ from sim.drivers.underway import Task
 from sim.errors import PeerLost, RunError, SchemeError
 from sim.gradients import loss_given
 from sim.job import Job
-from sim.records import Event
 from sim.worker import Program
 
 Tensor = torch.Tensor
@@ -396,18 +395,17 @@ class Driver:
         num_bytes = pending.bytes if name == pending.name else 0
         handle = -1 if pending.handle is None else pending.handle.number
         self.diary.bytes_sent += num_bytes
-        event = Event(
-            worker=self._rank, task=pending.task.number, handle=handle,
-            step=self._account.steps, operation=name, start_s=start_s, end_s=self.now_s(), peer_s=start_s,
-            bytes=num_bytes, peer=pending.peer,
+        self.diary.rows.append(
+            Row(
+                pending.task.number, handle, self._account.steps, name, start_s, self.now_s(),
+                num_bytes, pending.peer, pending.exchange,
+            )
         )  # fmt: skip
-        self.diary.rows.append(Row(event, pending.exchange))
 
     def _write_reply(self, task: Task[Pending], name: str, step: int) -> float:
         """A row about an operation that took no time, whose reply depends on the clock; returns the time."""
         now_s = self.now_s()
-        event = Event(self._rank, task.number, -1, step, name, now_s, now_s, now_s, 0, -1)
-        self.diary.rows.append(Row(event, Exchange()))
+        self.diary.rows.append(Row(task.number, -1, step, name, now_s, now_s, 0, -1, Exchange()))
         return now_s
 
     def _next_segment(self, task: Task[Pending], operation: ops.NextSegment) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import replace
 
 from realrun.diary import Diary, Exchange
 from sim.accounting import Account
@@ -19,10 +18,10 @@ class Starts:
 
     def __init__(self, diaries: Sequence[Diary]) -> None:
         self._start_s = {
-            (row.event.worker, row.exchange.key): row.event.start_s
+            (diary.rank, row.exchange.key): row.start_s
             for diary in diaries
             for row in diary.rows
-            if row.exchange.key and row.event.operation not in _AFTERWARDS
+            if row.exchange.key and row.operation not in _AFTERWARDS
         }
 
     def last_s(self, exchange: Exchange, default_s: float) -> float:
@@ -37,9 +36,8 @@ def joined_events(diaries: Sequence[Diary], starts: Starts) -> list[Event]:
     for diary in diaries:
         column = []
         for row in diary.rows:
-            event = row.event
-            last_s = starts.last_s(row.exchange, event.start_s)
-            column.append(replace(event, peer_s=min(max(last_s, event.start_s), event.end_s)))
+            last_s = starts.last_s(row.exchange, row.start_s)
+            column.append(row.event(diary.rank, min(max(last_s, row.start_s), row.end_s)))
         columns.append(column)
     return list(heapq.merge(*columns, key=lambda event: event.end_s))
 

@@ -21,11 +21,10 @@ from realrun.threads import Threads
 from realrun.transport import message_tag, mix_tag
 from realrun.watch import Beat, Watch
 from sim.errors import Deadlock, InputError, PeerLost, RunError
-from sim.records import Event
 
 
-def _event(worker: int, operation: str, start_s: float, end_s: float, handle: int = -1) -> Event:
-    return Event(worker, 0, handle, 0, operation, start_s, end_s, start_s, 0, -1)
+def _row(operation: str, start_s: float, end_s: float, exchange: Exchange, handle: int = -1) -> Row:
+    return Row(0, handle, 0, operation, start_s, end_s, 0, -1, exchange)
 
 
 # --- who waited for whom ------------------------------------------------------------------------
@@ -35,7 +34,7 @@ def test_the_last_peer_is_found_by_joining_the_rows() -> None:
     all_three = [Exchange("mix 0", tuple(p for p in range(3) if p != r)) for r in range(3)]
     diaries = [Diary(r, torch.zeros(1)) for r in range(3)]
     for rank, start_s in enumerate((1.0, 5.0, 2.0)):
-        diaries[rank].rows.append(Row(_event(rank, "mix", start_s, 6.0), all_three[rank]))
+        diaries[rank].rows.append(_row("mix", start_s, 6.0, all_three[rank]))
         diaries[rank].exposures.append(Exposure(start_s, 6.0 - start_s, all_three[rank], start_s))
     starts = Starts(diaries)
     assert [e.peer_s for e in sorted(joined_events(diaries, starts), key=lambda e: e.worker)] == [
@@ -51,10 +50,10 @@ def test_the_last_peer_is_found_by_joining_the_rows() -> None:
 def test_a_wait_for_a_started_operation_counts_from_its_own_start() -> None:
     sent, got = Exchange("0>1  1", (1,)), Exchange("0>1  1", (0,))
     sender, receiver = Diary(0, torch.zeros(1)), Diary(1, torch.zeros(1))
-    sender.rows.append(Row(_event(0, "send", 3.0, 4.0), sent))
+    sender.rows.append(_row("send", 3.0, 4.0, sent))
     receiver.rows += [
-        Row(_event(1, "receive", 1.0, 4.0, handle=0), got),
-        Row(_event(1, "wait", 3.5, 4.0, handle=0), got),
+        _row("receive", 1.0, 4.0, got, handle=0),
+        _row("wait", 3.5, 4.0, got, handle=0),
     ]
     receiver.exposures.append(Exposure(3.5, 0.5, got, 1.0))
     starts = Starts([sender, receiver])
@@ -67,13 +66,13 @@ def test_a_wait_for_a_started_operation_counts_from_its_own_start() -> None:
 
 def test_a_peer_that_left_no_row_counts_as_not_waited_for() -> None:
     diary = Diary(0, torch.zeros(1))
-    diary.rows.append(Row(_event(0, "mix", 1.0, 2.0), Exchange("mix 0", (1,))))
+    diary.rows.append(_row("mix", 1.0, 2.0, Exchange("mix 0", (1,))))
     assert joined_events([diary], Starts([diary]))[0].peer_s == 1.0
 
 
 def test_a_diary_survives_its_journey() -> None:
     diary = Diary(2, torch.arange(3.0), steps=4, ended_s=0.1 + 0.2, bytes_sent=7)
-    diary.rows.append(Row(_event(2, "mix", 1 / 3, 2 / 3), Exchange("mix 0", (0, 1))))
+    diary.rows.append(_row("mix", 1 / 3, 2 / 3, Exchange("mix 0", (0, 1))))
     diary.exposures.append(Exposure(1 / 7, 0.5, Exchange("0>2 tag 1", (0,)), 0.25))
     diary.published += [
         Published(0.1, 0, 5),

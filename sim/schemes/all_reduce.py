@@ -94,20 +94,26 @@ async def _overlapped(worker: Worker, x: torch.Tensor, bucket_bytes: float) -> t
     backward = await worker.begin(ops.Gradient(x))
     filling: list[ops.Segment] = []
     started = []
-    missing = x.shape[-1]
+    length, missing = 0, x.shape[-1]
     async for segment in worker.segments(backward):
         filling.append(segment)
-        missing -= segment.stop - segment.start
-        length = sum(each.stop - each.start for each in filling)
-        if length * worker.element_bytes >= bucket_bytes or not missing:
-            value = torch.cat([each.value for each in filling], dim=-1)
-            started.append((filling, await worker.begin(ops.AllReduce(value))))
-            filling = []
+        length += segment.stop - segment.start
+        if length * worker.element_bytes >= bucket_bytes or length == missing:
+            handle = await worker.begin(ops.AllReduce(_joined([each.value for each in filling])))
+            started.append((filling, handle))
+            missing -= length
+            filling, length = [], 0
     parts = [part for layers, handle in started for part in _divided(layers, await worker.wait(handle))]
-    return torch.cat([value for _, value in sorted(parts, key=lambda part: part[0])], dim=-1)
+    return _joined([value for _, value in sorted(parts, key=lambda part: part[0])])
 
 
-def _divided(layers: Sequence[ops.Segment], value: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
+def _joined(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return values[0] if len(values) == 1 else torch.cat(tuple(values), dim=-1)
+
+
+def _divided(layers: Sequence[ops.Segment], value: torch.Tensor) -> Sequence[tuple[int, torch.Tensor]]:
     """A bucket's layers again: where each begins, and its values."""
+    if len(layers) == 1:
+        return [(layers[0].start, value)]
     pieces = torch.split(value, [each.stop - each.start for each in layers], dim=-1)
     return [(each.start, piece) for each, piece in zip(layers, pieces, strict=True)]

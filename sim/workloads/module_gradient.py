@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
+from typing import NamedTuple
 
 import torch
 
@@ -18,6 +19,14 @@ from sim.evaluated import Evaluated, Told
 
 Tensor = torch.Tensor
 ModuleLoss = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]
+
+
+class _Pass(NamedTuple):
+    """A backward pass that is told of: what it has made, that cut into the module's tensors, and to whom."""
+
+    so_far: Evaluated
+    pieces: Sequence[Tensor]
+    told: Told
 
 
 class ModuleGradient:
@@ -44,6 +53,8 @@ class ModuleGradient:
         self._sizes = [each.numel() for each in shaped]
         self._starts = [sum(self._sizes[:i]) for i in range(len(shaped))]
         self._in_use = Lock()
+        self._hooked = False
+        self._pass: _Pass | None = None
 
     def __call__(self, x: Tensor, inputs: Tensor, targets: Tensor, told: Told | None = None) -> Evaluated:
         """The gradient [d] at ``x`` [d], where that of buffers is old value minus new.
@@ -60,7 +71,7 @@ class ModuleGradient:
             ]
             found = loss.detach().view(1)
             if told is not None:
-                return self._in_parts(Evaluated(torch.zeros_like(x), found), loss, moved, told)
+                return self._in_parts(Evaluated(torch.empty_like(x), found), loss, moved, told)
             gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
             return Evaluated(torch.cat([*(each.reshape(-1) for each in gradients), *moved]), found)
 
@@ -77,25 +88,32 @@ class ModuleGradient:
         return parts
 
     def _in_parts(self, so_far: Evaluated, loss: Tensor, moved: Sequence[Tensor], told: Told) -> Evaluated:
+        if not self._hooked:
+            self._hooked = True
+            for number, parameter in enumerate(self._parameters):
+                parameter.register_hook(partial(self._made, number))  # type: ignore[no-untyped-call]
         pieces = torch.split(so_far.value, self._sizes)
+        self._pass = _Pass(so_far, pieces, told)
+        try:
+            for number, value in enumerate(moved, len(self._parameters)):
+                self._made(number, value)
+            gradients: Sequence[Tensor | None] = torch.autograd.grad(
+                loss, self._parameters, allow_unused=True
+            )
+        finally:
+            self._pass = None
+        for piece, gradient in zip(pieces, gradients, strict=False):
+            if gradient is None:
+                piece.zero_()
+        return so_far
 
-        def made(number: int, value: Tensor) -> None:
+    def _made(self, number: int, value: Tensor) -> None:
+        """From within a backward pass: the gradient of one tensor is known."""
+        if self._pass is not None:
+            so_far, pieces, told = self._pass
             pieces[number].copy_(value.reshape(-1))
             start = self._starts[number]
             told(start, start + self._sizes[number], so_far)
-
-        for number, value in enumerate(moved, len(self._parameters)):
-            made(number, value)
-        hooks = [
-            p.register_hook(partial(made, number))  # type: ignore[no-untyped-call]
-            for number, p in enumerate(self._parameters)
-        ]
-        try:
-            torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return so_far
 
 
 def _place(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:
