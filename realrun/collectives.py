@@ -7,8 +7,7 @@ Who carries them is another matter: ``realrun.carrier``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,8 +24,7 @@ from sim.strips import joined, strip, strip_length
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(NamedTuple):
     """A collective under way.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -101,7 +100,9 @@ class _Collective(Collective):
         connections.finish(self.work, ops.ANY)
 
     def within(self, limit_s: float) -> bool:
-        if limit_s >= _SHORTEST_S and not self.work.is_completed():
-            with contextlib.suppress(RuntimeError):  # the time is over, or it has failed
-                self.work.wait(timedelta(seconds=limit_s))
-        return self.work.is_completed()
+        if limit_s < _SHORTEST_S:
+            return self.work.is_completed()
+        try:
+            return self.work.wait(timedelta(seconds=limit_s))
+        except RuntimeError:  # the time is over, or it has failed
+            return self.work.is_completed()

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from realrun.carrier import Collective
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A call that has returned, or raised.
 
     Attributes:
@@ -74,17 +72,20 @@ class Threads:
         if not self.finished.empty():
             return self.finished.get()
         alone = under_way <= self._asked.keys()
+        at_once = limit_s == 0.0
         for token, collective in list(self._asked.items()):
             if token not in under_way:
                 del self._asked[token]
             elif collective.within(limit_s if alone else 0.0):
                 return _outcome(token, self._asked.pop(token), ())
+            elif at_once:
+                break  # gloo does them in this order
             elif alone:
                 limit_s = 0.0  # it has passed
             elif limit_s > 0.0:
                 self.run(token, self._asked.pop(token))
         try:
-            return self.finished.get(timeout=limit_s)
+            return None if at_once and self.finished.empty() else self.finished.get(timeout=limit_s)
         except Empty:
             return None
 
