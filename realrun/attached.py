@@ -77,7 +77,7 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
         machine=machine(),
         software=software(),
         hosts=tuple(each.host for each in run.machines),
-        settings={_WMEM: " ".join(Path("/proc/sys", *_WMEM.split(".")).read_text().split())},
+        settings=_settings(),
         scheme=scheme.model_dump(mode="json"),
         workers=job.workers,
         seed=job.seed,
@@ -92,6 +92,12 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
             or (event.task > 0 and event.step == steps)  # they go on after the last step
         ),
     )
+
+
+def _settings() -> dict[str, str]:
+    """What a socket holds, where the system says so."""
+    told = Path("/proc/sys", *_WMEM.split("."))
+    return {_WMEM: " ".join(told.read_text().split())} if told.exists() else {}
 
 
 @dataclass(frozen=True, eq=False)
