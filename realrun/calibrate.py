@@ -233,6 +233,7 @@ def plot(fit: Fit, path: Path) -> None:
     """Measured against fitted durations, as a PNG."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         figure = Figure(figsize=(6.4, 6.4), layout="constrained")
@@ -246,5 +247,8 @@ def plot(fit: Fit, path: Path) -> None:
         axes.set(
             xlabel="measured [ms]", ylabel="fitted [ms]", title=f"{fit.profile.hosts}, {fit.profile.made}"
         )
+        for axis in (axes.xaxis, axes.yaxis):  # 12 and 13, not powers of ten
+            axis.set_major_formatter(LogFormatter())
+            axis.set_minor_formatter(LogFormatter())
         axes.legend(fontsize="small")
         save_whole(path, partial(figure.savefig, dpi=120))
