@@ -30,7 +30,7 @@ import torch.distributed as dist
 from pydantic import ValidationError
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from realrun.attached import nowhere, record_of
+from realrun.attached import record_of
 from realrun.device import settle, use
 from realrun.group import SWITCH_S, Group, leave, meet
 from realrun.model_vector import ModelVector, check_wrappers
@@ -46,6 +46,7 @@ from sim.errors import InputError, PacelineError, RunError
 from sim.evaluated import Evaluated, Told
 from sim.gradients import Problem
 from sim.job import Job, TransferModel
+from sim.network.platform import free_network
 from sim.optimizer import WithBuffers
 from sim.problems import explain, one_line
 from sim.records import Run
@@ -241,7 +242,7 @@ def attach(
         task=None,
         bytes_per_parameter=x.element_size(),
         compute=ComputeModel(Compute.model_validate({"time": "0 s"}), (), seed),
-        transfer=TransferModel(nowhere(team.workers)),
+        transfer=TransferModel(free_network(team.workers)),
         all_reduce="gloo_ring",
         segments=segments,
         every=steps,

@@ -23,6 +23,7 @@ import torch
 
 from realrun.evidence import Key, Row, mad_s, simulated
 from realrun.hosts import machine, software
+from realrun.lab.kernel import sysctl_path
 from sim import operations as ops
 from sim.attached import STEPS, AttachedRun
 from sim.collected import COLLECTIVES
@@ -32,7 +33,7 @@ from sim.entries import SchemeEntry
 from sim.errors import InputError, PacelineError
 from sim.job import Job, TransferModel
 from sim.network.build import build_network
-from sim.network.platform import Network
+from sim.network.platform import Network, free_network
 from sim.optimizer import Still
 from sim.profile import Hosts, Measured
 from sim.records import Event, Run
@@ -53,11 +54,6 @@ _WMEM: Final = "net.ipv4.tcp_wmem"
 _EVERY: Final = 1_000_000_000
 _ALIKE: Final = 0.2
 """By how much the number of a kind of exchange may differ between a run and its simulation."""
-
-
-def nowhere(workers: int) -> Network:
-    """Hosts of which nothing is known: real messages need no model of a network."""
-    return Network(("here",), (0,) * workers, (), ((0.0,),), ((float("inf"),),))
 
 
 def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
@@ -96,7 +92,7 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
 
 def _settings() -> dict[str, str]:
     """What a socket holds, where the system says so."""
-    told = Path("/proc/sys", *_WMEM.split("."))
+    told = sysctl_path(_WMEM)
     return {_WMEM: " ".join(told.read_text().split())} if told.exists() else {}
 
 
@@ -188,60 +184,68 @@ class TrainingRun:
         """
         was, now = (
             np.quantile(deviations_s(events), (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
-            for events in (self.record.events, self._simulated(model)[0])
+            for events in (self._events, self._simulated(model)[0])
         )
         return [float(value) for value in was - now]
 
     def lateness_s(self) -> list[float]:
         """What a step takes beyond its gradient and its exchanges, each worker's in order; not the first."""
-        found = []
-        for worker in range(self.workers):
-            begun: dict[int, float] = {}
-            busy_s: dict[int, float] = defaultdict(float)
-            for e in self.record.events:
-                if e.worker == worker and e.task == 0:
-                    awaited = e.handle == -1 or e.operation in _WAITS
-                    if awaited or e.operation == "gradient":
-                        begun[e.step] = min(begun.get(e.step, e.start_s), e.start_s)
-                    if awaited:
-                        busy_s[e.step] += e.end_s - e.start_s
-            found += [max(0.0, begun[b] - begun[a] - busy_s[a]) for a, b in pairwise(sorted(begun)) if a > 0]
-        return found
+        begun: list[dict[int, float]] = [{} for _ in range(self.workers)]
+        busy_s: dict[tuple[int, int], float] = defaultdict(float)
+        for e in self._events:
+            awaited = e.handle == -1 or e.operation in _WAITS
+            if e.task == 0 and (awaited or e.operation == "gradient"):
+                begun[e.worker][e.step] = min(begun[e.worker].get(e.step, e.start_s), e.start_s)
+                busy_s[e.worker, e.step] += (e.end_s - e.start_s) * awaited
+        return [
+            max(0.0, at[b] - at[a] - busy_s[worker, a])
+            for worker, at in enumerate(begun)
+            for a, b in pairwise(sorted(at))
+            if a > 0
+        ]
 
     def taken_bytes(self) -> float:
         """Not known of a run: hosts say what a socket holds."""
         return 0.0
 
     @cached_property
+    def _events(self) -> list[Event]:
+        return self.record.events
+
+    @cached_property
     def _steps(self) -> int:
         """So many are enough to simulate."""
         seen: dict[Key, list[int]] = defaultdict(list)
-        for (step, key), _ in _exchanges(self.record.events):
+        for (step, key), _ in _exchanges(self._events):
             seen[key].append(step)
         return min(self.record.steps, 1 + max(sorted(steps)[:_TIMES][-1] for steps in seen.values()))
 
     @cached_property
     def _measured(self) -> dict[Key, list[float]]:
-        return exchanges_s(self.record.events)
+        return exchanges_s(self._events)
 
     def _simulated(self, model: TransferModel) -> tuple[list[Event], Measured]:
-        job = self._job(model)
-        there = replace(job, transfer=TransferModel(nowhere(self.workers)))  # what the scheme saw: one site
+        network = self.scenario.cluster.network
+        transfer = replace(model, network=self._network, sharing=network.sharing, seed=self.record.seed)
+        job = replace(self._job, transfer=transfer)
         try:
-            found = simulated(job, [there.program(rank) for rank in range(self.workers)])
+            found = simulated(job, [self._job.program(rank) for rank in range(self.workers)])
         except PacelineError as error:
             raise InputError(f"{self.path}: its simulation failed: {error}") from error
         self._check_alike(found[0])
         return found
 
-    def _job(self, model: TransferModel) -> Job:
+    @cached_property
+    def _network(self) -> Network:
+        return self.nominal()
+
+    @cached_property
+    def _job(self) -> Job:
+        """What was run, as the scheme saw it: on one site."""
         record = self.record
         entry = validated(SchemeEntry, record.scheme, f"{self.path}: scheme")
         num_elements = min(record.parameters, _ELEMENTS)
         trace = Trace.model_construct(workers=record.gradients_s())
-        transfer = replace(
-            model, network=self.nominal(), sharing=self.scenario.cluster.network.sharing, seed=record.seed
-        )
         return Job(
             scheme=find_scheme(entry.name),
             options=entry.options,
@@ -254,7 +258,7 @@ class TrainingRun:
             task=None,
             bytes_per_parameter=record.bytes_per_parameter * record.parameters / num_elements,
             compute=ComputeModel(Compute.model_construct(trace=trace), (), record.seed),
-            transfer=transfer,
+            transfer=TransferModel(free_network(record.workers)),
             all_reduce="gloo_ring",
             segments=(("model", 0, num_elements),),
             every=_EVERY,
@@ -262,9 +266,13 @@ class TrainingRun:
             max_iterations=self._steps,
         )
 
+    @cached_property
+    def _did(self) -> dict[str, tuple[int, float]]:
+        return _amounts(self._events, self._steps)
+
     def _check_alike(self, events: Iterable[Event]) -> None:
-        was, now = (_amounts(found, self._steps) for found in (self.record.events, events))
-        for operation, (count, num_bytes) in was.items():
+        now = _amounts(events, self._steps)
+        for operation, (count, num_bytes) in self._did.items():
             simulated_count, simulated_bytes = now.get(operation, (0, 0.0))
             apart = abs(simulated_bytes - num_bytes) > 0.01 * num_bytes + 64
             if apart or abs(simulated_count - count) > _ALIKE * count:

@@ -85,7 +85,8 @@ def calibrate(several: Sequence[Evidence]) -> Fit:
     probed = [m for m in several if m.tells_all]
     if probed and len(rows) < 2 * len(_FITTED):
         raise InputError(f"{len(rows)} durations are too few for {len(_FITTED)} factors; probe more")
-    late = [value for m in several for value in m.lateness_s()]
+    each_late = [m.lateness_s() for m in several]
+    late = [value for values in each_late for value in values]
     buffer = _buffer(several)
     known = TransferModel(
         network=first.nominal(),
@@ -116,7 +117,10 @@ def calibrate(several: Sequence[Evidence]) -> Fit:
     low, high = _median_interval(late)
     factors["late_s"] = Factor(
         value=known.late_s, low=max(0.0, min(low, known.late_s)), high=max(high, known.late_s), unit="s",
-        measurements=tuple(f"{m.made}: {len(m.lateness_s())} steps of training" for m in several),
+        measurements=tuple(
+            f"{m.made}: {len(values)} steps of training"
+            for m, values in zip(several, each_late, strict=True)
+        ),
     )  # fmt: skip
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
     model = replace(known, **final)

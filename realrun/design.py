@@ -16,7 +16,7 @@ from sim import yaml_lines
 from sim.compute.model import ComputeModel
 from sim.errors import InputError
 from sim.job import Job, TransferModel
-from sim.network.platform import Network
+from sim.network.platform import free_network
 from sim.prepare import prepare
 from sim.records import Run
 from sim.scenario import Scenario, parse
@@ -146,8 +146,7 @@ def computation_s(job: Job, run: Run) -> float:
             for event in own
             if event.worker == last and event.operation == "gradient"
         )
-    network = job.transfer.network
-    free = Network(("all",), (0,) * network.num_hosts, (), ((0.0,),), ((float("inf"),),))
+    free = free_network(job.transfer.network.num_hosts)
     timing = replace(job, problem=None, task=None, record_events=False, transfer=TransferModel(free))
     return simulate_job(timing).wall_clock_s
 

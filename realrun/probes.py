@@ -16,7 +16,7 @@ from sim import operations as ops
 from sim.compute.model import ComputeModel
 from sim.compute.settings import Compute
 from sim.job import Job, TransferModel
-from sim.network.platform import Network
+from sim.network.platform import Network, free_network
 from sim.optimizer import Still
 from sim.pattern import Pattern
 from sim.schemes.scheme import Scheme
@@ -97,7 +97,6 @@ def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> Plan:
 
 def job_of(plan: Plan, transfer: TransferModel | None = None) -> Job:
     """The plan as a job; a real run needs no transfer model."""
-    nowhere = Network(("all",), (0,) * plan.workers, (), ((0.0,),), ((float("inf"),),))
     return Job(
         scheme=PROBE,
         options=plan,
@@ -110,7 +109,7 @@ def job_of(plan: Plan, transfer: TransferModel | None = None) -> Job:
         task=None,
         bytes_per_parameter=float(_BYTES_PER_PARAMETER),
         compute=ComputeModel(Compute.model_validate({"time": f"{NOMINAL_GRADIENT_S} s"}), (), 0),
-        transfer=transfer or TransferModel(nowhere),
+        transfer=transfer or TransferModel(free_network(plan.workers)),
         all_reduce="gloo_ring",
         segments=(("model", 0, 1),),
         every=1_000_000_000,
