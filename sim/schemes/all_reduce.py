@@ -15,7 +15,6 @@ Source: Das et al., arXiv 1602.06709 (part-reduce and part-broadcast); QSGD: Ali
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -92,28 +91,19 @@ async def _part_reduce(worker: Worker) -> None:
 async def _overlapped(worker: Worker, x: torch.Tensor, bucket_bytes: float) -> torch.Tensor:
     """The mean gradient at x [..., d], reduced bucket by bucket."""
     backward = await worker.begin(ops.Gradient(x))
-    filling: list[ops.Segment] = []
+    filling: list[torch.Tensor] = []
     started = []
     length, missing = 0, x.shape[-1]
     async for segment in worker.segments(backward):
-        filling.append(segment)
+        filling.append(segment.value)
         length += segment.stop - segment.start
         if length * worker.element_bytes >= bucket_bytes or length == missing:
-            handle = await worker.begin(ops.AllReduce(_joined([each.value for each in filling])))
-            started.append((filling, handle))
+            started.append(await worker.begin(ops.AllReduce(_joined(filling))))
             missing -= length
             filling, length = [], 0
-    parts = [part for layers, handle in started for part in _divided(layers, await worker.wait(handle))]
-    return _joined([value for _, value in sorted(parts, key=lambda part: part[0])])
+    return _joined([await worker.wait(handle) for handle in started])
 
 
-def _joined(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    return values[0] if len(values) == 1 else torch.cat(tuple(values), dim=-1)
-
-
-def _divided(layers: Sequence[ops.Segment], value: torch.Tensor) -> Sequence[tuple[int, torch.Tensor]]:
-    """A bucket's layers again: where each begins, and its values."""
-    if len(layers) == 1:
-        return [(layers[0].start, value)]
-    pieces = torch.split(value, [each.stop - each.start for each in layers], dim=-1)
-    return [(each.start, piece) for each, piece in zip(layers, pieces, strict=True)]
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Parts of a gradient, which come last ones first, in one."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], dim=-1)

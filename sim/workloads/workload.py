@@ -31,7 +31,8 @@ class Workload:
             ``torch.func`` can batch it over workers.
         inputs, targets: the training examples, first axis N.
         labels: class of each example [N], for partitions by label; None where there are no classes.
-        segments: (name, start, stop) of the layers in the order in which a backward pass finishes them.
+        segments: (name, start, stop) of the layers in the order in which a backward pass finishes them, one
+            after another from the end of x to its beginning.
         score: metrics of a model [d]: ``train_loss`` and what else the task has.
         num_buffers: b, 0 for most models.
         loss_and_buffers: where b > 0: the loss, and the new values [b] of the buffers.
