@@ -48,12 +48,9 @@ class Buffers:
 
     def travels_itself(self, value: Payload) -> TypeGuard[Tensor]:
         """Whether a value needs no buffer: it is as large as it is on the wire, and within reach."""
-        return (
-            isinstance(value, Tensor)
-            and not self._staging
-            and value.device == self.device
-            and self.wire_bytes(value) == own_bytes(value)
-        )
+        if self._staging or not isinstance(value, Tensor) or value.device != self.device:
+            return False
+        return self.wire_bytes(value) == value.nbytes
 
     def take(self, dtype: torch.dtype, count: int) -> Tensor:
         """A buffer [count]; what is in it is not known."""
@@ -87,7 +84,7 @@ class Buffers:
 
 def own_bytes(value: Payload) -> int:
     """Bytes of the tensors themselves."""
-    return sum(part.numel() * part.element_size() for part in _parts(value))
+    return sum(part.nbytes for part in _parts(value))
 
 
 def unpacked(buffer: Tensor, like: Payload) -> Tensor:

@@ -5,6 +5,7 @@ It is no group of the user's, nor torch's default one: their messages and ours n
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,6 +22,10 @@ REPORT_TAG: Final = 1 << 21
 """Tag of a rank's report after a run."""
 CLOCK_TAG: Final = 1 << 22
 """Tag of the comparison of two clocks."""
+
+COLLECTIVES_AT_ONCE: Final = 16
+"""Threads of a group's own: each carries one collective, and more of them wait. torch's groups have two, so
+that the layers of a gradient would be summed two after two, each pair for all the latencies of a ring."""
 
 
 class PeerGone(Exception):
@@ -43,7 +48,15 @@ def connect(store: Store, name: str, rank: int, size: int) -> dist.ProcessGroupG
         name: of the group, the same on all.
         rank, size: this one in the group, and how many there are.
     """
-    return dist.ProcessGroupGloo(PrefixStore(name, store), rank, size, FOREVER)
+    gloo: Any = dist.ProcessGroupGloo  # torch's stubs call the options by another name
+    interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
+    devices = [gloo.create_device(interface=name) for name in interfaces if name]
+    options = gloo._Options()
+    options._devices = devices or [gloo.create_default_device()]
+    options._threads = COLLECTIVES_AT_ONCE
+    options._timeout = FOREVER
+    connected: dist.ProcessGroupGloo = gloo(PrefixStore(name, store), rank, size, options)
+    return connected
 
 
 def send(gloo: dist.ProcessGroupGloo, value: torch.Tensor, destination: int, tag: int) -> dist.Work:

@@ -136,6 +136,11 @@ class Driver:
         }
 
     @property
+    def collectives_at_once(self) -> int:
+        """The most that were under way."""
+        return self._exchanges.collectives_at_once
+
+    @property
     def step(self) -> int:
         """The step that the main coroutine is in."""
         return self._account.steps

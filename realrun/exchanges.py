@@ -80,6 +80,8 @@ class Exchanges:
         self._driver = driver
         self._numbers: Counter[str] = Counter()
         self.traffic = Traffic()
+        self.collectives_at_once = 0
+        """The most that were under way."""
 
     def _expect(self, pending: Pending, *peers: int) -> bool:
         """Whether the peers exist and none of them is known to be dead."""
@@ -102,7 +104,7 @@ class Exchanges:
             self._loop.soon(lambda: self._driver.gone(pending, rank))
             return
         if isinstance(wait, Collective):
-            self._threads.ask(pending, wait)
+            self.collectives_at_once = max(self.collectives_at_once, self._threads.ask(pending, wait))
         else:
             self._threads.run(pending, wait)
 

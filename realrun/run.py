@@ -13,6 +13,7 @@ from realrun.carrier import Carrier
 from realrun.closing import Traffic, closings
 from realrun.collect import Measured, assemble, hand_in
 from realrun.collectives import Collectives
+from realrun.connections import COLLECTIVES_AT_ONCE
 from realrun.device import CPU, Aside
 from realrun.diary import Diary
 from realrun.driver import Driver
@@ -118,6 +119,11 @@ def run_job(
         watch.fail(error, driver.step)
     if buffers.swollen or values.swollen:
         diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
+    if driver.collectives_at_once > COLLECTIVES_AT_ONCE:
+        diary.timing.notes.append(
+            f"{driver.collectives_at_once} collectives were under way at once, of which gloo carries "
+            f"{COLLECTIVES_AT_ONCE}: with a larger bucket there are fewer"
+        )
     return _collected(group, job, diary, machines, control, watch)
 
 

@@ -58,9 +58,10 @@ class Threads:
         """Call in this thread; ``finished`` gets its outcome all the same."""
         self.finished.put(_outcome(token, call, arguments))
 
-    def ask(self, token: Any, collective: Collective) -> None:
-        """Have ``next`` tell when ``collective`` is complete."""
+    def ask(self, token: Any, collective: Collective) -> int:
+        """Have ``next`` tell when ``collective`` is complete; returns of how many it has to."""
         self._asked[token] = collective
+        return len(self._asked)
 
     def next(self, limit_s: float, under_way: Set[Any]) -> Finished | None:
         """The next outcome; None if there is none within ``limit_s``.

@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 import torch
 
+from realrun.connections import COLLECTIVES_AT_ONCE
+from realrun.group import Group
+from realrun.run import run_job
+from sim import operations as ops
 from sim.drivers.replay import replay
 from sim.evaluation import digest
 from sim.records import Event
+from sim.worker import Worker
 from tests.cluster_jobs import run_scheme
 from tests.cluster_pool import Pool, Pools
-from tests.factory import make_job, run_events, simulated
+from tests.factory import NoOptions, make_job, make_scheme, run_events, simulated
 
 WORKLOAD: dict[str, Any] = {
     "task": "digits-mlp",
@@ -204,6 +209,31 @@ def test_events_and_times_add_up(four: Pool) -> None:
     assert sum(share.values()) == pytest.approx(measured["wall_clock_s"])
     assert min(share.values()) >= 0
     assert share["compute"] >= 12 * 0.004
+
+
+def sums_at_once(group: Group, count: int) -> dict[str, Any]:
+    """In a process of the pool: begin that many sums together."""
+    found: list[float] = []
+
+    async def program(worker: Worker, options: NoOptions) -> None:
+        values = [torch.tensor([float(k + worker.rank)]) for k in range(count)]
+        begun = [await worker.begin(ops.AllReduce(value)) for value in values]
+        found.extend([float(await worker.wait(handle)) for handle in reversed(begun)])
+
+    measured = run_job(group, make_job(make_scheme(program), workers=group.size))
+    return {"found": found, "notes": [note for timing in measured.timings for note in timing.notes]}
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_more_collectives_at_once_than_are_carried_are_noted(four: Pool, more: int) -> None:
+    count = COLLECTIVES_AT_ONCE + more
+    answers = four.ask(sums_at_once, count=count)
+    note = (
+        f"{count} collectives were under way at once, of which gloo carries {COLLECTIVES_AT_ONCE}: with a "
+        "larger bucket there are fewer"
+    )
+    assert answers[0]["notes"] == ([note] * 4 if more else [])
+    assert all(answer["found"] == [k + 1.5 for k in reversed(range(count))] for answer in answers)
 
 
 def test_what_this_machine_cannot_keep_to_is_counted(four: Pool) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from realrun import calibrate, probe, validate
 from realrun.campaign import measure_cell, predict_cell, row_of
 from realrun.design import Cell
-from sim.scenario import parse
+from sim.prepare import prepare
+from sim.scenario import load, parse
+from sim.simulate import simulate_job
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
 
 SCENARIO = """
 name: tiny
@@ -38,3 +44,12 @@ def test_prediction_and_measurement_agree() -> None:
     assert abs(row["mechanism_pct"]) < 5
     assert row["same_models"] == "same bits"
     assert measured.settings["net.ipv4.tcp_congestion_control"] == "reno"
+
+
+def test_layers_that_are_summed_at_once_do_not_wait_for_each_other() -> None:
+    """Carried two after two, they would last nearly twice as long."""
+    scenario = load(ROOT / "scenarios" / "lab" / "layers.yaml")
+    predicted = simulate_job(prepare(scenario, scenario.schemes[1], 1))
+    with validate.open_pool(scenario, lab=True, probing=False) as pool:
+        measured = pool.run(4, validate.request(scenario, 1, 1, {"max_iterations": 20})).run
+    assert measured.wall_clock_s == pytest.approx(predicted.wall_clock_s, rel=0.1)
