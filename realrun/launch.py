@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -104,7 +104,7 @@ class Processes:
         }
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._children: list[_Child] = []
-        self._heard: SimpleQueue[tuple[int, dict[str, Any] | None]] = SimpleQueue()
+        self._heard: Queue[tuple[int, dict[str, Any] | None]] = Queue()
 
     def __enter__(self) -> Self:
         return self
@@ -159,7 +159,7 @@ class Processes:
         for child in self._children:
             child.reap()
         self._children = []
-        self._heard = SimpleQueue()
+        self._heard = Queue()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
@@ -197,7 +197,7 @@ class _Child:
         self,
         rank: int,
         process: subprocess.Popen[bytes],
-        heard: SimpleQueue[tuple[int, dict[str, Any] | None]],
+        heard: Queue[tuple[int, dict[str, Any] | None]],
     ) -> None:
         self._rank = rank
         self._process = process
@@ -209,7 +209,7 @@ class _Child:
         for reader in self._readers:
             reader.start()
 
-    def _read_answers(self, heard: SimpleQueue[tuple[int, dict[str, Any] | None]]) -> None:
+    def _read_answers(self, heard: Queue[tuple[int, dict[str, Any] | None]]) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             heard.put((self._rank, json.loads(line)))

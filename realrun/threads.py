@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Set
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from typing import Any, NamedTuple
 
 from realrun.carrier import Collective
@@ -37,7 +37,8 @@ class Threads:
     """A pool without a limit: a call never waits for another one."""
 
     def __init__(self) -> None:
-        self.finished: SimpleQueue[Finished] = SimpleQueue()
+        # Up to Python 3.12 a SimpleQueue waits for ever if its time is over before it has begun to wait.
+        self.finished: Queue[Finished] = Queue()
         self._asked: dict[Any, Collective] = {}
         self._idle: list[SimpleQueue[_Call | None]] = []
         self._started = 0

@@ -85,6 +85,13 @@ def test_what_nobody_waits_for_any_more_is_dropped_and_failures_are_told() -> No
     assert threads.next(0.0, set()) is None
 
 
+@pytest.mark.timeout(20)
+def test_a_wait_that_is_over_before_it_has_begun_ends() -> None:
+    """An alarm that is due within a microsecond; Python's SimpleQueue would wait for ever."""
+    for _ in range(2000):
+        assert Threads().next(1e-7, {"a message"}) is None
+
+
 def test_an_outcome_that_is_there_comes_first() -> None:
     threads = Threads()
     asked = _Asked([False])
