@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reports import words
-from sim.summary import Row, Summary, ranking
+from sim.summary import Row, Summary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +30,7 @@ def render(summary: Summary) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", min_width=11)
     for source in sources:
-        mine = ranking(row for row in rows if row["source"] == source)
+        mine = words.ranked(summary, source)
         unit = column_unit(mine)
         for row in mine:
             best = row["label"] == mine[0]["label"] and row["time_to_target_s"]["median"] is not None

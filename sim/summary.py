@@ -220,16 +220,17 @@ def ranking(rows: Iterable[Row], winner: str | None = None) -> list[Row]:
     """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
 
     Equal ratios are in the order of median times; those without a time in that of how often they got there.
-    Where all that is equal, ``winner``, the label of who is first, decides.
+    Of several that nobody beats the one with the best ratio and time need not be ``winner``, the label of who
+    is first.
     """
 
-    def place(row: Row) -> tuple[bool, float, float, int, int, bool]:
+    def place(row: Row) -> tuple[bool, bool, float, float, int, int]:
         median, ratio = row["time_to_target_s"]["median"], row["ratio_to_best"]["median"]
         # A ratio below 1 is one of a circle, in which the smallest median time decided.
         behind = math.inf if ratio is None else max(ratio, 1.0)
         time_s = math.inf if median is None else median
         late = 0.0 if median is None else behind
-        return median is None, late, time_s, -row["reached"], row["diverged"], row["label"] != winner
+        return median is None, row["label"] != winner, late, time_s, -row["reached"], row["diverged"]
 
     return sorted(rows, key=place)
 

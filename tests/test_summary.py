@@ -191,6 +191,7 @@ times = st.one_of(st.none(), st.floats(0.1, 1e4))
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(times, times, times), min_size=2, max_size=4), st.permutations(range(3)))
 @example([(None, 2.0, 1.0), (None, 1.0, 2.0), (2.0, 1.0, None)], [0, 1, 2])  # all medians and ratios tie
+@example([(None, 1.0, 3.0), (1.0, None, 3.0), (2.0, 1.0, None)], [0, 1, 2])  # none beats the first
 def test_laws_of_any_summary(columns: list[tuple[float | None, ...]], order: list[int]) -> None:
     runs = [
         made_run(f"s{i}", seed, reached_s=time, wall_s=2e4)
