@@ -61,8 +61,9 @@ def gone(processes: set[int]) -> bool:
 SLEEPER = [PROGRAM, "-c", "import time; time.sleep(1000)", "lab-test-sleeper"]
 
 OWNER = """
-import sys, time
+import signal, sys, time
 from realrun.lab import Lab
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 sys.path.insert(0, {here!r})
 from test_lab import SLEEPER, star
 with Lab(star(2, 1e6, 0.01)) as lab:
