@@ -50,7 +50,7 @@ def connect(store: Store, name: str, rank: int, size: int) -> dist.ProcessGroupG
     """
     gloo: Any = dist.ProcessGroupGloo  # torch's stubs call the options by another name
     interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
-    devices = [gloo.create_device(interface=name) for name in interfaces if name]
+    devices = [gloo.create_device(interface=interface) for interface in interfaces if interface]
     options = gloo._Options()
     options._devices = devices or [gloo.create_default_device()]
     options._threads = COLLECTIVES_AT_ONCE

@@ -220,8 +220,8 @@ def ranking(rows: Iterable[Row], winner: str | None = None) -> list[Row]:
     """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
 
     Equal ratios are in the order of median times; those without a time in that of how often they got there.
-    Of several that nobody beats the one with the best ratio and time need not be ``winner``, the label of who
-    is first.
+    ``winner``, the label of who is first, may be slower by its median time than one that ties with it, if a
+    third beats that one.
     """
 
     def place(row: Row) -> tuple[bool, bool, float, float, int, int]:
