@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import inspect
 import os
 import sys
 import sysconfig
 import traceback
+from pathlib import Path
 from typing import Any, Final
 
 from sim.errors import InputError, nearest
@@ -17,6 +20,11 @@ _NOT_THEIRS: Final = (
     "<frozen ",
 )
 """Beginnings of the names of files that are not the user's."""
+
+_STANDARD: Final = Path(sysconfig.get_path("stdlib"))
+_INSTALLED: Final = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
+_RESULT_FILES: Final = ("scenario.yaml", "summary.json")
+"""A folder with both holds results. Results are data, perhaps a stranger's, and never supply code."""
 
 RAISED: Final = (Exception, SystemExit)
 """What is told of a user's code: a script that calls ``sys.exit`` must not end the program without a word."""
@@ -33,8 +41,11 @@ def is_dotted(name: str) -> bool:
 def load(path: str) -> Any:
     """The object at ``package.module:name``; the current folder is searched too.
 
+    A scenario may come from a stranger: what it names has to be written by the user, or by the authors of an
+    installed package. Nothing of the standard library is called, and nothing in a result folder is imported.
+
     Raises:
-        InputError: there is no such module or name, or importing the module fails.
+        InputError: there is no such module or name, importing the module fails, or it is not the user's.
     """
     if path in _GIVEN:
         return _GIVEN[path]
@@ -44,6 +55,7 @@ def load(path: str) -> Any:
     here = os.getcwd()  # noqa: PTH109  (sys.path holds text)
     if here not in sys.path:
         sys.path.append(here)  # last, so that it hides nothing
+    _refuse_module(path, module_name)
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -58,7 +70,47 @@ def load(path: str) -> Any:
         if not hasattr(found, part):
             raise InputError(f"'{module_name}' has no '{name}'{_hint(found, part)}")
         found = getattr(found, part)
+    _refuse_object(path, found)
     return found
+
+
+def _refuse_module(path: str, module_name: str) -> None:
+    """Refuse a module of the standard library, or one in a result folder, before anything of it runs."""
+    package = module_name.partition(".")[0]
+    if package in sys.stdlib_module_names or package in sys.builtin_module_names:
+        raise InputError(
+            f"'{path}': '{package}' is a module of Python's standard library, which a scenario cannot name; "
+            "write a function of your own, in a module with another name"
+        )
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):  # whoever imports it says why
+        return
+    places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec is not None else []
+    for place in map(Path, places):
+        for folder in place.parents:
+            if all((folder / name).is_file() for name in _RESULT_FILES):
+                raise InputError(
+                    f"'{path}': {place} lies in a result folder, which supplies no code; copy the file into "
+                    "a folder of your own and start there"
+                )
+
+
+def _refuse_object(path: str, found: Any) -> None:
+    """Refuse what a module has only imported: a builtin, or something defined in the standard library."""
+    inner = inspect.unwrap(found) if callable(found) else found
+    defined = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)
+    try:
+        file = Path(inspect.getfile(defined))
+    except TypeError:  # a builtin; a plain value is none, and is refused by whoever wants a function
+        if not callable(found):
+            return
+        file = _STANDARD
+    standard = file.is_relative_to(_STANDARD) and not any(map(file.is_relative_to, _INSTALLED))
+    if standard or str(file).startswith("<frozen "):
+        raise InputError(
+            f"'{path}' is defined in Python itself, which no scenario can name; write a function of your own"
+        )
 
 
 def _hint(place: Any, name: str) -> str:
