@@ -17,13 +17,13 @@ demo: $(VENV)/ready
 test: $(VENV)/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -p paceline -p tests -p benchmarks -p docs.make
 	$(BIN)/lint-imports
 	$(BIN)/pytest
 
 # Up to half an hour, on a quiet machine; what is complete is kept in out/validation and not repeated.
 validate: $(VENV)/ready
-	$(BIN)/python -m realrun.campaign
+	$(BIN)/python -m benchmarks.validation.campaign
 
 # At most ten minutes. A torch with CUDA that this machine has is used; without one pip brings it.
 gpu:

@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from realrun import attached, calibrate
-from sim import profile
-from sim.attached import AttachedRun, load
-from sim.scenario import parse
-from sim.simulate import simulate
-from tests import attach_jobs
-from tests.cluster_pool import Pool
+from paceline.realrun.calibration import fit, training_run
+from paceline.sim.experiments.simulate import simulate
+from paceline.sim.network import profile
+from paceline.sim.records.attached import AttachedRun, load
+from paceline.sim.scenario.schema import parse
+from tests.support import attach_jobs
+from tests.support.cluster_pool import Pool
 
 WORKERS, STEPS, TIMES = 2, 150, 5
 SCHEMES: dict[str, Any] = {
@@ -75,9 +75,9 @@ def main() -> None:
                 text = SCENARIO.format(
                     workers=WORKERS, record=path, steps=STEPS, scheme="all_reduce", profile=""
                 )
-                evidence = attached.TrainingRun(load(path), parse(text), path)
+                evidence = training_run.TrainingRun(load(path), parse(text), path)
                 fitted = Path(folder) / f"{name}-{number}.yaml"
-                fitted.write_text(profile.dump(calibrate.calibrate([evidence]).profile))
+                fitted.write_text(profile.dump(fit.calibrate([evidence]).profile))
                 for other, there in paths.items():
                     error = predicted_s(there, json.dumps(SCHEMES[other]), fitted) / wall_s(load(there)) - 1
                     errors.setdefault((name, other), []).append(100 * error)

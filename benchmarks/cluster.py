@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from realrun.group import Group
-from realrun.run import run_job
-from sim import topology
-from sim.worker import Worker
-from tests.cluster_pool import Pool
-from tests.factory import NoOptions, make_job, make_scheme
+from paceline.realrun.driver.run import run_job
+from paceline.realrun.group.group import Group
+from paceline.sim import topology
+from paceline.sim.program.worker import Worker
+from tests.support.cluster_pool import Pool
+from tests.support.factory import NoOptions, make_job, make_scheme
 
 WORKERS, FLOATS, REPEATS = 4, 10_000, 300
 

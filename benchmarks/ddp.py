@@ -20,14 +20,14 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from realrun.connections import connect
-from realrun.group import Group
-from realrun.run import run_job
-from sim.gradients import Problem
-from sim.job import Job
-from sim.workloads.supervised import supervised
-from tests.cluster_pool import Pool, default_group
-from tests.factory import make_job, make_problem
+from paceline.realrun.driver.run import run_job
+from paceline.realrun.group.group import Group
+from paceline.realrun.transport.connections import connect
+from paceline.sim.drivers.job import Job
+from paceline.sim.training.gradients import Problem
+from paceline.sim.workloads.supervised import supervised
+from tests.support.cluster_pool import Pool, default_group
+from tests.support.factory import make_job, make_problem
 
 WORKERS, BLOCKS, STEPS, BATCH, LR = 4, 15, 40, 32, 0.01
 BUCKET_BYTES = 256 * 1024

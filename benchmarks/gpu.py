@@ -26,8 +26,8 @@ import torch
 
 from benchmarks.gpu_page import Facts, Part, page
 from benchmarks.gpu_parts import parts
-from sim.compute.measure import device_name
-from sim.whole_file import write_whole
+from paceline.sim.compute.measure import device_name
+from paceline.sim.config.files import write_whole
 
 
 def run_part(name: str, limit_s: float, command: Sequence[str], environment: Mapping[str, str]) -> Part:

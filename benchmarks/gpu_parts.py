@@ -17,22 +17,22 @@ from typing import Any, Final
 
 import torch
 
-from realrun.group import Group
-from realrun.run import run_job
-from sim.compute.batch_sizes import seconds_at
-from sim.compute.measure import timer_of, typical_times_s
-from sim.drivers.event import EventDriver
-from sim.drivers.stacked import run_stacked
-from sim.gradients import Method, Problem
-from sim.job import Job
-from sim.optimizer import OptimizerSettings, make_optimizer
-from sim.workloads import find_task
-from sim.workloads.images import resnet20
-from sim.workloads.partition import Batches, Partition, shards
-from sim.workloads.supervised import initial_weights, supervised
-from sim.workloads.workload import Workload
-from tests.cluster_pool import Pool
-from tests.factory import make_job, placed
+from paceline.realrun.driver.run import run_job
+from paceline.realrun.group.group import Group
+from paceline.sim.compute.batch_sizes import seconds_at
+from paceline.sim.compute.measure import timer_of, typical_times_s
+from paceline.sim.drivers.event import EventDriver
+from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.training.gradients import Method, Problem
+from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
+from paceline.sim.workloads import find_task
+from paceline.sim.workloads.partition import Batches, Partition, shards
+from paceline.sim.workloads.supervised import initial_weights, supervised
+from paceline.sim.workloads.tasks.images import resnet20
+from paceline.sim.workloads.workload import Workload
+from tests.support.cluster_pool import Pool
+from tests.support.factory import make_job, placed
 
 TASKS: Final = ("digits-mlp", "resnet-20", "text-transformer")
 WORKERS: Final = 64
@@ -259,12 +259,12 @@ def validation(cells: int = 3) -> Found:
     Raises:
         InputError: this machine has no lab.
     """
-    from realrun import campaign, validation_page
-    from realrun.design import spread
+    from benchmarks.validation import campaign, page
+    from benchmarks.validation.design import spread
 
     with tempfile.TemporaryDirectory() as folder:
         rows, _, profile, _ = campaign.run(spread(cells), campaign.State(Path(folder)), None)
-    bars = [[bar.says, bar.found, bar.range] for bar in validation_page.bars(rows)]
+    bars = [[bar.says, bar.found, bar.range] for bar in page.bars(rows)]
     return {"where": f"{profile.hosts}, {cells} of the cells of validation.md", "bars": bars}
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from sim.drivers.event import EventDriver
-from sim.workloads.modules import apply_flat
-from tests.factory import make_job
+from paceline.sim.drivers.event import EventDriver
+from paceline.sim.workloads.modules import apply_flat
+from tests.support.factory import make_job
 
 WORKERS, STEPS, BLOCKS = 64, 20, 9
 SCHEMES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -11,8 +11,8 @@ import resource
 
 import torch
 
-from sim.drivers.event import EventDriver
-from tests.factory import make_job
+from paceline.sim.drivers.event import EventDriver
+from tests.support.factory import make_job
 
 
 def main() -> None:

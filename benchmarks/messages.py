@@ -11,8 +11,8 @@ import statistics
 import time
 from typing import Any
 
-from sim.drivers.event import EventDriver
-from tests.factory import make_job
+from paceline.sim.drivers.event import EventDriver
+from tests.support.factory import make_job
 
 WORKERS, RUNS = 1024, 5
 SECOND = {"latency_s": 0.01, "bytes_per_parameter": 4e6, "bandwidth_bytes_per_s": 8e6}

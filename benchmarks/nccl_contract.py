@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import torch
 
-from realrun.connections import PeerGone
-from realrun.device import device_of
-from realrun.group import Group
-from sim.errors import RunError
-from tests import driver_contract
-from tests.cluster_contract import broken_promises, run_case
-from tests.cluster_pool import Pool
+from paceline.realrun.group.group import Group
+from paceline.realrun.transport.connections import PeerGone
+from paceline.realrun.transport.device import device_of
+from paceline.sim.errors import RunError
+from tests.contract import cases as driver_contract
+from tests.contract.cluster_contract import broken_promises, run_case
+from tests.support.cluster_pool import Pool
 
 _CONNECT_S: Final = 60.0
 _SHARED_GPU: Final = {

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.claims import PAPERS, Claim, Paper, Study
-from sim import prepare, result_folder
-from sim.intervals import Interval, of_median, of_ratio
-from sim.made_page import renewed
-from sim.records import Run
-from sim.repeats import enough
-from sim.scenario import Scenario, dump, load
-from sim.simulate import simulate, unfinished
-from sim.whole_file import write_whole
+from docs.make.page import renewed
+from paceline.sim.config.files import write_whole
+from paceline.sim.experiments import prepare
+from paceline.sim.experiments.simulate import simulate, unfinished
+from paceline.sim.records import folder as result_folder
+from paceline.sim.records.intervals import Interval, of_median, of_ratio
+from paceline.sim.records.run import Run
+from paceline.sim.scenario.repeats import enough
+from paceline.sim.scenario.schema import Scenario, dump, load
 
 ROOT: Final = Path(__file__).parent.parent
 MARK: Final = "<!-- What follows is made by: python -m benchmarks.papers -->\n"

@@ -12,10 +12,10 @@ from __future__ import annotations
 import statistics
 import time
 
-from realrun.cells import Cell
-from realrun.diary import Exchange, Row
-from realrun.launch import Processes
-from sim.scenario import dump, parse
+from paceline.realrun.driver.diary import Exchange, Row
+from paceline.realrun.launch.cells import Cell
+from paceline.realrun.launch.processes import Processes
+from paceline.sim.scenario.schema import dump, parse
 
 STEPS, ROWS = 300, 100_000
 SCENARIO = """

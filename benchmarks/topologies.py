@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from sim.topology import plan, spectra
+from paceline.sim.topology import plan, spectra
 
 WORKERS = 100_000
 CASES = {

@@ -15,10 +15,10 @@ import time
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from sim.topology.search import Request, alon_boppana, default_budget, modulus_bound, search
-from sim.topology.search.graph import lattice
-from sim.topology.search.objective import laplacian_modulus
-from sim.topology.search.spectrum import eigenvalues
+from paceline.sim.topology.search import Request, alon_boppana, default_budget, modulus_bound, search
+from paceline.sim.topology.search.graph import lattice
+from paceline.sim.topology.search.objective import laplacian_modulus
+from paceline.sim.topology.search.spectrum import eigenvalues
 
 SIZES: dict[tuple[int, int], float | None] = {
     (8, 3): 0.4605,

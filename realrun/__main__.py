@@ -1,4 +1,4 @@
-"""One rank of a real run: ``torchrun --nproc-per-node N -m realrun SCENARIO [--set ...] [--out DIR]``.
+"""One rank of a real run: ``torchrun --nproc-per-node N -m paceline.realrun SCENARIO [--set ...]``.
 
 The launcher starts its processes here too, with ``--serve``.
 """
@@ -13,17 +13,17 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from sim.errors import InputError, PacelineError, RunError
+from paceline.sim.errors import InputError, PacelineError, RunError
 
 _HOW: Final = (
-    "start this with torchrun --nproc-per-node N -m realrun SCENARIO, or let 'paceline realrun --processes' "
-    "start the processes"
+    "start this with torchrun --nproc-per-node N -m paceline.realrun SCENARIO, or let "
+    "'paceline realrun --processes' start the processes"
 )
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="torchrun --nproc-per-node N -m realrun", description=__doc__.splitlines()[0]
+        prog="torchrun --nproc-per-node N -m paceline.realrun", description=__doc__.splitlines()[0]
     )
     parser.add_argument("scenario", metavar="SCENARIO", nargs="?", type=Path, help="a scenario file (YAML)")
     parser.add_argument(
@@ -42,16 +42,16 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _scenario_text(asked: argparse.Namespace) -> tuple[str, str]:
     """The resolved scenario, or why there is none."""
-    from sim import result_folder
-    from sim.scenario import dump, load
+    from paceline.sim.records import folder
+    from paceline.sim.scenario.schema import dump, load
 
     try:
         if asked.scenario is None:
-            raise InputError("name a scenario: torchrun --nproc-per-node N -m realrun SCENARIO")
+            raise InputError("name a scenario: torchrun --nproc-per-node N -m paceline.realrun SCENARIO")
         if asked.trace and asked.out is None:
             raise InputError("--trace writes into the result folder: add --out DIR")
         if asked.out is not None:
-            result_folder.check_free(asked.out, asked.force)
+            folder.check_free(asked.out, asked.force)
         return dump(load(asked.scenario, asked.set)), ""
     except InputError as error:
         return "", str(error)
@@ -59,11 +59,12 @@ def _scenario_text(asked: argparse.Namespace) -> tuple[str, str]:
 
 def _run(asked: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
     """Under torchrun: returns the exit status; only one rank says something."""
-    from realrun import hosts
-    from realrun.cells import cells_of, fingerprint, run_cell
-    from realrun.group import join, leave
-    from realrun.store import Control, torchrun_store
-    from sim.scenario import parse
+    from paceline.sim.scenario.schema import parse
+
+    from .group import hosts
+    from .group.group import join, leave
+    from .group.store import Control, torchrun_store
+    from .launch.cells import cells_of, fingerprint, run_cell
 
     store, rank, size = torchrun_store(environment, asked.timeout, _HOW)
     text, problem = _scenario_text(asked)
@@ -104,14 +105,15 @@ def _run(asked: argparse.Namespace, environment: MutableMapping[str, str]) -> in
 
 
 def _hand_over(asked: argparse.Namespace, text: str, name: str, runs: list[Any]) -> None:
-    from realrun.clocks import said
-    from sim import result_folder
-    from sim.summary import summarise
+    from paceline.sim.records import folder
+    from paceline.sim.records.summary import summarise
+
+    from .driver.clocks import said
 
     if asked.out is not None:
-        result_folder.write_results(asked.out, text, name, runs, force=asked.force, trace=asked.trace)
+        folder.write_results(asked.out, text, name, runs, force=asked.force, trace=asked.trace)
     if asked.json:
-        summary = summarise(name, runs, result_folder.target_of(text))
+        summary = summarise(name, runs, folder.target_of(text))
         sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     else:
         for run in runs:
@@ -127,7 +129,7 @@ def main() -> NoReturn:
     """Run this rank; exit status 0 done, 1 the run failed, 2 the input is wrong."""
     asked = _arguments(sys.argv[1:])
     if asked.serve:
-        from realrun.serve import serve
+        from .launch.serve import serve
 
         serve(os.environ)
     status = 1

@@ -1,5 +1,5 @@
 """Reports: from result folders to tables and one self-contained page."""
 
-from reports.page import build
+from .page import build
 
 __all__ = ["build"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sim.units import format_bytes, format_rate, format_seconds
+from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

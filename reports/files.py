@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from reports.drawing import CSS, Picture
-from reports.study import Study
-from reports.table import column_unit, time_to_target
-from reports.words import digits, factor, size
-from sim.errors import InputError
-from sim.result_folder import REPORT_FILES, whole_folder
-from sim.summary import Row
+from paceline.sim.errors import InputError
+from paceline.sim.records.folder import REPORT_FILES, whole_folder
+from paceline.sim.records.summary import Row
+
+from .figures.drawing import CSS, Picture
+from .folders import Study
+from .tables import column_unit, time_to_target
+from .words import digits, factor, size
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

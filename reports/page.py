@@ -1,6 +1,6 @@
 """One self-contained HTML page from result folders: no script, nothing loaded from anywhere.
 
-Beside it ``reports.files`` writes the tables and figures as files.
+Beside it ``paceline.reports.files`` writes the tables and figures as files.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Any, Final, Literal
 import jinja2
 from markupsafe import Markup, escape
 
-from reports import words
-from reports.bars import cost_of_a_run, cost_of_a_step
-from reports.cluster_map import cluster_map
-from reports.curves import By, curves
-from reports.drawing import Picture
-from reports.files import write_files
-from reports.study import Part, Study, studies
-from reports.table import column_unit, shares, status, time_to_target
-from reports.timeline import timeline
-from reports.waterfall import gap, waterfall
-from sim.errors import InputError
-from sim.intervals import Interval
-from sim.summary import Row
-from sim.whole_file import write_whole
+from paceline.sim.config.files import write_whole
+from paceline.sim.errors import InputError
+from paceline.sim.records.intervals import Interval
+from paceline.sim.records.summary import Row
+
+from . import words
+from .figures.bars import cost_of_a_run, cost_of_a_step
+from .figures.cluster_map import cluster_map
+from .figures.curves import By, curves
+from .figures.drawing import Picture
+from .figures.timeline import timeline
+from .figures.waterfall import gap, waterfall
+from .files import write_files
+from .folders import Part, Study, studies
+from .tables import column_unit, shares, status, time_to_target
 
 _HERE: Final = Path(__file__).parent
 _LANES: Final = 16
@@ -40,9 +41,9 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> None
     A folder of simulated runs and one of measured runs of the same scenario stand side by side.
 
     Args:
-        folders: as ``sim.result_folder`` writes them.
+        folders: as ``paceline.sim.records.folder`` writes them.
         out: the page.
-        files: the folder for tables and figures, see ``reports.files``; absent: the page alone.
+        files: the folder for tables and figures, see ``paceline.reports.files``; absent: the page alone.
 
     Raises:
         InputError: a folder cannot be read, or ``out`` is something else or cannot be written.

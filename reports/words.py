@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sim.equal import Goal
-from sim.intervals import FEWEST
-from sim.records import Source
-from sim.summary import Row, Summary, ranking
+from paceline.sim.records.equal_terms import Goal
+from paceline.sim.records.intervals import FEWEST
+from paceline.sim.records.run import Source
+from paceline.sim.records.summary import Row, Summary, ranking
 
 _TIMES: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES: Final = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))

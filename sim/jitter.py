@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from sim import seeds
-from sim.settings import Settings
+from . import seeds
+from .config.settings import Settings
 
 
 class Lognormal(Settings):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.cluster_pool import Pool, Pools
+    from tests.support.cluster_pool import Pool, Pools
 
 
 @pytest.fixture(scope="module")
 def pools() -> Iterator[Pools]:
-    """Processes by their number, for one file; see ``tests.cluster_pool``."""
-    from tests.cluster_pool import Pools
+    """Processes by their number, for one file; see ``tests.support.cluster_pool``."""
+    from tests.support.cluster_pool import Pools
 
     made = Pools()
     yield made
@@ -29,9 +29,9 @@ def four(pools: Pools) -> Pool:
 
 @pytest.fixture
 def warm_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``paceline realrun --processes`` need not load torch once for every process; see ``tests.warm``."""
-    from realrun.launch import Processes
-    from tests import warm
+    """``paceline realrun --processes`` need not load torch once for every process; see ``support.warm``."""
+    from paceline.realrun.launch.processes import Processes
+    from tests.support import warm
 
     defaults = Processes.__init__.__kwdefaults__
     monkeypatch.setattr(Processes.__init__, "__kwdefaults__", {**(defaults or {}), "popen": warm.popen})

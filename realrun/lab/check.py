@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from realrun.lab.lab import Lab, python_environment
-from realrun.lab.probe import Job, jobs_to_json
-from realrun.lab.protocol import Discipline, Statistics
-from sim.network.platform import Link, Network
+from paceline.sim.network.network import Link, Network
+
+from .lab import Lab, python_environment
+from .probe import Job, jobs_to_json
+from .protocol import Discipline, Statistics
 
 TOLERANCE = 0.03
 """A bandwidth counts as emulated if it is measured to within this share."""
@@ -205,7 +206,7 @@ class _Probe:
     """A probe process inside a host."""
 
     def __init__(self, lab: Lab, host: int) -> None:
-        command = [sys.executable, "-m", "realrun.lab.probe"]
+        command = [sys.executable, "-m", "paceline.realrun.lab.probe"]
         self._process = lab.popen(
             host, command, env=python_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from realrun.lab import kernel
-from sim.errors import InputError
+from paceline.sim.errors import InputError
+
+from . import kernel
 
 Hosts = Literal["tuned", "stock"]
 

@@ -17,11 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from realrun.lab import awake, enter
-from realrun.lab.hosts import INTERFACE, Hosts, address
-from realrun.lab.protocol import Discipline, Statistics, plan_of, to_json
-from sim.errors import InputError, RunError
-from sim.network.platform import Link, Network
+from paceline.sim.errors import InputError, RunError
+from paceline.sim.network.network import Link, Network
+
+from . import awake, enter
+from .hosts import INTERFACE, Hosts, address
+from .protocol import Discipline, Statistics, plan_of, to_json
 
 _ANSWER_S = 60.0
 _NEEDS = (
@@ -42,7 +43,7 @@ class Lab:
     Args:
         network: what to emulate. A link or cap without a limit runs as fast as the machine.
         hosts: ``tuned`` removes TCP's ramp-up and idle restart; ``stock`` keeps the kernel's defaults.
-        queue: discipline of every link, see ``realrun.lab.queues``.
+        queue: discipline of every link, see ``paceline.realrun.lab.queues``.
 
     Raises:
         InputError: on entry, when this machine cannot run a lab; the message says how to get there.
@@ -129,7 +130,7 @@ class Lab:
         self._awake = awake.keep_awake()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            command = [sys.executable, "-m", "realrun.lab.switch"]
+            command = [sys.executable, "-m", "paceline.realrun.lab.switch"]
             self._switch = subprocess.Popen(
                 [*command, str(self._network.num_hosts), self._hosts, str(theirs.fileno())],
                 stdin=subprocess.PIPE,
@@ -205,7 +206,7 @@ class Lab:
 
 def python_environment() -> dict[str, str]:
     """This process's environment, in which another Python finds the project where this one did."""
-    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 

@@ -1,4 +1,4 @@
-"""A process that measures messages inside a host of a lab: ``python -m realrun.lab.probe``.
+"""A process that measures messages inside a host of a lab: ``python -m paceline.realrun.lab.probe``.
 
 It takes messages on port 9000 and sends what it is asked to. Standard input has a JSON list of jobs a line,
 run at the same time; standard output answers with a JSON list of their messages' (start, arrival), in seconds

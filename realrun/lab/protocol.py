@@ -6,11 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from realrun.lab.queues import Path
-from sim.errors import InputError
-from sim.jitter import Jitter
-from sim.network.platform import Link, Network
-from sim.network.settings import Variation
+from paceline.sim.errors import InputError
+from paceline.sim.jitter import Jitter
+from paceline.sim.network.network import Link, Network
+from paceline.sim.network.settings import Variation
+
+from .queues import Path
 
 Discipline = Literal["fair", "fifo"]
 

@@ -28,7 +28,7 @@ from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
-from sim.errors import InputError
+from paceline.sim.errors import InputError
 
 MTU_BYTES = 1500
 CELL_S = 0.0005

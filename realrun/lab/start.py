@@ -10,7 +10,7 @@ import socket
 import struct
 from typing import Final
 
-from realrun.lab.hosts import INTERFACE
+from .hosts import INTERFACE
 
 _TO: Final = ("10.255.255.254", 9)
 _START: Final = struct.Struct("!dQ")

@@ -1,4 +1,4 @@
-"""The process that joins the hosts of a lab: ``python -m realrun.lab.switch HOSTS tuned|stock SOCKET``.
+"""It joins the hosts of a lab: ``python -m paceline.realrun.lab.switch HOSTS tuned|stock SOCKET``.
 
 It makes the hosts, then reads packets from their TUN devices and writes each to its destination's when it is
 due. All times are computed (``queues``, ``delays``) and do not depend on when the loop gets round to a
@@ -35,14 +35,15 @@ from heapq import heappop, heappush
 
 import numpy.random  # noqa: F401 - else numpy loads it at a run's first draw: 8 ms in which no packet is read
 
-from realrun.lab import kernel, start
-from realrun.lab.delays import Delay
-from realrun.lab.hosts import INTERFACE, Host, Hosts, address, make_host
-from realrun.lab.protocol import Plan, Statistics, from_json
-from realrun.lab.queues import Fair, Fifo, Queue
-from sim.errors import InputError
-from sim.network.latency import Factors
-from sim.network.variation import Changes
+from paceline.sim.errors import InputError
+from paceline.sim.network.latency import Factors
+from paceline.sim.network.variation import Changes
+
+from . import kernel, start
+from .delays import Delay
+from .hosts import INTERFACE, Host, Hosts, address, make_host
+from .protocol import Plan, Statistics, from_json
+from .queues import Fair, Fifo, Queue
 
 HEADER_BYTES = 10  # virtio_net_hdr
 _HEAD_BYTES = HEADER_BYTES + 60 + 4  # that, the longest IP header, and ports

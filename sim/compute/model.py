@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sim import seeds
-from sim.compute.own import own_duration_s
-from sim.compute.settings import Compute, Straggler
-from sim.compute.stragglers import slow
-from sim.errors import InputError
+from .. import seeds
+from ..errors import InputError
+from .own import own_duration_s
+from .settings import Compute, Straggler
+from .stragglers import slow
 
 
 @dataclass(frozen=True)

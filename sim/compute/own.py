@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sim import dotted, seeds
-from sim.errors import InputError
+from .. import seeds
+from ..config import user_code
+from ..errors import InputError
 
 
 def own_duration_s(path: str, seed: int, worker: int, index: int) -> float:
@@ -20,15 +21,15 @@ def own_duration_s(path: str, seed: int, worker: int, index: int) -> float:
     Raises:
         InputError: there is no such function, it raises, or it returns no duration.
     """
-    function: Any = dotted.load(path)
+    function: Any = user_code.load(path)
     if not callable(function):
         raise InputError(f"'{path}' is no function of (worker, index, random)")
     random = seeds.generator(seed, worker, "own compute", index)
     try:
         found = float(function(worker, index, random))
-    except dotted.RAISED as error:
+    except user_code.RAISED as error:
         raise InputError(
-            f"'{path}' raised {dotted.said(error)} for worker {worker}, gradient {index}; it has to take "
+            f"'{path}' raised {user_code.said(error)} for worker {worker}, gradient {index}; it has to take "
             "(worker, index, random) and to return seconds"
         ) from error
     if not 0 <= found < math.inf:

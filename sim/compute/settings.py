@@ -11,15 +11,15 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validato
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from sim import attached
-from sim.compute.batch_sizes import seconds_at
-from sim.compute.own import own_duration_s
-from sim.compute.traces import read_durations
-from sim.errors import InputError
-from sim.jitter import Jitter
-from sim.problems import wrong
-from sim.settings import Settings
-from sim.units import Seconds, Steps
+from ..config.problems import wrong
+from ..config.settings import Settings
+from ..config.units import Seconds, Steps
+from ..errors import InputError
+from ..jitter import Jitter
+from ..records import attached
+from .batch_sizes import seconds_at
+from .own import own_duration_s
+from .traces import read_durations
 
 _SOURCES = ("time", "trace", "measured", "model")
 _WHEN = ("probability", "markov", "at")

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from sim import seeds
-from sim.compute.settings import Markov, Straggler
+from .. import seeds
+from .settings import Markov, Straggler
 
 Mask = NDArray[np.bool_]
 

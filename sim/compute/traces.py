@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sim.errors import InputError, nearest
-from sim.tables import read_table
-from sim.units import parse_seconds
-from sim.yaml_lines import read_text
+from ..config.tables import read_table
+from ..config.units import parse_seconds
+from ..config.yaml_file import read_text
+from ..errors import InputError, nearest
 
 MAX_DURATIONS: Final = 4096
 """Of a longer file every k-th duration is kept."""

@@ -10,28 +10,28 @@ from typing import Any
 import simpy.core
 import torch
 
-from sim import operations as ops
-from sim.accounting import Account
-from sim.collected import COLLECTIVES, root_of
-from sim.drivers.clock import Clock
-from sim.drivers.gathering import Gatherings
-from sim.drivers.handles import SUSPENDED, Handles
-from sim.drivers.lateness import Lateness
-from sim.drivers.outcome import Outcome
-from sim.drivers.pending import Pending
-from sim.drivers.streams import Streams
-from sim.drivers.transfers import Transfers
-from sim.drivers.underway import Task
-from sim.encoding import decoded
-from sim.errors import Deadlock, PeerLost, RunError, SchemeError
-from sim.evaluation import Scorer
-from sim.gradients import Deferred, loss_given
-from sim.groups import members
-from sim.job import Job
-from sim.mixing import weighted_sum
-from sim.profile import Traffic
-from sim.records import Event
-from sim.worker import Program
+from ..errors import Deadlock, PeerLost, RunError, SchemeError
+from ..network.lateness import Lateness
+from ..network.profile import Traffic
+from ..program import operations as ops
+from ..program.averaging import COLLECTIVES, root_of
+from ..program.encoding import decoded
+from ..program.groups import members
+from ..program.mixing import weighted_sum
+from ..program.worker import Program
+from ..records.accounting import Account
+from ..records.run import Event
+from ..training.gradients import Deferred, loss_given
+from ..training.scoring import Scorer
+from .clock import Clock
+from .collectives import Gatherings
+from .job import Job
+from .outcome import Outcome
+from .pending import Pending
+from .streams import Streams
+from .tasks import SUSPENDED, Handles
+from .transfers import Transfers
+from .underway import Task
 
 Tensor = torch.Tensor
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from sim.accounting import Account, mean_share
-from sim.evaluation import Scorer, digest
-from sim.job import Job
-from sim.records import Event, Run, Source, Status
+from ..records.accounting import Account, mean_share
+from ..records.run import Event, Run, Source, Status
+from ..training.scoring import Scorer, digest
+from .job import Job
 
 
 @dataclass(frozen=True)

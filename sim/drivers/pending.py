@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from sim.collectives import Part
-from sim.drivers.transfers import Tag, Transfers
-from sim.drivers.underway import Task, Underway
-from sim.encoding import Payload
-from sim.operations import Handle, Operation
+from ..collectives.algorithms import Part
+from ..program.encoding import Payload
+from ..program.operations import Handle, Operation
+from .transfers import Tag, Transfers
+from .underway import Task, Underway
 
 Tensor = torch.Tensor
 

@@ -17,16 +17,16 @@ from typing import Any, Final
 
 import torch
 
-from sim import operations as ops
-from sim.collected import COLLECTIVES, combined, part
-from sim.encoding import Payload, decoded
-from sim.errors import RunError
-from sim.gradients import loss_given
-from sim.groups import members
-from sim.job import Job
-from sim.mixing import weighted_sum
-from sim.records import Event
-from sim.worker import Program
+from ..errors import RunError
+from ..program import operations as ops
+from ..program.averaging import COLLECTIVES, combined, part
+from ..program.encoding import Payload, decoded
+from ..program.groups import members
+from ..program.mixing import weighted_sum
+from ..program.worker import Program
+from ..records.run import Event
+from ..training.gradients import loss_given
+from .job import Job
 
 Tensor = torch.Tensor
 

@@ -1,6 +1,6 @@
 """Messages over one stream of bytes per ordered pair of hosts, as gloo sends them over TCP.
 
-What differs from the ideal transfers of ``sim.drivers.transfers``:
+What differs from the ideal transfers of ``paceline.sim.drivers.transfers``:
 
 - **Order.** Messages of one stream follow each other; they do not share its bandwidth.
 - **Announcements** are bytes of the stream too: one that is posted while messages wait in its direction
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from sim.drivers.clock import Clock
-from sim.drivers.transfers import Announced, Notice, Transfers, _What
-from sim.job import TransferModel
-from sim.profile import Traffic
+from ..network.profile import Traffic
+from .clock import Clock
+from .job import TransferModel
+from .transfers import Announced, Notice, Transfers, _What
 
 
 class _Stream:

@@ -14,13 +14,13 @@ from typing import Protocol
 
 import torch
 
-from sim.drivers.clock import LATE, Clock
-from sim.encoding import Payload
-from sim.job import TransferModel
-from sim.network.latency import Latencies
-from sim.network.sharing import FairSharing, rtt_weight
-from sim.network.variation import Changes
-from sim.operations import ANY
+from ..network.latency import Latencies
+from ..network.sharing import FairSharing, rtt_weight
+from ..network.variation import Changes
+from ..program.encoding import Payload
+from ..program.operations import ANY
+from .clock import LATE, Clock
+from .job import TransferModel
 
 Tensor = torch.Tensor
 Tag = str | tuple[str, int, int]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from sim.accounting import Account
-from sim.operations import Handle, Operation
+from ..program.operations import Handle, Operation
+from ..records.accounting import Account
 
 
 class Underway:

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from itertools import permutations
 from typing import Any
 
-from sim import dotted
-from sim.errors import InputError, nearest
-from sim.network.graph import build_graph
-from sim.network.platform import Link, Network
-from sim.network.settings import NetworkSettings, Variation
+from ..config import user_code
+from ..errors import InputError, nearest
+from .graph import build_graph
+from .network import Link, Network
+from .settings import NetworkSettings, Variation
 
 
 def build_network(settings: NetworkSettings, workers: int) -> Network:
@@ -37,19 +37,19 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
 
 
 def _own(path: str, workers: int) -> Network:
-    function: Any = dotted.load(path)
+    function: Any = user_code.load(path)
     try:
         found = function(workers)
         if not isinstance(found, Network):
             what = type(found).__name__
-            raise InputError(f"'{path}' has to return a sim.network.platform.Network, not {what}")
+            raise InputError(f"'{path}' has to return a paceline.Network, not {what}")
         for a, b in permutations(range(found.num_hosts), 2):
             for link in found.route(a, b).links:
                 found.links[link]
     except InputError:
         raise
-    except dotted.RAISED as error:
-        raise InputError(f"'{path}' with {workers} workers raised {dotted.said(error)}") from error
+    except user_code.RAISED as error:
+        raise InputError(f"'{path}' with {workers} workers raised {user_code.said(error)}") from error
     if found.num_hosts != workers:
         raise InputError(f"'{path}' returned a network of {found.num_hosts} hosts, not {workers}")
     return found

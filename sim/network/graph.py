@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import networkx as nx
 
-from sim.errors import InputError
-from sim.network.platform import Link, Network, Route
-from sim.network.settings import Graph
+from ..errors import InputError
+from .network import Link, Network, Route
+from .settings import Graph
 
 _PICOSECONDS: Final = 10**12
 _HOP: Final = 1

@@ -10,9 +10,9 @@ from xml.etree.ElementTree import ParseError
 
 import networkx as nx
 
-from sim.errors import InputError, nearest
-from sim.problems import one_line
-from sim.yaml_lines import read_text
+from ..config.problems import one_line
+from ..config.yaml_file import read_text
+from ..errors import InputError, nearest
 
 MAX_BYTES: Final = 16 * 2**20
 """A longer file is not read."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sim import seeds
-from sim.jitter import Jitter
-from sim.network.platform import Network
+from .. import seeds
+from ..jitter import Jitter
+from .network import Network
 
 
 class Factors:

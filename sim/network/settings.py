@@ -27,13 +27,13 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from sim.errors import InputError, nearest
-from sim.jitter import Jitter
-from sim.network.graph_files import read_graph
-from sim.problems import KeyPath, Problem, problems, wrong
-from sim.settings import Settings
-from sim.tables import read_table
-from sim.units import BytesPerSecond, Seconds, parse_rate, parse_seconds
+from ..config.problems import KeyPath, Problem, problems, wrong
+from ..config.settings import Settings
+from ..config.tables import read_table
+from ..config.units import BytesPerSecond, Seconds, parse_rate, parse_seconds
+from ..errors import InputError, nearest
+from ..jitter import Jitter
+from .graph_files import read_graph
 
 Rate = Annotated[BytesPerSecond, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]

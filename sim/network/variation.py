@@ -7,9 +7,9 @@ from heapq import heapify, heapreplace
 from itertools import count
 from math import inf
 
-from sim import seeds
-from sim.network.platform import Link
-from sim.network.settings import BandwidthTrace, SlowPeriods
+from .. import seeds
+from .network import Link
+from .settings import BandwidthTrace, SlowPeriods
 
 
 class Changes:

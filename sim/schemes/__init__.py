@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sim.dotted import is_dotted
-from sim.schemes import (
+from ..config.user_code import is_dotted
+from . import (
     ad_psgd,
     adaptive_local_sgd,
     all_reduce,
     downpour,
-    elastic,
     gossip,
     leader_sgd,
     local_sgd,
+    parameter_server,
     post_local_sgd,
     sgp,
 )
-from sim.schemes.own import own_scheme
-from sim.schemes.scheme import Scheme
+from .scheme import Scheme
+from .user import own_scheme
 
 SCHEMES: Mapping[str, Scheme] = {
     s.name: s
@@ -50,8 +50,15 @@ SCHEMES: Mapping[str, Scheme] = {
             leader_sgd.check,
             check_sites=leader_sgd.check_sites,
         ),
-        Scheme("easgd", elastic.easgd, elastic.EasgdOptions, True, elastic.check),
-        Scheme("eamsgd", elastic.eamsgd, elastic.EamsgdOptions, True, elastic.check, own_momentum=True),
+        Scheme("easgd", parameter_server.easgd, parameter_server.EasgdOptions, True, parameter_server.check),
+        Scheme(
+            "eamsgd",
+            parameter_server.eamsgd,
+            parameter_server.EamsgdOptions,
+            True,
+            parameter_server.check,
+            own_momentum=True,
+        ),
         Scheme("downpour", downpour.downpour, downpour.DownpourOptions, False, downpour.check),
     )
 }

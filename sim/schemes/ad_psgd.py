@@ -25,12 +25,12 @@ from functools import lru_cache
 import torch
 from pydantic import Field
 
-from sim import operations as ops
-from sim import topology
-from sim.errors import InputError
-from sim.settings import Settings
-from sim.topology import TopologyEntry
-from sim.worker import Program, Worker
+from .. import topology
+from ..config.settings import Settings
+from ..errors import InputError
+from ..program import operations as ops
+from ..program.worker import Program, Worker
+from ..topology import TopologyEntry
 
 
 class AdPsgdOptions(Settings):

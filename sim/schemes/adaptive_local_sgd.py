@@ -23,10 +23,10 @@ from typing import Final
 import torch
 from pydantic import Field
 
-from sim.errors import InputError
-from sim.schemes.momentum import Momentum, all_average
-from sim.settings import Settings
-from sim.worker import Worker
+from ..config.settings import Settings
+from ..errors import InputError
+from ..program.worker import Worker
+from .momentum import Momentum, all_average
 
 _SHORT: Final = 0.7
 _LONG: Final = 1.3

@@ -20,13 +20,13 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from sim import operations as ops
-from sim.encoding import Compression
-from sim.errors import InputError
-from sim.settings import Settings
-from sim.units import Bytes
-from sim.wire import Wire
-from sim.worker import Worker
+from ..config.settings import Settings
+from ..config.units import Bytes
+from ..errors import InputError
+from ..program import operations as ops
+from ..program.encoding import Compression
+from ..program.worker import Worker
+from .wire import Wire
 
 
 class AllReduceOptions(Settings):

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from sim import operations as ops
-from sim.errors import InputError, PeerLost
-from sim.worker import Worker
+from ..errors import InputError, PeerLost
+from ..program import operations as ops
+from ..program.worker import Worker
 
 Tensor = torch.Tensor
 

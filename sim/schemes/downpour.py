@@ -18,9 +18,9 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
-from sim.schemes.centre import Centre, Host, check_host
-from sim.settings import Settings
-from sim.worker import Program, Worker
+from ..config.settings import Settings
+from ..program.worker import Program, Worker
+from .centre import Centre, Host, check_host
 
 Tensor = torch.Tensor
 

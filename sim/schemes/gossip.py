@@ -31,15 +31,15 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from sim import operations as ops
-from sim import topology
-from sim.encoding import Compression, Payload
-from sim.errors import InputError
-from sim.schemes.momentum import Momentum, pack, unpack
-from sim.settings import Settings
-from sim.topology import TopologyEntry
-from sim.wire import Wire, with_rest
-from sim.worker import Worker
+from .. import topology
+from ..config.settings import Settings
+from ..errors import InputError
+from ..program import operations as ops
+from ..program.encoding import Compression, Payload
+from ..program.worker import Worker
+from ..topology import TopologyEntry
+from .momentum import Momentum, pack, unpack
+from .wire import Wire, with_rest
 
 
 class GossipOptions(Settings):

@@ -33,12 +33,12 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from sim.errors import InputError
-from sim.groups import Groups
-from sim.schemes.starts import Spread, scattered
-from sim.schemes.step_counter import StepCounter
-from sim.settings import Settings
-from sim.worker import Program, Worker
+from ..config.settings import Settings
+from ..errors import InputError
+from ..program.groups import Groups
+from ..program.worker import Program, Worker
+from .starts import Spread, scattered
+from .step_counter import StepCounter
 
 Tensor = torch.Tensor
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from sim.encoding import Compression
-from sim.schemes.momentum import Momentum, average_of_changes, pack
-from sim.settings import Settings
-from sim.wire import Wire
-from sim.worker import Worker
+from ..config.settings import Settings
+from ..program.encoding import Compression
+from ..program.worker import Worker
+from .momentum import Momentum, average_of_changes, pack
+from .wire import Wire
 
 
 class LocalSgdOptions(Settings):

@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from sim.optimizer import State
-from sim.wire import Wire
-from sim.worker import Worker
+from ..program.worker import Worker
+from ..training.optimizer import State
+from .wire import Wire
 
 Tensor = torch.Tensor
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from sim.schemes.momentum import Momentum, all_average
-from sim.settings import Settings
-from sim.worker import Worker
+from ..config.settings import Settings
+from ..program.worker import Worker
+from .momentum import Momentum, all_average
 
 
 class PostLocalSgdOptions(Settings):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from sim.settings import Settings
-from sim.worker import Program, Worker
+from ..config.settings import Settings
+from ..program.worker import Program, Worker
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,14 @@ from functools import lru_cache
 import torch
 from pydantic import Field
 
-from sim import operations as ops
-from sim import topology
-from sim.errors import InputError
-from sim.optimizer import Still
-from sim.pattern import Pattern
-from sim.settings import Settings
-from sim.topology import Plan, TopologyEntry
-from sim.worker import Program, Worker
+from .. import topology
+from ..config.settings import Settings
+from ..errors import InputError
+from ..program import operations as ops
+from ..program.pattern import Pattern
+from ..program.worker import Program, Worker
+from ..topology import Plan, TopologyEntry
+from ..training.optimizer import Still
 
 Tensor = torch.Tensor
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from sim.worker import Worker
+from ..program.worker import Worker
 
 Spread = Annotated[
     float,

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from sim import operations as ops
-from sim.worker import Worker
+from ..program import operations as ops
+from ..program.worker import Worker
 
 Tensor = torch.Tensor
 

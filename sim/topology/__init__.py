@@ -3,10 +3,10 @@
 ``plan(entry, workers, weights, seed).at(step)`` is the mixing pattern of a step.
 """
 
-from sim.topology.entry import TopologyEntry
-from sim.topology.files import write_graph
-from sim.topology.plan import AUTO, GIVEN, Plan, patterns, plan
-from sim.topology.registry import TOPOLOGIES, Topology, topology_named
+from .entry import TopologyEntry
+from .graphs.files import write_graph
+from .plan import AUTO, GIVEN, Plan, patterns, plan
+from .registry import TOPOLOGIES, Topology, topology_named
 
 __all__ = [
     "AUTO",

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from sim.errors import InputError
-from sim.topology.matrix import Matrix
-from sim.topology.spectra import product_norm, second_modulus
+from ..errors import InputError
+from .matrix import Matrix
+from .spectra import product_norm, second_modulus
 
 _PROVEN: Final = ("laplacian", "fdla")
 """Rules that may give negative weights and contract on every connected graph."""

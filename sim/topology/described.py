@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from sim import seeds
-from sim.topology import spectra
-from sim.topology.entry import TopologyEntry
-from sim.topology.matrix import Matrix, edges_of, in_degrees, off_diagonal, out_degrees, support
-from sim.topology.plan import Plan, plan
+from .. import seeds
+from . import spectra
+from .entry import TopologyEntry
+from .matrix import Matrix, edges_of, in_degrees, off_diagonal, out_degrees, support
+from .plan import Plan, plan
 
 EPSILON: Final = 1e-3
 """Averaging is done when disagreement has shrunk to this."""

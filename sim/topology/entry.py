@@ -20,9 +20,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from sim.errors import InputError
-from sim.problems import Problem, explain, problems, shown, wrong
-from sim.settings import Settings
+from ..config.problems import Problem, explain, problems, shown, wrong
+from ..config.settings import Settings
+from ..errors import InputError
 
 BRIEF: Final = {"files": "by name"}
 """Context of a serialisation for people."""
@@ -63,7 +63,7 @@ class TopologyEntry(Settings):
         if len(data) != 1:
             raise wrong(f"must be one topology, not {len(data)} keys ({', '.join(data)}); {_SHAPE}")
         ((name, given),) = data.items()
-        from sim.topology.registry import topology_named  # whose topologies may have entries as options
+        from .registry import topology_named  # whose topologies may have entries as options
 
         try:
             model = topology_named(name).options
@@ -104,7 +104,7 @@ class TopologyEntry(Settings):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        from sim.topology.registry import TOPOLOGIES, topology_named
+        from .registry import TOPOLOGIES, topology_named
 
         held = read.resolve_ref_schema(read(topology_named(_FILE).options.__pydantic_core_schema__))
         path_or_held = {"anyOf": [{"type": "string"}, held]}

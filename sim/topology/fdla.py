@@ -8,8 +8,8 @@ import numpy as np
 from scipy.sparse import csr_array, triu
 from scipy.sparse.csgraph import connected_components
 
-from sim.errors import InputError, RunError
-from sim.topology.matrix import Matrix, need_connected, need_undirected, row_sums, with_diagonal
+from ..errors import InputError, RunError
+from .matrix import Matrix, need_connected, need_undirected, row_sums, with_diagonal
 
 MAX_WORKERS = 100
 """Half a minute's work; the time grows with the fourth power or so."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, diags_array
 
-from sim.errors import InputError
+from ..errors import InputError
 
 if TYPE_CHECKING:
     Matrix = csr_array[np.float64, tuple[int, int]]

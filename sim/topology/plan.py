@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from sim.errors import InputError, nearest
-from sim.pattern import Pattern
-from sim.topology import weights as rules
-from sim.topology.contraction import refuse_stuck
-from sim.topology.entry import TopologyEntry
-from sim.topology.graphs import Graphs
-from sim.topology.matrix import Matrix, is_symmetric, row_sums, support
-from sim.topology.registry import topology_named
+from ..errors import InputError, nearest
+from ..program.pattern import Pattern
+from . import weights as rules
+from .contraction import refuse_stuck
+from .entry import TopologyEntry
+from .graphs.static import Graphs
+from .matrix import Matrix, is_symmetric, row_sums, support
+from .registry import topology_named
 
 AUTO: Final = "auto"
 GIVEN: Final = "given"

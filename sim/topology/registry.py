@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sim.dotted import is_dotted
-from sim.errors import InputError, nearest
-from sim.settings import Settings
-from sim.topology import files, finite_time, graphs, matcha, random_graphs, sequences
-from sim.topology.graphs import Graphs
-from sim.topology.user import from_function
+from ..config.settings import Settings
+from ..config.user_code import is_dotted
+from ..errors import InputError, nearest
+from .graphs import files, finite_time, matcha, random, sequences, static
+from .graphs.static import Graphs
+from .graphs.user import from_function
 
 
 @dataclass(frozen=True)
@@ -39,42 +39,42 @@ class Topology:
 TOPOLOGIES: Final[Mapping[str, Topology]] = {
     t.name: t
     for t in (
-        Topology("ring", graphs.ring, graphs.NoOptions, "any", "2"),
-        Topology("path", graphs.path, graphs.NoOptions, "any", "1 or 2"),
-        Topology("star", graphs.star, graphs.NoOptions, "any", "1, centre n - 1"),
-        Topology("complete", graphs.complete, graphs.NoOptions, "any", "n - 1"),
-        Topology("grid", graphs.grid, graphs.Rows, "rows x columns, both at least 2", "2 to 4"),
-        Topology("torus", graphs.torus, graphs.Rows, "rows x columns, both at least 3", "4"),
-        Topology("hypercube", graphs.hypercube, graphs.NoOptions, "powers of 2", "log2 n"),
+        Topology("ring", static.ring, static.NoOptions, "any", "2"),
+        Topology("path", static.path, static.NoOptions, "any", "1 or 2"),
+        Topology("star", static.star, static.NoOptions, "any", "1, centre n - 1"),
+        Topology("complete", static.complete, static.NoOptions, "any", "n - 1"),
+        Topology("grid", static.grid, static.Rows, "rows x columns, both at least 2", "2 to 4"),
+        Topology("torus", static.torus, static.Rows, "rows x columns, both at least 3", "4"),
+        Topology("hypercube", static.hypercube, static.NoOptions, "powers of 2", "log2 n"),
         Topology(
-            "ring_lattice", graphs.ring_lattice, graphs.Degree, "more than the degree; even for an odd one",
+            "ring_lattice", static.ring_lattice, static.Degree, "more than the degree; even for an odd one",
             "`degree`",
         ),
         Topology(
-            "static_exponential", graphs.static_exponential, graphs.NoOptions, "any", "ceil(log2 n)",
+            "static_exponential", static.static_exponential, static.NoOptions, "any", "ceil(log2 n)",
             directed=True,
         ),
         Topology(
-            "hierarchical", graphs.hierarchical, graphs.Hierarchy, "the sum of the sites",
+            "hierarchical", static.hierarchical, static.Hierarchy, "the sum of the sites",
             "site - 1, first of a site up to 2 more",
         ),
         Topology(
-            "one_peer_exponential", sequences.one_peer_exponential, graphs.NoOptions, "any", "1",
+            "one_peer_exponential", sequences.one_peer_exponential, static.NoOptions, "any", "1",
             directed=True,
         ),
         Topology(
             "p_peer_exponential", sequences.p_peer_exponential, sequences.Peers, "more than `peers`",
             "up to `peers`", directed=True,
         ),
-        Topology("random_matching", sequences.random_matching, graphs.NoOptions, "any", "1 (or 0)"),
+        Topology("random_matching", sequences.random_matching, static.NoOptions, "any", "1 (or 0)"),
         Topology(
-            "random_regular", random_graphs.random_regular, graphs.Degree,
+            "random_regular", random.random_regular, static.Degree,
             "more than the degree; even for an odd one", "`degree`",
         ),
-        Topology("erdos_renyi", random_graphs.erdos_renyi, random_graphs.Probability, "any", "varies"),
-        Topology("random_geometric", random_graphs.random_geometric, random_graphs.Radius, "any", "varies"),
+        Topology("erdos_renyi", random.erdos_renyi, random.Probability, "any", "varies"),
+        Topology("random_geometric", random.random_geometric, random.Radius, "any", "varies"),
         Topology(
-            "small_world", random_graphs.small_world, random_graphs.SmallWorld, "more than the degree",
+            "small_world", random.small_world, random.SmallWorld, "more than the degree",
             "`degree` on average",
         ),
         Topology("base", finite_time.base, finite_time.Peers, "any", "up to `peers`"),
@@ -84,7 +84,7 @@ TOPOLOGIES: Final[Mapping[str, Topology]] = {
             "no prime factor above `peers` + 1", "up to `peers`",
         ),
         Topology(
-            "one_peer_hypercube", finite_time.one_peer_hypercube, graphs.NoOptions, "powers of 2", "1"
+            "one_peer_hypercube", finite_time.one_peer_hypercube, static.NoOptions, "powers of 2", "1"
         ),
         Topology(
             "de_bruijn", finite_time.de_bruijn, finite_time.Base, "powers of `base`", "up to `base`",
@@ -110,7 +110,7 @@ def topology_named(name: str) -> Topology:
     if name == FILE.name:
         return FILE
     if is_dotted(name):
-        return Topology(name, partial(from_function, name), graphs.NoOptions, "as its author says", "", True)
+        return Topology(name, partial(from_function, name), static.NoOptions, "as its author says", "", True)
     if name.endswith(files.SUFFIXES):
         raise InputError(f"unknown topology '{name}'; for a graph in a file write {{file: {name}}}")
     if name not in TOPOLOGIES:

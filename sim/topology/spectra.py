@@ -16,9 +16,9 @@ from scipy.sparse import csc_array, diags_array
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
-from sim import seeds
-from sim.errors import InputError, RunError
-from sim.topology.matrix import Matrix, is_symmetric, laplacian, row_sums
+from .. import seeds
+from ..errors import InputError, RunError
+from .matrix import Matrix, is_symmetric, laplacian, row_sums
 
 Floats = NDArray[np.float64]
 

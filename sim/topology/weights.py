@@ -8,17 +8,9 @@ from typing import Final
 import numpy as np
 from scipy.sparse import csr_array, eye_array
 
-from sim.topology.fdla import fastest
-from sim.topology.matrix import (
-    Matrix,
-    in_degrees,
-    need_connected,
-    need_undirected,
-    out_degrees,
-    row_sums,
-    with_diagonal,
-)
-from sim.topology.spectra import laplacian_ends, second_modulus
+from .fdla import fastest
+from .matrix import Matrix, in_degrees, need_connected, need_undirected, out_degrees, row_sums, with_diagonal
+from .spectra import laplacian_ends, second_modulus
 
 
 def uniform(graph: Matrix) -> Matrix:

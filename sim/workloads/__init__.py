@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sim.dotted import is_dotted
-from sim.workloads.digits import DIGITS_CNN, DIGITS_MLP
-from sim.workloads.images import CIFAR_CNN7, CIFAR_RESNET20, MNIST_CNN
-from sim.workloads.logistic import LOGISTIC
-from sim.workloads.matrix_completion import MATRIX_COMPLETION
-from sim.workloads.own import own_task
-from sim.workloads.quadratic import QUADRATIC
-from sim.workloads.text import TEXT_TRANSFORMER
-from sim.workloads.workload import Task
+from ..config.user_code import is_dotted
+from .tasks.digits import DIGITS_CNN, DIGITS_MLP
+from .tasks.images import CIFAR_CNN7, CIFAR_RESNET20, MNIST_CNN
+from .tasks.logistic import LOGISTIC
+from .tasks.matrix_completion import MATRIX_COMPLETION
+from .tasks.quadratic import QUADRATIC
+from .tasks.text import TEXT_TRANSFORMER
+from .user import own_task
+from .workload import Task
 
 TASKS: Mapping[str, Task] = {
     t.name: t

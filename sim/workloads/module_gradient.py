@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from sim.evaluated import Evaluated, Told
+from .evaluated import Evaluated, Told
 
 Tensor = torch.Tensor
 ModuleLoss = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]

@@ -9,7 +9,7 @@ from functools import cache, partial
 
 import torch
 
-from sim.errors import InputError
+from ..errors import InputError
 
 Tensor = torch.Tensor
 

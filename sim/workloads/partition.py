@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sim import seeds
-from sim.errors import InputError
-from sim.settings import Settings
+from .. import seeds
+from ..config.settings import Settings
+from ..errors import InputError
 
 Indices = NDArray[np.int64]
 

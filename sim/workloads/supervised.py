@@ -8,10 +8,10 @@ from functools import partial
 
 import torch
 
-from sim import seeds
-from sim.workloads.module_gradient import ModuleGradient
-from sim.workloads.modules import flat
-from sim.workloads.workload import Workload
+from .. import seeds
+from .module_gradient import ModuleGradient
+from .modules import flat
+from .workload import Workload
 
 Tensor = torch.Tensor
 Criterion = Callable[[Tensor, Tensor], Tensor]

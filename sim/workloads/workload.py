@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sim.evaluated import Evaluated, Told
-from sim.settings import Settings
+from ..config.settings import Settings
+from .evaluated import Evaluated, Told
 
 Tensor = torch.Tensor
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -5,11 +5,11 @@ Laplacian weights on what it finds. The annealing, the bounds that turn moves do
 are ours.
 """
 
-from sim.topology.search.bound import alon_boppana, modulus_bound
-from sim.topology.search.document import describe, save
-from sim.topology.search.find import Budget, Found, Request, check, default_budget, search
-from sim.topology.search.graph import Pairs
-from sim.topology.search.objective import StepTime
+from .bound import alon_boppana, modulus_bound
+from .document import describe, save
+from .find import Budget, Found, Request, check, default_budget, search
+from .graph import Pairs
+from .objective import StepTime
 
 __all__ = [
     "Budget",

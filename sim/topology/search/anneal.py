@@ -18,9 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from sim.topology.search.graph import Moves, Pairs, SearchGraph
-from sim.topology.search.objective import Objective
-from sim.topology.search.spectrum import DENSE, Ends, best_case, ends_of, laplacian, move_ends
+from .graph import Moves, Pairs, SearchGraph
+from .objective import Objective
+from .spectrum import DENSE, Ends, best_case, ends_of, laplacian, move_ends
 
 LARGEST_BATCH: Final = 64
 """Candidates that are drawn and bounded at a time, at most."""

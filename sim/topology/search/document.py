@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.topology.files import write_graph
-from sim.topology.matrix import undirected
-from sim.topology.search.bound import alon_boppana, modulus_bound
-from sim.topology.search.find import Found
-from sim.topology.search.graph import Pairs, lattice
-from sim.topology.search.objective import StepTime, modulus_for
-from sim.topology.search.spectrum import eigenvalues
+from ..graphs.files import write_graph
+from ..matrix import undirected
+from .bound import alon_boppana, modulus_bound
+from .find import Found
+from .graph import Pairs, lattice
+from .objective import StepTime, modulus_for
+from .spectrum import eigenvalues
 
 
 def describe(found: Found, step_time: StepTime | None = None) -> dict[str, Any]:

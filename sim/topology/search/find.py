@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from sim import seeds
-from sim.errors import InputError
-from sim.topology.search.anneal import Schedule, Tally, anneal
-from sim.topology.search.graph import Pairs, SearchGraph, lattice, random_even, random_regular
-from sim.topology.search.objective import Objective, StepTime, modulus_for
-from sim.topology.search.spectrum import eigenvalues
+from ... import seeds
+from ...errors import InputError
+from .anneal import Schedule, Tally, anneal
+from .graph import Pairs, SearchGraph, lattice, random_even, random_regular
+from .objective import Objective, StepTime, modulus_for
+from .spectrum import eigenvalues
 
 MAX_WORKERS: Final = 4096
 """The found graph is checked by a full decomposition, which takes minutes beyond this."""

@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.errors import InputError, nearest
-from sim.topology.search.graph import Pairs
+from ...errors import InputError, nearest
+from .graph import Pairs
 
 Floats = NDArray[np.float64]
 Modulus = Callable[[Floats, Floats], Floats]

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import eigsh
 
-from sim.topology.search.graph import Moves, Pairs
+from .graph import Moves, Pairs
 
 Floats = NDArray[np.float64]
 

@@ -1,0 +1,331 @@
+"""``make validate``: run the whole design on the lab and write ``docs/validation.md``.
+
+``python -m benchmarks.validation.campaign [--out PAGE] [--state FOLDER] [--cells N] [--profile FILE]``. Every
+run that is complete is kept in the state folder, so that an interrupted campaign goes on where it stopped.
+One set of processes serves all cells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from benchmarks.validation import unpadded
+from benchmarks.validation.design import (
+    CELLS,
+    EVERY,
+    SCHEMES,
+    SEED,
+    STEPS,
+    Cell,
+    computation_s,
+    spread,
+    time_to_target_s,
+    with_draws,
+)
+from paceline.realrun.calibration import fit, measure
+from paceline.realrun.calibration.validate import checked
+from paceline.realrun.launch.pool import Pool
+from paceline.sim.config.files import write_whole
+from paceline.sim.errors import InputError, PacelineError
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.network import profile as profiles
+from paceline.sim.network.build import build_network
+from paceline.sim.network.profile import Profile
+from paceline.sim.records.run import Run
+from paceline.sim.scenario.schema import dump
+
+MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
+_DRAWS: Final = 30
+_FIRST_DRAW: Final = 1_000
+TOLERANCE: Final = 1e-5
+"""Relative, on the final loss: what the order of a library's sums may change."""
+_REPEATS_ASYNCHRONOUS: Final = 5
+_PROBES: Final = 4
+"""Spread over the campaign: their mean is of the machine as it was, their spread of how it changed."""
+
+_PROBE_REPEATS: Final = 4
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is kept of one run.
+
+    Attributes:
+        wall_s, target_s: wall clock, and time to the design's target (None if it was not met).
+        operations_s: mean over workers of the time in each kind of operation.
+        digest: of the final models.
+        loss: their last training loss.
+        overruns: gradients that did not fit into their time.
+        load: processes that wanted to run before it started; None for a simulated one.
+    """
+
+    wall_s: float
+    target_s: float | None
+    operations_s: dict[str, float]
+    digest: str
+    loss: float | None
+    overruns: int = 0
+    load: float | None = None
+
+
+def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None) -> Outcome:
+    """Keep what the page needs."""
+    sums: dict[str, float] = defaultdict(float)
+    for event in run.events:
+        if event.task == 0 and event.operation != "next_step":
+            sums[event.operation] += (event.end_s - event.start_s) / workers
+    loss = run.evaluations[-1].metrics["train_loss"] if run.evaluations else None
+    return Outcome(run.wall_clock_s, time_to_target_s(run), dict(sums), run.digest, loss, overruns, load)
+
+
+def runs_wanted(cell: Cell) -> int:
+    """Measured runs: one with the scenario's draws, others with other ones."""
+    return _REPEATS_ASYNCHRONOUS if cell.asynchronous else 2
+
+
+def draws_of(number: int) -> int | None:
+    """The seed of measured run ``number``'s draws; the first has the scenario's own."""
+    return None if number == 0 else _FIRST_DRAW - number
+
+
+def measure_cell(pool: Pool, cell: Cell, number: int) -> Outcome:
+    """One real run."""
+    scenario = cell.scenario()
+    pool.shape(build_network(scenario.cluster.network, cell.workers))
+    asked: dict[str, Any] = {"scenario": dump(scenario), "scheme": 0, "seed": SEED}
+    draws = draws_of(number)
+    if draws is not None:
+        asked["draws"] = draws
+    load = os.getloadavg()[0]
+    answer = pool.run(cell.workers, asked)
+    return outcome(checked(answer), cell.workers, answer.overruns, load)
+
+
+def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
+    """The mechanism (the same draws) and the forecast (others, of the factors too)."""
+    job = cell.job()
+    run = simulate_job(job, profile=profile)
+    same = outcome(run, cell.workers)
+    count = _DRAWS if cell.asynchronous or cell.random else 0
+    fresh = [
+        outcome(
+            simulate_job(with_draws(job, _FIRST_DRAW + k), profile=profile.drawn(_FIRST_DRAW + k)),
+            cell.workers,
+        )
+        for k in range(count)
+    ]
+    return {
+        "same": asdict(same),
+        "fresh": [[each.wall_s, each.target_s] for each in fresh] or [[same.wall_s, same.target_s]],
+        "computation_s": computation_s(job, run),
+    }
+
+
+class State:
+    """Complete runs, one file each; what was made with other code or another profile is not used."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, name: str, key: str) -> Any:
+        """What was kept under ``name`` for ``key``; None if nothing."""
+        path = self._folder / f"{name}.json"
+        if not path.is_file():
+            return None
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError:
+            return None
+        return found["value"] if found.get("key") == key else None
+
+    def put(self, name: str, key: str, value: Any) -> None:
+        """Keep a complete run."""
+        write_whole(self._folder / f"{name}.json", json.dumps({"key": key, "value": value}, allow_nan=False))
+
+
+def key_of(*parts: object) -> str:
+    """A key that changes with what a run depends on."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+_PROBE_KEY: Final = key_of(_PROBES, _PROBE_REPEATS)
+
+
+def run(
+    cells: Sequence[Cell], state: State, profile: Profile | None
+) -> tuple[list[dict[str, Any]], dict[str, Any], Profile, float]:
+    """Measure what is missing, then predict.
+
+    Returns:
+        A row per cell, column (c), the profile and the seconds spent.
+    """
+    begin_s = time.monotonic()
+    missing = [
+        (cell, number)
+        for number in range(_REPEATS_ASYNCHRONOUS)
+        for cell in sorted(cells, key=lambda c: c.workers)
+        if number < runs_wanted(cell)
+        and state.get(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY)) is None
+    ]
+    unprobed = []
+    if profile is None:
+        unprobed = [k for k in range(_PROBES) if state.get(f"probe.{k}", _PROBE_KEY) is None]
+    unpadded_key = key_of(unpadded.STEPS, unpadded.scenario("all_reduce", {"time": "0 s"}))
+    alone = state.get("unpadded", unpadded_key)
+    if missing or alone is None or unprobed:
+        start = build_network(
+            max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
+        )
+        with Pool(start) as pool:
+            for done, (cell, number) in enumerate(missing):
+                while unprobed and done * (_PROBES - 1) >= unprobed[0] * len(missing):
+                    _probe(pool, state, unprobed.pop(0))
+                _say(
+                    f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}"
+                )
+                found = measure_cell(pool, cell, number)
+                state.put(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY), asdict(found))
+            for k in unprobed:
+                _probe(pool, state, k)
+            if alone is None:
+                _say("unpadded computation")
+                alone = unpadded.measure(pool, SCHEMES)
+                state.put("unpadded", unpadded_key, alone)
+    if profile is None:
+        _say("calibrating")
+        read = measure.Measurements.model_validate_json
+        profile = fit.calibrate(
+            [read(json.dumps(state.get(f"probe.{k}", _PROBE_KEY))) for k in range(_PROBES)]
+        ).profile
+    _say("predicting")
+    rows = []
+    torch.set_num_threads(1)
+    for cell in cells:
+        key = key_of(cell, SEED, STEPS, EVERY)
+        measured = [Outcome(**state.get(f"{cell.name}.{n}", key)) for n in range(runs_wanted(cell))]
+        rows.append(row_of(cell, predict_cell(cell, profile), measured))
+    alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile)
+    return rows, alone, profile, time.monotonic() - begin_s
+
+
+def _probe(pool: Pool, state: State, k: int) -> None:
+    """Measure the standard setting once more, and keep it."""
+    _say(f"probe {k + 1} of {_PROBES}")
+    found = measure.measure(pool, measure.lab_hosts(), repeats=_PROBE_REPEATS)
+    state.put(f"probe.{k}", _PROBE_KEY, found.model_dump(mode="json"))
+
+
+def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -> dict[str, Any]:
+    """Everything about one cell, errors in per cent of what was measured.
+
+    The forecast is compared with every real run that it does not share draws with, and with their mean where
+    the scheme is asynchronous. ``targets_s``: the mean of the forecast's times to the target, and of the
+    measured ones; None where a run did not get there.
+    """
+    same = Outcome(**predicted["same"])
+    first = measured[0]
+    computed_s = predicted["computation_s"]
+    walls = np.array([wall for wall, _ in predicted["fresh"]])
+    targets = [target for _, target in predicted["fresh"] if target is not None]
+    real_wall_s = statistics.fmean(m.wall_s for m in measured)
+    real_targets = [m.target_s for m in measured if m.target_s is not None]
+    low, high = (float(q) for q in np.quantile(walls, [0.05, 0.95]))
+    return {
+        "cell": cell.name,
+        "scheme": cell.scheme,
+        "setting": list(cell.setting),
+        "targets_s": [
+            statistics.fmean(targets) if len(targets) == len(predicted["fresh"]) else None,
+            statistics.fmean(real_targets) if len(real_targets) == len(measured) else None,
+        ],
+        "predicted_s": same.wall_s,
+        "measured_s": first.wall_s,
+        "share": computed_s / same.wall_s,
+        "mechanism_pct": _error(same.wall_s, first.wall_s),
+        "exchange_pct": 100 * (same.wall_s - first.wall_s) / max(first.wall_s - computed_s, 1e-9),
+        "same_models": None if cell.asynchronous else _likeness(same, first),
+        "forecast_s": float(np.mean(walls)),
+        "forecast_pct": _error(
+            float(np.mean(walls)), real_wall_s if cell.asynchronous else measured[1].wall_s
+        ),
+        "target_pct": _error(statistics.fmean(targets), statistics.fmean(real_targets))
+        if targets and real_targets
+        else None,
+        "floor_pct": _error(measured[1].wall_s, first.wall_s),
+        "interval_s": [low, high] if len(walls) > 1 else None,
+        "mean_inside": low <= real_wall_s <= high if cell.asynchronous else None,
+        "inside": [low <= m.wall_s <= high for m in measured] if len(walls) > 1 else [],
+        "operations": {
+            name: [same.operations_s.get(name, 0.0), first.operations_s.get(name, 0.0)]
+            for name in sorted({*same.operations_s, *first.operations_s})
+        },
+        "overruns": sum(m.overruns for m in measured),
+        "load": first.load,
+    }
+
+
+def _likeness(predicted: Outcome, measured: Outcome) -> str:
+    """How the final models of both sides compare: a synchronous scheme has to give the same ones."""
+    if predicted.digest == measured.digest:
+        return "same bits"
+    if predicted.loss is None or measured.loss is None:
+        return "**differ**"
+    near = abs(predicted.loss - measured.loss) <= TOLERANCE * abs(measured.loss)
+    return f"loss within {TOLERANCE:g}" if near else "**differ**"
+
+
+def _error(predicted: float, measured: float) -> float:
+    return 100 * (predicted / measured - 1)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    from benchmarks.validation import page
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.validation.campaign", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("docs/validation.md"), help="the page to write")
+    parser.add_argument(
+        "--state", type=Path, default=Path("out/validation"), help="where complete runs are kept"
+    )
+    parser.add_argument(
+        "--cells", type=int, default=None, metavar="N", help="only N of the cells, spread over the design"
+    )
+    parser.add_argument(
+        "--profile", type=Path, default=None, help="use this profile instead of probing first"
+    )
+    asked = parser.parse_args(argv)
+    cells = list(CELLS) if asked.cells is None else spread(asked.cells)
+    profile = profiles.load(asked.profile) if asked.profile is not None else None
+    rows, alone, profile, spent_s = run(cells, State(asked.state), profile)
+    write_whole(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_whole(asked.out, page.page(rows, alone, profile, spent_s))
+    _say(f"wrote {asked.out}")
+    return 0 if page.met(rows) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except PacelineError as error:
+        _say(f"paceline: {error}")
+        sys.exit(2 if isinstance(error, InputError) else 1)

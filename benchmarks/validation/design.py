@@ -1,0 +1,209 @@
+"""The fixed design of ``make validate``: one cell is one scheme at one setting.
+
+A fractional design over workers, one-way latency, bandwidth, model size, disturbance and scheme; the times
+of computation are chosen so that it does not hide the network. Nothing here is ever fitted: the factors come
+from probes at another setting (``scenarios/lab/probe.yaml``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from paceline.sim.compute.model import ComputeModel
+from paceline.sim.config import yaml_file
+from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.network.network import free_network
+from paceline.sim.records.run import Run
+from paceline.sim.scenario.schema import Scenario, parse
+
+Disturbance = Literal["homogeneous", "straggler", "lognormal", "two sites"]
+
+STEPS: Final = 30
+EVERY: Final = 2
+SEED: Final = 11
+TARGET: Final = ("test_accuracy", 0.8)
+
+SCHEMES: Final[dict[str, Any]] = {
+    "all_reduce": "all_reduce",
+    "local_sgd": {"local_sgd": {"period": 4}},
+    "ring": {"gossip": {"topology": "ring"}},
+    "one_peer": {"gossip": {"topology": "one_peer_exponential"}},
+    "ad_psgd": "ad_psgd",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One scheme at one setting.
+
+    Attributes:
+        scheme: a key of the table of schemes above.
+        latency_ms: one way; between the sites where there are two (1 ms inside).
+        mbit: of every host's access link.
+        kilobytes: that one model stands for.
+        compute_ms: mean of one gradient on a worker that is not slow.
+    """
+
+    scheme: str
+    workers: int
+    latency_ms: int
+    mbit: int
+    kilobytes: int
+    disturbance: Disturbance
+    compute_ms: int
+
+    @property
+    def name(self) -> str:
+        """What results are filed under."""
+        what = self.disturbance.replace(" ", "-")
+        return f"{self.scheme}-{self.workers}-{self.latency_ms}ms-{self.mbit}mbit-{self.kilobytes}kB-{what}"
+
+    @property
+    def setting(self) -> tuple[object, ...]:
+        """Everything but the scheme."""
+        return (
+            self.workers, self.latency_ms, self.mbit, self.kilobytes, self.disturbance, self.compute_ms,
+        )  # fmt: skip
+
+    @property
+    def random(self) -> bool:
+        """Whether two real runs differ by more than the machine's noise."""
+        return self.disturbance == "lognormal"
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the order of arrival decides."""
+        return self.scheme == "ad_psgd"
+
+    def scenario(self) -> Scenario:
+        """The cell as a scenario."""
+        access = {"latency": f"{self.latency_ms} ms", "bandwidth": f"{self.mbit} Mbit/s"}
+        network: dict[str, Any] = access
+        if self.disturbance == "two sites":
+            half = self.workers // 2
+            network = {
+                "sites": {"a": half, "b": self.workers - half},
+                "within": {"latency": "1 ms", "bandwidth": f"{self.mbit} Mbit/s"},
+                "between": {"latency": f"{self.latency_ms} ms", "bandwidth": "100 Mbit/s"},
+            }
+        compute: dict[str, Any] = {"time": f"{self.compute_ms} ms"}
+        if self.disturbance == "lognormal":
+            compute["jitter"] = {"lognormal": {"cv": 0.3}}
+        cluster: dict[str, Any] = {"workers": self.workers, "compute": compute, "network": network}
+        if self.disturbance == "straggler":
+            cluster["stragglers"] = [{"workers": [1], "slowdown": 3}]
+        value = {
+            "name": self.name,
+            "seed": SEED,
+            "workload": {
+                "task": "digits-mlp",
+                "batch_size": 32,
+                "optimizer": {"lr": 0.1, "momentum": 0.9},
+                "payload": f"{self.kilobytes} kB",
+            },
+            "cluster": cluster,
+            "evaluate": {"every": f"{EVERY} steps"},
+            "schemes": [SCHEMES[self.scheme]],
+            "stop": {"max_iterations": STEPS},
+            "gradients": "looped",
+        }
+        return parse(yaml_file.write(value), self.name)
+
+    def job(self, compute_seed: int | None = None) -> Job:
+        """What is run: with the scenario's own draws of computing times, or others."""
+        scenario = self.scenario()
+        job = prepare(scenario, scenario.schemes[0], SEED)
+        return job if compute_seed is None else with_draws(job, compute_seed)
+
+
+def with_draws(job: Job, seed: int) -> Job:
+    """``job`` with other draws of computing times; data and everything else stay."""
+    return replace(job, compute=ComputeModel(job.compute.compute, job.compute.stragglers, seed))
+
+
+def computation_s(job: Job, run: Run) -> float:
+    """The computation on the critical path of a simulated run.
+
+    Of a synchronous scheme: the wall clock of the same run on a network that costs nothing. Of an
+    asynchronous one, in which nobody waits for another's computation: all that the worker which ends last
+    computes.
+
+    Args:
+        job: whose run it is.
+        run: with its events, where the scheme is asynchronous.
+    """
+    if not job.synchronous:
+        own = [event for event in run.events if event.task == 0]
+        last = max(own, key=lambda event: event.end_s).worker
+        return math.fsum(
+            event.end_s - event.start_s
+            for event in own
+            if event.worker == last and event.operation == "gradient"
+        )
+    free = free_network(job.transfer.network.num_hosts)
+    timing = replace(job, problem=None, task=None, record_events=False, transfer=TransferModel(free))
+    return simulate_job(timing).wall_clock_s
+
+
+def time_to_target_s(run: Run) -> float | None:
+    """When the mean model first scored ``TARGET``; it does not end these runs."""
+    metric, value = TARGET
+    for evaluation in run.evaluations:
+        score = evaluation.metrics.get(metric)
+        if score is not None and score >= value:
+            return evaluation.time_s
+    return None
+
+
+def _all_schemes(*setting: Any) -> tuple[Cell, ...]:
+    return tuple(Cell(scheme, *setting) for scheme in SCHEMES)
+
+
+CELLS: Final[Sequence[Cell]] = (
+    *_all_schemes(8, 20, 100, 1000, "two sites", 80),
+    *_all_schemes(4, 50, 400, 200, "straggler", 40),
+    *_all_schemes(8, 2, 100, 1000, "homogeneous", 80),
+    *_all_schemes(6, 50, 100, 1000, "lognormal", 80),
+    Cell("all_reduce", 4, 2, 100, 1000, "homogeneous", 50),
+    Cell("all_reduce", 4, 50, 100, 200, "lognormal", 200),
+    Cell("all_reduce", 6, 20, 400, 4000, "straggler", 40),
+    Cell("all_reduce", 8, 2, 100, 40, "two sites", 40),
+    Cell("all_reduce", 8, 20, 400, 1000, "homogeneous", 100),
+    Cell("local_sgd", 4, 20, 400, 40, "homogeneous", 30),
+    Cell("local_sgd", 4, 50, 100, 200, "straggler", 30),
+    Cell("local_sgd", 8, 2, 400, 4000, "straggler", 20),
+    Cell("local_sgd", 8, 20, 100, 4000, "two sites", 100),
+    Cell("ring", 4, 2, 100, 1000, "straggler", 30),
+    Cell("ring", 4, 50, 400, 4000, "lognormal", 100),
+    Cell("ring", 6, 20, 400, 1000, "lognormal", 40),
+    Cell("ring", 6, 20, 100, 200, "two sites", 40),
+    Cell("ring", 8, 50, 100, 40, "homogeneous", 50),
+    Cell("ring", 8, 2, 400, 4000, "homogeneous", 100),
+    Cell("one_peer", 4, 20, 400, 200, "lognormal", 30),
+    Cell("one_peer", 4, 2, 400, 40, "homogeneous", 20),
+    Cell("one_peer", 6, 20, 100, 1000, "two sites", 60),
+    Cell("one_peer", 8, 2, 100, 1000, "straggler", 30),
+    Cell("one_peer", 8, 50, 400, 4000, "homogeneous", 80),
+    Cell("ad_psgd", 4, 20, 400, 1000, "straggler", 40),
+    Cell("ad_psgd", 6, 50, 100, 200, "lognormal", 100),
+    Cell("ad_psgd", 8, 20, 100, 200, "two sites", 60),
+    Cell("ad_psgd", 8, 20, 400, 4000, "lognormal", 150),
+)
+"""In three quarters of them computation takes at most half of the predicted wall clock, by test."""
+
+
+def spread(count: int) -> list[Cell]:
+    """``count`` of the cells, 1 to all of them, evenly spread over the design.
+
+    Raises:
+        InputError: the design has not so many.
+    """
+    if not 0 < count <= len(CELLS):
+        raise InputError(f"--cells {count}: the design has {len(CELLS)}")
+    return [CELLS[k * len(CELLS) // count] for k in range(count)]

@@ -1,0 +1,214 @@
+"""``docs/validation.md`` from the rows of a campaign: three columns, never pooled, and what failed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.sim.network.profile import Profile
+from paceline.sim.records.comparison import kendall_tau
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One promise: what was found, and the most, and the least, that it may be, in per cent."""
+
+    says: str
+    found: float
+    limit: float
+    least: float = 0.0
+
+    @property
+    def met(self) -> bool:
+        """Whether it was kept."""
+        return self.least <= self.found <= self.limit
+
+    @property
+    def range(self) -> str:
+        """The limits, for people."""
+        return f"{self.least:g} to {self.limit:g} %" if self.least else f"{self.limit:g} %"
+
+
+def bars(rows: Sequence[Row]) -> list[Bar]:
+    """The promises, in per cent."""
+    targets = [row["target_pct"] for row in rows if row["target_pct"] is not None]
+    found = [
+        Bar("(a) wall clock, mean", _mean(rows, "mechanism_pct"), 1.5),
+        Bar("(a) wall clock, worst cell", _worst(rows, "mechanism_pct"), 5.0),
+        Bar("(a) wall clock less computation, mean", _mean(rows, "exchange_pct"), 4.0),
+        Bar("(a) wall clock less computation, worst cell", _worst(rows, "exchange_pct"), 12.0),
+        Bar("(b) wall clock, mean", _mean(rows, "forecast_pct"), 3.0),
+    ]
+    if targets:
+        found.append(Bar("(b) time to target, mean", statistics.fmean(abs(t) for t in targets), 5.0))
+    decided = choices(rows)
+    if decided:
+        found.append(Bar("regret of the choice, worst setting", max(c.regret_pct for c in decided), 2.0))
+    means = [row["mean_inside"] for row in rows if row["mean_inside"] is not None]
+    if means:
+        says = f"ad_psgd: {len(means)} means of five real runs outside 90 % intervals of 30 simulated ones"
+        found.append(Bar(says, 100 * means.count(False) / len(means), 0.0))
+    inside = [each for row in rows for each in row["inside"]]
+    if inside:
+        says = f"90 % intervals: share of {len(inside)} real runs inside"
+        found.append(Bar(says, 100 * sum(inside) / len(inside), 97.0, 80.0))
+    return found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting in which all schemes were run: would the prediction have picked the right one?
+
+    Attributes:
+        setting: for people.
+        predicted, measured: the schemes that first scored the target, on the mean of their runs.
+        regret_pct: what the predicted winner's measured time is above the measured winner's.
+        tau: Kendall's, of the two rankings.
+    """
+
+    setting: str
+    predicted: str
+    measured: str
+    regret_pct: float
+    tau: float | None
+
+
+def choices(rows: Sequence[Row]) -> list[Choice]:
+    """The settings with all schemes, of which all got to the target on both sides."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(" ".join(str(part) for part in row["setting"]), []).append(row)
+    most = max((len(group) for group in groups.values()), default=0)
+    found = []
+    for setting, group in groups.items():
+        if len(group) < max(most, 2) or any(None in row["targets_s"] for row in group):
+            continue
+        p, m = ({row["scheme"]: row["targets_s"][side] for row in group} for side in (0, 1))
+        best_p, best_m = min(p, key=lambda s: p[s]), min(m, key=lambda s: m[s])
+        tau = kendall_tau([p[s] for s in p], [m[s] for s in p])
+        found.append(Choice(setting, best_p, best_m, 100 * (m[best_p] / m[best_m] - 1), tau))
+    return found
+
+
+def met(rows: Sequence[Row]) -> bool:
+    """Whether every promise was kept."""
+    return all(bar.met for bar in bars(rows)) and all(row["same_models"] != "**differ**" for row in rows)
+
+
+def page(rows: Sequence[Row], alone: Row, profile: Profile, spent_s: float) -> str:
+    """The page."""
+    lines = [
+        "# Validation",
+        "",
+        "Written by `make validate`; do not edit. Predicted beside measured, on the lab: real processes and",
+        "real TCP over an emulated network on one machine. The factors were fitted to probes at one setting",
+        "(4 workers, 5 ms, 1 Gbit/s), four times while the cells were measured, and to nothing below. Errors",
+        "are 100 (predicted / measured - 1).",
+        "",
+        "(a) *mechanism*: the simulator draws the same computing times as the real run. *less computation*:",
+        "the error as a share of the measured wall clock without the critical path's computation, which is",
+        "the wall clock of the same run on a network that costs nothing; of ad_psgd, in which nobody waits",
+        "for another's computation, what the worker that ends last computes.",
+        "(b) *forecast*: mean of 30 simulated runs with other draws (of computing times and, within",
+        "what the probes leave open, of the factors) against a real run (the mean of five for ad_psgd).",
+        "The choice is between the schemes' mean times to the target, on both sides.",
+        "*floor*: a real run against another one.",
+        "(c) *unpadded*: two workers on two cores, whose computation lasts as long as it does; see below.",
+        "",
+        f"Machine: {profile.machine}; {profile.software}; {profile.hosts}; probed {profile.made}.",
+        f"{len(rows)} cells, 30 steps each; this run took {spent_s / 60:.1f} minutes, kept runs apart.",
+        "",
+        "| promise | limit | found | |",
+        "| --- | ---: | ---: | --- |",
+    ]
+    lines += [
+        f"| {b.says} | {b.range} | {b.found:.2f} % | {'met' if b.met else '**missed**'} |" for b in bars(rows)
+    ]
+    lines += ["", *_more(rows), "", "## Cells", ""]
+    lines += [
+        "| cell | computation | measured | (a) wall | (a) less computation "
+        "| (b) wall | (b) to target | floor | same models |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for row in rows:
+        same = row["same_models"] or "need not"
+        lines.append(
+            f"| {row['cell']} | {row['share']:.0%} | {row['measured_s']:.2f} s "
+            f"| {_pct(row['mechanism_pct'])} | {_pct(row['exchange_pct'])} | {_pct(row['forecast_pct'])} "
+            f"| {_pct(row['target_pct'])} | {_pct(row['floor_pct'])} | {same} |"
+        )
+    lines += ["", *_unpadded(alone)]
+    lines += [
+        "",
+        "## Where the time differs",
+        "",
+        "Seconds per worker in each operation, predicted / measured, same draws.",
+        "",
+    ]
+    for row in rows:
+        parts = ", ".join(f"{name} {p:.3f} / {m:.3f}" for name, (p, m) in row["operations"].items())
+        lines.append(f"- {row['cell']}: {parts}")
+    lines += [
+        "",
+        "## Factors",
+        "",
+        "| factor | value | 95 % interval | unit | from |",
+        "| --- | ---: | --- | --- | --- |",
+    ]
+    for name, factor in profile.factors.items():
+        source = "; ".join(factor.measurements)
+        interval = f"{factor.low:.4g} to {factor.high:.4g}"
+        lines.append(f"| {name} | {factor.value:.4g} | {interval} | {factor.unit} | {source} |")
+    return "\n".join(lines) + "\n"
+
+
+def _unpadded(alone: Row) -> list[str]:
+    lines = [
+        "## (c) Unpadded computation",
+        "",
+        "Two workers, 2 ms, 400 Mbit/s, a model of 0.6 MB, 30 steps; one real run each. Gradients took "
+        f"{1000 * alone['mean_s']:.1f} ms",
+        f"(cv {alone['cv']:.2f}) while both workers computed and nobody sent; the prediction draws from that",
+        "distribution. What communication takes from computation on the same cores is not in it.",
+        "",
+        "| scheme | measured | predicted | error |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for name, measured_s in alone["wall_s"].items():
+        predicted_s = alone["predicted_s"][name]
+        error_pct = 100 * (predicted_s / measured_s - 1)
+        lines.append(f"| {name} | {measured_s:.2f} s | {predicted_s:.2f} s | {_pct(error_pct)} |")
+    return lines
+
+
+def _more(rows: Sequence[Row]) -> list[str]:
+    half = [row for row in rows if row["share"] <= 0.5]
+    overruns = sum(row["overruns"] for row in rows)
+    lines = [
+        f"- Computation is at most half of the predicted wall clock in {len(half)} of {len(rows)} cells.",
+        f"- Noise floor, real against real, mean absolute: {_mean(rows, 'floor_pct'):.2f} %.",
+        f"- Gradients that overran their time by more than 1 %: {overruns}.",
+    ]
+    lines += [
+        f"- All schemes at {c.setting} (workers, ms, Mbit/s, kB, disturbance, ms of computation): "
+        f"{c.predicted} predicted, {c.measured} measured first at the target; Kendall's tau "
+        + ("none." if c.tau is None else f"{c.tau:.2f}.")
+        for c in choices(rows)
+    ]
+    return lines
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return statistics.fmean(abs(row[name]) for row in rows)
+
+
+def _worst(rows: Sequence[Row], name: str) -> float:
+    return max(abs(float(row[name])) for row in rows)
+
+
+def _pct(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f} %"

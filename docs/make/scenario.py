@@ -1,0 +1,154 @@
+"""The table of all scenario keys, made from the models: ``python -m docs.make.scenario`` renews it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+
+from pydantic import BaseModel, WithJsonSchema
+from pydantic.fields import FieldInfo
+
+from docs.make import page as made_page
+from paceline.sim.config.files import write_whole
+from paceline.sim.network.profile import Profile
+from paceline.sim.scenario.entries import SchemeEntry, Workload
+from paceline.sim.scenario.schema import Cluster, Scenario
+from paceline.sim.scenario.tune import Tune
+from paceline.sim.schemes import SCHEMES
+from paceline.sim.topology import TopologyEntry
+from paceline.sim.training.optimizer import OptimizerSettings
+from paceline.sim.workloads import TASKS
+
+PAGE: Final = Path(__file__).parents[1] / "scenario.md"
+BEGIN: Final = (
+    "<!-- The tables down to the end are made from the models by: python -m docs.make.scenario -->\n"
+)
+
+_HEAD: Final = "| key | written as | default | meaning |\n| --- | --- | --- | --- |\n"
+_PLAIN: Final = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    TopologyEntry: "a topology",
+}
+_TOLD: Final = {OptimizerSettings: "workload.optimizer"}
+"""Models whose keys are listed once, at this key."""
+_FOLLOWS: Final = ((Cluster, "workers"), (Tune, "trials"))
+"""Keys whose default follows from other keys; their descriptions say how."""
+_BOUNDS: Final = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
+
+
+def renewed(page: str) -> str:
+    """The page with its tables made anew; what stands above them is kept."""
+    return made_page.renewed(page, BEGIN, "\n" + "\n".join(_sections()))
+
+
+def _sections() -> Iterator[str]:
+    yield "## Keys\n\n" + _HEAD + "".join(_rows(Scenario, ""))
+    yield "## Tasks\n"
+    for name, task in sorted(TASKS.items()):
+        about = f"{_first_paragraph(task.build.__doc__)} Metrics: {', '.join(task.metrics)}."
+        yield f"### `{name}`\n\n{about}\n\n{_options(task.options, 'workload.')}"
+    yield "## Schemes\n"
+    for name, scheme in sorted(SCHEMES.items()):
+        about = _first_paragraph(sys.modules[scheme.program.__module__].__doc__)
+        kind = "Synchronous." if scheme.synchronous else "Asynchronous."
+        yield f"### `{name}`\n\n{about} {kind}\n\n{_options(scheme.options, f'schemes[].{name}.')}"
+
+
+def _first_paragraph(text: str | None) -> str:
+    return " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split()).replace("``", "`")
+
+
+def _options(model: type[BaseModel], prefix: str) -> str:
+    rows = "".join(_rows(model, prefix))
+    return _HEAD + rows if rows else "No options.\n"
+
+
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if name == "options":
+            what = "tasks" if model is Workload else "schemes"
+            yield f"| `{prefix}OPTION` | see [{what}](#{what}) | | {field.description} |\n"
+            continue
+        if model is SchemeEntry and name == "name":
+            continue
+        if model is Tune and name == "grid":
+            yield f"| `{prefix}KEY` | list of values | | {field.description} |\n"
+            continue
+        key = prefix + name
+        inner, suffix = _model_in(field.annotation)
+        written = _written(field.annotation, field.metadata)
+        if inner in _TOLD and key != _TOLD[inner]:
+            written, inner = f"section, as `{_TOLD[inner]}`", None
+        default = "" if (model, name) in _FOLLOWS else _default(field)
+        yield f"| `{key}` | {written} | {default} | {field.description or ''} |\n"
+        if inner:
+            below = f"{key}{suffix}.NAME." if inner is SchemeEntry else f"{key}{suffix}."
+            yield from _rows(inner, below)
+
+
+def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+    """The model in an optional field or a list, and what to add to the key of a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return (None if annotation in (TopologyEntry, Profile) else annotation), ""
+    suffix = "[]" if get_origin(annotation) is tuple else ""
+    for argument in get_args(annotation):
+        found, below = _model_in(argument)
+        if found:
+            return found, suffix + below
+    return None, ""
+
+
+def _written(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _written(arguments[0], [*arguments[1:], *metadata])
+    quantity = [m.json_schema for m in metadata if isinstance(m, WithJsonSchema) and m.json_schema]
+    if quantity:
+        text = f"`{quantity[0]['examples'][0]}`"
+    elif origin is Literal:
+        text = ", ".join(f"`{choice}`" for choice in arguments)
+    elif origin is tuple:
+        text = f"list of: {_written(arguments[0])}"
+    elif origin is dict:
+        text = f"name: {_written(arguments[1])}"
+    elif arguments:
+        text = " or ".join(_written(argument) for argument in arguments if argument is not NoneType)
+    elif annotation in _PLAIN:
+        text = _PLAIN[annotation]
+    else:
+        assert issubclass(annotation, BaseModel)
+        text = "section"
+    rules = [rule for m in metadata for rule in (m.metadata if isinstance(m, FieldInfo) else [m])]
+    bounds = [
+        (words, getattr(rule, key)) for rule in rules for key, words in _BOUNDS.items() if hasattr(rule, key)
+    ]
+    return ", ".join([text, *(f"{words} {bound:g}" for words, bound in bounds if bound < 2**53)])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if isinstance(field.default, TopologyEntry):
+        return f"`{field.default}`"
+    if field.default in (None, "") or isinstance(field.default, BaseModel):
+        return ""
+    written = [m for m in field.metadata if hasattr(m, "return_type") and hasattr(m, "func")]
+    value = written[0].func(field.default) if written else field.default
+    return f"`{json.dumps(value)}`".replace('"', "")
+
+
+def main() -> None:
+    """Renew the page."""
+    write_whole(PAGE, renewed(PAGE.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    main()

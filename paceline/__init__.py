@@ -1,0 +1,110 @@
+"""Which averaging scheme of distributed SGD reaches the target loss first by the clock, and by how much?
+
+What users write themselves imports from here alone: ``from paceline import Worker, ops``. Each name is
+imported when it is first used (PEP 562), so that ``import paceline`` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from paceline.api import attach, load, simulate
+    from paceline.app import main
+    from paceline.sim.collectives.algorithms import Round, Schedule
+    from paceline.sim.config.settings import Settings
+    from paceline.sim.errors import Deadlock, InputError, PacelineError, PeerLost, RunError, SchemeError
+    from paceline.sim.experiments.study import Study
+    from paceline.sim.network.network import Link, Network, Route
+    from paceline.sim.program import operations as ops
+    from paceline.sim.program.encoding import Compression
+    from paceline.sim.program.groups import Groups
+    from paceline.sim.program.operations import Handle
+    from paceline.sim.program.pattern import Pattern
+    from paceline.sim.program.worker import Program, Worker
+    from paceline.sim.records.run import Event, Run
+    from paceline.sim.scenario.schema import Scenario
+    from paceline.sim.schemes.scheme import Scheme
+    from paceline.sim.schemes.wire import Wire
+    from paceline.sim.training.optimizer import Optimizer
+
+_OPERATIONS: Final = "paceline.sim.program.operations"
+_HOMES: Final = {
+    "load": "paceline.api",
+    "simulate": "paceline.api",
+    "attach": "paceline.api",
+    "main": "paceline.app",
+    "Scenario": "paceline.sim.scenario.schema",
+    "Study": "paceline.sim.experiments.study",
+    "Run": "paceline.sim.records.run",
+    "Event": "paceline.sim.records.run",
+    "Worker": "paceline.sim.program.worker",
+    "Program": "paceline.sim.program.worker",
+    "Handle": "paceline.sim.program.operations",
+    "Pattern": "paceline.sim.program.pattern",
+    "Groups": "paceline.sim.program.groups",
+    "Scheme": "paceline.sim.schemes.scheme",
+    "Settings": "paceline.sim.config.settings",
+    "Compression": "paceline.sim.program.encoding",
+    "Optimizer": "paceline.sim.training.optimizer",
+    "Wire": "paceline.sim.schemes.wire",
+    "Round": "paceline.sim.collectives.algorithms",
+    "Schedule": "paceline.sim.collectives.algorithms",
+    "Link": "paceline.sim.network.network",
+    "Route": "paceline.sim.network.network",
+    "Network": "paceline.sim.network.network",
+    "PacelineError": "paceline.sim.errors",
+    "InputError": "paceline.sim.errors",
+    "RunError": "paceline.sim.errors",
+    "SchemeError": "paceline.sim.errors",
+    "PeerLost": "paceline.sim.errors",
+    "Deadlock": "paceline.sim.errors",
+    "ops": _OPERATIONS,
+}
+"""Public name -> the module that has it; ``ops`` is that module itself."""
+
+__all__ = [
+    "Compression",
+    "Deadlock",
+    "Event",
+    "Groups",
+    "Handle",
+    "InputError",
+    "Link",
+    "Network",
+    "Optimizer",
+    "PacelineError",
+    "Pattern",
+    "PeerLost",
+    "Program",
+    "Round",
+    "Route",
+    "Run",
+    "RunError",
+    "Scenario",
+    "Schedule",
+    "Scheme",
+    "SchemeError",
+    "Settings",
+    "Study",
+    "Wire",
+    "Worker",
+    "attach",
+    "load",
+    "main",
+    "ops",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'paceline' has no attribute '{name}'")
+    module = import_module(home)
+    return module if name == "ops" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

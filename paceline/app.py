@@ -1,0 +1,90 @@
+"""The command line: all commands in one app, and how it ends.
+
+Everything heavy is imported inside the commands, so that ``paceline --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from paceline import measure, predict
+from paceline.console import AsJson, ReportFile, print_json, say
+from paceline.sim.errors import InputError, PacelineError
+from paceline.topology import topology_app
+
+app = typer.Typer(
+    name="paceline",
+    help="Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+lab_app = typer.Typer(help="The emulated network on this machine.", no_args_is_help=True)
+app.add_typer(lab_app, name="lab")
+app.add_typer(topology_app, name="topology")
+
+for command in (
+    predict.simulate,
+    measure.realrun,
+    measure.probe,
+    measure.calibrate,
+    measure.validate,
+    predict.check,
+    measure.netem,
+    predict.replay,
+):
+    app.command()(command)
+lab_app.command("check")(measure.lab_check)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="result folders")],
+    out: ReportFile = Path("report.html"),
+) -> None:
+    """Write one self-contained page: who wins, by how much, and why; its tables and figures beside it."""
+    from paceline import reports
+
+    files = out.with_name(f"{out.stem}-files")
+    reports.build(folders, out, files)
+    say(f"wrote {out} and {files}: tables and figures for papers")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from paceline.sim.scenario.schema import json_schema
+
+    print_json(json_schema())
+
+
+@app.command("list")
+def list_names(as_json: AsJson = False) -> None:
+    """List the schemes, topologies and tasks that scenarios can name."""
+    from paceline.sim.schemes import SCHEMES
+    from paceline.sim.topology import TOPOLOGIES
+    from paceline.sim.workloads import TASKS
+
+    names = {"schemes": sorted(SCHEMES), "topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS)}
+    if as_json:
+        print_json(names)
+        return
+    for kind, members in names.items():
+        sys.stdout.write(f"{kind}: {' '.join(members)}\n")
+
+
+def main() -> NoReturn:
+    """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong."""
+    try:
+        app(standalone_mode=True)
+    except InputError as error:
+        say(f"paceline: {error}")
+        sys.exit(2)
+    except PacelineError as error:
+        say(f"paceline: {error}")
+        sys.exit(1)
+    sys.exit(0)

@@ -1,0 +1,262 @@
+"""Commands that measure: realrun, probe, calibrate, validate, lab check, netem."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paceline.console import (
+    AsJson,
+    Changes,
+    Force,
+    OnLab,
+    Out,
+    ProfileFile,
+    ScenarioFile,
+    Trace,
+    check_trace,
+    hand_over,
+    print_json,
+    say,
+    watching,
+)
+from paceline.sim.config.files import write_whole
+from paceline.sim.errors import InputError
+
+if TYPE_CHECKING:
+    from paceline.sim.records.run import Run
+
+
+def realrun(
+    scenario: ScenarioFile,
+    changes: Changes = None,
+    processes: Annotated[
+        bool, typer.Option("--processes", help="start one gloo process per worker on this machine")
+    ] = False,
+    lab: Annotated[
+        bool, typer.Option("--lab", help="the same, in the scenario's network, emulated on this machine")
+    ] = False,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="run nothing; print a script that does, for sbatch")
+    ] = False,
+    per_node: Annotated[
+        int, typer.Option("--per-node", metavar="N", help="--slurm: processes (with NCCL: GPUs) of a node")
+    ] = 1,
+    timeout: Annotated[float, typer.Option("--timeout", help="seconds that any wait may last")] = 60.0,
+    out: Out = None,
+    force: Force = False,
+    trace: Trace = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure: the same scenario and the same scheme code on real processes."""
+    from contextlib import ExitStack
+
+    from paceline.realrun.launch.length import plan
+    from paceline.realrun.launch.processes import Processes, measure
+    from paceline.realrun.launch.slurm import script
+    from paceline.sim.experiments.prepare import seeds_of
+    from paceline.sim.network.build import build_network
+    from paceline.sim.records import folder as result_folder
+    from paceline.sim.scenario.schema import load
+
+    check_trace(trace, out)
+    if slurm:
+        options = [*(f"--set={change}" for change in changes or []), f"--timeout={timeout:g}"]
+        options += [f"--out={out}"] if out is not None else []
+        flags = {"--force": force, "--trace": trace, "--json": as_json}
+        options += [flag for flag, wanted in flags.items() if wanted]
+        sys.stdout.write(script(load(scenario, changes or []), scenario, per_node, options))
+        return
+    if not (processes or lab):
+        raise InputError(
+            "realrun needs a cluster: add --processes (this machine) or --lab (this machine, the scenario's "
+            "network emulated), or start it on one: torchrun --nproc-per-node N -m paceline.realrun "
+            "SCENARIO, or --slurm for a script"
+        )
+    asked = load(scenario, changes or [])
+    if out is not None:
+        result_folder.check_free(out, force)
+    runs: list[Run] = []
+    interrupted = False
+    try:
+        with ExitStack() as stack:
+            progress = stack.enter_context(watching(asked))
+            cells = plan(asked, progress)
+            how: dict[str, Any] = {"timeout_s": timeout}
+            if lab:
+                from paceline.realrun.lab import Lab
+
+                network = build_network(asked.cluster.network, asked.cluster.workers)
+                hosts = stack.enter_context(Lab(network, hosts=asked.lab.hosts, queue=asked.lab.queue))
+                how |= {"popen": hosts.popen, "environment": {"GLOO_SOCKET_IFNAME": hosts.interface}}
+            pool = stack.enter_context(Processes(asked.cluster.workers, **how))
+            for result in measure(asked, cells, pool, progress=progress):
+                runs.append(result.run)
+    except KeyboardInterrupt:
+        interrupted = True
+    hand_over(asked, runs, out, force, as_json, trace)
+    if interrupted:
+        asked_for = len(asked.schemes) * len(seeds_of(asked))
+        say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept")
+        raise typer.Exit(130)
+
+
+def probe(
+    scenario: ScenarioFile,
+    out: Annotated[Path, typer.Option("--out", metavar="MEASURED.json", help="the file to write")],
+    changes: Changes = None,
+    lab: OnLab = False,
+) -> None:
+    """Measure transfers, collectives and gradients, one at a time, on the scenario's network."""
+    from paceline.realrun.calibration import measure as probing
+    from paceline.realrun.calibration import validate as validation
+    from paceline.sim.config import json_file
+    from paceline.sim.scenario.schema import load
+
+    asked = load(scenario, changes or [])
+    if asked.cluster.workers < 2:
+        raise InputError("a probe needs at least two workers")
+    hosts = validation.hosts_of(asked, lab)
+    with validation.open_pool(asked, lab, probing=False) as pool:
+        say(f"probing a {hosts}")
+        found = probing.measure(pool, hosts, asked)
+    json_file.write(found, out)
+    say(f"wrote {out}")
+
+
+def calibrate(
+    measured: Annotated[
+        list[Path],
+        typer.Argument(metavar="MEASURED.json...", help="files of 'paceline probe' and of paceline.attach"),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="PROFILE.yaml", help="the profile to write")],
+    nominal: Annotated[
+        Path | None,
+        typer.Option(
+            "--nominal",
+            metavar="SCENARIO",
+            help="the network on which paceline.attach recorded; it does not know",
+        ),
+    ] = None,
+) -> None:
+    """Fit the correction factors to measurements; also draws measured against fitted durations."""
+    from paceline.realrun.calibration import fit as calibration
+    from paceline.realrun.calibration import measured as reading
+    from paceline.sim.network import profile as profiles
+    from paceline.sim.scenario.schema import load
+
+    known = None if nominal is None else load(nominal)
+    fit = calibration.calibrate([reading.load(path, known) for path in measured])
+    picture = out.with_suffix(".png")
+    calibration.plot(fit, picture)
+    write_whole(out, profiles.dump(fit.profile))
+    say(f"wrote {out} and {picture}: durations fit to {fit.profile.residual_pct:.1f} % (median)")
+
+
+def validate(
+    scenario: ScenarioFile,
+    changes: Changes = None,
+    lab: OnLab = False,
+    profile: ProfileFile = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, metavar="N", help="compare N steps instead of running to the target"),
+    ] = None,
+    out: Out = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict and measure, and say how far they are apart and whether the decision was right."""
+    from rich.console import Console
+
+    from paceline import reports
+    from paceline.realrun.calibration import fit as calibration
+    from paceline.realrun.calibration import measure as probing
+    from paceline.realrun.calibration import validate as validation
+    from paceline.realrun.driver import clocks
+    from paceline.reports import compare_table
+    from paceline.sim.records import folder as result_folder
+    from paceline.sim.scenario.schema import dump, load
+
+    asked = load(scenario, changes or [])
+    if out is not None:
+        result_folder.check_free(out, force)
+    hosts = validation.hosts_of(asked, lab)
+    factors = validation.profile_for(asked, profile, hosts)
+    with validation.open_pool(asked, lab, probing=factors is None) as pool:
+        if factors is None:
+            say("no --profile: probing this machine first")
+            factors = calibration.calibrate([probing.measure(pool, hosts)]).profile
+        found = validation.validate(asked, pool, factors, steps, say)
+    if out is not None:
+        runs = [*found.predicted, *found.measured]
+        result_folder.write_results(out, dump(found.scenario), found.scenario.name, runs, force=force)
+        text = json.dumps(found.comparison, indent=1, allow_nan=False)
+        write_whole(out / "validation.json", text + "\n")
+        reports.build([out], out / "report.html")
+        say(f"wrote {out}")
+    if as_json:
+        print_json(found.comparison)
+    else:
+        Console().print(compare_table.render(found.comparison))
+    if sentence := clocks.said(found.measured):
+        say(sentence)
+    failed = [run for run in (*found.predicted, *found.measured) if run.status == "partial"]
+    for run in failed:
+        say(f"{run.label}, seed {run.seed}, {run.source}: {run.message}")
+    if failed or any(each["same"] is False for each in found.comparison["trajectories"]):
+        raise typer.Exit(1)
+
+
+def lab_check(
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SCENARIO]", help="check this scenario's network, not standard ones"),
+    ] = None,
+) -> None:
+    """Measure what this machine's lab can emulate."""
+    from rich.console import Console
+
+    from paceline.realrun.lab.check import check, render
+    from paceline.sim.network.build import build_network
+    from paceline.sim.scenario.schema import load
+
+    network = None
+    if scenario is not None:
+        asked = load(scenario)
+        network = build_network(asked.cluster.network, asked.cluster.workers)
+    Console().print(render(check(network)))
+
+
+def netem(
+    scenario: ScenarioFile,
+    changes: Changes = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option("--hosts", metavar="A,B,...", help="IPv4 addresses by rank; absent: $HOST0, ..."),
+    ] = None,
+    interface: Annotated[
+        str, typer.Option("--interface", metavar="NAME", help="the hosts' network device")
+    ] = "eth0",
+    host: Annotated[
+        int | None, typer.Option("--host", metavar="RANK", min=0, help="only the commands of this host")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="only the commands that undo it")] = False,
+) -> None:
+    """Print the tc commands that make a cluster in one place play the scenario's network."""
+    from paceline.realrun.launch import netem as commands
+    from paceline.sim.network.build import build_network
+    from paceline.sim.scenario.schema import load
+
+    cluster = load(scenario, changes or []).cluster
+    n = cluster.workers
+    named = commands.checked_addresses(hosts, n) if hosts else [f"$HOST{rank}" for rank in range(n)]
+    found = commands.scripts(build_network(cluster.network, n), named, commands.checked_interface(interface))
+    if host is not None and host >= n:
+        raise InputError(f"--host {host}: ranks go from 0 to {n - 1}")
+    chosen = found if host is None else found[host : host + 1]
+    sys.stdout.write(commands.render(chosen, named, undo))

@@ -1,0 +1,123 @@
+"""Commands that predict: simulate, check, replay."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from paceline.console import (
+    AsJson,
+    Changes,
+    Device,
+    Engine,
+    Force,
+    Out,
+    ProfileFile,
+    ScenarioFile,
+    Trace,
+    check_trace,
+    hand_over,
+    print_json,
+    say,
+    watching,
+)
+from paceline.sim.errors import InputError
+
+if TYPE_CHECKING:
+    from paceline.sim.records.run import Run
+
+
+def simulate(
+    scenario: ScenarioFile,
+    changes: Changes = None,
+    out: Out = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    profile: ProfileFile = None,
+    force: Force = False,
+    trace: Trace = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predict: real gradients under a virtual clock, for every scheme and seed."""
+    from paceline.sim.errors import nearest
+    from paceline.sim.experiments import prepare
+    from paceline.sim.experiments import simulate as simulator
+    from paceline.sim.network import profile as profiles
+    from paceline.sim.records import folder as result_folder
+    from paceline.sim.scenario.schema import load
+
+    check_trace(trace, out)
+    if engine not in ("auto", "event"):
+        raise InputError(f"--engine {engine}: {nearest(engine, ['auto', 'event'])}")
+    asked = load(scenario, changes or [])
+    if profile is not None:
+        cluster = asked.cluster.model_copy(update={"profile": profiles.load(profile)})
+        asked = asked.model_copy(update={"cluster": cluster})
+    where = prepare.device_named(device)
+    left = None if out is None or force else simulator.unfinished(out, asked)
+    if left is not None:
+        resolved, done, tuning = left.scenario, left.runs, left.tuning
+        force = True
+        say(f"going on with {out}: {len(done)} runs are there")
+    else:
+        if out is not None:
+            result_folder.check_free(out, force)
+        resolved, done, tuning = prepare.resolve(asked, where), [], []
+    runs: list[Run] = []
+    interrupted = False
+    try:
+        with watching(resolved) as progress:
+            if resolved.tune is not None:
+                resolved, tuning = simulator.tuned(resolved, device=where, progress=progress)
+            for run in simulator.simulate(resolved, device=where, progress=progress, done=done, warn=say):
+                runs.append(run)
+    except KeyboardInterrupt:
+        interrupted = True
+    hand_over(resolved, runs, out, force, as_json, trace, tuning)
+    if interrupted:
+        asked_for = len(resolved.schemes) * len(prepare.seeds_of(resolved))
+        again = " (the same command goes on from there)" if out is not None and runs else ""
+        say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept{again}")
+        raise typer.Exit(130)
+
+
+def check(
+    scenario: ScenarioFile, changes: Changes = None, device: Device = "auto", as_json: AsJson = False
+) -> None:
+    """Say what a scenario means: its cluster and routes, what a step costs, how long simulating takes."""
+    from rich.console import Console
+
+    from paceline.reports import check_table
+    from paceline.sim.experiments import check as checking
+    from paceline.sim.experiments import prepare
+    from paceline.sim.scenario.schema import load
+
+    found = checking.check(load(scenario, changes or []), prepare.device_named(device))
+    if as_json:
+        print_json(found)
+    else:
+        Console().print(check_table.render(found))
+
+
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a result folder with all events")],
+) -> None:
+    """Run recorded runs again in one process, and compare what comes out."""
+    import torch
+
+    from paceline.sim.experiments.replay import replay_folder
+
+    torch.set_num_threads(1)
+    agree = True
+    for found in replay_folder(folder):
+        agree &= found.agrees
+        verdict = "the same final parameters, bit for bit"
+        if not found.same_bits:
+            how_far = "unknown" if found.difference is None else f"{found.difference:.1e}"
+            verdict = f"other final parameters; relative difference of the final loss {how_far}"
+        sys.stdout.write(f"{found.run.label}, seed {found.run.seed}, {found.run.source}: {verdict}\n")
+    if not agree:
+        raise typer.Exit(1)

@@ -1,0 +1,201 @@
+"""``paceline topology``: graphs and mixing weights apart from any run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from paceline.console import AsJson, Force, print_json, say
+from paceline.sim.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from paceline.sim.topology import TopologyEntry
+    from paceline.sim.topology.search import Found, Request, StepTime
+
+topology_app = typer.Typer(help="Who averages with whom.", no_args_is_help=True)
+
+Weights = Annotated[str, typer.Option("--weights", metavar="RULE", help="mixing weights, as in scenarios")]
+Workers = Annotated[int, typer.Option("--workers", metavar="N", help="number of workers")]
+Seed = Annotated[int, typer.Option("--seed", metavar="S", min=0, help="of random graphs")]
+_NAME: Final = "a name, a file, package.module:function, or '{ring_lattice: {degree: 4}}'"
+
+
+@topology_app.command()
+def show(
+    topology: Annotated[str, typer.Argument(metavar="NAME", help=_NAME)],
+    workers: Workers,
+    weights: Weights = "auto",
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="write figures, the record and the graph here")
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show one topology: its degree, weights, eigenvalues and how fast it averages."""
+    from rich.console import Console
+
+    from paceline.reports import topology as graph_pages
+    from paceline.sim.topology.described import describe
+
+    record = describe(_entry(topology), workers, weights, seed)
+    if out is not None:
+        graph_pages.write(record, out, force)
+        say(f"wrote {out}")
+    if as_json:
+        print_json(record)
+    else:
+        Console().print(graph_pages.sheet(record))
+
+
+@topology_app.command()
+def compare(
+    topologies: Annotated[list[str], typer.Argument(metavar="NAME...", help=_NAME)],
+    workers: Workers,
+    weights: Weights = "auto",
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare topologies at one number of workers, the fastest per step first."""
+    from rich.console import Console
+
+    from paceline.reports import topology as graph_pages
+    from paceline.sim.topology.described import describe
+
+    records = [describe(_entry(name), workers, weights, seed) for name in topologies]
+    records.sort(key=_speed)
+    if as_json:
+        told = {"workers": workers, "topologies": records}
+        print_json(told)
+    else:
+        Console().print(graph_pages.comparison(records))
+
+
+@topology_app.command("search")
+def search(
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="absent: those of the scenario")
+    ] = None,
+    degree: Annotated[
+        int | None, typer.Option("--degree", metavar="K", help="neighbours of every worker")
+    ] = None,
+    edges: Annotated[
+        int | None, typer.Option("--edges", metavar="M", help="instead: edges in all, wherever they are")
+    ] = None,
+    weights: Annotated[
+        str, typer.Option("--weights", metavar="laplacian|metropolis", help="rule of the mixing weights")
+    ] = "laplacian",
+    objective: Annotated[
+        str,
+        typer.Option(
+            "--objective",
+            metavar="spectral|wall-clock",
+            help="what an e-fold of consensus takes: steps, or time on the scenario's cluster",
+        ),
+    ] = "spectral",
+    scenario: Annotated[
+        Path | None, typer.Option("--scenario", metavar="FILE", help="the cluster, for wall-clock")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="of every random choice")] = 0,
+    moves: Annotated[
+        int | None, typer.Option("--moves", help="candidates in one walk; absent: about a minute in all")
+    ] = None,
+    restarts: Annotated[int | None, typer.Option("--restarts", help="walks; absent: by the size")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="graph.json", help="a file that scenarios can name")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for a graph on which averaging is fast, with a fixed degree or number of edges."""
+    from paceline.sim.topology.search import Budget, Request, default_budget, describe, save
+
+    if objective not in ("spectral", "wall-clock"):
+        raise InputError(f"--objective {objective}: {nearest(objective, ['spectral', 'wall-clock'])}")
+    step_time, workers = _cluster(objective, scenario, workers)
+    if out is not None and out.suffix != ".json":
+        raise InputError(f"--out {out}: the file is JSON; call it {out.with_suffix('.json')}")
+    usual = default_budget(workers)
+    budget = Budget(usual.moves if moves is None else moves, usual.restarts if restarts is None else restarts)
+    request = Request(workers, degree, edges, weights, seed, budget)
+    found = _watched(request, step_time)
+    told = describe(found, step_time)
+    if out is not None:
+        save(found, out, objective)
+        say(f"wrote {out}; scenarios say topology: {{file: {out}}}, weights: {weights}")
+    if as_json:
+        print_json(told)
+    else:
+        _print(told)
+
+
+def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tuple[StepTime | None, int]:
+    """The step time on the scenario's cluster if it counts, and the number of workers."""
+    if scenario is None:
+        if objective == "wall-clock":
+            raise InputError("--objective wall-clock needs a cluster: add --scenario FILE")
+        if workers is None:
+            raise InputError("--workers N is missing (or give --scenario FILE)")
+        return None, workers
+    from paceline.sim.scenario.schema import load
+
+    asked = load(scenario)
+    there = asked.cluster.workers
+    if workers is not None and workers != there:
+        raise InputError(f"--workers {workers}: the cluster of {scenario} has {there}; leave it out")
+    if objective == "spectral":
+        return None, there
+    from paceline.sim.experiments.averaging_time import AveragingStepTime
+
+    return AveragingStepTime(asked), there
+
+
+def _watched(request: Request, step_time: StepTime | None) -> Found:
+    """Search with a bar on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from paceline.sim.topology.search import search as find
+
+    columns = TextColumn("searching"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=request.budget.moves * request.budget.restarts)
+        return find(request, step_time, lambda drawn: bar.advance(task, drawn))
+
+
+def _print(told: dict[str, Any]) -> None:
+    rows = [(f"graph found ({told['weights']})", told)]
+    if told["ring_lattice"] is not None:
+        rows.append(("ring lattice", told["ring_lattice"]))
+    out = [f"{'':30}{'modulus':>10}{'steps/e':>10}{'s/step':>10}{'s/e':>10}"]
+    for name, each in rows:
+        cells = [
+            each[key]
+            for key in ("second_eigenvalue_modulus", "steps_per_e_fold", "step_time_s", "time_per_e_fold_s")
+        ]
+        out.append(
+            f"{name:30}" + "".join(f"{'-' if cell is None else format(cell, '.4f'):>10}" for cell in cells)
+        )
+    if told["lower_bound"] is not None:
+        out.append(f"{'no such graph is below':30}{told['lower_bound']:>10.4f}")
+        out.append(f"{'large graphs (Alon-Boppana)':30}{told['alon_boppana']:>10.4f}")
+    sys.stdout.write("\n".join(out) + "\n")
+
+
+def _speed(record: dict[str, Any]) -> tuple[float, float]:
+    """Rates that are not known come last."""
+    rate = record["rate_per_step"]
+    return (2.0 if rate is None else rate), record["mean_degree"]
+
+
+def _entry(written: str) -> TopologyEntry:
+    """What a topology on the command line means: YAML as in scenarios, or the name of a file."""
+    from paceline.sim.config import yaml_file
+    from paceline.sim.topology import TopologyEntry
+    from paceline.sim.topology.graphs.files import SUFFIXES
+
+    if Path(written).suffix in SUFFIXES:
+        return TopologyEntry.of({"file": written})
+    return TopologyEntry.of(yaml_file.parse(written, "NAME").value)

@@ -1,0 +1,1 @@
+"""A scheme inside the user's own training loop."""

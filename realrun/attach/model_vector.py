@@ -1,0 +1,109 @@
+"""A module's parameters and running buffers as one vector, also where DDP or FSDP has hold of the module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.sim.errors import InputError
+
+Tensor = torch.Tensor
+
+
+class ModelVector:
+    """The values of a module as one vector [d], running buffers last.
+
+    Of parameters that FSDP has sharded each rank holds a part: they are put together when they are read, so
+    that all ranks of a worker call the same methods in the same order.
+
+    Args:
+        model: the module, or what DDP or ``fully_shard`` has made of it.
+
+    Raises:
+        InputError: nothing is trained, or values differ in type or place.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+        self._buffers = [b for b in model.buffers() if b.is_floating_point()]
+        self._sharding = [m for m in model.modules() if isinstance(m, FSDPModule)]
+        if not self._parameters:
+            raise InputError("attach: the model has no parameter that is trained")
+        kinds = {(str(t.dtype), str(t.device)) for t in (*self._parameters, *self._buffers)}
+        if len(kinds) > 1:
+            raise InputError(f"attach: parameters and buffers must be alike, not {sorted(kinds)}")
+        if self._parameters[0].dtype not in (torch.float32, torch.float64):
+            raise InputError(f"attach: schemes average float32 or float64, not {sorted(kinds)}")
+        self.num_buffers = sum(b.numel() for b in self._buffers)
+
+    def value(self) -> Tensor:
+        """Where the model is [d]."""
+        return torch.cat([_whole(t.detach()).reshape(-1) for t in (*self._parameters, *self._buffers)])
+
+    def load(self, x: Tensor) -> None:
+        """Move the model to ``x`` [d]."""
+        for module in self._sharding:
+            module.reshard()  # else a forward pass would go on with what an earlier one has gathered
+        offset = 0
+        with torch.no_grad():
+            for tensor in (*self._parameters, *self._buffers):
+                part = x[offset : offset + tensor.numel()].view(tensor.shape)
+                offset += tensor.numel()
+                if isinstance(tensor, DTensor):
+                    part = distribute_tensor(part, tensor.device_mesh, tensor.placements, src_data_rank=None)
+                tensor.copy_(part)
+
+    def gradient(self, point: Tensor) -> Tensor:
+        """What ``backward`` has left [d]; for the buffers, old value minus new.
+
+        Args:
+            point: where the model was before the forward pass [d].
+        """
+        parts = [
+            point.new_zeros(p.numel()) if p.grad is None else _whole(p.grad).reshape(-1)
+            for p in self._parameters
+        ]
+        if self._buffers:
+            new = torch.cat([b.detach().reshape(-1) for b in self._buffers])
+            parts.append(point[-self.num_buffers :] - new)
+        return torch.cat(parts)
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def check_wrappers(model: torch.nn.Module, ranks: Collection[int]) -> None:
+    """Whatever averages gradients must do so over the ranks of this worker, and over all of them.
+
+    Raises:
+        InputError: it does not, or keeps parameters where they cannot be read.
+    """
+    for module in model.modules():
+        if isinstance(module, FullyShardedDataParallel):
+            raise InputError(
+                "attach: FullyShardedDataParallel keeps parameters in flat pieces that nobody else can put "
+                "together: use torch.distributed.fsdp.fully_shard"
+            )
+        if isinstance(module, DistributedDataParallel):
+            _check_ranks("DDP", dist.get_process_group_ranks(module.process_group), ranks)
+    for parameter in model.parameters():
+        if isinstance(parameter, DTensor):
+            _check_ranks("fully_shard", parameter.device_mesh.mesh.flatten().tolist(), ranks)
+
+
+def _check_ranks(what: str, found: Collection[int], ranks: Collection[int]) -> None:
+    if set(found) != set(ranks):
+        raise InputError(
+            f"attach: {what} joins ranks {_listed(found)}, but this worker is {_listed(ranks)}: give the "
+            "group of its ranks to both, here as 'inside'"
+        )
+
+
+def _listed(ranks: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))

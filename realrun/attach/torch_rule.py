@@ -1,0 +1,56 @@
+"""The update rule of a torch optimiser, for schemes."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline.sim.errors import InputError
+from paceline.sim.training.optimizer import Adam, AdamSettings, AdamWSettings, Optimizer, Sgd, State
+
+Tensor = torch.Tensor
+
+
+class TorchRule:
+    """A ``sim.training.optimizer.Optimizer`` with whatever learning rate a torch optimiser has at the time.
+
+    The scheme keeps the moments, since it may average them; those of the torch optimiser stay empty.
+
+    Raises:
+        InputError: it is none of SGD, Adam and AdamW, or has options that schemes do not know.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        if len(optimizer.param_groups) != 1:
+            raise InputError(
+                f"attach: the optimizer has {len(optimizer.param_groups)} parameter groups; give it one"
+            )
+        self._rule()
+
+    def _rule(self) -> Optimizer:
+        (group,) = self._optimizer.param_groups
+        kind = type(self._optimizer)
+        if group.get("maximize") or group.get("amsgrad") or group.get("dampening"):
+            raise InputError("attach: maximize, amsgrad and dampening are not supported")
+        if kind is torch.optim.SGD:
+            return Sgd(float(group["lr"]), group["momentum"], group["nesterov"], group["weight_decay"])
+        if kind in (torch.optim.Adam, torch.optim.AdamW):
+            decoupled = kind is torch.optim.AdamW
+            settings = (AdamWSettings if decoupled else AdamSettings)(
+                lr=float(group["lr"]), beta1=group["betas"][0], beta2=group["betas"][1],
+                eps=group["eps"], weight_decay=group["weight_decay"],
+            )  # fmt: skip
+            return Adam(settings, decoupled=decoupled)
+        raise InputError(f"attach: torch.optim.{kind.__name__} is not supported; use SGD, Adam or AdamW")
+
+    def init(self, x: Tensor) -> State:
+        """The state before the first update at ``x``."""
+        return self._rule().init(x)
+
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step from ``x``."""
+        return self._rule().update(x, gradient, state)
+
+    def lr_at(self, k: int) -> float:
+        """The learning rate now."""
+        return self._rule().lr_at(k)

@@ -1,0 +1,1 @@
+"""From measurements to correction factors, and from predictions to their errors."""

@@ -1,0 +1,259 @@
+"""From measurements to a profile: which factors make the simulator's probes last as long as the real ones.
+
+The simulator itself is the law: the very programs that were measured run on the event driver, and robust
+least squares change the factors until the durations agree. What is known is not fitted: the announcement and
+the order of messages in a stream are how gloo works, and a socket's buffer was read back where it could be.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.optimize import least_squares
+
+from paceline.sim.config.files import save_whole
+from paceline.sim.drivers.job import TransferModel
+from paceline.sim.errors import InputError
+from paceline.sim.network.profile import FACTORS, VERSION, Factor, Measured, Profile
+
+from .evidence import Evidence, Row
+
+_FITTED: Final = {
+    "overhead_s": 1e-4,
+    "added_latency_s": 1e-4,
+    "resume_s": 1e-4,
+    "efficiency": 1.0,
+    "copy_s_per_byte": 1e-9,
+}
+"""The factors that are fitted together, with the size at which each is looked for."""
+
+_START: Final = (1.0, 2.0, 1.0, 0.99, 0.5)
+_NEUTRAL: Final = (0.0, 0.0, 0.0, 1.0, 0.0)
+_USUAL: Final = (10.0, 10.0, 10.0, 0.1, 1.0)
+"""How far from neutral factors are wherever they were told apart; a standard deviation."""
+_SHIFT: Final = (1.0, 1.0, 1.0, 0.0, 1.0)
+"""Added while factors are looked for: steps of differences go with the size, and a factor may be 0."""
+_FLOOR_S: Final = 1e-4
+_SHARE: Final = 0.003
+_LEVEL: Final = 0.95
+_VALUES: Final = 200
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What calibration found.
+
+    Attributes:
+        profile: the factors.
+        labels: of each duration that was fitted.
+        measured_s, fitted_s: what it was, and what the simulator makes of it.
+    """
+
+    profile: Profile
+    labels: tuple[str, ...]
+    measured_s: Floats
+    fitted_s: Floats
+
+
+def calibrate(several: Sequence[Evidence]) -> Fit:
+    """Fit the factors to one or more sets of measurements of the same kind of hosts.
+
+    Several sets are fitted together. How far each set's own factors are from one another is how much the
+    machine changes between one occasion and the next: it is added to the covariance, because a prediction is
+    about another occasion.
+
+    Runs of training alone do not tell the factors apart. What they leave open stays near neutral, with a wide
+    interval: a normal prior, no narrower than what is usual.
+
+    Raises:
+        InputError: they are about different kinds of hosts, or too few.
+    """
+    first = several[0]
+    for other in several[1:]:
+        if other.hosts != first.hosts:
+            raise InputError(f"one set of measurements is of a {first.hosts}, another of a {other.hosts}")
+    rows = _rows(several)
+    probed = [m for m in several if m.tells_all]
+    if probed and len(rows) < 2 * len(_FITTED):
+        raise InputError(f"{len(rows)} durations are too few for {len(_FITTED)} factors; probe more")
+    each_late = [m.lateness_s() for m in several]
+    late = [value for values in each_late for value in values]
+    buffer = _buffer(several)
+    known = TransferModel(
+        network=first.nominal(),
+        announcement=1.0,
+        streams=True,
+        buffer_bytes=buffer.value,
+        late_s=max(0.0, statistics.median(late)),
+    )
+    found = _fit(several, known)
+    covariance, freedom = found.covariance, found.freedom
+    if len(probed) > 1:
+        covariance = covariance + np.cov([_fit([m], known).x for m in probed], rowvar=False)
+    half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    sizes = np.array(list(_FITTED.values()))
+    joint = covariance * np.outer(sizes, sizes)
+    sources = tuple(f"{m.made}: {m.what}" for m in several)
+    factors = {
+        name: Factor(
+            value=float(x) * size,
+            low=max(0.0, float(x - h) * size),
+            high=float(x + h) * size,
+            unit=FACTORS[name],
+            measurements=sources,
+        )
+        for (name, size), x, h in zip(_FITTED.items(), found.x, half, strict=True)
+    }
+    factors["buffer_bytes"] = buffer
+    low, high = _median_interval(late)
+    factors["late_s"] = Factor(
+        value=known.late_s, low=max(0.0, min(low, known.late_s)), high=max(high, known.late_s), unit="s",
+        measurements=tuple(
+            f"{m.made}: {len(values)} steps of training"
+            for m, values in zip(several, each_late, strict=True)
+        ),
+    )  # fmt: skip
+    final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
+    model = replace(known, **final)
+    ranges = [m.predict(model)[1] for m in several]
+    profile = Profile(
+        version=VERSION,
+        made=max(m.made for m in several),
+        machine=first.machine,
+        software=first.software,
+        hosts=first.hosts,
+        workers=first.workers,
+        factors={name: factors[name] for name in FACTORS},
+        covariance=dict(zip(_FITTED, (tuple(row) for row in joint.tolist()), strict=True)),
+        range=Measured(
+            smallest_bytes=min(r.smallest_bytes for r in ranges),
+            largest_bytes=max(r.largest_bytes for r in ranges),
+            in_flight=max(r.in_flight for r in ranges),
+        ),
+        residual_pct=float(np.median(np.abs(found.fitted_s / found.measured_s - 1)) * 100),
+        lateness_s=tuple(late),
+        unevenness_s=_alike([value for m in several for value in m.deviations_s(model)]),
+    )
+    return Fit(profile, tuple(row.label for _, row in rows), found.measured_s, found.fitted_s)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Factors in their own units of ``_FITTED``, how sure they are, and the durations that they give."""
+
+    x: Floats
+    covariance: Floats
+    freedom: int
+    measured_s: Floats
+    fitted_s: Floats
+
+
+def _rows(several: Sequence[Evidence]) -> list[tuple[Evidence, Row]]:
+    return [(m, row) for m in several for row in m.rows()]
+
+
+def _fit(several: Sequence[Evidence], known: TransferModel) -> _Found:
+    """Robust least squares over all durations of ``several``."""
+    rows = _rows(several)
+    measured = np.array([row.median_s for _, row in rows])
+    scale = np.array([_scale(row) for _, row in rows])
+    sizes, shift = np.array(list(_FITTED.values())), np.array(_SHIFT)
+    told_apart = any(m.tells_all for m in several)
+
+    def fitted(x: Floats) -> Floats:
+        values = dict(zip(_FITTED, (x * sizes).tolist(), strict=True))
+        model = replace(known, **values)
+        predictions = {id(m): m.predict(model)[0] for m in several}
+        return np.array([predictions[id(m)][row.key] for m, row in rows])
+
+    def residuals(shifted: Floats) -> Floats:
+        x = shifted - shift
+        off: Floats = (fitted(x) - measured) / scale
+        return off if told_apart else np.append(off, (x - np.array(_NEUTRAL)) / np.array(_USUAL))
+
+    found: Any = least_squares(
+        residuals,
+        np.array(_START) + shift,
+        bounds=(
+            np.array([0.0, 0.0, 0.0, 0.5, 0.0]) + shift,
+            np.array([100.0, 200.0, 100.0, 1.0, 100.0]) + shift,
+        ),
+        loss="soft_l1",
+        diff_step=[0.02] * len(_FITTED),
+        x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
+        ftol=1e-8 if told_apart else 1e-5,  # along what is left open there is nothing to be gained
+    )
+    spread = 1.4826 * float(np.median(np.abs(residuals(found.x)))) if told_apart else 1.0
+    inverse: Floats = np.asarray(np.linalg.pinv(found.jac.T @ found.jac), np.float64)
+    freedom = max(1, len(found.jac) - len(_FITTED))
+    x = found.x - shift
+    return _Found(x, inverse * max(spread, 1e-12) ** 2, freedom, measured, fitted(x))
+
+
+def _alike(values: Sequence[float]) -> tuple[float, ...]:
+    """A distribution as equally likely values: its quantiles at the middles of equal parts."""
+    return tuple(float(q) for q in np.quantile(values, (np.arange(_VALUES) + 0.5) / _VALUES))
+
+
+def _scale(row: Row) -> float:
+    """How far off a fitted duration may be before it counts: its noise, and a share of it."""
+    return float(np.hypot(np.hypot(_FLOOR_S, _SHARE * row.median_s), row.noise_s))
+
+
+def _buffer(several: Sequence[Evidence]) -> Factor:
+    """What a socket holds: as the hosts have it, else the largest message that was taken off at once.
+
+    Hosts have three numbers: the least, what a socket begins with, and how far it may grow.
+    """
+    for m in several:
+        setting = [float(word) for word in m.settings.get("net.ipv4.tcp_wmem", "").split()]
+        if len(setting) == 3:
+            value, high = setting[1], max(setting[1:])
+            source = "the hosts' tcp_wmem, read back"
+            return Factor(value=value, low=value, high=high, unit="bytes", measurements=(source,))
+    value = max(m.taken_bytes() for m in several)
+    return Factor(
+        value=value, low=value, high=value, unit="bytes", measurements=("sends to a posted receive",)
+    )
+
+
+def _median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of the median, by order statistics."""
+    ordered = sorted(values)
+    k = int(stats.binom.ppf((1 - _LEVEL) / 2, len(ordered), 0.5))
+    return ordered[max(k - 1, 0)], ordered[min(len(ordered) - k, len(ordered) - 1)]
+
+
+def plot(fit: Fit, path: Path) -> None:
+    """Measured against fitted durations, as a PNG."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure = Figure(figsize=(6.4, 6.4), layout="constrained")
+        axes = figure.subplots()
+        kinds = [label.split()[0] for label in fit.labels]
+        for kind in dict.fromkeys(kinds):
+            mine = np.array([k == kind for k in kinds])
+            axes.loglog(fit.measured_s[mine] * 1e3, fit.fitted_s[mine] * 1e3, "o", markersize=4, label=kind)
+        ends = [min(fit.measured_s) * 1e3, max(fit.measured_s) * 1e3]
+        axes.loglog(ends, ends, color="0.5", linewidth=1)
+        axes.set(
+            xlabel="measured [ms]", ylabel="fitted [ms]", title=f"{fit.profile.hosts}, {fit.profile.made}"
+        )
+        for axis in (axes.xaxis, axes.yaxis):  # 12 and 13, not powers of ten
+            axis.set_major_formatter(LogFormatter())
+            axis.set_minor_formatter(LogFormatter())
+        axes.legend(fontsize="small")
+        save_whole(path, partial(figure.savefig, dpi=120))

@@ -1,0 +1,252 @@
+"""Measure a cluster with probes, and write down what came out with where it is from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from paceline.sim.config import json_file
+from paceline.sim.config.settings import Settings
+from paceline.sim.drivers.job import TransferModel
+from paceline.sim.errors import InputError, RunError
+from paceline.sim.network.build import build_network
+from paceline.sim.network.network import Network
+from paceline.sim.network.profile import Hosts, Measured
+from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.records.run import Event
+from paceline.sim.scenario.schema import Scenario, dump, parse
+
+from ..group.hosts import machine, software
+from ..launch.pool import Pool
+from .evidence import Key, Row, mad_s, simulated
+from .probes import Plan, job_of, plan_for
+
+VERSION: Final = 1
+SIZES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
+"""Of the probes' messages, in bytes; those of models are between them."""
+
+REPEATS: Final = 7
+STANDARD: Final = """
+name: lab-probe
+seed: 0
+workload: {task: quadratic, optimizer: {lr: 0.1}, timing_only: true, payload: 1 MB}
+cluster:
+  workers: 4
+  compute: {time: 20 ms}
+  network: {latency: 5 ms, bandwidth: 1 Gbit/s}
+schemes: [all_reduce]
+stop: {max_iterations: 10}
+"""
+"""The one setting at which the lab is calibrated; ``scenarios/lab/probe.yaml`` is the same."""
+
+_TRAINING_STEPS: Final = 80
+_TRAINING: Final = """
+name: training
+workload: {{task: digits-mlp, batch_size: 32, optimizer: {{lr: 0.1, momentum: 0.9}}}}
+cluster: {{workers: {workers}, compute: {{time: 20 ms}}, network: {{latency: 1 ms}}}}
+evaluate: {{every: 1000 steps}}
+schemes: [{{local_sgd: {{period: 1000}}}}]
+stop: {{max_iterations: {steps}}}
+gradients: looped
+"""
+_SMALL_BYTES: Final = 65_536
+_COUNTED = frozenset({"gradient", "mix", "all_reduce", "all_gather", "barrier", "send", "receive"})
+
+
+class Duration(Settings):
+    """What one operation of one trial took on one worker, in every repeat but the first."""
+
+    trial: int
+    operation: str
+    worker: int
+    part: int
+    values_s: tuple[float, ...] = Field(min_length=1)
+
+    @property
+    def key(self) -> Key:
+        """Which operation this is about."""
+        return self.trial, self.operation, self.worker, self.part
+
+    @property
+    def median_s(self) -> float:
+        """Median over the repeats."""
+        return statistics.median(self.values_s)
+
+
+class Measurements(Settings):
+    """The file that ``paceline probe`` writes."""
+
+    version: int
+    made: str
+    machine: str
+    software: str
+    hosts: Hosts
+    settings: dict[str, str] = Field(description="of the hosts, as read back")
+    load: tuple[float, float] = Field(description="processes that wanted to run, before and after")
+    switch: dict[str, float] = Field(description="what a lab's switch did")
+    network: dict[str, Any] = Field(description="nominal, as in the scenario")
+    plan: Plan
+    durations: tuple[Duration, ...] = Field(min_length=1)
+    steps_s: tuple[float, ...] = Field(
+        min_length=1, description="of training: from when a gradient was due until the next operation started"
+    )
+
+    def nominal(self) -> Network:
+        """The network that was measured, as the scenario has it."""
+        network = NetworkSettings.model_validate_json(
+            json.dumps(self.network)
+        )  # from a file: lists, not tuples
+        return build_network(network, self.plan.workers)
+
+    @property
+    def workers(self) -> int:
+        """How many there were."""
+        return self.plan.workers
+
+    @property
+    def what(self) -> str:
+        """What was measured, for people."""
+        return f"probes of {self.workers} workers"
+
+    @property
+    def tells_all(self) -> bool:
+        """Its trials were chosen to tell all factors apart."""
+        return True
+
+    def rows(self) -> list[Row]:
+        """Every operation but the gradients, which are the machine's and not the network's."""
+        found = []
+        for d in self.durations:
+            if d.operation != "gradient":
+                trial = self.plan.trials[d.trial]
+                label = f"{trial.kind} {trial.num_bytes} {d.operation}"
+                found.append(Row(d.key, label, d.median_s, mad_s(d.values_s)))
+        return found
+
+    def predict(self, model: TransferModel) -> tuple[dict[Key, float], Measured]:
+        """What the simulator says that each operation of the plan takes, and the range of its messages."""
+        plan = self.plan.model_copy(update={"repeats": 1})
+        job = job_of(plan, replace(model, network=self.nominal()))
+        events, measured = simulated(job, [job.program(rank) for rank in range(job.workers)])
+        return {key: values[0] for key, values in durations(events, len(plan.trials)).items()}, measured
+
+    def lateness_s(self) -> tuple[float, ...]:
+        """Of the training steps."""
+        return self.steps_s
+
+    def deviations_s(self, model: TransferModel) -> list[float]:
+        """By how much small exchanges differ from their medians; each is alone: no model knows why."""
+        return [
+            value - d.median_s
+            for d in self.durations
+            if d.operation in ("receive", "mix") and self.plan.trials[d.trial].num_bytes <= _SMALL_BYTES
+            for value in d.values_s
+        ]
+
+    def taken_bytes(self) -> float:
+        """The largest message to a posted receive that took less than half the time of its bytes."""
+        rate = min((link.bandwidth_bytes_per_s for link in self.nominal().links), default=math.inf)
+        sends = [d for d in self.durations if d.operation == "send"]
+        sizes = [(self.plan.trials[d.trial], d.median_s) for d in sends]
+        taken = [t.num_bytes for t, s in sizes if t.kind == "ready" and s < 0.5 * t.num_bytes / rate]
+        return float(max(taken, default=0))
+
+
+def measure(
+    pool: Pool, hosts: Hosts, scenario: Scenario | None = None, repeats: int = REPEATS
+) -> Measurements:
+    """Probe with the processes of ``pool``: the scenario's network, or the standard setting."""
+    scenario = scenario or parse(STANDARD)
+    network = build_network(scenario.cluster.network, scenario.cluster.workers)
+    plan = plan_for(network, SIZES, repeats + 1)
+    pool.shape(network)
+    before = os.getloadavg()[0]
+    run = pool.run(plan.workers, {"probe": plan.model_dump(mode="json")}).run
+    if run.status != "completed":
+        raise RunError(f"the probes did not come to their end: {run.message}")
+    switch = pool.statistics()
+    steps_s = training_steps_s(scenario, pool)
+    return Measurements(
+        version=VERSION,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine(),
+        software=software(),
+        hosts=hosts,
+        settings=dict(pool.settings[0]) if pool.settings else {},
+        load=(before, os.getloadavg()[0]),
+        switch={} if switch is None else {name: float(value) for name, value in vars_of(switch).items()},
+        network=scenario.cluster.network.model_dump(mode="json"),
+        plan=plan,
+        durations=tuple(
+            Duration(trial=key[0], operation=key[1], worker=key[2], part=key[3], values_s=tuple(values))
+            for key, values in durations(run.events, len(plan.trials), skip=1).items()
+        ),
+        steps_s=steps_s,
+    )
+
+
+def training_steps_s(scenario: Scenario, pool: Pool) -> tuple[float, ...]:
+    """What a step of training without exchanges takes beyond its gradient's time; not the first step."""
+    training = parse(_TRAINING.format(workers=scenario.cluster.workers, steps=_TRAINING_STEPS))
+    run = pool.run(training.cluster.workers, {"scenario": dump(training), "scheme": 0, "seed": 0}).run
+    starts: dict[int, list[float]] = defaultdict(list)
+    for event in run.events:
+        if event.operation == "gradient":
+            starts[event.worker].append(event.start_s)
+    due_s = training.cluster.compute.time or 0.0
+    return tuple(
+        max(0.0, later - earlier - due_s)
+        for times in starts.values()
+        for earlier, later in pairwise(times[1:])
+    )
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    """The fields of a frozen dataclass with slots."""
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[Key, list[float]]:
+    """Seconds that every operation of the trials took, in all repeats but the first ``skip``."""
+    found: dict[Key, list[float]] = defaultdict(list)
+    parts: dict[tuple[int, int, str], int] = defaultdict(int)
+    for event in sorted(events, key=lambda e: (e.step, e.worker, e.handle)):
+        if event.operation in _COUNTED and event.step >= skip * num_trials:
+            place = (event.step, event.worker, event.operation)
+            key = (event.step % num_trials, event.operation, event.worker, parts[place])
+            parts[place] += 1
+            found[key].append(event.end_s - event.start_s)
+    return dict(sorted(found.items()))
+
+
+def load(path: Path) -> Measurements:
+    """Read what ``paceline.sim.config.json_file.write`` wrote.
+
+    Raises:
+        InputError: it cannot be read, is damaged, is of another version, or holds numbers that are none.
+    """
+    return checked(json_file.read(path, "'paceline probe'"), path)
+
+
+def checked(found: dict[str, Any], path: Path) -> Measurements:
+    """The same of what has been read."""
+    measurements = json_file.as_model(Measurements, found, path, VERSION)
+    if not all(math.isfinite(v) and v >= 0 for d in measurements.durations for v in d.values_s):
+        raise InputError(f"{path}: holds a negative duration; probe again")
+    return measurements
+
+
+def lab_hosts(tuning: Literal["tuned", "stock"] = "tuned", queue: Literal["fair", "fifo"] = "fair") -> Hosts:
+    """The kind of hosts that a lab has."""
+    return Hosts(kind="lab", tuning=tuning, queue=queue)

@@ -1,0 +1,203 @@
+"""Probes: programs that measure one kind of exchange at a time, on any driver.
+
+A probe is an ordinary scheme. It runs unchanged on the event driver and on the cluster, so that calibration
+compares like with like: whatever a driver does around an operation is in both durations. Every trial starts
+at a time that all workers know beforehand (its slot), with nothing else under way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import torch
+from pydantic import Field
+
+from paceline.sim.compute.model import ComputeModel
+from paceline.sim.compute.settings import Compute
+from paceline.sim.config.settings import Settings
+from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.network.network import Network, free_network
+from paceline.sim.program import operations as ops
+from paceline.sim.program.pattern import Pattern
+from paceline.sim.program.worker import Program, Worker
+from paceline.sim.schemes.scheme import Scheme
+from paceline.sim.training.optimizer import Still
+
+Kind = Literal[
+    "message",
+    "ready",
+    "any",
+    "burst",
+    "pairs",
+    "ring",
+    "fan_in",
+    "all_reduce",
+    "all_gather",
+    "barrier",
+    "gradient",
+]
+"""What a trial does:
+
+``message``  0 sends to 1; both start at once.
+``ready``    the same, but the receive was posted long before.
+``any``      the same, but the receive takes a message from anybody.
+``burst``    0 sends two messages to 1 at once.
+``pairs``    0 and 1 exchange, 2 and 3, ...
+``ring``     everybody exchanges with both neighbours.
+``fan_in``   everybody sends to 0.
+``all_reduce``, ``all_gather``, ``barrier``, ``gradient``: the operation of that name.
+"""
+
+NOMINAL_GRADIENT_S: Final = 0.02
+_BYTES_PER_PARAMETER: Final = 64
+"""Values are padded on the wire, as in validation: large tensors would cost fresh memory each time."""
+
+
+class Trial(Settings):
+    """One exchange, done as often as the plan says."""
+
+    kind: Kind
+    num_bytes: int = Field(ge=0)
+    slot_s: float = Field(gt=0)
+
+
+class Plan(Settings):
+    """What to measure.
+
+    The whole list of trials is gone through ``repeats`` times, so that a disturbance of the machine hits one
+    repeat of several trials, not all repeats of one.
+    """
+
+    workers: int = Field(ge=2)
+    trials: tuple[Trial, ...]
+    repeats: int = Field(ge=1)
+    lead_s: float = Field(default=0.05, description="time before the first slot")
+
+
+def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> Plan:
+    """Trials of every kind and size, in slots that are long enough on ``network``."""
+    n = network.num_hosts
+    latency_s = max(max(row) for row in network.latency_s)
+    slowest = min((link.bandwidth_bytes_per_s for link in network.links), default=1e9)
+
+    def slot_s(kind: Kind, num_bytes: int) -> float:
+        bulk = {"ring": 2, "fan_in": n - 1, "all_reduce": 2, "burst": 2}.get(kind, 1)
+        hops = {"all_reduce": 4 * n, "all_gather": 2 * n, "ready": 10, "any": 6, "barrier": 2 * n}.get(
+            kind, 4
+        )
+        return 0.04 + 1.3 * (bulk * num_bytes / slowest + hops * (latency_s + 0.001))
+
+    sized: tuple[Kind, ...] = ("message", "ready", "any", "burst", "pairs", "ring", "fan_in", "all_reduce")
+    trials = [Trial(kind=kind, num_bytes=size, slot_s=slot_s(kind, size)) for size in sizes for kind in sized]
+    trials += [Trial(kind="all_gather", num_bytes=8, slot_s=slot_s("all_gather", 8))]
+    trials += [Trial(kind="barrier", num_bytes=0, slot_s=slot_s("barrier", 0))]
+    trials += [Trial(kind="gradient", num_bytes=0, slot_s=2 * NOMINAL_GRADIENT_S)] * 5
+    return Plan(workers=n, trials=tuple(trials), repeats=repeats)
+
+
+def job_of(plan: Plan, transfer: TransferModel | None = None) -> Job:
+    """The plan as a job; a real run needs no transfer model."""
+    return Job(
+        scheme=PROBE,
+        options=plan,
+        label="probe",
+        workers=plan.workers,
+        seed=0,
+        start=torch.zeros(1),
+        optimizer=Still(),
+        problem=None,
+        task=None,
+        bytes_per_parameter=float(_BYTES_PER_PARAMETER),
+        compute=ComputeModel(Compute.model_validate({"time": f"{NOMINAL_GRADIENT_S} s"}), (), 0),
+        transfer=transfer or TransferModel(free_network(plan.workers)),
+        all_reduce="gloo_ring",
+        segments=(("model", 0, 1),),
+        every=1_000_000_000,
+        on="mean",
+        max_iterations=plan.repeats * len(plan.trials),
+    )
+
+
+async def _probe(worker: Worker, plan: Plan) -> None:
+    begin_s = plan.lead_s
+    async for k in worker.steps():
+        trial = plan.trials[k % len(plan.trials)]
+        now_s = await worker.now()
+        await worker.sleep(max(0.0, begin_s - now_s))
+        await _trial(worker, trial)
+        begin_s += trial.slot_s
+        await worker.publish(k, worker.start)
+
+
+async def _trial(worker: Worker, trial: Trial) -> None:
+    rank, n = worker.rank, worker.size
+    value = torch.zeros(-(-trial.num_bytes // _BYTES_PER_PARAMETER))
+    match trial.kind:
+        case "message":
+            if rank == 0:
+                await worker.send(1, value)
+            elif rank == 1:
+                await worker.receive(0, value)
+        case "ready":
+            if rank == 0:
+                await worker.sleep(trial.slot_s / 3)
+                await worker.send(1, value)
+            elif rank == 1:
+                await worker.receive(0, value)
+        case "any":
+            if rank == 0:
+                await worker.send(1, value, tag="any")
+            elif rank == 1:
+                await worker.receive(ops.ANY, value, tag="any")
+        case "burst":
+            if rank == 0:
+                await _both(worker, ops.Send(1, value, "a"), ops.Send(1, value, "b"))
+            elif rank == 1:
+                await _both(worker, ops.Receive(0, value, "a"), ops.Receive(0, value, "b"))
+        case "pairs":
+            await worker.mix(_pairs(n), value)
+        case "ring":
+            await worker.mix(_ring(n), value)
+        case "fan_in":
+            await worker.mix(_fan_in(n), value)
+        case "all_reduce":
+            await worker.all_reduce(value)
+        case "all_gather":
+            await worker.all_gather(value)
+        case "barrier":
+            await worker.barrier()
+        case "gradient":
+            await worker.gradient(worker.start)
+
+
+async def _both(worker: Worker, first: ops.Operation[Any], second: ops.Operation[Any]) -> None:
+    handles = [await worker.begin(first), await worker.begin(second)]
+    for handle in handles:
+        await worker.wait(handle)
+
+
+def _start(worker: Worker, plan: Plan) -> Program:
+    return Program(_probe(worker, plan))
+
+
+PROBE: Final = Scheme("probe", _start, Plan, False, lambda options, workers: None)
+
+
+def _pattern(sources: list[tuple[int, ...]]) -> Pattern:
+    return Pattern(
+        own=(0.5,) * len(sources),
+        sources=tuple(sources),
+        weights=tuple(tuple(0.5 / len(row) for _ in row) for row in sources),
+    )
+
+
+def _pairs(n: int) -> Pattern:
+    return _pattern([((i ^ 1),) if (i ^ 1) < n else () for i in range(n)])
+
+
+def _ring(n: int) -> Pattern:
+    return _pattern([tuple(sorted({(i - 1) % n, (i + 1) % n})) for i in range(n)])
+
+
+def _fan_in(n: int) -> Pattern:
+    return _pattern([tuple(range(1, n)), *[()] * (n - 1)])

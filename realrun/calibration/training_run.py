@@ -1,0 +1,337 @@
+"""Runs inside a training loop of their users, as evidence for calibration.
+
+The simulator runs the scheme that was measured, with gradients that take what they took there. Compared is
+what an operation took from the moment at which all that it needed were there: how far apart workers come
+differs from step to step, and would hide what the network does. Of each operation the median over the steps
+counts, but for the first step, in which connections and allocations are made.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from paceline.sim.compute.model import ComputeModel
+from paceline.sim.compute.settings import Compute, Trace
+from paceline.sim.config.validated import validated
+from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.errors import InputError, PacelineError
+from paceline.sim.network.build import build_network
+from paceline.sim.network.network import Network, free_network
+from paceline.sim.network.profile import Hosts, Measured
+from paceline.sim.program import operations as ops
+from paceline.sim.program.averaging import COLLECTIVES
+from paceline.sim.records.attached import STEPS, AttachedRun
+from paceline.sim.records.run import Event, Run
+from paceline.sim.scenario.entries import SchemeEntry
+from paceline.sim.scenario.schema import Scenario
+from paceline.sim.schemes import find_scheme
+from paceline.sim.training.optimizer import Still
+
+from ..group.hosts import machine, software
+from ..lab.kernel import sysctl_path
+from .evidence import Key, Row, mad_s, simulated
+
+_ELEMENTS: Final = 4096
+"""Of a model in a simulation: enough for strips of it to have their share."""
+_TIMES: Final = 20
+"""So often every exchange is simulated: there it takes about as long each time."""
+_QUANTILES: Final = 200
+_LEAST: Final = 5
+"""Steps without which there is no median to speak of."""
+_EXCHANGES: Final = frozenset(map(ops.name_of, (ops.Mix, ops.Send, ops.Receive, *COLLECTIVES)))
+_WAITS: Final = frozenset(map(ops.name_of, (ops.Wait, ops.WaitAny)))
+_WMEM: Final = "net.ipv4.tcp_wmem"
+_EVERY: Final = 1_000_000_000
+_ALIKE: Final = 0.2
+"""By how much the number of a kind of exchange may differ between a run and its simulation."""
+
+
+def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
+    """What is to be kept of a run; None if some worker has not done a step.
+
+    Args:
+        run: with the events of all workers.
+        job: what was run.
+        scheme: as its user wrote it.
+    """
+    gradients = [e.worker for e in run.events if e.operation == "gradient"]
+    steps = min(STEPS, min(gradients.count(worker) for worker in range(job.workers)))
+    if steps == 0:
+        return None
+    return AttachedRun(
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine(),
+        software=software(),
+        hosts=tuple(each.host for each in run.machines),
+        settings=_settings(),
+        scheme=scheme.model_dump(mode="json"),
+        workers=job.workers,
+        seed=job.seed,
+        steps=steps,
+        parameters=job.start.numel(),
+        bytes_per_parameter=job.bytes_per_parameter,
+        moments=len(job.optimizer.init(job.start).moments),
+        rows=tuple(
+            astuple(event)
+            for event in run.events
+            if event.step < steps
+            or (event.task > 0 and event.step == steps)  # they go on after the last step
+        ),
+    )
+
+
+def _settings() -> dict[str, str]:
+    """What a socket holds, where the system says so."""
+    told = sysctl_path(_WMEM)
+    return {_WMEM: " ".join(told.read_text().split())} if told.exists() else {}
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRun:
+    """A record, and the network of the cluster where it was made.
+
+    Attributes:
+        record: what was measured.
+        scenario: says what the network is.
+        path: of the record, for messages.
+
+    Raises:
+        InputError: they do not go together, or the run was too short.
+    """
+
+    record: AttachedRun
+    scenario: Scenario
+    path: Path
+
+    hosts = Hosts(kind="cluster")
+    tells_all = False
+
+    def __post_init__(self) -> None:
+        there, here = self.scenario.cluster.workers, self.record.workers
+        if there != here:
+            raise InputError(f"{self.path}: has {here} workers, but the nominal cluster has {there}")
+        if self.record.steps < _LEAST:
+            raise InputError(f"{self.path}: has {self.record.steps} steps; at least {_LEAST} are needed")
+        if not self._measured:
+            raise InputError(f"{self.path}: nothing was exchanged in its {self.record.steps} steps")
+
+    @property
+    def made(self) -> str:
+        """When."""
+        return self.record.made
+
+    @property
+    def machine(self) -> str:
+        """On what, for people."""
+        return self.record.machine
+
+    @property
+    def software(self) -> str:
+        """With what, for people."""
+        return self.record.software
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Of the first host."""
+        return self.record.settings
+
+    @property
+    def workers(self) -> int:
+        """How many there were."""
+        return self.record.workers
+
+    @property
+    def what(self) -> str:
+        """What was measured, for people."""
+        (scheme,) = self.record.scheme
+        return f"{self.record.steps} steps of {scheme} in a training loop, {self.workers} workers"
+
+    def nominal(self) -> Network:
+        """The network, as the scenario has it."""
+        return build_network(self.scenario.cluster.network, self.workers)
+
+    def rows(self) -> list[Row]:
+        """Every exchange of a step, on every worker."""
+        return [
+            Row(key, key[1], statistics.median(values), 1.86 * mad_s(values) / len(values) ** 0.5)
+            for key, values in self._measured.items()
+        ]
+
+    def predict(self, model: TransferModel) -> tuple[dict[Key, float], Measured]:
+        """What the simulator says that each exchange takes, and the range of its messages.
+
+        Raises:
+            InputError: the simulated run does something else than the measured one did.
+        """
+        events, measured = self._simulated(model)
+        found = exchanges_s(events)
+        return {key: statistics.median(found.get(key, [0.0])) for key in self._measured}, measured
+
+    def deviations_s(self, model: TransferModel) -> list[float]:
+        """By how much more exchanges differ from their medians than in a simulation, at equal quantiles.
+
+        Exchanges that cross those of others take longer than others: the simulator knows that.
+        """
+        was, now = (
+            np.quantile(deviations_s(events), (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
+            for events in (self._events, self._simulated(model)[0])
+        )
+        return [float(value) for value in was - now]
+
+    def lateness_s(self) -> list[float]:
+        """What a step takes beyond its gradient and its exchanges, each worker's in order; not the first."""
+        begun: list[dict[int, float]] = [{} for _ in range(self.workers)]
+        busy_s: dict[tuple[int, int], float] = defaultdict(float)
+        for e in self._events:
+            awaited = e.handle == -1 or e.operation in _WAITS
+            if e.task == 0 and (awaited or e.operation == "gradient"):
+                begun[e.worker][e.step] = min(begun[e.worker].get(e.step, e.start_s), e.start_s)
+                busy_s[e.worker, e.step] += (e.end_s - e.start_s) * awaited
+        return [
+            max(0.0, at[b] - at[a] - busy_s[worker, a])
+            for worker, at in enumerate(begun)
+            for a, b in pairwise(sorted(at))
+            if a > 0
+        ]
+
+    def taken_bytes(self) -> float:
+        """Not known of a run: hosts say what a socket holds."""
+        return 0.0
+
+    @cached_property
+    def _events(self) -> list[Event]:
+        return self.record.events
+
+    @cached_property
+    def _steps(self) -> int:
+        """So many are enough to simulate."""
+        seen: dict[Key, list[int]] = defaultdict(list)
+        for (step, key), _ in _exchanges(self._events):
+            seen[key].append(step)
+        return min(self.record.steps, 1 + max(sorted(steps)[:_TIMES][-1] for steps in seen.values()))
+
+    @cached_property
+    def _measured(self) -> dict[Key, list[float]]:
+        return exchanges_s(self._events)
+
+    def _simulated(self, model: TransferModel) -> tuple[list[Event], Measured]:
+        network = self.scenario.cluster.network
+        transfer = replace(model, network=self._network, sharing=network.sharing, seed=self.record.seed)
+        job = replace(self._job, transfer=transfer)
+        try:
+            found = simulated(job, [self._job.program(rank) for rank in range(self.workers)])
+        except PacelineError as error:
+            raise InputError(f"{self.path}: its simulation failed: {error}") from error
+        self._check_alike(found[0])
+        return found
+
+    @cached_property
+    def _network(self) -> Network:
+        return self.nominal()
+
+    @cached_property
+    def _job(self) -> Job:
+        """What was run, as the scheme saw it: on one site."""
+        record = self.record
+        entry = validated(SchemeEntry, record.scheme, f"{self.path}: scheme")
+        num_elements = min(record.parameters, _ELEMENTS)
+        trace = Trace.model_construct(workers=record.gradients_s())
+        return Job(
+            scheme=find_scheme(entry.name),
+            options=entry.options,
+            label=entry.label or entry.name,
+            workers=record.workers,
+            seed=record.seed,
+            start=torch.zeros(num_elements),
+            optimizer=Still(record.moments),
+            problem=None,
+            task=None,
+            bytes_per_parameter=record.bytes_per_parameter * record.parameters / num_elements,
+            compute=ComputeModel(Compute.model_construct(trace=trace), (), record.seed),
+            transfer=TransferModel(free_network(record.workers)),
+            all_reduce="gloo_ring",
+            segments=(("model", 0, num_elements),),
+            every=_EVERY,
+            on="mean",
+            max_iterations=self._steps,
+        )
+
+    @cached_property
+    def _did(self) -> dict[str, tuple[int, float]]:
+        return _amounts(self._events, self._steps)
+
+    def _check_alike(self, events: Iterable[Event]) -> None:
+        now = _amounts(events, self._steps)
+        for operation, (count, num_bytes) in self._did.items():
+            simulated_count, simulated_bytes = now.get(operation, (0, 0.0))
+            apart = abs(simulated_bytes - num_bytes) > 0.01 * num_bytes + 64
+            if apart or abs(simulated_count - count) > _ALIKE * count:
+                raise InputError(
+                    f"{self.path}: the run did {count} {operation} of {num_bytes:.0f} bytes on average, its "
+                    f"simulation {simulated_count} of {simulated_bytes:.0f}; calibrate on a scheme that "
+                    "neither decides by values nor sends a gradient in parts"
+                )
+
+
+def exchanges_s(events: Iterable[Event]) -> dict[Key, list[float]]:
+    """Seconds from when all were there until the end, of every exchange in all steps but the first."""
+    found: dict[Key, list[float]] = defaultdict(list)
+    for (_, key), value in _exchanges(events):
+        found[key].append(value)
+    return dict(sorted(found.items()))
+
+
+def deviations_s(events: Iterable[Event]) -> list[float]:
+    """By how much exchanges differ from their medians.
+
+    What all workers have in common at a step counts with its mean: drawn for each of them alone it would
+    make everybody wait for the slowest.
+    """
+    events = list(events)
+    common_s = statistics.fmean(
+        statistics.fmean(values) - statistics.median(values) for values in exchanges_s(events).values()
+    )
+    together: dict[tuple[int, int, str, int], list[float]] = defaultdict(list)
+    for (step, (task, operation, _, part)), value in _exchanges(events):
+        together[step, task, operation, part].append(value)
+    return [
+        value - middle + common_s
+        for values in together.values()
+        for middle in [statistics.median(values)]
+        for value in values
+    ]
+
+
+def _exchanges(events: Iterable[Event]) -> Iterator[tuple[tuple[int, Key], float]]:
+    """Of each: its step, its key, and seconds from when all were there until the end.
+
+    What services do is not counted by steps: it goes with what others do.
+    """
+    parts: dict[tuple[int, int, int, str], int] = defaultdict(int)
+    for e in sorted(events, key=lambda e: (e.step, e.worker, e.task, e.handle)):
+        if e.operation in _EXCHANGES and e.step > 0:
+            place = (e.step, e.worker, e.task, e.operation)
+            part = parts[place] if e.task == 0 else 0
+            parts[place] += 1
+            key = (e.task, e.operation, e.worker, part)
+            yield (e.step, key), max(0.0, e.end_s - max(e.start_s, e.peer_s))
+
+
+def _amounts(events: Iterable[Event], steps: int) -> dict[str, tuple[int, float]]:
+    """Operation -> how many of them main coroutines did in these steps, and the mean of their bytes."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for e in events:
+        if e.operation in _EXCHANGES and e.task == 0 and e.step < steps:
+            found[e.operation].append(e.bytes)
+    return {operation: (len(sizes), statistics.fmean(sizes)) for operation, sizes in found.items()}

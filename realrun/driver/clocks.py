@@ -1,0 +1,257 @@
+"""One clock for records from several machines, with a bound on its error.
+
+Processes of one machine share its clock. Of every other machine one process asks worker 0 for the time a few
+times, before the run and after it. With t1 and t4 the asker's times when it asked and heard, t2 and t3 worker
+0's when that heard and answered, worker 0's clock is ahead by
+
+    ((t2 - t1) + (t3 - t4)) / 2,   off by at most half the round trip ((t4 - t1) - (t3 - t2)) / 2,
+
+however unequal the two ways are (RFC 5905, section 8). The exchange with the shortest round trip counts.
+Between the two readings clocks drift apart evenly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from paceline.sim.errors import RunError
+from paceline.sim.records.run import Machine, Run
+
+from ..group.hosts import boot_id, host_name
+from ..group.store import Control
+from ..transport import connections
+from .diary import Diary
+
+EXCHANGES: Final = 8
+
+_HEAD_START_S: Final = 0.05
+"""How far ahead of its announcement a run begins, so that every rank has heard of it."""
+_ROUND_TRIPS: Final = 4
+"""So many more on a network where hearing of it takes long."""
+TO_START_S: Final = 3600.0
+"""How long a rank may take to score a run, or to prepare one, while the others wait."""
+_EXCHANGE_S: Final = 600.0
+"""How long worker 0 may take to come to a machine: it answers one after the other."""
+
+
+class Exchange(NamedTuple):
+    """Seconds: asked (asker's clock), heard, answered (worker 0's clock), got the answer (asker's)."""
+
+    asked: float
+    heard: float
+    answered: float
+    got: float
+
+    @property
+    def round_trip(self) -> float:
+        """Time under way, there and back."""
+        return (self.got - self.asked) - (self.answered - self.heard)
+
+
+class Reading(NamedTuple):
+    """At ``at_s`` of this clock, worker 0's was ahead by ``offset_s``, give or take ``error_s``."""
+
+    at_s: float
+    offset_s: float
+    error_s: float
+
+
+def reading(exchanges: Sequence[Exchange]) -> Reading:
+    """What the exchange with the shortest round trip says."""
+    best = min(exchanges, key=lambda each: each.round_trip)
+    offset_s = ((best.heard - best.asked) + (best.answered - best.got)) / 2
+    return Reading((best.asked + best.got) / 2, offset_s, best.round_trip / 2)
+
+
+class Alignment(NamedTuple):
+    """How a worker's times become worker 0's: ``scale * t + shift_s``, off by at most ``error_s``."""
+
+    scale: float
+    shift_s: float
+    error_s: float
+
+
+def alignment(begin: Reading, end: Reading, zero_s: float) -> Alignment:
+    """From the readings before and after a run.
+
+    Where they are too uncertain to tell that the clocks drifted apart, they count as running evenly: a
+    correction would change durations that the worker's own clock knows better.
+
+    Args:
+        begin, end: on the worker's clock.
+        zero_s: when the run began, on that clock, by ``begin``.
+    """
+    moved_s = end.offset_s - begin.offset_s
+    if abs(moved_s) <= begin.error_s + end.error_s:
+        return Alignment(1.0, 0.0, max(begin.error_s, abs(moved_s) + end.error_s))
+    rate = moved_s / (end.at_s - begin.at_s)
+    return Alignment(1.0 + rate, rate * (zero_s - begin.at_s), max(begin.error_s, end.error_s))
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a run began.
+
+    Attributes:
+        zero_s: when, on this process's monotonic clock.
+        machines: the boot of the machine of each worker.
+        names: what it calls itself.
+        reading: of this machine's clock; None where all share one.
+    """
+
+    zero_s: float
+    machines: tuple[str, ...]
+    names: tuple[str, ...]
+    reading: Reading | None
+
+
+def start(gloo: dist.ProcessGroupGloo, control: Control) -> Start:
+    """Agree with the others on when a run begins: one moment, as well as their clocks can tell.
+
+    Raises:
+        RunError: a worker did not come, or was lost.
+    """
+    told = control.meet("ready", [boot_id(), host_name()], TO_START_S)
+    machines, names = (tuple(column) for column in zip(*told, strict=True))
+    readings = _readings(gloo, control, machines, "start")
+    if control.rank == 0:
+        slowest_s = max((2 * each.error_s for each in readings.values()), default=0.0)
+        control.put("zero", time.monotonic() + _HEAD_START_S + _ROUND_TRIPS * slowest_s)
+    if control.wait_for(lambda _: "zero", [0], TO_START_S, lambda: bool(control.dead())):
+        raise RunError("worker 0 was lost (zero)")
+    own = readings.get(machines[control.rank])
+    zero_s = float(control.get("zero")) - (own.offset_s if own is not None else 0.0)
+    return Start(zero_s, machines, names, own)
+
+
+def unaligned(begun: Start) -> tuple[Machine, ...]:
+    """What is known of the workers' machines as long as clocks have not been compared at a run's end."""
+    error_s = 0.0 if len(set(begun.machines)) == 1 else None
+    return tuple(Machine(name, error_s) for name in begun.names)
+
+
+def end(
+    gloo: dist.ProcessGroupGloo, control: Control, begun: Start, diary: Diary
+) -> tuple[Diary, tuple[Machine, ...]]:
+    """The diary in worker 0's time, and what is known of every worker's machine.
+
+    Raises:
+        RunError: a worker was lost.
+    """
+    if len(set(begun.machines)) == 1:
+        return diary, unaligned(begun)
+    readings = _readings(gloo, control, begun.machines, "end")
+    aligned = Alignment(1.0, 0.0, 0.0)
+    own = readings.get(begun.machines[control.rank])
+    if own is not None and begun.reading is not None:
+        aligned = alignment(begun.reading, own, begun.zero_s)
+    errors = control.meet("clock errors", aligned.error_s, _EXCHANGE_S)
+    return corrected(diary, aligned), tuple(map(Machine, begun.names, errors))
+
+
+def corrected(diary: Diary, by: Alignment) -> Diary:
+    """The diary with its times in worker 0's time."""
+
+    def at(time_s: float) -> float:
+        return by.scale * time_s + by.shift_s
+
+    return replace(
+        diary,
+        rows=[row._replace(start_s=at(row.start_s), end_s=at(row.end_s)) for row in diary.rows],
+        exposures=[
+            replace(
+                each, start_s=at(each.start_s), exposed_s=by.scale * each.exposed_s, peer_s=at(each.peer_s)
+            )
+            for each in diary.exposures
+        ],
+        published=[replace(each, time_s=at(each.time_s)) for each in diary.published],
+        ended_s=None if diary.ended_s is None else at(diary.ended_s),
+    )  # fmt: skip
+
+
+def said(runs: Sequence[Run]) -> str:
+    """A sentence for people about the clocks of measured runs; "" where one machine ran them all."""
+    machines = [machine for run in runs for machine in run.machines]
+    hosts = len({machine.host for machine in machines})
+    known = [machine.clock_error_s for machine in machines if machine.clock_error_s is not None]
+    if hosts < 2 or not known or max(known) == 0:
+        return ""
+    return f"times of {hosts} hosts are on one clock, to within {1000 * max(known):.3g} ms"
+
+
+def _readings(
+    gloo: dist.ProcessGroupGloo, control: Control, machines: Sequence[str], when: str
+) -> dict[str, Reading]:
+    """Machine -> what was read, of those that do not share worker 0's clock."""
+    askers = {machine: machines.index(machine) for machine in machines if machine != machines[0]}
+    own = None
+    try:
+        for asker in askers.values():
+            if control.rank == asker:
+                own = reading(ask(_sender(gloo, 0), _receiver(gloo, 0)))
+            elif control.rank == 0:
+                answer(_sender(gloo, asker), _receiver(gloo, asker))
+    except connections.PeerGone as gone:
+        raise RunError(f"worker {gone.rank} was lost while clocks were compared") from gone
+    if not askers:
+        return {}
+    told = control.meet(f"clock {when}", own, _EXCHANGE_S)
+    return {machine: Reading(*told[asker]) for machine, asker in askers.items()}
+
+
+Send = Callable[[float, float], None]
+Receive = Callable[[], Callable[[], tuple[float, float]]]
+"""Posts a receive; what it returns waits for the two numbers."""
+
+
+def ask(send: Send, receive: Receive, clock: Callable[[], float] = time.monotonic) -> list[Exchange]:
+    """Ask for the time; the other side calls ``answer``."""
+    found = []
+    for _ in range(EXCHANGES):
+        wait = receive()  # posted first, so that the answer need not wait for its announcement
+        asked = clock()
+        send(0.0, 0.0)
+        heard, answered = wait()
+        found.append(Exchange(asked, heard, answered, clock()))
+    return found
+
+
+def answer(send: Send, receive: Receive, clock: Callable[[], float] = time.monotonic) -> None:
+    """Tell the time as often as it is asked for."""
+    wait = receive()
+    for number in range(EXCHANGES):
+        wait()
+        heard = clock()
+        if number + 1 < EXCHANGES:
+            wait = receive()
+        send(heard, clock())
+
+
+def _sender(gloo: dist.ProcessGroupGloo, peer: int) -> Send:
+    def send(heard: float, answered: float) -> None:
+        numbers = torch.tensor([heard, answered], dtype=torch.float64)
+        work = connections.send(gloo, numbers, peer, connections.CLOCK_TAG)
+        connections.finish(work, peer, _EXCHANGE_S)
+
+    return send
+
+
+def _receiver(gloo: dist.ProcessGroupGloo, peer: int) -> Receive:
+    def receive() -> Callable[[], tuple[float, float]]:
+        numbers = torch.empty(2, dtype=torch.float64)
+        work = connections.receive(gloo, numbers, peer, connections.CLOCK_TAG)
+
+        def wait() -> tuple[float, float]:
+            connections.finish(work, peer, _EXCHANGE_S)
+            heard, answered = numbers.tolist()
+            return heard, answered
+
+        return wait
+
+    return receive

@@ -1,0 +1,268 @@
+"""Gradients and sleeps on the wall clock.
+
+A gradient is padded: it lasts as long as the compute model says, so that the real computation is hidden
+inside, at a moment of its own for each worker. It is computed in a helper thread, so that services answer
+meanwhile; or in the loop's own, without two changes of threads, where it is short and there is nothing else
+that the loop could be asked for. Then the loop goes on from within the backward pass, whenever that has made
+a segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import torch
+
+from paceline.sim.drivers.job import Job
+from paceline.sim.errors import SchemeError
+from paceline.sim.program import operations as ops
+from paceline.sim.records.accounting import Account
+from paceline.sim.workloads.evaluated import Evaluated
+
+from ..transport.device import CPU, Aside
+from ..transport.threads import Finished, Threads
+from .diary import Timing
+from .loop import Loop
+from .pending import Pending
+
+Tensor = torch.Tensor
+
+_OVERRUN = 1.01
+_ROOM: Final = 4.0
+"""Times its usual duration that a gradient of the last rank is left."""
+_BRIEF_S: Final = 0.05
+"""So long the loop may be busy with a gradient."""
+
+
+def spread_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
+    """How long after its start a padded gradient is really computed.
+
+    Anywhere within its time will do. Workers that share a machine and start together would all want its
+    cores at that moment, and their messages with them, which is not what the scenario is about.
+
+    Args:
+        rank, workers: whose it is.
+        duration_s: what the compute model says.
+        took_s: what a gradient really takes.
+    """
+    return rank / workers * max(0.0, duration_s - _ROOM * took_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a helper thread tells of a gradient under way: its segment that begins at ``start``."""
+
+    pending: Pending
+    start: int
+
+
+class Segments:
+    """Puts the parts that a backward pass makes together to segments.
+
+    Args:
+        segments: (name, start, stop).
+        tell: called with where a segment begins, its value [stop - start], and the loss.
+    """
+
+    def __init__(
+        self, segments: Sequence[tuple[str, int, int]], tell: Callable[[int, Evaluated], None]
+    ) -> None:
+        self._spans = sorted((start, stop) for _, start, stop in segments)
+        self._firsts = [start for start, _ in self._spans]
+        self._tell = tell
+        self._missing = [stop - start for start, stop in self._spans]
+
+    def told(self, start: int, stop: int, so_far: Evaluated) -> None:
+        """Elements [start, stop) of a gradient [d] are known."""
+        number = bisect(self._firsts, start) - 1
+        self._missing[number] -= stop - start
+        if not self._missing[number]:
+            first, end = self._spans[number]
+            self._tell(first, Evaluated(so_far.value[first:end], so_far.loss))
+
+
+class Computing:
+    """One worker's computations.
+
+    Args:
+        job, rank: whose.
+        threads, loop: where it is done.
+        account, timing: what is written down of it.
+        in_flight: operations that a helper thread will tell about.
+        took_s: what a gradient took before the run; 0: that is not known, and every one may take long.
+        complete: what to do when one is complete.
+        turn: let the loop do what can be done at once.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        rank: int,
+        *,
+        threads: Threads,
+        loop: Loop,
+        account: Account,
+        timing: Timing,
+        in_flight: set[Pending],
+        took_s: float,
+        complete: Callable[[Pending], None],
+        turn: Callable[[], None],
+    ) -> None:
+        self._job = job
+        self._rank = rank
+        self._threads = threads
+        self._loop = loop
+        self._account = account
+        self._timing = timing
+        self._in_flight = in_flight
+        self._took_s = took_s
+        self._complete = complete
+        self._turn = turn
+        self._raised: BaseException | None = None
+        self._may_stay = 0.0 < took_s <= _BRIEF_S and job.start.device == CPU
+        self._aside = Aside(job.start.device)
+        self.loss: Tensor | None = None
+        """That came with the latest gradient which the scheme has got."""
+
+    def begin_gradient(self, pending: Pending) -> None:
+        """Start the worker's next gradient."""
+        operation: ops.Gradient = pending.operation  # type: ignore[assignment]
+        index = self._timing.gradients
+        self._timing.gradients += 1
+        pending.ready_s = pending.start_s + self._job.compute.duration_s(self._rank, index)
+        pending.version = operation.point._version
+        self._account.computing(pending.start_s)
+        self._loop.at(pending.ready_s, lambda: self._pad_over(pending))
+        pending.parts = {}
+        if self._job.problem is None:
+            pending.computed, pending.reply, pending.loss = True, operation.point, torch.zeros(1)
+        else:
+            self._in_flight.add(pending)
+            pending.compute = partial(self._begin, pending, index, operation.point)
+            wait_s = spread_s(self._rank, self._job.workers, pending.ready_s - pending.start_s, self._took_s)
+            self._loop.at(pending.start_s + wait_s, lambda: self.hurry(pending))
+
+    def hurry(self, pending: Pending) -> None:
+        """Compute a gradient's value as soon as can be, unless that has begun."""
+        compute, pending.compute = pending.compute, None
+        if compute is not None:
+            self._loop.at(self._loop.now_s(), compute)  # after alarms that are due
+
+    def _begin(self, pending: Pending, index: int, point: Tensor) -> None:
+        """From the loop: compute a gradient."""
+        if not self._alone():
+            self._threads.run(pending, self._compute, pending, index, point, self._tell)
+            return
+        self._threads.call(pending, self._compute, pending, index, point, self._known_here)
+        if self._raised is not None:
+            raise self._raised
+
+    def _alone(self) -> bool:
+        """Whether nothing can happen here before a gradient that begins now is computed.
+
+        A GPU's backward pass has a thread of its own: that would go on with the loop there.
+        """
+        return (
+            self._may_stay
+            and len(self._in_flight) == 1
+            and self._loop.next_s - self._loop.now_s() > self._took_s
+        )
+
+    def _compute(
+        self, pending: Pending, index: int, point: Tensor, tell: Callable[[Pending, int, Evaluated], None]
+    ) -> tuple[Evaluated, float]:
+        """The gradient, and how long it took; its segments are told during the backward pass."""
+        assert self._job.problem is not None
+        told = None
+        if pending.handle is not None and len(self._job.segments) > 1:
+            told = Segments(self._job.segments, partial(tell, pending)).told
+        gradient = partial(self._job.problem.gradient, self._rank, index, point, told)
+        found, took_s = self._aside.run(gradient)
+        self._aside.hand_over(*found)
+        return found, took_s
+
+    def _known_here(self, pending: Pending, start: int, part: Evaluated) -> None:
+        """From within the backward pass, in the loop's thread: a segment is known."""
+        if self._raised is None:
+            try:
+                self.known(pending, start, part)
+                self._turn()
+            except BaseException as error:  # it is not the gradient's
+                self._raised = error
+
+    def _tell(self, pending: Pending, start: int, part: Evaluated) -> None:
+        """In another thread, that of the backward pass: a segment is known."""
+        self._aside.settle()
+        self._aside.hand_over(*part)
+        self._threads.finished.put(Finished(Known(pending, start), part, None))
+
+    def known(self, pending: Pending, start: int, part: Evaluated) -> None:
+        """The helper thread has a segment of the gradient, and with it the loss."""
+        pending.parts[start], pending.loss = part
+        self._resume(pending)
+
+    def _resume(self, pending: Pending) -> None:
+        if pending.on_part is not None:
+            resume, pending.on_part = pending.on_part, None
+            resume()
+
+    def computed(self, pending: Pending, found: Evaluated, took_s: float) -> None:
+        """The helper thread has the gradient."""
+        if pending.operation.point._version != pending.version:  # type: ignore[attr-defined]
+            raise SchemeError(
+                f"worker {self._rank} wrote in place into a tensor whose gradient was in flight"
+            )
+        pending.computed, (pending.reply, pending.loss) = True, found
+        self._timing.compute_s += took_s
+        self._took_s = max(self._took_s, took_s)
+        if took_s > _OVERRUN * (pending.ready_s - pending.start_s):
+            self._timing.overruns += 1
+        self._resume(pending)
+        if pending.padded:
+            self._complete(pending)
+
+    def _pad_over(self, pending: Pending) -> None:
+        pending.padded = True
+        if pending.computed:
+            self._complete(pending)
+
+    def ended(self, pending: Pending) -> None:
+        """A gradient is complete: note how much later than due that was noticed."""
+        now_s = self._loop.now_s()
+        self._account.computed(now_s)
+        late_s = now_s - pending.ready_s
+        self._timing.late_s += late_s
+        self._timing.latest_s = max(self._timing.latest_s, late_s)
+
+    def with_value(self, pending: Pending, call: Callable[[Tensor], None]) -> None:
+        """Call with a gradient's value, at once or when it has been computed; with it goes its loss."""
+
+        def hand_over() -> None:
+            self.loss = pending.loss
+            call(pending.reply)
+
+        if pending.computed:
+            hand_over()
+        else:
+            pending.on_part = lambda: self.with_value(pending, call)
+
+    def with_part(self, pending: Pending, start: int, stop: int, call: Callable[[Tensor], None]) -> None:
+        """Call with a segment of a gradient, at once or when it is known."""
+        if pending.computed:
+            self.loss = pending.loss
+            call(pending.reply[..., start:stop])
+        elif start in pending.parts:
+            self.loss = pending.loss
+            call(pending.parts[start])
+        else:
+            pending.on_part = lambda: self.with_part(pending, start, stop, call)
+
+    def begin_sleep(self, pending: Pending) -> None:
+        """Start doing nothing."""
+        operation: ops.Sleep = pending.operation  # type: ignore[assignment]
+        pending.ready_s = pending.start_s + operation.duration_s
+        self._loop.at(pending.ready_s, lambda: self._complete(pending))

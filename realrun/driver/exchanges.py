@@ -1,0 +1,212 @@
+"""Operations that need other workers, on the wall clock: posted here, waited for in helper threads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.schedules import part_of
+from paceline.sim.errors import SchemeError
+from paceline.sim.program import operations as ops
+from paceline.sim.program.averaging import root_of
+from paceline.sim.program.encoding import Payload, decoded
+from paceline.sim.program.groups import members
+from paceline.sim.program.mixing import weighted_sum
+
+from ..transport.buffers import Buffers
+from ..transport.carrier import Collective
+from ..transport.collectives import Collectives
+from ..transport.connections import PeerGone
+from ..transport.messages import Posted, Transport, message_tag
+from ..transport.threads import Threads
+from .closing import Traffic
+from .diary import Exchange
+from .loop import Loop
+from .pending import Pending
+
+Tensor = torch.Tensor
+
+
+class Driver(Protocol):
+    """What exchanges need of the driver."""
+
+    in_flight: set[Pending]
+
+    def known_dead(self, rank: int) -> bool:
+        """Whether this worker has heard of that one's death."""
+
+    def complete(self, pending: Pending) -> None:
+        """An operation is complete."""
+
+    def lose(self, pending: Pending, rank: int) -> None:
+        """An operation cannot be completed: that peer is dead."""
+
+    def gone(self, pending: Pending, rank: int) -> None:
+        """gloo has lost a connection that an operation needs; -1 where it does not tell to whom."""
+
+
+class Exchanges:
+    """One worker's exchanges with others.
+
+    Args:
+        job, rank: whose.
+        transport, collectives, buffers: how it talks.
+        threads, loop: where it is done.
+        driver: who is told.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        rank: int,
+        *,
+        transport: Transport,
+        collectives: Collectives,
+        buffers: Buffers,
+        threads: Threads,
+        loop: Loop,
+        driver: Driver,
+    ) -> None:
+        self._job = job
+        self._rank = rank
+        self._transport = transport
+        self._collectives = collectives
+        self._buffers = buffers
+        self._threads = threads
+        self._loop = loop
+        self._driver = driver
+        self._numbers: Counter[str] = Counter()
+        self.traffic = Traffic()
+        self.collectives_at_once = 0
+        """The most that were under way."""
+
+    def _expect(self, pending: Pending, *peers: int) -> bool:
+        """Whether the peers exist and none of them is known to be dead."""
+        for peer in peers:
+            if not 0 <= peer < self._job.workers or peer == self._rank:
+                raise SchemeError(f"worker {self._rank}: {pending.name} with worker {peer} is not possible")
+            if self._driver.known_dead(peer):
+                self._driver.in_flight.add(pending)
+                self._loop.soon(lambda rank=peer: self._driver.lose(pending, rank))  # type: ignore[misc]
+                return False
+        return True
+
+    def _post(self, pending: Pending, post: Callable[[], Callable[[], None]]) -> None:
+        """Post transfers, to be waited for with what ``post`` returns."""
+        self._driver.in_flight.add(pending)
+        try:
+            wait = post()
+        except PeerGone as gone:
+            rank = gone.rank
+            self._loop.soon(lambda: self._driver.gone(pending, rank))
+            return
+        if isinstance(wait, Collective):
+            self.collectives_at_once = max(self.collectives_at_once, self._threads.ask(pending, wait))
+        else:
+            self._threads.run(pending, wait)
+
+    def _wait_for(self, pending: Pending, post: Callable[[], Posted]) -> None:
+        """Post messages, and wait for them."""
+
+        def posted() -> Callable[[], None]:
+            pending.posted = post()
+            return pending.posted.wait
+
+        self._post(pending, posted)
+
+    def _number(self, name: str) -> int:
+        """How many operations of this kind there were before."""
+        self._numbers[name] += 1
+        return self._numbers[name] - 1
+
+    def begin_mix(self, pending: Pending) -> None:
+        """Swap values with the neighbours."""
+        operation: ops.Mix = pending.operation  # type: ignore[assignment]
+        pattern, value = operation.pattern, operation.value
+        sources, destinations = pattern.sources[self._rank], pattern.destinations[self._rank]
+        number = self._number("mix")
+        pending.exchange = Exchange(f"mix {number}", tuple({*sources, *destinations}))
+        pending.version = value._version
+        pending.bytes = self._job.num_bytes(value) * len(destinations)
+        if not sources and not destinations:
+            pending.posted = Posted(self._buffers)
+            self._loop.soon(lambda: self._driver.complete(pending))
+        elif self._expect(pending, *sources, *destinations):
+            self._wait_for(pending, lambda: self._transport.mix(number, sources, destinations, value))
+
+    def begin_send(self, pending: Pending) -> None:
+        """Send a message."""
+        operation: ops.Send = pending.operation  # type: ignore[assignment]
+        peer, tag, value = operation.destination, operation.tag, operation.value
+        pending.peer, pending.version, pending.bytes = peer, value._version, self._job.num_bytes(value)
+        if self._expect(pending, peer):
+            number = self.traffic.sends(peer, tag, self._buffers.wire_bytes(value))
+            pending.exchange = Exchange(_message_key(self._rank, peer, tag, number), (peer,))
+            self._wait_for(pending, lambda: self._transport.post(message_tag(tag), (), None, (peer,), value))
+
+    def begin_receive(self, pending: Pending) -> None:
+        """Receive a message."""
+        operation: ops.Receive = pending.operation  # type: ignore[assignment]
+        peer, tag, like = operation.source, operation.tag, operation.like
+        if peer == ops.ANY:
+            self.traffic.waits_for_any(tag)
+        elif self._expect(pending, peer):
+            pending.exchange = self._message_from(peer, tag)
+        else:
+            return
+        self._wait_for(pending, lambda: self._transport.post(message_tag(tag), (peer,), like, (), None))
+
+    def _message_from(self, source: int, tag: str) -> Exchange:
+        return Exchange(_message_key(source, self._rank, tag, self.traffic.receives(source, tag)), (source,))
+
+    def begin_collective(self, pending: Pending) -> None:
+        """Take part in a collective of this worker's group."""
+        operation, name = pending.operation, pending.name
+        number = self._number(name)
+        groups = operation.groups  # type: ignore[attr-defined]
+        group = members(groups, self._job.workers, self._rank)
+        others = tuple(r for r in group if r != self._rank)
+        pending.exchange = Exchange(f"{name} {number}", others)
+        pending.bytes = part_of(self._job, operation, group, self._rank).bytes_sent
+        if isinstance(operation, ops.Broadcast):
+            pending.peer = root_of(operation, self._rank, group)
+
+        def begin() -> Callable[[], None]:
+            begun = self._collectives.begin(operation, group, number)
+            pending.result = begun.result
+            return begun.wait
+
+        if self._expect(pending, *others):
+            self._post(pending, begin)
+
+    def reply(self, pending: Pending) -> Any:
+        """The reply of an exchange that is complete."""
+        operation = pending.operation
+        if pending.result is not None:
+            return pending.result()
+        assert pending.posted is not None
+        if not isinstance(operation, ops.Receive):
+            value: Payload = operation.value  # type: ignore[attr-defined]
+            if value._version != pending.version:
+                raise SchemeError(f"worker {self._rank} wrote in place into a value that was being sent")
+        values = self._transport.finish(pending.posted)
+        if isinstance(operation, ops.Receive):
+            pending.peer = pending.posted.sources[0]
+            if operation.source == ops.ANY:
+                self.traffic.got_any(operation.tag)
+                pending.exchange = self._message_from(pending.peer, operation.tag)
+            return ops.Message(pending.peer, values[0])
+        if isinstance(operation, ops.Mix):
+            if self._job.problem is None:
+                return decoded(operation.value)
+            own, weights = operation.pattern.own[self._rank], operation.pattern.weights[self._rank]
+            return weighted_sum(own, decoded(operation.value), weights, values)
+        return None
+
+
+def _message_key(source: int, destination: int, tag: str, number: int) -> str:
+    return f"{source}>{destination} {tag} {number}"

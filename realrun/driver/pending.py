@@ -1,0 +1,29 @@
+"""An operation under way on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from paceline.sim.drivers.underway import Underway
+
+from ..transport.messages import Posted
+from .diary import Exchange
+
+Tensor = torch.Tensor
+
+
+class Pending(Underway):
+    """An operation that takes time, from its start to its completion."""
+
+    exchange = Exchange()
+    compute: Callable[[], None] | None = None  # a gradient, where that has not begun
+    computed = False  # a gradient's value is there
+    padded = False  # a gradient's time is over
+    loss: Tensor | None = None  # that a gradient came with
+    parts: dict[int, Tensor]  # of a gradient, by where they begin: segments that are known
+    on_part: Callable[[], None] | None = None  # somebody waits for one of them, or for the whole
+    posted: Posted | None = None
+    result: Callable[[], Any] | None = None  # a collective's

@@ -1,0 +1,186 @@
+"""Run one job on a group of processes; every rank calls ``run_job``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from paceline.sim.drivers.job import Job
+from paceline.sim.errors import InputError, RunError
+from paceline.sim.program.worker import Program
+from paceline.sim.records.run import Machine
+from paceline.sim.training.scoring import digest
+
+from ..group.group import Group
+from ..group.store import Control, Stopped
+from ..lab import start
+from ..transport.buffers import Buffers
+from ..transport.carrier import Carrier
+from ..transport.collectives import Collectives
+from ..transport.connections import COLLECTIVES_AT_ONCE
+from ..transport.device import CPU, Aside
+from ..transport.gloo import Gloo
+from ..transport.messages import Transport
+from ..transport.threads import Threads
+from . import clocks
+from .closing import Traffic, closings
+from .cluster import Driver
+from .collect import Measured, assemble, hand_in
+from .diary import Diary
+from .watchdog import Watch
+
+
+def run_job(
+    group: Group,
+    job: Job,
+    *,
+    backend: str = "gloo",
+    programs: Callable[[int], Program] | None = None,
+    timeout_s: float = 60.0,
+    faults: Mapping[int, int] | None = None,
+    progress: Callable[[int], None] | None = None,
+    warm_up: bool = True,
+) -> Measured:
+    """Run one job for real.
+
+    A run that fails is collected too, as a partial one; then no other can follow in this group.
+
+    Args:
+        group: this process and the others; there are as many as the job has workers.
+        job: the same on all ranks.
+        backend: torch's name of what carries pattern operations; messages always go over gloo.
+        programs: makes a rank's coroutines; absent: the job's scheme.
+        timeout_s: how long any wait may last.
+        faults: rank -> number of the operation of its main coroutine at which that process dies.
+        progress: called with the number of steps that this rank has done.
+        warm_up: compute a gradient before the run: the first one is slow.
+
+    Raises:
+        InputError: the ranks were not given the same job, or it cannot be run for real.
+        RunError: a rank did not come to the start, or the backend does not connect them.
+    """
+    _check(group, job, backend)
+    control = group.next_run()
+    facts = {
+        "scheme": job.scheme.name, "label": job.label, "options": repr(job.options), "workers": job.workers,
+        "seed": job.seed, "max_iterations": job.max_iterations, "max_time_s": job.max_time_s,
+        "bytes_per_parameter": job.bytes_per_parameter, "initial model": digest([job.start])[:12],
+        "backend": backend,
+    }  # fmt: skip
+    control.agree("job", facts, clocks.TO_START_S)
+    watch = Watch(control, timeout_s)
+    lane = None if backend == "gloo" else group.lane(backend, job.start.device, timeout_s)
+    buffers = Buffers(job.num_bytes, staging=lane is not None or job.start.device != CPU)
+    values = buffers if lane is None else Buffers(job.num_bytes, job.start.device)
+    carrier: Carrier = Gloo(group.gloo, group.subgroup) if lane is None else lane
+    if lane is not None and not job.synchronous:
+        group.say(
+            f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
+            "from anybody"
+        )
+    transport = Transport(group.gloo, buffers, None if lane is None else (values, lane))
+    took_s = 0.0
+    if job.problem is not None and warm_up:
+        aside = Aside(job.start.device)
+        gradient = partial(job.problem.gradient, group.rank, 0, job.start)
+        for _ in range(2):
+            _, took_s = aside.run(gradient)
+    program = programs(group.rank) if programs is not None else job.program(group.rank)
+    begun = clocks.start(group.gloo, control)
+    if group.rank == 0 and job.transfer.network.varies and start.in_lab():
+        start.tell(begun.zero_s, job.transfer.seed)
+    driver = Driver(
+        job,
+        group.rank,
+        program,
+        transport=transport,
+        collectives=Collectives(group.rank, values, carrier),
+        survives=carrier.survives,
+        buffers=buffers,
+        threads=group.threads,
+        control=control,
+        watch=watch,
+        zero_s=begun.zero_s,
+        keeps=job.scorer().keeps,
+        took_s=took_s,
+        die_at=(faults or {}).get(group.rank),
+        progress=progress,
+    )
+    diary, machines = driver.diary, clocks.unaligned(begun)
+    try:
+        driver.run()
+        if not control.dead():
+            _leave_nothing(driver, control, transport, group.threads, watch, timeout_s)
+            diary, machines = clocks.end(group.gloo, control, begun, diary)
+    except Stopped:
+        pass
+    except RunError as error:
+        watch.fail(error, driver.step)
+    if buffers.swollen or values.swollen:
+        diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
+    if driver.collectives_at_once > COLLECTIVES_AT_ONCE:
+        diary.timing.notes.append(
+            f"{driver.collectives_at_once} collectives were under way at once, of which gloo carries "
+            f"{COLLECTIVES_AT_ONCE}: with a larger bucket there are fewer"
+        )
+    return _collected(group, job, diary, machines, control, watch)
+
+
+def _check(group: Group, job: Job, backend: str) -> None:
+    if group.broken:
+        raise RunError("a run of this group has failed: start the processes anew")
+    if group.size != job.workers:
+        raise InputError(f"the scenario has {job.workers} workers, but {group.size} processes were started")
+    if job.synchronous and job.max_iterations is None:
+        raise InputError(f"{job.label}: a real run of a synchronous scheme needs stop.max_iterations")
+    if backend == "nccl" and job.start.device.type != "cuda":
+        raise InputError(f"nccl carries values on a GPU, not on {job.start.device}: use gloo")
+
+
+def _leave_nothing(
+    driver: Driver, control: Control, transport: Transport, threads: Threads, watch: Watch, timeout_s: float
+) -> None:
+    """Complete everything that the services have left in flight."""
+    told = control.meet("traffic", driver.traffic.told(), timeout_s)
+    waited: set[object] = set(driver.in_flight)
+    for number, closing in enumerate(closings([Traffic.heard(each) for each in told])):
+        posted = None
+        if closing.source == control.rank:
+            posted = transport.close(closing.tag, closing.destination)
+        elif closing.source == -1 and closing.destination == control.rank:
+            posted = transport.swallow(closing.tag, closing.num_bytes)
+        if posted is not None:
+            waited.add(number)
+            threads.run(number, posted.wait)
+    end_s = time.monotonic() + timeout_s
+    while waited:
+        watch.check()
+        if time.monotonic() > end_s:
+            raise RunError(f"worker {control.rank}: {len(waited)} transfers of services did not end")
+        finished = threads.next(watch.period_s, waited)
+        if finished is None:
+            continue
+        if finished.error is not None:
+            raise RunError(f"worker {control.rank}: a transfer of a service failed: {finished.error}")
+        waited.discard(finished.token)
+
+
+def _collected(
+    group: Group, job: Job, diary: Diary, machines: tuple[Machine, ...], control: Control, watch: Watch
+) -> Measured:
+    failure = watch.failure()
+    dead = control.dead()
+    group.broken = failure is not None or bool(dead)
+    collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
+    gone = dead | set(failure.silent if failure else ())
+    diaries = hand_in(group.gloo, control, job, diary, collector, gone, group.broken)
+    error = failure.error if failure else None
+    if diaries is None:
+        return Measured(None, error, diary.final)
+    message = str(failure) if failure else ""
+    if dead and not failure:
+        message = f"worker {', '.join(str(r) for r in sorted(dead))} died"
+    run = replace(assemble(job, diaries, message), machines=machines)
+    return Measured(run, error, diary.final, tuple(d.timing for d in diaries))

@@ -1,0 +1,191 @@
+"""The watchdog: no rank waits for ever, and all ranks end for one reason.
+
+Every rank tells the control store now and then that it is alive and what its main coroutine waits in
+(its *beat*). A rank that has been blocked for ``timeout_s`` reads the beats of the others: where nobody
+can go on, or somebody has fallen silent, it says so, and every rank stops. The first failure that is
+told counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.sim import errors
+from paceline.sim.errors import Deadlock, PacelineError, RunError
+
+from ..group.store import Control, Stopped
+
+_KINDS: dict[str, Callable[..., RunError]] = {
+    kind.__name__: kind for kind in (errors.PeerLost, errors.Deadlock, errors.SchemeError, errors.RunError)
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run ended.
+
+    Attributes:
+        error: as raised on the rank that noticed.
+        rank, step: who noticed, and in which step.
+        collector: the rank that collects what there is.
+        silent: ranks that do not answer.
+    """
+
+    error: RunError
+    rank: int
+    step: int
+    collector: int
+    silent: tuple[int, ...]
+
+    def __str__(self) -> str:
+        if isinstance(self.error, errors.PeerLost):
+            return (
+                f"worker {self.error.rank} was lost; "
+                f"worker {self.rank} noticed during {self.error.operation} at step {self.step}"
+            )
+        return str(self.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A sign of life.
+
+    Attributes:
+        time_s: when it was given, on the run's clock.
+        since_s: when the main coroutine last went on.
+        able: it will go on by itself (a computation or a sleep is under way).
+        waiting: what it waits in, for people.
+    """
+
+    time_s: float
+    since_s: float
+    able: bool
+    waiting: str
+
+
+class Watch:
+    """One rank's watchdog.
+
+    Args:
+        control: of this run.
+        timeout_s: how long a wait may last.
+    """
+
+    def __init__(self, control: Control, timeout_s: float) -> None:
+        self._control = control
+        self._timeout_s = timeout_s
+        self._beat_s = float("-inf")
+        self.period_s = min(0.2, timeout_s / 20)
+        """How often to look."""
+
+    def fail(self, error: RunError, step: int) -> None:
+        """Tell why this rank fails, unless another has failed before: then wait for that one's words."""
+        if not self._control.first("failed"):
+            self._control.wait_for(lambda _: "failed", [0], self._timeout_s, lambda: False)
+        else:
+            kind = type(error).__name__
+            silent = self._silent_ranks(error)
+            alive = [
+                r for r in range(self._control.size) if r not in self._control.dead() and r not in silent
+            ]
+            told = {
+                "kind": kind if kind in _KINDS else "RunError",
+                "args": list(error.args) if kind in _KINDS else [str(error)],
+                "rank": self._control.rank,
+                "step": step,
+                "collector": min(alive),
+                "silent": sorted(silent),
+            }
+            self._control.put("failed", told)
+
+    def failure(self) -> Failure | None:
+        """The failure that ended the run, if any."""
+        if not self._control.failed():
+            return None
+        told: dict[str, Any] = self._control.get("failed")
+        arguments = [tuple(a) if isinstance(a, list) else a for a in told["args"]]
+        return Failure(
+            _KINDS[told["kind"]](*arguments),
+            told["rank"],
+            told["step"],
+            told["collector"],
+            tuple(told["silent"]),
+        )
+
+    def check(self) -> None:
+        """Raise ``Stopped`` where a rank has failed."""
+        if self._control.failed():
+            raise Stopped
+
+    def look(self, beat: Beat) -> None:
+        """Look around: to be called every ``period_s``.
+
+        Raises:
+            Stopped: another rank has failed.
+            Deadlock: this rank has been blocked for too long and nobody can go on.
+        """
+        self.check()
+        if beat.time_s - self._beat_s >= self._timeout_s / 8:
+            self._beat_s = beat.time_s
+            self._control.put(
+                f"beat/{self._control.rank}", [beat.time_s, beat.since_s, beat.able, beat.waiting]
+            )
+            if not beat.able and beat.time_s - beat.since_s >= self._timeout_s:
+                self._judge(beat)
+
+    def look_at_others(self, now_s: float) -> None:
+        """Look around after this rank's end.
+
+        Raises:
+            Stopped: another rank has failed.
+            Deadlock: somebody has fallen silent.
+        """
+        self.check()
+        if now_s - self._beat_s >= self._timeout_s / 8:
+            self._beat_s = now_s
+            silent = [r for r, beat in self._beats().items() if now_s - beat.time_s > self._timeout_s]
+            if silent:
+                raise Deadlock(tuple(_silence(r) for r in silent))
+
+    def _beats(self) -> dict[int, Beat]:
+        """The latest beats of those who have neither ended nor died."""
+        dead = self._control.dead()
+        going = [
+            r for r in range(self._control.size)
+            if r != self._control.rank and r not in dead and not self._control.has(f"ended/{r}")
+        ]  # fmt: skip
+        never = [0.0, 0.0, False, "the start"]
+        return {
+            r: Beat(*(self._control.get(f"beat/{r}") if self._control.has(f"beat/{r}") else never))
+            for r in going
+        }
+
+    def _judge(self, own: Beat) -> None:
+        lines = {self._control.rank: waits(self._control.rank, own.waiting)}
+        anybody_silent = anybody_able = False
+        for rank, beat in self._beats().items():
+            if own.time_s - beat.time_s > self._timeout_s / 2:
+                anybody_silent = True
+                lines[rank] = _silence(rank)
+            elif beat.able or beat.time_s - beat.since_s < 0.7 * self._timeout_s:
+                anybody_able = True
+            else:
+                lines[rank] = waits(rank, beat.waiting)
+        if anybody_silent or not anybody_able:
+            raise Deadlock(tuple(lines[rank] for rank in sorted(lines)))
+
+    def _silent_ranks(self, error: PacelineError) -> set[int]:
+        if not isinstance(error, Deadlock):
+            return set()
+        return {r for r in range(self._control.size) if _silence(r) in error.waiting}
+
+
+def waits(rank: int, waiting: str) -> str:
+    """A blocked main coroutine, for people."""
+    return f"worker {rank} waits in {waiting}"
+
+
+def _silence(rank: int) -> str:
+    return f"worker {rank} does not answer"

@@ -1,0 +1,141 @@
+"""A group of processes, one per worker, joined over gloo; it can run one job after another.
+
+Where another backend carries the pattern operations, gloo carries the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty
+from typing import Final, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from paceline.sim.errors import RunError
+
+from ..transport.connections import connect
+from ..transport.nccl import Lane
+from ..transport.subgroups import Subgroup
+from ..transport.threads import Threads
+from .store import Control
+
+Made = TypeVar("Made")
+
+_PR_SET_TIMERSLACK = 29
+
+SWITCH_S: Final = 0.0005
+"""How long a thread keeps the interpreter while others want it: a gradient's must not hold up the driver."""
+
+
+@dataclass
+class Group:
+    """This process among the others.
+
+    Attributes:
+        rank, size: this process's rank, and how many there are.
+        store: where they meet.
+        gloo: connects each of them to all others.
+        threads: helper threads.
+        runs: how many jobs have been run.
+        broken: a run has failed; nothing more can be run.
+        subgroups: by their members, those that have carried out a collective.
+        lanes: by backend, those that a job has asked for.
+        said: what has been told.
+    """
+
+    rank: int
+    size: int
+    store: Store
+    gloo: dist.ProcessGroupGloo
+    threads: Threads = field(default_factory=Threads)
+    runs: int = 0
+    broken: bool = False
+    subgroups: dict[tuple[int, ...], Subgroup] = field(default_factory=dict)
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    said: set[str] = field(default_factory=set)
+
+    def subgroup(self, members: tuple[int, ...]) -> Subgroup:
+        """The group of some ranks; they connect when they first need it."""
+        if members not in self.subgroups:
+            self.subgroups[members] = Subgroup(self.store, members, self.rank)
+        return self.subgroups[members]
+
+    def lane(self, backend: str, device: torch.device, timeout_s: float) -> Lane:
+        """This rank's lane over ``backend``; all ranks ask for it at the same time.
+
+        Raises:
+            RunError: the backend refuses, or a rank did not come.
+        """
+        if backend in self.lanes:
+            return self.lanes[backend]
+        lane = Lane(backend, device, self.store, self.rank, self.size)
+        self.broken = True
+        _in_time(backend, lane.connect(), timeout_s)
+        self.broken = False
+        return self.lanes.setdefault(backend, lane)
+
+    def say(self, text: str) -> None:
+        """Tell people something, on rank 0 alone and once."""
+        if self.rank == 0 and text not in self.said:
+            self.said.add(text)
+            sys.stderr.write(f"{text}\n")
+
+    def next_run(self) -> Control:
+        """The control store of one more run."""
+        self.runs += 1
+        return Control(self.store, self.rank, self.size, f"run {self.runs}")
+
+
+def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
+    """Wait for the other processes and connect to each of them.
+
+    No gloo wait has a time-out of its own: the driver watches over them.
+
+    Raises:
+        RunError: a rank did not come, or cannot be reached.
+    """
+    Control(store, rank, size).meet("join", 0, timeout_s)
+    gloo = _in_time("gloo", partial(connect, store, "gloo", rank, size), timeout_s)
+    return Group(rank, size, store, gloo)
+
+
+def _in_time(backend: str, connecting: Callable[[], Made], timeout_s: float) -> Made:
+    """What ``connecting`` makes; a backend may wait for ever for a rank that it cannot reach."""
+    threads = Threads()
+    threads.run(None, connecting)
+    try:
+        done = threads.finished.get(timeout=timeout_s)
+    except Empty:
+        raise RunError(f"the ranks did not connect over {backend} within {timeout_s:g} s") from None
+    threads.close()
+    if done.error is not None:
+        why = done.error.__cause__ or done.error
+        raise RunError(f"{backend} does not connect the ranks: {why}") from done.error
+    made: Made = done.result
+    return made
+
+
+def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
+    """As ``meet``, in a process that is there for nothing else.
+
+    Raises:
+        RunError: a rank did not come.
+    """
+    torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_S)
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # ns; 50 us otherwise
+    return meet(store, rank, size, timeout_s)
+
+
+def leave(group: Group) -> None:
+    """Disconnect."""
+    group.threads.close()
+    for lane in reversed(group.lanes.values()):  # the first may have made what the others need
+        lane.close()
+    # gloo closes its connections with the last reference to the group

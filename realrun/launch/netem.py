@@ -1,0 +1,289 @@
+"""``tc`` commands that make hosts of one site play a scenario's network, and those that undo them.
+
+Every host shapes what it sends: one HTB class per link of the scenario that its messages cross, one inside
+the other as the routes from it branch out, and below them one leaf per destination that holds packets for
+the route's latency (netem). A link whose messages all go to one host is shaped there, on arrival, behind an
+IFB device. That is exact for every link that one host alone sends over, or one alone receives over. Hosts
+know nothing of each other: a link that several share in both ways, such as a pipe between two sites, is
+capped on each of them on its own, so that together they may exceed it; ``Script.inexact`` names these.
+
+The latencies come on top of the cluster's own.
+
+References:
+    tc-htb(8), tc-netem(8), tc-u32(8) and the kernel's documentation of ifb.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from paceline.sim.errors import InputError
+from paceline.sim.network.network import Network
+
+IFB: Final = "ifb-paceline"
+_UNLIMITED_BYTES_PER_S: Final = 12.5e9
+"""HTB has to have a rate: 100 Gbit/s where the scenario has none."""
+_MAX_DEPTH: Final = 6
+"""HTB takes eight levels; one is the root's, one the leaves'."""
+_MTU_BYTES: Final = 1500
+_QUANTUM_BYTES: Final = 10 * _MTU_BYTES
+_FIRST_LINK: Final = 0x10
+_FIRST_LEAF: Final = 0x1000
+
+
+@dataclass(frozen=True)
+class Script:
+    """What to run on one host, as root.
+
+    Attributes:
+        host: its number, the worker's rank.
+        play: commands that make it play its part.
+        undo: commands that leave it as it was.
+        inexact: names of the links that other hosts share with it, and that are capped on each alone.
+    """
+
+    host: int
+    play: tuple[str, ...]
+    undo: tuple[str, ...]
+    inexact: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Class:
+    """Peers behind one bandwidth.
+
+    Attributes:
+        peers: who.
+        bytes_per_s: what they get together at most.
+        assured_bytes_per_s: what they get even if everybody else wants as much as they can.
+        minor: of the class's number in HTB.
+        parent: number of the class around it; 0 is the root.
+        depth: how many classes are around it, itself included.
+    """
+
+    peers: frozenset[int]
+    bytes_per_s: float
+    assured_bytes_per_s: float
+    minor: int
+    parent: int = 0
+    depth: int = 0
+
+    def inside(self, peers: frozenset[int], bytes_per_s: float, minor: int) -> _Class:
+        """A class in this one; at one level all peers are assured the same, and no more than there is."""
+        limit = min(bytes_per_s, self.bytes_per_s)
+        share = self.assured_bytes_per_s * len(peers) / len(self.peers)
+        return _Class(peers, limit, min(limit, share), minor, self.minor, self.depth + 1)
+
+
+def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Script]:
+    """The commands for every host.
+
+    Args:
+        network: what to play.
+        addresses: IPv4 addresses of the hosts, or shell variables that will hold them, by rank.
+        device: the hosts' network device.
+
+    Raises:
+        InputError: the network has what ``tc`` cannot play, or its routes are too long for HTB.
+    """
+    if network.jitter is not None:
+        raise InputError(
+            "netem draws a delay for each packet and reorders them, not one for each message; leave "
+            "cluster.network.jitter out"
+        )
+    if any(link.variation is not None for link in network.links):
+        raise InputError("tc sets a rate once; leave cluster.network.variation out")
+    n = range(network.num_hosts)
+    senders: dict[int, set[int]] = {}
+    receivers: dict[int, set[int]] = {}
+    for a in n:
+        for b in n:
+            for link in network.route(a, b).links if a != b else ():
+                senders.setdefault(link, set()).add(a)
+                receivers.setdefault(link, set()).add(b)
+    on_arrival = {link for link in senders if len(senders[link]) > 1 and len(receivers[link]) == 1}
+    shared = {link for link in senders if len(senders[link]) > 1 and len(receivers[link]) > 1}
+    return [
+        Script(
+            host=host,
+            play=(
+                *_leaving(network, host, addresses, device, on_arrival),
+                *_arriving(network, host, addresses, device, on_arrival),
+            ),
+            undo=_undo(device),
+            inexact=tuple(network.links[link].name for link in sorted(shared) if host in senders[link]),
+        )
+        for host in n
+    ]
+
+
+def checked_addresses(text: str, workers: int) -> list[str]:
+    """Addresses as the user lists them, separated by commas.
+
+    Raises:
+        InputError: not one IPv4 address for each worker.
+    """
+    found = [each.strip() for each in text.split(",")]
+    for each in found:
+        try:
+            ipaddress.IPv4Address(each)
+        except ValueError:
+            raise InputError(f"--hosts: '{each}' is no IPv4 address, such as 10.0.0.1") from None
+    if len(found) != workers or len(set(found)) != workers:
+        raise InputError(f"--hosts: needs {workers} different addresses, in the order of ranks")
+    return found
+
+
+def checked_interface(name: str) -> str:
+    """The name of a network device, as the kernel allows them and a shell takes them as they are.
+
+    Raises:
+        InputError: it is none.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", name):
+        raise InputError(f"--interface: '{name}' is no name of a network device, such as eth0")
+    return name
+
+
+def _leaving(
+    network: Network, host: int, addresses: Sequence[str], device: str, elsewhere: set[int]
+) -> list[str]:
+    """What this host sends."""
+    others = [peer for peer in range(network.num_hosts) if peer != host]
+    links: dict[int, set[int]] = {}
+    for peer in others:
+        for link in network.route(host, peer).links:
+            if link not in elsewhere:
+                links.setdefault(link, set()).add(peer)
+    classes = _nested(network, links, others)
+    commands = _root(device, classes)
+    for peer in others:
+        route = network.route(host, peer)
+        leaf = _leaf(classes, peer, route.per_flow_bytes_per_s)
+        commands.append(_add_class(device, leaf))
+        if route.latency_s > 0:
+            limit = math.ceil(1.5 * leaf.bytes_per_s * route.latency_s / _MTU_BYTES) + 1000
+            commands.append(
+                f"tc qdisc add dev {device} parent 1:{leaf.minor:x} handle {leaf.minor:x}: "
+                f"netem delay {route.latency_s * 1e6:.0f}us limit {limit}"
+            )
+        commands.append(_filter(device, "dst", addresses[peer], leaf))
+    return commands
+
+
+def _arriving(
+    network: Network, host: int, addresses: Sequence[str], device: str, links_there: set[int]
+) -> list[str]:
+    """What this host receives over links that lead to it alone."""
+    others = [peer for peer in range(network.num_hosts) if peer != host]
+    links: dict[int, set[int]] = {}
+    for peer in others:
+        for link in network.route(peer, host).links:
+            if link in links_there:
+                links.setdefault(link, set()).add(peer)
+    if not links:
+        return []
+    commands = [
+        f"ip link add {IFB} type ifb",
+        f"ip link set {IFB} up",
+        f"tc qdisc add dev {device} handle ffff: ingress",
+    ]
+    classes = _nested(network, links, others)
+    commands += _root(IFB, classes)
+    for peer in others:
+        leaf = _leaf(classes, peer, math.inf)
+        commands.append(_add_class(IFB, leaf))
+        commands.append(_filter(IFB, "src", addresses[peer], leaf))
+        commands.append(
+            f"tc filter add dev {device} parent ffff: protocol ip prio 1 u32 match ip src "
+            f"{addresses[peer]}/32 action mirred egress redirect dev {IFB}"
+        )
+    return commands
+
+
+def _undo(device: str) -> tuple[str, ...]:
+    quiet = "2>/dev/null || true"
+    return (
+        f"tc qdisc del dev {device} root {quiet}",
+        f"tc qdisc del dev {device} ingress {quiet}",
+        f"ip link del {IFB} {quiet}",
+    )
+
+
+def _nested(network: Network, links: Mapping[int, set[int]], peers: Sequence[int]) -> list[_Class]:
+    """Links as classes inside each other, outermost first; those that cannot limit anything are left out.
+
+    Routes of least latency from one host, or to one, form a tree: of two links, the peers behind one are
+    among those behind the other, or none of them is. The first class is the root: all peers, unlimited.
+    """
+    narrowest: dict[frozenset[int], float] = {}
+    for link, behind in links.items():
+        key = frozenset(behind)
+        bandwidth = network.links[link].bandwidth_bytes_per_s
+        narrowest[key] = min(narrowest.get(key, math.inf), bandwidth)
+    found = [_Class(frozenset(peers), _UNLIMITED_BYTES_PER_S, _UNLIMITED_BYTES_PER_S, 0)]
+    for those, bandwidth in sorted(narrowest.items(), key=lambda item: (-len(item[0]), sorted(item[0]))):
+        around = [each for each in found if those <= each.peers][-1]
+        if around.bytes_per_s <= bandwidth:
+            continue
+        found.append(around.inside(those, bandwidth, _FIRST_LINK + len(found)))
+        if found[-1].depth > _MAX_DEPTH:
+            raise InputError("the routes cross more links of different bandwidths than HTB has levels")
+    return found
+
+
+def _leaf(classes: Sequence[_Class], peer: int, cap_bytes_per_s: float) -> _Class:
+    """One peer's own class, in the innermost one that it is behind."""
+    around = [each for each in classes if peer in each.peers][-1]
+    return around.inside(frozenset([peer]), cap_bytes_per_s, _FIRST_LEAF + peer)
+
+
+def _root(device: str, classes: Sequence[_Class]) -> list[str]:
+    """HTB with its inner classes; what goes elsewhere is not classified and passes unshaped."""
+    commands = [f"tc qdisc add dev {device} root handle 1: htb default 0"]
+    return commands + [_add_class(device, each) for each in classes[1:]]
+
+
+def _add_class(device: str, found: _Class) -> str:
+    above = f"1:{found.parent:x}" if found.parent else "1:"
+    return (
+        f"tc class add dev {device} parent {above} classid 1:{found.minor:x} htb "
+        f"rate {_bits(found.assured_bytes_per_s)} ceil {_bits(found.bytes_per_s)} quantum {_QUANTUM_BYTES}"
+    )
+
+
+def _bits(bytes_per_s: float) -> str:
+    return f"{max(8 * bytes_per_s, 8):.0f}bit"
+
+
+def _filter(device: str, way: str, address: str, leaf: _Class) -> str:
+    return (
+        f"tc filter add dev {device} parent 1: protocol ip prio 1 u32 match ip {way} {address}/32 "
+        f"flowid 1:{leaf.minor:x}"
+    )
+
+
+def render(found: Sequence[Script], addresses: Sequence[str], undo: bool = False) -> str:
+    """The commands of some hosts as one piece of shell, with what is not exact in front."""
+    shared = list(dict.fromkeys(name for script in found for name in script.inexact))
+    lines = [
+        "# To be run as root. The delays come on top of the cluster's own latency. Needs the kernel modules",
+        "# sch_htb, sch_netem and cls_u32, and for links into one host ifb and act_mirred.",
+    ]
+    if shared:
+        lines += [
+            "# Not exact: hosts cannot share a link. Each host alone is held to the bandwidth of these, and",
+            "# several together may get more:",
+            *(f"#   {name}" for name in shared),
+        ]
+    for script in found:
+        lines += ["", f"# host {script.host}: {addresses[script.host]}"]
+        lines += script.undo if undo else (*script.undo, *script.play)
+    if not undo:
+        lines += ["", "# to undo it on any host:", *(f"# {command}" for command in found[0].undo)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,67 @@
+"""A batch script that runs a scenario on a Slurm cluster: one process a worker, one GPU each on NCCL."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.sim.errors import InputError
+from paceline.sim.scenario.schema import Scenario
+
+from .cells import cells_of
+
+_SCRIPT = """\
+#!/bin/bash
+# {name}: {workers} workers on {nodes} of the cluster's nodes, by 'paceline realrun --slurm'.
+# Submit it with sbatch from this folder; add --partition, --account and --time as your cluster wants them.
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks={workers}
+#SBATCH --ntasks-per-node={per_node}
+#SBATCH --cpus-per-task=2
+{gpus}
+set -euo pipefail
+# Rank 0 is the first task of the first node. Jobs that share a node must not share a port.
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+export MASTER_ADDR MASTER_PORT=$((15000 + SLURM_JOB_ID % 40000)) OMP_NUM_THREADS=1
+srun --kill-on-bad-exit=1 bash -c '
+  export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
+  exec "$0" -m paceline.realrun "$@"
+' {python} {arguments}
+"""
+
+_GPUS = """\
+#SBATCH --gpus-per-task=1
+# Every process sees all GPUs of its node, so that NCCL can copy between them; LOCAL_RANK is its own.
+#SBATCH --gpu-bind=none
+"""
+
+
+def script(scenario: Scenario, path: Path, per_node: int, options: Sequence[str] = ()) -> str:
+    """The script for ``sbatch``. It runs the Python that runs this.
+
+    Args:
+        scenario: what to run.
+        path: its file, as the nodes see it.
+        per_node: processes on each node; on NCCL the GPUs that a node has. The last node may get fewer.
+        options: of ``python -m paceline.realrun``, added behind the file.
+
+    Raises:
+        InputError: the scenario does not fix how long it runs.
+    """
+    cells_of(scenario)
+    workers = scenario.cluster.workers
+    if per_node < 1:
+        raise InputError(f"--per-node {per_node}: a node runs at least one process")
+    per_node = min(per_node, workers)
+    return _SCRIPT.format(
+        name=scenario.name,
+        workers=workers,
+        nodes=-(-workers // per_node),
+        per_node=per_node,
+        gpus=_GPUS if scenario.cluster.backend == "nccl" else "",
+        python=shlex.quote(sys.executable),
+        arguments=shlex.join([str(path), *options]),
+    )

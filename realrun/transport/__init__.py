@@ -1,0 +1,1 @@
+"""Who carries the bytes of a real run: gloo and NCCL."""

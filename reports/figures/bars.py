@@ -1,0 +1,122 @@
+"""Bars: where a worker's time went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pandas as pd
+
+from paceline.sim.records.summary import Row
+
+from .. import words
+from ..folders import Study
+from .drawing import INK, PAPER, PHASE_KEY, PHASES, WIDTH_IN, Picture, cut, figure, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LABEL: Final = 22
+_FAR: Final = 4.0
+"""A bar longer than so many times the median bar is cut off."""
+
+
+def cost_of_a_step(study: Study) -> Picture:
+    """Stacked bars: where a worker's mean step went."""
+    return _bars(study, per_step=True)
+
+
+def cost_of_a_run(study: Study) -> Picture:
+    """Stacked bars: where a worker's wall clock went."""
+    return _bars(study, per_step=False)
+
+
+def _bars(study: Study, per_step: bool) -> Picture:
+    bars = [
+        (place, part, row)
+        for place, label in enumerate(row["label"] for row in study.main.rows)
+        for part in study.parts
+        for row in part.rows
+        if row["label"] == label and row["iterations"]
+    ]
+    labels = {place: _wrapped(row["label"]) for place, _, row in bars}
+    lengths = [row["wall_clock_s"] / (row["iterations"] if per_step else 1.0) for _, _, row in bars]
+    near = [length for length in lengths if length <= _FAR * float(np.median(lengths))]
+    limit = max(lengths) if len(near) == len(lengths) else 1.3 * max(near)
+    name, unit_s = words.time_unit([limit / 10])
+    paired = study.measured is not None
+    with figure(WIDTH_IN, 0.75 + (0.52 if paired else 0.42) * len(labels)) as (drawn, plot):
+        ax = drawn.subplots()
+        for (place, part, row), length in zip(bars, lengths, strict=True):
+            measured = part is study.measured
+            at = place + (0.21 if measured else -0.17) * paired
+            height = 0.36 if paired else 0.68
+            left = 0.0
+            for colour, (_, part_s) in zip(PHASES.values(), _times(row), strict=True):
+                right = min(left + part_s / (row["wall_clock_s"] or 1.0) * length, limit)
+                width = (right - left) / unit_s
+                ax.barh(at, width, left=left / unit_s, height=height, color=colour, linewidth=0)
+                left = right
+            said = words.digits(length / unit_s) + (f" {_kind(measured)}" if paired else "")
+            if length > limit:
+                _gap(ax, left / unit_s, at, height)
+                said += " (cut off)"
+            ax.annotate(
+                said, (left / unit_s, at), xytext=(4, 0), textcoords="offset points",
+                va="center", ha="left", fontsize=9, color=INK,
+            )  # fmt: skip
+        ax.set_yticks(list(labels), [""] * len(labels))
+        for place, lines in labels.items():
+            _write_lines(ax, place, lines)
+        ax.tick_params(axis="y", length=0)
+        ax.grid(False, axis="y")
+        ax.invert_yaxis()
+        ax.set_xlim(0, (limit or 1.0) / unit_s * (1.15 + 0.15 * paired + 0.15 * (limit < max(lengths))))
+        ax.set_xlabel(f"a worker's mean step ({name})" if per_step else f"a worker's whole run ({name})")
+    data = pd.DataFrame(
+        {
+            "label": row["label"],
+            "source": row["source"],
+            **{f"{name}_s": part_s / (row["iterations"] if per_step else 1) for name, part_s in _times(row)},
+        }
+        for _, _, row in bars
+    )
+    return picture(plot, f"{study.key}-{'step' if per_step else 'run'}-cost", data, key=PHASE_KEY)
+
+
+def _times(row: Row) -> list[tuple[str, float]]:
+    shares = row["time_s"]
+    return [("compute", shares["compute"]), ("communicate", shares["communicate"]), ("wait", shares["wait"])]
+
+
+def _gap(ax: Axes, end: float, at: float, height: float) -> None:
+    """A slanted gap near the end of a bar that is not drawn to its end."""
+    slant = [0.955 * end, 0.965 * end], [at + 0.6 * height, at - 0.6 * height]
+    ax.plot(*slant, color=PAPER, linewidth=3, solid_capstyle="butt")
+
+
+def _write_lines(ax: Axes, place: float, lines: list[str]) -> None:
+    """A label left of the axis, line by line: the page's font is not the one that widths are known of."""
+    for i, line in enumerate(lines):
+        ax.annotate(
+            line,
+            (0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(-5, 6 * (len(lines) - 1) - 12 * i),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+        )
+
+
+def _kind(measured: bool) -> str:
+    return "measured" if measured else "predicted"
+
+
+def _wrapped(label: str) -> list[str]:
+    """A label on two lines at most, broken after a blank or an underscore where one is near."""
+    if len(label) <= _LABEL:
+        return [label]
+    places = [i + 1 for i, c in enumerate(label[:_LABEL]) if c in " _-" and i >= _LABEL // 3]
+    at = places[-1] if places else _LABEL
+    return [label[:at].strip(), cut(label[at:], _LABEL)]

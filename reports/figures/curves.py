@@ -1,0 +1,182 @@
+"""Curves: a metric against the clock, steps, or bytes sent."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import pandas as pd
+
+from paceline.sim.records.summary import Row
+
+from .. import words
+from ..folders import Part, Study
+from .bands import bands
+from .drawing import INK, PAPER, WIDTH_IN, Picture, figure, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+By = Literal["time_s", "step", "bytes_sent"]
+
+_FAR: Final = 8.0
+"""Ends of runs this many times apart call for a logarithmic clock."""
+
+
+def curves(study: Study, metric: str, by: By) -> Picture:
+    """A metric against the clock, steps, or bytes: the median over repeats, in a band (``bands``).
+
+    The training loss has a logarithmic axis, and so have the clock and the bytes if some schemes take far
+    more than others.
+    """
+    frames = {part.source: _scores(part, metric, by) for part in study.parts}
+    every = pd.concat(list(frames.values()))
+    name, unit = _unit(every["x"].max() / 10, by)
+    stand_ins = {label: f"#02f0{i:02x}" for i, label in enumerate(study.styles)}
+    target = study.main.results.summary["target"]
+    goal = target["value"] if target and target["metric"] == metric else None
+    drawn_data = []
+    with figure(WIDTH_IN, 3.3) as (drawn, plot):
+        ax = drawn.subplots()
+        _y_axis(ax, study, every, metric, goal)
+        _x_axis(ax, every, unit, by)
+        for part in study.parts:
+            measured = part is study.measured
+            for row in part.rows:
+                mine = frames[part.source]
+                found = bands(mine[mine["label"] == row["label"]], metric)
+                if ax.get_xscale() == "log":
+                    found = found[found["x"] > 0]
+                if not len(found):
+                    continue
+                style, colour = study.styles[row["label"]], stand_ins[row["label"]]
+                dashes = (4, 1.6) if measured else style.dashes
+                x = found["x"].to_numpy() / unit
+                if row["runs"] > 1:
+                    ax.fill_between(x, found["low"], found["high"], color=colour, alpha=0.16, linewidth=0)
+                line = ax.plot(x, found["median"], color=colour, linewidth=2)[0]
+                if dashes:
+                    line.set_dashes(dashes)
+                _end(ax, row, x[-1], float(found["median"].iloc[-1]), colour)
+                drawn_data.append(found.assign(label=row["label"], source=part.source))
+        if goal is not None:
+            _target_line(ax, goal, rising=every[metric].iloc[0] < goal)
+        words_x = {
+            "time_s": f"wall clock ({name})",
+            "step": "steps per worker",
+            "bytes_sent": f"sent ({name})",
+        }
+        ax.set_xlabel(words_x[by] + (", log scale" if ax.get_xscale() == "log" else ""))
+        ax.set_ylabel(words.plain(metric) + (", log scale" if ax.get_yscale() == "log" else ""))
+    colours = {stand_ins[label]: style.colour for label, style in study.styles.items()}
+    data = pd.concat(drawn_data) if drawn_data else pd.DataFrame()
+    key = [(label, stand_ins[label], style.dashes) for label, style in study.styles.items()]
+    return picture(plot, f"{study.key}-{metric}-{by}", data.rename(columns={"x": by}), colours, key)
+
+
+def _unit(typical: float, by: By) -> tuple[str, float]:
+    if by == "time_s":
+        return words.time_unit([typical])
+    return words.size_unit(typical) if by == "bytes_sent" else ("", 1.0)
+
+
+def _y_axis(ax: Axes, study: Study, every: pd.DataFrame, metric: str, goal: float | None) -> None:
+    """Scale and limits; a diverged run must not squeeze all the others."""
+    if metric.startswith("train_loss") and every[metric].notna().any():
+        _make_log(ax, "y")
+    diverged = {
+        (run["source"], run["label"], run["seed"])
+        for part in study.parts
+        for run in part.runs
+        if run["status"] == "diverged"
+    }
+    keys = zip(every["source"], every["label"], every["seed"], strict=True)
+    kept = np.array([key not in diverged for key in keys], dtype=bool)
+    values = [*every.loc[kept | (every["step"] == 0), metric].dropna(), *([] if goal is None else [goal])]
+    if not values:
+        return
+    low, high = min(values), max(values)
+    if ax.get_yscale() == "log":
+        ax.set_ylim(low / 1.25, high * 1.3)
+    elif high > low:
+        ax.set_ylim(low - 0.04 * (high - low), high + 0.1 * (high - low))
+
+
+def _x_axis(ax: Axes, every: pd.DataFrame, unit: float, by: By) -> None:
+    ends = every.groupby(["source", "label", "seed"])["x"].max() / unit
+    scored = every.loc[every["x"] > 0, "x"] / unit
+    if by != "step" and len(scored) and ends.max() > _FAR * ends[ends > 0].min():
+        _make_log(ax, "x")
+        ax.set_xlim(scored.min() / 1.15, ends.max() * 1.25)
+    elif ends.max() > 0:
+        ax.set_xlim(0, ends.max() * 1.05)
+
+
+def _make_log(ax: Axes, which: Literal["x", "y"]) -> None:
+    """A logarithmic axis with plain numbers."""
+    ax.set(**{f"{which}scale": "log"})
+    axis: Axis = ax.xaxis if which == "x" else ax.yaxis
+
+    def minor(value: float, _: Any) -> str:
+        low, high = axis.get_view_interval()
+        lead = round(value / 10 ** math.floor(math.log10(value)))
+        told = () if high / low > 200 else (2, 5) if high / low > 4 else (2, 3, 4, 5, 6, 8)
+        return f"{value:g}" if lead in told else ""
+
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(minor)
+
+
+def _scores(part: Part, metric: str, by: By) -> pd.DataFrame:
+    """The scored rows at ``x``.
+
+    A logarithmic axis has no place for a training loss that is not positive.
+    """
+    frame = part.results.metrics
+    values = frame[metric] if metric in frame else pd.Series(np.nan, frame.index)
+    if metric.startswith("train_loss"):
+        values = values.where(values > 0)
+    return pd.DataFrame(
+        {
+            "source": part.source,
+            "label": frame["label"].astype(object),
+            "seed": frame["seed"],
+            "step": frame["step"],
+            "x": frame[by].astype(float),
+            metric: values,
+        }
+    )
+
+
+def _end(ax: Axes, row: Row, x: float, y: float, colour: str) -> None:
+    """Mark how most repeats ended: target reached, stopped before, diverged."""
+    reached, diverged = 2 * row["reached"] > row["runs"], 2 * row["diverged"] > row["runs"]
+    ax.plot(
+        x,
+        y,
+        marker="X" if diverged else "o",
+        markersize=7 if diverged else 6,
+        markerfacecolor=colour if reached or diverged else PAPER,
+        markeredgecolor=colour,
+        zorder=5,
+    )
+
+
+def _target_line(ax: Axes, value: float, rising: bool) -> None:
+    """The target, with its name at the end of the line, on the side from which no curve comes."""
+    ax.axhline(value, color=INK, linewidth=1, dashes=(2, 2), zorder=1)
+    ax.annotate(
+        f"target {value:g}",
+        (1, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 4 if rising else -4),
+        textcoords="offset points",
+        ha="right",
+        va="bottom" if rising else "top",
+        fontsize=9,
+        color=INK,
+        bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+        zorder=6,
+    )

@@ -1,0 +1,119 @@
+"""Why one scheme is ahead of another: the difference of their times, taken apart.
+
+A time to target is steps times the cost of a step, and a step is computing, transferring and waiting. With
+N steps of cost C, the difference between two schemes is
+
+    N2 C2 - N1 C1 = (N2 - N1) (C1 + C2) / 2  +  (C2 - C1) (N1 + N2) / 2,
+
+so every part gets its share whichever way one walks from the one to the other (the Shapley value of two
+factors), and the parts add up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from paceline.sim.records.summary import Row
+
+from .. import words
+from ..folders import Part, Study
+from .drawing import FAINT, INK, PHASES, WIDTH_IN, Picture, cut, figure, picture
+
+
+@dataclass(frozen=True)
+class Gap:
+    """From the time of one scheme to that of another, in seconds.
+
+    Attributes:
+        first, second: labels.
+        first_s, second_s: median times to target.
+        steps_s: what more steps cost, or what fewer save; likewise for the others.
+    """
+
+    first: str
+    second: str
+    first_s: float
+    second_s: float
+    steps_s: float
+    compute_s: float
+    communicate_s: float
+    wait_s: float
+
+
+def gap(part: Part) -> Gap | None:
+    """Between the best and the second of a table; None unless both have a median time and steps."""
+    if len(part.rows) < 2:
+        return None
+    one, two = (_costs(row) for row in part.rows[:2])
+    if one is None or two is None:
+        return None
+    steps = (one[0] + two[0]) / 2
+    both = (sum(one[1:]) + sum(two[1:])) / 2
+    compute_s, communicate_s, wait_s = ((b - a) * steps for a, b in zip(one[1:], two[1:], strict=True))
+    return Gap(
+        first=part.rows[0]["label"],
+        second=part.rows[1]["label"],
+        first_s=part.rows[0]["time_to_target_s"]["median"] or 0.0,
+        second_s=part.rows[1]["time_to_target_s"]["median"] or 0.0,
+        steps_s=(two[0] - one[0]) * both,
+        compute_s=compute_s,
+        communicate_s=communicate_s,
+        wait_s=wait_s,
+    )
+
+
+def _costs(row: Row) -> tuple[float, float, float, float] | None:
+    """Steps to the target, and what a step's computing, transferring and waiting take of its time."""
+    time_s, steps, wall_s = row["time_to_target_s"]["median"], row["steps_to_target"], row["wall_clock_s"]
+    if not time_s or not steps or not wall_s:
+        return None
+    shares = row["time_s"]
+    compute, communicate, wait = (
+        time_s / steps * part / wall_s for part in (shares["compute"], shares["communicate"], shares["wait"])
+    )
+    return steps, compute, communicate, wait
+
+
+def waterfall(study: Study, of: Gap) -> Picture:
+    """Bars from the time of the one to that of the other."""
+    parts = [
+        ("number of steps", of.steps_s, FAINT),
+        ("computing", of.compute_s, PHASES["compute"]),
+        ("transferring", of.communicate_s, PHASES["communicate"]),
+        ("waiting", of.wait_s, PHASES["wait"]),
+    ]
+    name, unit_s = words.time_unit([of.second_s / 10])
+    bars = [(of.first, 0.0, of.first_s), *_bars(of.first_s, parts), (of.second, 0.0, of.second_s)]
+    data = pd.DataFrame(bars, columns=["part", "from_s", "to_s"])
+    colours = [INK, *(colour for _, _, colour in parts), INK]
+    with figure(WIDTH_IN, 2.9) as (drawn, plot):
+        ax = drawn.subplots()
+        for place, (bar, colour) in enumerate(zip(bars, colours, strict=True)):
+            _, start, end = bar
+            total = place in (0, len(bars) - 1)
+            width = (end - start) / unit_s
+            ax.barh(place, width, left=start / unit_s, height=0.62, color=colour, linewidth=0)
+            said = words.digits(end / unit_s) if total else f"{width:+.3g}"
+            ax.annotate(
+                said, (max(start, end) / unit_s, place), xytext=(4, 0), textcoords="offset points",
+                va="center", fontsize=9,
+            )  # fmt: skip
+            if place < len(bars) - 1:
+                ax.plot([end / unit_s] * 2, [place, place + 1], color=INK, linewidth=0.6, zorder=0)
+        ax.set_yticks(range(len(bars)), [cut(label, 26) for label, _, _ in bars])
+        ax.tick_params(axis="y", length=0)
+        ax.grid(False, axis="y")
+        ax.invert_yaxis()
+        ax.set_xlim(0, 1.14 * max(max(start, end) for _, start, end in bars) / unit_s)
+        ax.set_xlabel(f"time to target ({name})")
+    return picture(plot, f"{study.key}-waterfall", data)
+
+
+def _bars(start_s: float, parts: list[tuple[str, float, str]]) -> list[tuple[str, float, float]]:
+    found = []
+    for label, length_s, _ in parts:
+        found.append((label, start_s, start_s + length_s))
+        start_s += length_s
+    return found

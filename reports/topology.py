@@ -1,0 +1,229 @@
+"""Topologies as tables and figures, from the records of ``paceline topology show``."""
+
+from __future__ import annotations
+
+import cmath
+import json
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from paceline.sim.config.files import save_whole, write_whole
+from paceline.sim.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Record = Mapping[str, Any]
+
+_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#666666"
+"""Of the palette of Okabe and Ito, which the colour-blind can tell apart."""
+
+
+def comparison(records: Iterable[Record]) -> Table:
+    """One row for each topology: how many others a worker hears in a step, the period, the rate per step, the
+    steps until disagreement is small, and after how many averaging is exact.
+    """
+    out = Table(box=box.SIMPLE_HEAD)
+    out.add_column("topology (weights)")
+    for name in ("heard", "period", "rate", "steps", "exact"):
+        out.add_column(name, justify="right", no_wrap=True)
+    for record in records:
+        out.add_row(
+            f"{record['name']} ({record['weights']})",
+            _degree(record),
+            _period(record),
+            _number(record["rate_per_step"]),
+            _count(record["steps_to_epsilon"]),
+            _count(record["exact_after"]),
+        )
+    return out
+
+
+def sheet(record: Record) -> Table:
+    """One line for each thing that is known of a topology."""
+    out = Table(box=None, show_header=False)
+    epsilon = record["epsilon"]
+    transient = record["transient_iterations"]
+    rows = {
+        "topology": record["name"],
+        "workers": str(record["workers"]),
+        "weights": record["weights"],
+        "others heard in a step": _degree(record),
+        "period": _period(record),
+        "edges": str(record["number_of_edges"]),
+        "second eigenvalue modulus": _number(record["second_eigenvalue_modulus"]),
+        "spectral gap": _number(record["spectral_gap"]),
+        "rate a step": _number(record["rate_per_step"]),
+        f"steps to {epsilon:g}": _count(record["steps_to_epsilon"]),
+        "exact after": _count(record["exact_after"]),
+        "transient iterations, same data": "-" if transient is None else f"{transient['same_data']:.3g}",
+        "and different data": "-" if transient is None else f"{transient['different_data']:.3g}",
+        "notes": ", ".join(notes(record)) or "-",
+    }
+    for name, value in rows.items():
+        out.add_row(name, value)
+    return out
+
+
+def notes(record: Record) -> list[str]:
+    """What a reader should know before using the topology."""
+    out = []
+    if record["directed"]:
+        out.append("directed")
+    if not record["column_stochastic"]:
+        out.append("the mean is not conserved")
+    if not record["row_stochastic"]:
+        out.append("for push-sum only")
+    if record["least_weight"] < 0:
+        out.append(f"weights down to {record['least_weight']:.3g}")
+    return out
+
+
+def _degree(record: Record) -> str:
+    most, mean = record["degree"], record["mean_degree"]
+    return str(most) if math.isclose(most, mean) else f"{mean:.3g} (max {most})"
+
+
+def _period(record: Record) -> str:
+    return "random" if record["period"] is None else str(record["period"])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6f}"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def drawing(record: Record, axes: Axes) -> None:
+    """The workers and who hears whom in any step; arrows point to who hears."""
+    import networkx as nx
+
+    graph: Any = nx.DiGraph() if record["directed"] else nx.Graph()
+    places = dict(enumerate(record["positions"]))
+    graph.add_nodes_from(places)
+    graph.add_edges_from(record["edges"])
+    crowd = record["workers"]
+    size = int(min(320.0, 6000.0 / crowd))
+    width = min(1.2, 40.0 / max(len(record["edges"]) ** 0.5, 1.0) / 5.0)
+    draw_edges: Any = nx.draw_networkx_edges
+    for bend, edges in _by_bend(record).items():
+        draw_edges(
+            graph, places, edgelist=edges, ax=axes, node_size=size, edge_color=_GREY, width=width,
+            arrows=True, arrowstyle="-|>" if record["directed"] else "-", arrowsize=7,
+            connectionstyle=f"arc3,rad={bend}",
+        )  # fmt: skip
+    nx.draw_networkx_nodes(graph, places, ax=axes, node_size=size, node_color=_BLUE)
+    if crowd <= 40:
+        nx.draw_networkx_labels(graph, places, ax=axes, font_size=8 if crowd <= 20 else 7, font_color="white")
+    many = "in any step, " if record["period"] != 1 else ""
+    axes.set_title(f"who hears whom ({many}{record['number_of_edges']} edges)")
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.margins(0.08)
+
+
+def _by_bend(record: Record) -> dict[float, list[tuple[int, int]]]:
+    """How far edges are bent -> these edges.
+
+    Where all workers are on the circle in the unit square, edges bend towards its middle, the more the
+    shorter they are: straight ones would run along the circle, through the workers between.
+    """
+    places = [complex(2.0 * x - 1.0, 2.0 * y - 1.0) for x, y in record["positions"]]
+    if any(abs(abs(place) - 1.0) > 1e-6 for place in places):
+        return {0.0: record["edges"]}
+    out: dict[float, list[tuple[int, int]]] = {}
+    for u, v in record["edges"]:
+        turn = cmath.phase(places[v] / places[u])
+        adjacent = abs(turn) < 3.0 * math.pi / len(places)
+        bend = 0.0 if adjacent else -math.copysign(0.5 * (1.0 - abs(turn) / math.pi), turn)
+        out.setdefault(round(bend, 3), []).append((u, v))
+    return out
+
+
+def eigenvalues(record: Record, axes: Axes) -> None:
+    """The eigenvalues in the unit circle; the circle that the second largest lies on."""
+    values = record["spectrum"]
+    modulus = record["second_eigenvalue_modulus"]
+    angle = [2 * math.pi * k / 360 for k in range(361)]
+    for radius, style, colour in ((1.0, "-", _GREY), (modulus, "--", _ORANGE)):
+        axes.plot(
+            [radius * math.cos(a) for a in angle], [radius * math.sin(a) for a in angle],
+            style, color=colour, linewidth=1,
+        )  # fmt: skip
+    axes.plot([v[0] for v in values], [v[1] for v in values], "o", color=_BLUE, markersize=4, alpha=0.8)
+    of_what = "the mixing matrix" if record["period"] == 1 else "one period's product"
+    axes.set(
+        title=f"eigenvalues of {of_what}; dashed: {modulus:.4f}",
+        xlabel="real part", ylabel="imaginary part", aspect="equal",
+        xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), xticks=(-1, -0.5, 0, 0.5, 1), yticks=(-1, -0.5, 0, 0.5, 1),
+    )  # fmt: skip
+
+
+def decay(record: Record, axes: Axes) -> None:
+    """What is left of random disagreement after each step, and the rate's line."""
+    from matplotlib.ticker import MaxNLocator
+
+    exact = record["exact_after"]
+    left = [
+        value if exact is None or step < exact else math.nan for step, value in enumerate(record["decay"])
+    ]
+    axes.semilogy(range(len(left)), left, "o-", color=_BLUE, markersize=3, label="random starts")
+    rate = record["rate_per_step"]
+    if rate:
+        bound = [rate**k for k in range(len(left))]
+        axes.semilogy(range(len(left)), bound, "--", color=_ORANGE, linewidth=1, label=f"{rate:.4f} a step")
+    if exact is not None:
+        axes.axvline(exact, color=_ORANGE, linestyle="--", linewidth=1, label=f"exact after {exact}")
+        axes.set_xlim(right=exact + 0.5)
+    lowest = min((value for value in left if value > 0.0), default=1.0)
+    axes.set_ylim(bottom=10.0 ** (math.ceil(math.log10(lowest)) - 1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(title="decay of disagreement", xlabel="steps", ylabel="left of it, root mean square")
+    axes.legend(frameon=False)
+
+
+def write(record: Record, folder: Path, force: bool) -> None:
+    """Write ``topology.json``, and the figures that the record allows, into a folder; each file whole.
+
+    Raises:
+        InputError: the folder holds something and ``force`` is not given, or cannot be written.
+    """
+    import matplotlib
+    import seaborn as sns
+    from matplotlib.figure import Figure
+
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    write_whole(folder / "topology.json", text)
+    panels: dict[str, Callable[[Record, Axes], None]] = {"decay": decay}
+    if record["positions"] is not None and record["edges"] is not None:
+        panels["graph"] = drawing
+    if record["spectrum"] is not None:
+        panels["spectrum"] = eigenvalues
+    title = f"{record['name']}, {record['workers']} workers, {record['weights']} weights"
+    spines: dict[Any, Any] = {
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": 10,
+        "figure.titlesize": 11,
+    }
+    for name, panel in panels.items():
+        with sns.axes_style("ticks"), matplotlib.rc_context(spines):
+            figure = Figure(figsize=(5.0, 5.0), layout="constrained")
+            figure.suptitle(textwrap.fill(title, 60))
+            panel(record, figure.subplots())
+            save_whole(folder / f"{name}.png", partial(figure.savefig, dpi=150))

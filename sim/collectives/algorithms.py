@@ -1,0 +1,489 @@
+"""Collectives as tables of messages: pure data for the event driver, for pricing and for the documentation.
+
+What torch's ``ProcessGroupGloo`` does (read in PyTorch's ProcessGroupGloo.cpp and in gloo at 70dc360,
+2026-04), and the function here that spells it:
+
+==============  =========================================================  =========================
+``all_reduce``  gloo's default: ring over segments, two in flight          ``gloo_ring_all_reduce``
+``broadcast``   binomial tree; a rank posts all its sends at once          ``gloo_broadcast``
+``all_gather``  ring over half blocks, two in flight                       ``gloo_all_gather``
+``barrier``     dissemination, empty messages, after all earlier work      ``dissemination_barrier``
+==============  =========================================================  =========================
+
+Conventions: n ranks; sizes in bytes, whole numbers that add up to the payload. The k-th send from a to b
+meets the k-th receive that b posts for a. Where a payload is cut into more pieces than it has bytes, an
+empty piece is not sent. Every constructor is cached.
+
+References:
+    Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, IJHPCA 2005.
+    Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 2009 (ring).
+    Hensgen, Finkel, Manber, Two algorithms for barrier synchronization, IJPP 1988 (dissemination).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+from ..errors import Deadlock
+
+# gloo's default for one segment, and the element that its segments are rounded up to (float32).
+_GLOO_SEGMENT_BYTES = 1024 * 1024
+_GLOO_ELEMENT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one rank does at once: all its receives are posted, then all its sends.
+
+    It is complete when each message has arrived or left.
+
+    Attributes:
+        receives: (source, bytes) of each message.
+        sends: (destination, bytes) of each message.
+    """
+
+    receives: tuple[tuple[int, int], ...]
+    sends: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The messages of one collective.
+
+    Attributes:
+        rounds: ``rounds[rank]`` in order; ranks may have different numbers of them.
+        window: how many rounds of one rank are in flight. Its round i starts when its rounds up to i - window
+            are complete: 1 is strictly in order.
+    """
+
+    rounds: tuple[tuple[Round, ...], ...]
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's part in a collective: its ``rounds`` in order, and the ``window`` of its schedule."""
+
+    rounds: tuple[Round, ...]
+    window: int
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that the rank sends."""
+        return sum(size for one in self.rounds for _, size in one.sends)
+
+
+_IDLE = Round((), ())
+
+
+# --- all-reduce ---------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def ring_all_reduce(n: int, num_bytes: int) -> Schedule:
+    """Reduce-scatter, then all-gather, around a ring of n chunks: 2 (n - 1) rounds, one after another.
+
+    A rank receives from the next rank and sends to the one before, as gloo does. On n equal hosts with a size
+    divisible by n it takes 2 (n - 1) (latency + num_bytes / (n bandwidth)), see ``critical_path_s``.
+
+    Raises:
+        ValueError: n is not positive or num_bytes is negative.
+    """
+    _check(n, num_bytes)
+    return _ring_of_pieces(n, _spread(num_bytes, n), window=1)
+
+
+@lru_cache(maxsize=64)
+def gloo_ring_all_reduce(n: int, num_bytes: int) -> Schedule:
+    """gloo's all-reduce: the ring over segments of chunks, two segments in flight.
+
+    The number of segments is ``num_bytes`` / 1 MiB or 2 n, whichever is more, rounded up to a multiple of n;
+    so a chunk has at least two. All segments have the same length, rounded up to whole float32 elements,
+    until the payload ends: the last one is shorter, and small payloads leave the last ranks' chunks empty.
+    In each of the two phases, the i-th receive and send are posted, in this order, when the ones before the
+    last are through. The second phase begins when the first is complete, which takes an idle round here.
+
+    Raises:
+        ValueError: n is not positive or num_bytes is negative.
+    """
+    _check(n, num_bytes)
+    segments = max(-(-num_bytes // _GLOO_SEGMENT_BYTES), 2 * n)
+    segments += -segments % n
+    length = -(-num_bytes // segments)
+    length += -length % _GLOO_ELEMENT_BYTES
+    lengths = [max(0, min(length, num_bytes - k * length)) for k in range(segments)]
+    return _ring_of_pieces(n, lengths, window=2)
+
+
+@lru_cache(maxsize=64)
+def ring_reduce_scatter(n: int, num_bytes: int) -> Schedule:
+    """The first half of ``ring_all_reduce``: rank r ends with chunk r of the sum, after n - 1 rounds.
+
+    Raises:
+        ValueError: n is not positive or num_bytes is negative.
+    """
+    _check(n, num_bytes)
+    return _ring_of_pieces(n, _spread(num_bytes, n), window=1, phases=slice(0, 1))
+
+
+@lru_cache(maxsize=64)
+def direct_reduce_scatter(n: int, num_bytes: int) -> Schedule:
+    """Every rank sends chunk r straight to rank r, all at once: for chunks that cannot be added on their way.
+
+    Raises:
+        ValueError: n is not positive or num_bytes is negative.
+    """
+    _check(n, num_bytes)
+    chunks = _spread(num_bytes, n)
+    table = []
+    for rank in range(n):
+        others = [(rank + i) % n for i in range(1, n)]
+        receives = [message for peer in others for message in _message(peer, chunks[rank])]
+        sends = [message for peer in others for message in _message(peer, chunks[peer])]
+        table.append((Round(tuple(receives), tuple(sends)),) if n > 1 else ())
+    return Schedule(tuple(table), 1)
+
+
+@lru_cache(maxsize=64)
+def ring_gather_chunks(n: int, num_bytes: int) -> Schedule:
+    """The second half of ``ring_all_reduce``: rank r begins with chunk r, all end with all of them.
+
+    Raises:
+        ValueError: n is not positive or num_bytes is negative.
+    """
+    _check(n, num_bytes)
+    return _ring_of_pieces(n, _spread(num_bytes, n), window=1, phases=slice(1, 2))
+
+
+def _ring_of_pieces(n: int, lengths: Sequence[int], window: int, phases: slice = slice(0, 2)) -> Schedule:
+    """Ring all-reduce over ``lengths``, of which each of n chunks has the same number in a row."""
+    table = []
+    for rank in range(n):
+        source, destination = (rank + 1) % n, (rank - 1) % n
+        known: dict[tuple[int, int], Round] = {}  # few different rounds, many repeats
+        rounds: list[Round] = []
+        for phase in _ring_phases(n, len(lengths) // n, rank)[phases]:
+            if rounds:
+                rounds += [_IDLE] * (window - 1)
+            for received, sent in phase:
+                key = lengths[received], lengths[sent]
+                if key not in known:
+                    known[key] = Round(_message(source, key[0]), _message(destination, key[1]))
+                rounds.append(known[key])
+        table.append(tuple(rounds))
+    return Schedule(tuple(table), window)
+
+
+def _ring_phases(n: int, per_chunk: int, rank: int) -> list[list[tuple[int, int]]]:
+    """(received piece, sent piece) in order, for the reduce-scatter and for the all-gather.
+
+    Chunk c is the pieces from c * per_chunk on; after the first phase, rank r has the sum of chunk r.
+    """
+    pieces = n * per_chunk
+    return [
+        [((first + per_chunk + i) % pieces, (first + i) % pieces) for i in range(pieces - per_chunk)]
+        for first in ((rank + 1) * per_chunk, rank * per_chunk)
+    ]
+
+
+@lru_cache(maxsize=64)
+def halving_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
+    """Recursive vector halving with distance doubling, then the same way back (Rabenseifner).
+
+    With p the largest power of two up to n: first the extra ranks p, p + 1, ... fold their whole payload
+    into ranks 0, 1, ...; ranks below p then exchange halves, quarters, ... with rank xor 1, 2, 4, ..., gather
+    them back in reverse order, and send the result to the extra ranks. On n = p equal hosts with a size
+    divisible by n it takes 2 log2(n) latency + 2 (n - 1) / n num_bytes / bandwidth.
+
+    Raises:
+        ValueError: n is not positive or num_bytes is negative.
+    """
+    _check(n, num_bytes)
+    core = 1 << (n.bit_length() - 1)
+    offset = [k * num_bytes // core for k in range(core + 1)]
+    table: list[tuple[Round, ...]] = []
+    for rank in range(n):
+        partner = rank + core if rank < core else rank - core
+        give = Round((), _message(partner, num_bytes))
+        take = Round(_message(partner, num_bytes), ())
+        if rank >= core:
+            table.append((give, take))
+            continue
+        exchanges = tuple(
+            Round(
+                _message(peer, offset[received.stop] - offset[received.start]),
+                _message(peer, offset[sent.stop] - offset[sent.start]),
+            )
+            for peer, received, sent in _halving_exchanges(core, rank)
+        )
+        table.append((take, *exchanges, give) if partner < n else exchanges)
+    return Schedule(tuple(table), 1)
+
+
+def _halving_exchanges(core: int, rank: int) -> list[tuple[int, range, range]]:
+    """(peer, received chunks, sent chunks) of a rank in order; there are ``core`` chunks, a power of two."""
+    scatter = []
+    mine = range(core)
+    distance = 1
+    while distance < core:
+        half = len(mine) // 2
+        kept, sent = mine[:half], mine[half:]
+        if rank & distance:
+            kept, sent = sent, kept
+        scatter.append((rank ^ distance, kept, sent))
+        mine = kept
+        distance *= 2
+    return scatter + [(peer, sent, kept) for peer, kept, sent in reversed(scatter)]
+
+
+# --- the others ---------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def binomial_broadcast(n: int, num_bytes: int, root: int) -> Schedule:
+    """A binomial tree with one send after another: after k rounds, 2^k ranks have the payload.
+
+    With ranks counted from the root, rank r sends to r + 2^i for every 2^i > r, ascending. On n equal hosts
+    it takes ceil(log2 n) (latency + num_bytes / bandwidth) if n is a power of two, and no more if it is not.
+
+    Raises:
+        ValueError: n is not positive, num_bytes is negative, or root is not a rank.
+    """
+    return _broadcast(n, num_bytes, root, at_once=False)
+
+
+@lru_cache(maxsize=64)
+def gloo_broadcast(n: int, num_bytes: int, root: int) -> Schedule:
+    """gloo's broadcast: the same binomial tree, but a rank that has the payload posts all its sends at once.
+
+    They then share its access link, so that the first child has the payload no sooner than the last.
+
+    Raises:
+        ValueError: n is not positive, num_bytes is negative, or root is not a rank.
+    """
+    return _broadcast(n, num_bytes, root, at_once=True)
+
+
+def _broadcast(n: int, num_bytes: int, root: int, at_once: bool) -> Schedule:
+    _check(n, num_bytes)
+    if not 0 <= root < n:
+        raise ValueError(f"root {root} is not one of {n} ranks")
+    table = []
+    for rank in range(n):
+        place = (rank - root) % n
+        depth = place.bit_length()
+        rounds = []
+        if place:
+            parent = (root + place - (1 << (depth - 1))) % n
+            rounds.append(Round(((parent, num_bytes),), ()))
+        children = [
+            (root + place + (1 << i)) % n for i in range(depth, n.bit_length()) if place + (1 << i) < n
+        ]
+        sends = tuple((child, num_bytes) for child in children)
+        if at_once:
+            rounds += [Round((), sends)] if sends else []
+        else:
+            rounds += [Round((), (send,)) for send in sends]
+        table.append(tuple(rounds))
+    return Schedule(tuple(table), 1)
+
+
+@lru_cache(maxsize=64)
+def ring_all_gather(n: int, num_bytes: int) -> Schedule:
+    """Every rank's block of ``num_bytes`` once around the ring: n - 1 rounds, one after another.
+
+    On n equal hosts it takes (n - 1) (latency + num_bytes / bandwidth).
+
+    Raises:
+        ValueError: n is not positive or num_bytes is negative.
+    """
+    _check(n, num_bytes)
+    return _gather_ring(n, (num_bytes,), window=1)
+
+
+@lru_cache(maxsize=64)
+def gloo_all_gather(n: int, num_bytes: int) -> Schedule:
+    """gloo's all-gather: the ring with each block of ``num_bytes`` cut in two, two halves in flight.
+
+    The first half of an odd block is the smaller one; it is sent even if it is empty.
+
+    Raises:
+        ValueError: n is not positive or num_bytes is negative.
+    """
+    _check(n, num_bytes)
+    return _gather_ring(n, (num_bytes // 2, num_bytes - num_bytes // 2), window=2)
+
+
+def _gather_ring(n: int, parts: tuple[int, ...], window: int) -> Schedule:
+    """Pass every rank's block on to the next rank, part by part; without bytes there is nothing to do."""
+    hops = n - 1 if sum(parts) else 0
+    return Schedule(
+        tuple(
+            tuple(Round((((rank - 1) % n, part),), (((rank + 1) % n, part),)) for part in parts) * hops
+            for rank in range(n)
+        ),
+        window,
+    )
+
+
+@lru_cache(maxsize=64)
+def dissemination_barrier(n: int) -> Schedule:
+    """ceil(log2 n) rounds of empty messages: to rank + 2^i, from rank - 2^i. This is gloo's barrier.
+
+    Raises:
+        ValueError: n is not positive.
+    """
+    _check(n, 0)
+    distances = [1 << i for i in range((n - 1).bit_length())]
+    return Schedule(
+        tuple(
+            tuple(Round((((rank - d) % n, 0),), (((rank + d) % n, 0),)) for d in distances)
+            for rank in range(n)
+        ),
+        1,
+    )
+
+
+@lru_cache(maxsize=256)
+def among(build: Callable[..., Schedule], members: tuple[int, ...], *arguments: int) -> Mapping[int, Part]:
+    """A collective of some ranks only: ``build(len(members), *arguments)``, its ranks renamed.
+
+    Args:
+        build: one of the constructors above.
+        members: the ranks that take part; member i plays the part of rank i.
+        arguments: of ``build``, after the number of ranks.
+
+    Returns:
+        For each member its own rounds.
+    """
+    schedule = build(len(members), *arguments)
+    renamed: dict[Round, Round] = {}
+    for rounds in schedule.rounds:
+        for one in rounds:
+            if one not in renamed:
+                renamed[one] = Round(
+                    tuple((members[peer], size) for peer, size in one.receives),
+                    tuple((members[peer], size) for peer, size in one.sends),
+                )
+    return {
+        member: Part(tuple(renamed[one] for one in rounds), schedule.window)
+        for member, rounds in zip(members, schedule.rounds, strict=True)
+    }
+
+
+ALL_REDUCE: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
+    {
+        "ring": ring_all_reduce,
+        "gloo_ring": gloo_ring_all_reduce,
+        "halving_doubling": halving_doubling_all_reduce,
+    }
+)
+
+
+# --- pricing ------------------------------------------------------------------------------------
+
+
+def critical_path_s(schedule: Schedule, latency_s: float, bandwidth_bytes_per_s: float) -> float:
+    """Seconds that a schedule takes on equal hosts behind one non-blocking switch, if all begin together.
+
+    A transfer's bytes start when both sides have reached its round (rendezvous; the announcement takes no
+    time). It has left after bytes / bandwidth and has arrived ``latency_s`` later. Each host's access link is
+    full duplex.
+
+    Exact where no access link has two transfers at once in one direction, as with a window of 1 and rounds of
+    one message each way. Elsewhere the transfers of one direction are taken one after another, in the order
+    of the rounds; sharing the link fairly (as the event driver does) can take longer or shorter.
+
+    Args:
+        schedule: any table whose sends and receives match.
+        latency_s: one way, end to end.
+        bandwidth_bytes_per_s: of every access link, each way.
+
+    Raises:
+        Deadlock: some rounds can never be reached.
+    """
+    hosts = [_Host(rounds, schedule.window) for rounds in schedule.rounds]
+    # Senders whose next transfer may have become possible.
+    retry = list(range(len(hosts)))
+    while retry:
+        rank = retry.pop()
+        sender = hosts[rank]
+        if not sender.can_send():
+            continue
+        i, peer, num_bytes = sender.sends[sender.num_sent]
+        receiver = hosts[peer]
+        if not receiver.can_receive() or receiver.receives[receiver.num_received][1] != rank:
+            continue
+        j = receiver.receives[receiver.num_received][0]
+        left_s = num_bytes / bandwidth_bytes_per_s + max(
+            sender.reached_s[i], receiver.reached_s[j], sender.up_free_s, receiver.down_free_s
+        )
+        sender.up_free_s = receiver.down_free_s = left_s
+        sender.num_sent += 1
+        receiver.num_received += 1
+        sender.complete(i, left_s)
+        receiver.complete(j, left_s + latency_s)
+        retry += [rank, peer]
+        retry += [host.receives[host.num_received][1] for host in (sender, receiver) if host.can_receive()]
+    blocked = tuple(
+        f"worker {rank} in round {host.first_open} of {len(host.open)}"
+        for rank, host in enumerate(hosts)
+        if host.first_open < len(host.open)
+    )
+    if blocked:
+        raise Deadlock(blocked)
+    return max(host.done_s for host in hosts)
+
+
+class _Host:
+    """One rank on its way through its rounds."""
+
+    def __init__(self, rounds: tuple[Round, ...], window: int) -> None:
+        self.sends = [(i, *message) for i, one in enumerate(rounds) for message in one.sends]
+        self.receives = [(i, *message) for i, one in enumerate(rounds) for message in one.receives]
+        self.num_sent = self.num_received = 0
+        self.up_free_s = self.down_free_s = 0.0
+        self.open = [len(one.sends) + len(one.receives) for one in rounds]  # messages not through, per round
+        self.ended_s = [0.0] * len(rounds)
+        self.reached_s = [0.0] * min(window, len(rounds))  # of the rounds reached so far
+        self.first_open = 0
+        self.done_s = 0.0  # when all rounds before first_open were complete
+        self._advance()
+
+    def can_send(self) -> bool:
+        return self.num_sent < len(self.sends) and self.sends[self.num_sent][0] < len(self.reached_s)
+
+    def can_receive(self) -> bool:
+        return self.num_received < len(self.receives) and self.receives[self.num_received][0] < len(
+            self.reached_s
+        )
+
+    def complete(self, i: int, time_s: float) -> None:
+        """Count one message of round i as through."""
+        self.open[i] -= 1
+        self.ended_s[i] = max(self.ended_s[i], time_s)
+        self._advance()
+
+    def _advance(self) -> None:
+        while self.first_open < len(self.open) and self.open[self.first_open] == 0:
+            self.done_s = max(self.done_s, self.ended_s[self.first_open])
+            self.first_open += 1
+            if len(self.reached_s) < len(self.open):
+                self.reached_s.append(self.done_s)
+
+
+def _check(n: int, num_bytes: int) -> None:
+    if n < 1 or num_bytes < 0:
+        raise ValueError(f"no collective has {n} ranks and {num_bytes} bytes")
+
+
+def _spread(num_bytes: int, pieces: int) -> list[int]:
+    """Whole numbers as equal as can be that add up to ``num_bytes``."""
+    return [(k + 1) * num_bytes // pieces - k * num_bytes // pieces for k in range(pieces)]
+
+
+def _message(peer: int, num_bytes: int) -> tuple[tuple[int, int], ...]:
+    return ((peer, num_bytes),) if num_bytes else ()

@@ -1,0 +1,176 @@
+"""What is wrong with a piece of input, in our words: the path to a key and one sentence.
+
+pydantic checks the models; ``explain`` turns its findings into problems. A validator of ours that
+wants to point at a key below its own model raises ``problems([Problem(path, sentence), ...])``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from ..errors import nearest
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, and where: keys and list indices from the top."""
+
+    at: KeyPath
+    message: str
+
+
+def problems(found: Sequence[Problem]) -> PydanticCustomError:
+    """An error for a pydantic validator to raise; paths are relative to the validated value."""
+    return PydanticCustomError("problems", "{text}", {"text": found[0].message, "problems": tuple(found)})
+
+
+def wrong(message: str, *at: str | int) -> PydanticCustomError:
+    """The same for one problem."""
+    return problems([Problem(at, message)])
+
+
+def unknown_key(key: str, choices: Iterable[str]) -> str:
+    """The sentence for a key that nobody knows."""
+    known = list(choices)
+    return f"unknown key; {nearest(key, known)}" if known else "unknown key; nothing can be set here"
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """``text`` fit for a line of an error: no control characters, no more than ``limit`` characters."""
+    out = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
+    return out if len(out) <= limit else out[: limit - 3] + "..."
+
+
+def shown(value: object) -> str:
+    """A value as it can stand in a sentence."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f"the text '{value if len(value) <= 40 else value[:37] + '...'}'"
+        case int() | float():
+            return str(value)
+        case Mapping():
+            return "a mapping"
+        case Sequence():
+            return "a list"
+        case _:
+            return f"a value of type {type(value).__name__}"
+
+
+def explain(error: ValidationError, model: type[BaseModel], data: object) -> list[Problem]:
+    """pydantic's findings on ``data`` as problems; those on the same key are joined by "or".
+
+    Args:
+        error: what validation raised.
+        model: the model that was validated; unknown keys are compared with its fields.
+        data: what was validated; alternatives of a union, which pydantic names in its paths, are not
+            keys of it and are left out.
+    """
+    messages: dict[KeyPath, list[str]] = {}
+    for details in error.errors(include_url=False):
+        at = _keys_only(details["loc"], data, keep_last=details["type"] == "missing")
+        if details["type"] == "problems":
+            for problem in details["ctx"]["problems"]:
+                messages.setdefault(at + problem.at, []).append(problem.message)
+        elif details["type"] == "extra_forbidden":
+            choices = _fields_at(model, at[:-1])
+            messages.setdefault(at, []).append(unknown_key(str(at[-1]), choices))
+        else:
+            messages.setdefault(at, []).append(_sentence(details))
+    return [Problem(at, ", or ".join(dict.fromkeys(found))) for at, found in messages.items()]
+
+
+def _keys_only(location: KeyPath, data: object, keep_last: bool) -> KeyPath:
+    """The parts of pydantic's location that are keys or indices of ``data``."""
+    out: list[str | int] = []
+    for number, part in enumerate(location):
+        if (isinstance(data, Mapping) and part in data) or (
+            isinstance(data, Sequence) and isinstance(part, int) and part < len(data)
+        ):
+            data = data[part]  # type: ignore[index]
+        elif not (keep_last and number == len(location) - 1):
+            continue
+        out.append(part)
+    return tuple(out)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def _fields_at(model: type[BaseModel], at: KeyPath) -> set[str]:
+    """The keys that may stand at ``at`` below ``model``."""
+    models = [model]
+    for part in at:
+        if isinstance(part, str):
+            fields = [known.model_fields[part] for known in models if part in known.model_fields]
+            models = [inner for field in fields for inner in _models_in(field.annotation)] or models
+    return {name for known in models for name in known.model_fields}
+
+
+_COMPARED: Final = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+_WANTED: Final = {
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "a mapping of keys to values",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "frozen_set_type": "a list",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "mapping_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
+
+
+def _sentence(details: ErrorDetails) -> str:
+    kind, value, context = details["type"], details.get("input"), details.get("ctx", {})
+    if kind in _WANTED:
+        return f"must be {_WANTED[kind]}, not {shown(value)}"
+    if kind in _COMPARED:
+        words, key = _COMPARED[kind]
+        said = f"'{value}'" if isinstance(value, str) else shown(value)
+        return f"must be {words} {context[key]:g}, not {said}"
+    match kind:
+        case "missing":
+            return "is missing"
+        case "quantity":
+            return str(context["message"])
+        case "value_error":
+            return str(context["error"])
+        case "literal_error":
+            choices = re.findall(r"'([^']*)'", str(context["expected"]))
+            if isinstance(value, str):
+                return f"unknown choice '{value}'; {nearest(value, choices)}"
+            return f"must be one of {', '.join(choices)}, not {shown(value)}"
+        case "finite_number":
+            return f"must be a finite number, not {shown(value)}"
+        case "too_short":
+            return f"has {context['actual_length']} entries; it needs at least {context['min_length']}"
+        case "too_long":
+            return f"has {context['actual_length']} entries; it takes at most {context['max_length']}"
+        case _:
+            return f"{shown(value)} is not valid here"

@@ -1,0 +1,105 @@
+"""CSV files of quantities with units: one header line, then one row of cells each.
+
+The unit stands in the header (``step_time [ms]``) or in every cell (``51.2 ms``). Lines that begin with
+``#`` and empty lines are skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ..errors import InputError, nearest
+from .problems import one_line
+from .yaml_file import read_text
+
+MAX_BYTES: Final = 64 * 2**20
+"""A longer file is not read."""
+
+_HEADER: Final = re.compile(r"(.*?)\s*\[(.*)\]")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A CSV file.
+
+    Attributes:
+        source: what errors call it.
+        names: of the columns, without their units.
+        units: of the columns; empty where the cells have them.
+        rows: (line in the file, cells), all of the header's length.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[str, ...]], ...]
+
+    def find(self, name: str | None) -> int:
+        """The number of a column; without a name the only one.
+
+        Raises:
+            InputError: there is none of that name, or more than one to choose from.
+        """
+        if name is None:
+            if len(self.names) == 1:
+                return 0
+            raise InputError(f"{self.source}: has {len(self.names)} columns; name one of {_list(self.names)}")
+        if name not in self.names:
+            raise InputError(f"{self.source}: has no column '{name}'; {nearest(name, self.names)}")
+        return self.names.index(name)
+
+    def values(self, name: str | None, parse: Callable[[object], float]) -> list[float]:
+        """A column of quantities, each read with ``parse`` (of ``paceline.sim.config.units``).
+
+        Raises:
+            InputError: as for ``find``, or a cell is no such quantity; the message has file, line and column.
+        """
+        column = self.find(name)
+        unit = self.units[column]
+        return [self.value(line, column, cells, parse, unit) for line, cells in self.rows]
+
+    def value(
+        self, line: int, column: int, cells: tuple[str, ...], parse: Callable[[object], float], unit: str
+    ) -> float:
+        """One cell as a quantity; ``unit`` is empty where the cell has its own. Raises as ``values`` does."""
+        text = f"{cells[column]} {unit}".strip()
+        try:
+            return parse(text)
+        except InputError as error:
+            raise InputError(f"{self.source}:{line}: {self.names[column]}: {error}") from None
+
+
+def read_table(path: Path) -> Table:
+    """Read a CSV file.
+
+    Raises:
+        InputError: it cannot be read, has no rows, or a row is longer or shorter than the header.
+    """
+    lines = csv.reader(read_text(path, MAX_BYTES).splitlines(), skipinitialspace=True)
+    found = []
+    try:
+        for cells in lines:
+            if cells and not cells[0].startswith("#"):
+                found.append((lines.line_num, tuple(cell.strip() for cell in cells)))
+    except csv.Error as error:
+        raise InputError(f"{path}:{lines.line_num}: not valid CSV: {error}") from None
+    if len(found) < 2:
+        raise InputError(f"{path}: needs a header line and at least one row")
+    (_, header), *rows = found
+    for line, row in rows:
+        if len(row) != len(header):
+            raise InputError(f"{path}:{line}: has {len(row)} cells, the header has {len(header)}")
+    split = [(match[1], match[2]) if (match := _HEADER.fullmatch(name)) else (name, "") for name in header]
+    names = tuple(one_line(name, 60) for name, _ in split)
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two columns have the same name")
+    return Table(str(path), names, tuple(unit for _, unit in split), tuple(rows))
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:8])

@@ -1,0 +1,297 @@
+"""Quantities with units: text at the edge, SI floats inside.
+
+Scenario files say ``50 ms``, ``25 Gbit/s`` or ``4 MiB``; the program holds seconds, bytes and bytes
+per second. Case matters, as it does in the standards: ``Mbit`` is a million bits, ``MB`` a million
+bytes, ``MiB`` 2**20 bytes. Spellings that people read in two ways (``Gb/s``, ``KB``) are refused.
+
+The arithmetic is exact and rounds once: ``35 ms`` is the float 0.035.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from ..errors import InputError, nearest
+
+if TYPE_CHECKING:
+    import pint
+
+T = TypeVar("T")
+
+TIME: Final = "a time"
+DATA: Final = "an amount of data"
+RATE: Final = "a data rate"
+
+_EXAMPLES: Final = {TIME: "50 ms", DATA: "100 MB", RATE: "1 Gbit/s"}
+_USUAL: Final = {
+    TIME: ("us", "ms", "s", "min", "h"),
+    DATA: ("B", "kB", "MB", "GB", "KiB", "MiB", "GiB"),
+    RATE: ("kbit/s", "Mbit/s", "Gbit/s", "MB/s", "GB/s"),
+}
+_DEFINITIONS: Final = (
+    "second = [time] = s = sec",
+    "minute = 60 * second = min",
+    "hour = 3600 * second = h",
+    "day = 86400 * second = d",
+    "millisecond = second / 1000 = ms",
+    "microsecond = second / 1000000 = us = µs = μs",
+    "nanosecond = second / 1000000000 = ns",
+    "byte = [information] = B",
+    "bit = byte / 8",
+)
+_PREFIXES: Final = {
+    "k": ("kilo", 10**3),
+    "M": ("mega", 10**6),
+    "G": ("giga", 10**9),
+    "T": ("tera", 10**12),
+    "Ki": ("kibi", 2**10),
+    "Mi": ("mebi", 2**20),
+    "Gi": ("gibi", 2**30),
+    "Ti": ("tebi", 2**40),
+}
+_QUANTITY: Final = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(.*)")
+_UNIT: Final = re.compile(r"([A-Za-zµμ]+)(?:\s*(?:/|\sper\s)\s*([A-Za-zµμ]+))?")
+_NOT_FINITE: Final = re.compile(r"[-+]?\.?(nan|inf|infinity|∞)\b.*", re.IGNORECASE)
+_BITS_OR_BYTES: Final = re.compile(r"([kKMGT]i?)?(?:b|b/s|[bB]ps)")
+
+
+@cache
+def _registry() -> pint.UnitRegistry[Any]:
+    """The units that we know and no others; pint is imported at first need, since it is slow to load."""
+    import pint
+
+    registry: pint.UnitRegistry[Any] = pint.UnitRegistry(None, non_int_type=Fraction)
+    for line in _DEFINITIONS:
+        registry.define(line)
+    for unit, symbol in (("byte", "B"), ("bit", "bit")):
+        for short, (long, factor) in _PREFIXES.items():
+            registry.define(f"{long}{unit} = {factor} * {unit} = {short}{symbol}")
+    return registry
+
+
+@cache
+def _unit(text: str) -> tuple[Fraction, str]:
+    """What one unit is in SI, and which kind of quantity it measures ("" for another kind).
+
+    Raises:
+        KeyError: nobody knows that unit.
+    """
+    found = _UNIT.fullmatch(text)
+    if not found:
+        raise KeyError(text)
+    registry = _registry()
+    try:
+        one = registry.Quantity(Fraction(1), registry.parse_units(found[1]))
+        if found[2]:
+            one = one / registry.Quantity(Fraction(1), registry.parse_units(found[2]))
+    except (AttributeError, ValueError) as error:  # pint's UndefinedUnitError is an AttributeError
+        raise KeyError(text) from error
+    for kind, base in ((TIME, "second"), (DATA, "byte"), (RATE, "byte / second")):
+        if one.is_compatible_with(base):
+            return Fraction(one.to(base).magnitude), kind
+    return Fraction(1), ""
+
+
+def _unknown(unit: str, kind: str) -> str:
+    """What to say of a unit that nobody knows."""
+    found = _BITS_OR_BYTES.fullmatch(unit)
+    if found:
+        prefix = (found[1] or "").replace("K", "k").replace("ki", "Ki")
+        rate = "/s" if unit.endswith("s") else ""
+        return f"may mean bits or bytes; write '{prefix}bit{rate}' or '{prefix}B{rate}'"
+    if unit.startswith(("KB", "Kbit")):
+        return f"may mean 1000 or 1024; write 'k{unit[1:]}' or 'Ki{unit[1:]}'"
+    symbols = [f"{prefix}{symbol}" for symbol in ("B", "bit") for prefix in ("", *_PREFIXES)]
+    every = [*_USUAL[TIME], *symbols, *(f"{symbol}/s" for symbol in symbols)]
+    same = [known for known in every if known.lower() == unit.lower()]
+    hint = f"did you mean '{same[0]}'?" if len(same) == 1 else nearest(unit, _USUAL[kind])
+    return f"has an unknown unit '{unit}'; {hint}"
+
+
+def _parse(value: object, kind: str) -> float:
+    hint = f"write for example '{_EXAMPLES[kind]}'"
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"must be {kind} with its unit; {hint}")
+    text = str(value).strip()
+    if _NOT_FINITE.fullmatch(text):
+        raise InputError(f"'{text}' is not a finite number; {hint}")
+    found = _QUANTITY.fullmatch(text)
+    if not found or (found[2] and not found[2][0].isalpha()):
+        raise InputError(f"'{text}' is not a number with a unit; {hint}")
+    number, unit = found[1], found[2]
+    if not unit:
+        own = _EXAMPLES[kind].split()[1]
+        raise InputError(f"'{text}' has no unit; write for example '{number.lstrip('+-')} {own}'")
+    try:
+        factor, found_kind = _unit(unit)
+    except KeyError:
+        raise InputError(f"'{text}' {_unknown(unit, kind)}") from None
+    if found_kind != kind:
+        raise InputError(f"'{text}' is {found_kind or 'something else'}, not {kind}; {hint}")
+    if float(number) == 0.0:  # before Fraction, which would write out an exponent of a billion
+        return 0.0
+    if number.startswith("-"):
+        raise InputError(f"'{text}' is negative; {hint}")
+    if math.isfinite(float(number)):
+        try:
+            return float(Fraction(number) * factor)
+        except OverflowError:
+            pass
+    raise InputError(f"'{text}' is too large")
+
+
+def parse_seconds(value: object) -> float:
+    """Read a time such as ``50 ms``.
+
+    Raises:
+        InputError: the value has no unit, a unit of another kind, or is negative or not finite.
+    """
+    return _parse(value, TIME)
+
+
+def parse_bytes(value: object) -> float:
+    """Read an amount of data such as ``4 MiB``; it must be a whole number of bytes.
+
+    Raises:
+        InputError: as for ``parse_seconds``.
+    """
+    result = _parse(value, DATA)
+    if not result.is_integer():
+        raise InputError(f"'{value}' is not a whole number of bytes; write for example '100 MB'")
+    return result
+
+
+def parse_rate(value: object) -> float:
+    """Read a data rate such as ``25 Gbit/s``, in bytes per second.
+
+    Raises:
+        InputError: as for ``parse_seconds``.
+    """
+    return _parse(value, RATE)
+
+
+_SECONDS: Final = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_BYTES: Final = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
+_RATES: Final = {"Tbit/s": 125e9, "Gbit/s": 125e6, "Mbit/s": 125e3, "kbit/s": 125.0, "bit/s": 0.125}
+
+
+def _format(value: float, units: Mapping[str, float], digits: int) -> str:
+    """``value`` in the largest unit of which it holds at least one."""
+    if not math.isfinite(value):
+        return "unlimited" if value > 0 else str(value)
+    for unit, size in units.items():
+        # What would be rounded up to the next unit is written in that unit.
+        if float(f"{abs(value) / size:.{digits}g}") >= 1.0:
+            return f"{_plain(value / size, digits)} {unit}"
+    smallest = list(units)[-1]
+    return f"{_plain(value / units[smallest], digits)} {smallest}" if value else f"0 {_zero_unit(units)}"
+
+
+def _zero_unit(units: Mapping[str, float]) -> str:
+    return next((unit for unit, size in units.items() if size == 1.0), list(units)[-1])
+
+
+def _plain(value: float, digits: int) -> str:
+    """``value`` to so many significant digits, without an exponent where it has few zeros."""
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:.0f}" if rounded.is_integer() and abs(rounded) < 1e6 else f"{rounded:.{digits}g}"
+
+
+def format_seconds(value: float) -> str:
+    """A time for people, to three digits: ``format_seconds(0.05)`` is ``50 ms``."""
+    return _format(value, _SECONDS, 3)
+
+
+def format_bytes(value: float) -> str:
+    """An amount of data for people, to three digits: ``format_bytes(2e7)`` is ``20 MB``."""
+    return _format(value, _BYTES, 3)
+
+
+def format_rate(value: float) -> str:
+    """A data rate for people, to three digits: ``format_rate(125e6)`` is ``1 Gbit/s``."""
+    return _format(value, _RATES, 3)
+
+
+def _exact(kind: str, units: Mapping[str, float], base: str) -> Callable[[float], str]:
+    """A writer of text that parses to exactly the same float, short where it can be."""
+
+    def write(value: float) -> str:
+        short = _format(value, units, 6)
+        return short if _parse(short, kind) == value else f"{value!r} {base}"
+
+    return write
+
+
+def _reader(parse: Callable[[object], T]) -> BeforeValidator:
+    def read(value: object) -> T:
+        try:
+            return parse(value)
+        except InputError as error:
+            raise PydanticCustomError("quantity", "{message}", {"message": str(error)}) from None
+
+    return BeforeValidator(read)
+
+
+def _described(kind: str) -> WithJsonSchema:
+    return WithJsonSchema(
+        {"type": "string", "description": f"{kind}, with its unit", "examples": [_EXAMPLES[kind]]}
+    )
+
+
+Seconds = Annotated[
+    float,
+    _reader(parse_seconds),
+    PlainSerializer(_exact(TIME, _SECONDS, "s"), when_used="json-unless-none"),
+    _described(TIME),
+]
+"""A field that is written ``50 ms`` and held in seconds."""
+
+Bytes = Annotated[
+    float,
+    _reader(parse_bytes),
+    PlainSerializer(_exact(DATA, _BYTES, "B"), when_used="json-unless-none"),
+    _described(DATA),
+]
+"""A field that is written ``100 MB`` and held in bytes."""
+
+BytesPerSecond = Annotated[
+    float,
+    _reader(parse_rate),
+    PlainSerializer(_exact(RATE, _RATES, "B/s"), when_used="json-unless-none"),
+    _described(RATE),
+]
+"""A field that is written ``1 Gbit/s`` and held in bytes per second."""
+
+_STEPS: Final = re.compile(r"([0-9]{1,15}) +steps?")
+
+
+def parse_steps(value: object) -> int:
+    """Read a number of steps such as ``10 steps``.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise InputError(f"'{value}' has no unit; write for example '{max(value, 1)} steps'")
+    found = _STEPS.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        other = f", not the text '{value}'" if isinstance(value, str) else ""
+        raise InputError(f"must be a number of steps such as '10 steps'{other}")
+    return int(found[1])
+
+
+Steps = Annotated[
+    int,
+    _reader(parse_steps),
+    PlainSerializer(lambda n: f"{n} steps", return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9]+ +steps?$", "examples": ["10 steps"]}),
+]
+"""A field that is written ``10 steps`` and held as a number."""

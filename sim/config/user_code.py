@@ -1,0 +1,148 @@
+"""What users write themselves, named in scenarios as ``package.module:name``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import InputError, nearest
+
+_NOT_THEIRS: Final = (
+    str(Path(__file__).parents[2]) + os.sep,
+    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
+    "<frozen ",
+)
+"""Beginnings of the names of files that are not the user's."""
+
+_STANDARD: Final = Path(sysconfig.get_path("stdlib"))
+_INSTALLED: Final = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
+_RESULT_FILES: Final = ("scenario.yaml", "summary.json")
+"""A folder with both holds results. Results are data, perhaps a stranger's, and never supply code."""
+
+RAISED: Final = (Exception, SystemExit)
+"""What is told of a user's code: a script that calls ``sys.exit`` must not end the program without a word."""
+
+_GIVEN: dict[str, object] = {}
+"""Objects handed over from Python that no import finds: functions inside functions, lambdas."""
+
+
+def is_dotted(name: str) -> bool:
+    """Whether ``name`` is written like ``package.module:name``."""
+    return ":" in name
+
+
+def load(path: str) -> Any:
+    """The object at ``package.module:name``; the current folder is searched too.
+
+    A scenario may come from a stranger: what it names has to be written by the user, or by the authors of an
+    installed package. Nothing of the standard library is called, and nothing in a result folder is imported.
+
+    Raises:
+        InputError: there is no such module or name, importing the module fails, or it is not the user's.
+    """
+    if path in _GIVEN:
+        return _GIVEN[path]
+    module_name, _, name = path.partition(":")
+    if not (name and all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")])):
+        raise InputError(f"'{path}' is not of the form package.module:name")
+    here = os.getcwd()  # noqa: PTH109  (sys.path holds text)
+    if here not in sys.path:
+        sys.path.append(here)  # last, so that it hides nothing
+    _refuse_module(path, module_name)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise InputError(f"importing '{module_name}' raised {said(error)}") from error
+        raise InputError(
+            f"there is no module '{error.name}'; it is looked for in {here} and where Python looks"
+        ) from None
+    except RAISED as error:
+        raise InputError(f"importing '{module_name}' raised {said(error)}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise InputError(f"'{module_name}' has no '{name}'{_hint(found, part)}")
+        found = getattr(found, part)
+    _refuse_object(path, found)
+    return found
+
+
+def _refuse_module(path: str, module_name: str) -> None:
+    """Refuse a module of the standard library, or one in a result folder, before anything of it runs."""
+    package = module_name.partition(".")[0]
+    if package in sys.stdlib_module_names or package in sys.builtin_module_names:
+        raise InputError(
+            f"'{path}': '{package}' is a module of Python's standard library, which a scenario cannot name; "
+            "write a function of your own, in a module with another name"
+        )
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):  # whoever imports it says why
+        return
+    places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec is not None else []
+    for place in map(Path, places):
+        for folder in place.parents:
+            if all((folder / name).is_file() for name in _RESULT_FILES):
+                raise InputError(
+                    f"'{path}': {place} lies in a result folder, which supplies no code; copy the file into "
+                    "a folder of your own and start there"
+                )
+
+
+def _refuse_object(path: str, found: Any) -> None:
+    """Refuse what a module has only imported: a builtin, or something defined in the standard library."""
+    inner = inspect.unwrap(found) if callable(found) else found
+    defined = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)
+    try:
+        file = Path(inspect.getfile(defined))
+    except TypeError:  # a builtin; a plain value is none, and is refused by whoever wants a function
+        if not callable(found):
+            return
+        file = _STANDARD
+    standard = file.is_relative_to(_STANDARD) and not any(map(file.is_relative_to, _INSTALLED))
+    if standard or str(file).startswith("<frozen "):
+        raise InputError(
+            f"'{path}' is defined in Python itself, which no scenario can name; write a function of your own"
+        )
+
+
+def _hint(place: Any, name: str) -> str:
+    """What of its own a module or class has instead of ``name``."""
+    own = [
+        key
+        for key, value in getattr(place, "__dict__", {}).items()
+        if not key.startswith("_") and getattr(value, "__module__", None) == place.__name__
+    ]
+    return f"; {nearest(name, own)}" if own else ""
+
+
+def name_of(thing: Any) -> str:
+    """A path under which ``load`` finds ``thing`` in this process."""
+    module = getattr(thing, "__module__", type(thing).__module__)
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)
+    path = f"{module}:{name}"
+    try:
+        if "<" not in path and load(path) is thing:
+            return path
+    except InputError:
+        pass
+    path = f"given:{name.replace('<', '').replace('>', '')}"
+    _GIVEN[path] = thing
+    return path
+
+
+def said(error: BaseException) -> str:
+    """An exception of a user's code on one line, with the place where it was raised."""
+    text = " ".join(str(error).split())
+    named = type(error).__name__ + (f": {text}" if text else "")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
+    where = f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""  # noqa: PTH119
+    return named + where

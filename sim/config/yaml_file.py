@@ -1,0 +1,238 @@
+"""YAML with line numbers, read safely.
+
+Scalars follow the core schema of YAML 1.2, so ``on``, ``yes`` and ``no`` are text, ``1e-3`` is a
+number and ``12:30`` is not. Lists become tuples. Tags other than the core schema's, duplicate keys,
+keys that are not text, and aliases that unfold without end are errors.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from ..errors import InputError, nearest
+from .problems import KeyPath, one_line
+
+MAX_BYTES: Final = 2**20
+"""A longer file is not read."""
+MAX_VALUES: Final = 100_000
+"""How many values a document may have, aliases unfolded."""
+MAX_DIGITS: Final = 1000
+"""A longer scalar is text, whatever it looks like."""
+
+_PREFIX: Final = "tag:yaml.org,2002:"
+_NULL: Final = re.compile(r"~|null|Null|NULL|")
+_TRUE: Final = re.compile(r"true|True|TRUE")
+_FALSE: Final = re.compile(r"false|False|FALSE")
+_INT: Final = re.compile(r"[-+]?[0-9]+")
+_HEX: Final = re.compile(r"0x[0-9a-fA-F]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INF: Final = re.compile(r"[-+]?\.(inf|Inf|INF)")
+_NAN: Final = re.compile(r"\.(nan|NaN|NAN)")
+
+
+class Place(NamedTuple):
+    """A line of a source, from 1; line 0 is the source as a whole."""
+
+    line: int
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}" if self.line else self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A value as it was written, and where each part of it stands.
+
+    Attributes:
+        value: mappings, tuples, text, numbers, booleans, None.
+        places: path -> where that key or list entry was written. The root is ``()``.
+    """
+
+    value: Any
+    places: Mapping[KeyPath, Place]
+
+    def place(self, at: KeyPath) -> Place:
+        """Where ``at`` was written, or the nearest thing around it that was."""
+        while at not in self.places:
+            at = at[:-1]
+        return self.places[at]
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes only; plain scalars stay untyped until ``_scalar``."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+def read_text(path: Path, limit: int = MAX_BYTES) -> str:
+    """The text of a file of at most ``limit`` bytes.
+
+    Raises:
+        InputError: there is none, it may not be read, it is too large or not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file{_similar_file(path)}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a directory, not a file{_similar_file(path / '*.yaml')}") from None
+    except PermissionError:
+        raise InputError(f"{path}: may not be read (permission denied)") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > limit:
+        raise InputError(f"{path}: is larger than {limit // 2**20} MiB, which is too much")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: is not UTF-8 text (byte {error.start})") from None
+    return text
+
+
+def _similar_file(path: Path) -> str:
+    try:
+        known = [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")]
+    except OSError:
+        return ""
+    return f"; {nearest(path.name, known)}" if known else ""
+
+
+def parse(text: str, source: str) -> Document:
+    """Read one YAML document.
+
+    Args:
+        text: the document.
+        source: what error messages call it.
+
+    Raises:
+        InputError: the text is no YAML, or holds what this module refuses.
+    """
+    lines: dict[KeyPath, int] = {}
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        if root is None:
+            return Document(None, {(): Place(1, source)})
+        value = _build(root, (), lines, source)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{source}:{mark.line + 1}" if mark else source
+        column = f" (column {mark.column + 1})" if mark else ""
+        what = error.problem or ""
+        what = f"{error.context}, {what}" if what.startswith("but ") else what
+        raise InputError(f"{where}: not valid YAML: {what}{column}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(f"{source}:{line}: not valid YAML: a control character stands in the text") from None
+    except RecursionError:
+        raise InputError(f"{source}: the values are nested too deeply") from None
+    return Document(value, {at: Place(line, source) for at, line in lines.items()})
+
+
+def _build(node: Node, at: KeyPath, lines: dict[KeyPath, int], source: str) -> Any:
+    line = node.start_mark.line + 1
+    lines.setdefault(at, line)
+    if len(lines) > MAX_VALUES:
+        raise InputError(f"{source}:{line}: more than {MAX_VALUES} values; aliases may unfold without end")
+    if isinstance(node, ScalarNode):
+        return _scalar(node, at, source)
+    if isinstance(node, SequenceNode) and node.tag == _PREFIX + "seq":
+        return tuple(_build(entry, (*at, number), lines, source) for number, entry in enumerate(node.value))
+    if isinstance(node, MappingNode) and node.tag == _PREFIX + "map":
+        return _mapping(node, at, lines, source)
+    raise InputError(f"{_where(node, at, source)}: {_tag_refused(node)}")
+
+
+def _mapping(node: MappingNode, at: KeyPath, lines: dict[KeyPath, int], source: str) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = _scalar(key_node, at, source) if isinstance(key_node, ScalarNode) else None
+        if not isinstance(key, str):
+            name = (
+                f"'{one_line(key_node.value, 60)}'"
+                if isinstance(key_node, ScalarNode)
+                else "a list or mapping"
+            )
+            raise InputError(
+                f"{_where(key_node, at, source)}: a key must be text, not {name}; put it in quotes"
+            )
+        if key in out:
+            first = lines[(*at, key)]
+            raise InputError(
+                f"{_where(key_node, (*at, key), source)}: given twice; it stands on line {first} too"
+            )
+        lines[(*at, key)] = key_node.start_mark.line + 1
+        out[key] = _build(value_node, (*at, key), lines, source)
+    return out
+
+
+def _scalar(node: ScalarNode, at: KeyPath, source: str) -> Any:
+    if node.tag != _PREFIX + "str":
+        raise InputError(f"{_where(node, at, source)}: {_tag_refused(node)}")
+    return node.value if node.style else plain_scalar(node.value)
+
+
+def plain_scalar(text: str) -> str | int | float | bool | None:
+    """What an unquoted scalar means under the core schema of YAML 1.2."""
+    if _NULL.fullmatch(text):
+        return None
+    if _TRUE.fullmatch(text):
+        return True
+    if _FALSE.fullmatch(text):
+        return False
+    if len(text) <= MAX_DIGITS:
+        if _INT.fullmatch(text):
+            return int(text)
+        if _HEX.fullmatch(text):
+            return int(text, 16)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+    if _INF.fullmatch(text):
+        return -math.inf if text.startswith("-") else math.inf
+    return math.nan if _NAN.fullmatch(text) else text
+
+
+def _tag_refused(node: Node) -> str:
+    return f"the tag '{one_line(node.tag.replace(_PREFIX, '!!'), 60)}' is not allowed; write plain values"
+
+
+def _where(node: Node, at: KeyPath, source: str) -> str:
+    place = f"{source}:{node.start_mark.line + 1}"
+    return f"{place}: {dotted(at)}" if at else place
+
+
+def dotted(at: KeyPath) -> str:
+    """A path as people write it: ``schemes.0.local_sgd.period``."""
+    return ".".join(one_line(str(part), 60) for part in at)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text in quotes where YAML 1.1 or our reader would take it for something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> ScalarNode:
+    style = None if isinstance(plain_scalar(text), str) else "'"
+    return dumper.represent_scalar(_PREFIX + "str", text, style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def write(value: Any) -> str:
+    """Write plain values (finite numbers, text, lists, mappings) so that ``parse`` reads the same."""
+    return yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True, default_flow_style=None
+    )

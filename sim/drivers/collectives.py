@@ -1,0 +1,95 @@
+"""Collective operations in virtual time: everybody's inputs, the rounds, and the one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import SchemeError
+from ..program import operations as ops
+from ..program.averaging import combined, part
+from ..program.encoding import Payload
+from .clock import Clock
+from .job import Job
+from .pending import CollectiveRun, Pending
+from .schedules import part_of
+from .transfers import Tag, Transfers
+
+Tensor = torch.Tensor
+
+
+class _Gathering:
+    """The inputs of one collective operation of one group, and its one result."""
+
+    __slots__ = ("early", "inputs", "last_s", "left", "members", "result")
+
+    def __init__(self, members: tuple[int, ...]) -> None:
+        self.members = members
+        self.inputs: dict[int, Payload | None] = {}
+        self.early: list[Pending] = []  # came through before all had begun
+        self.last_s = 0.0
+        self.result: Any = None
+        self.left = len(members)
+
+
+class Gatherings:
+    """All collective operations of a run, matched by kind, by their number on each worker, and by group."""
+
+    def __init__(
+        self, job: Job, clock: Clock, transfers: Transfers, complete: Callable[[Pending], None]
+    ) -> None:
+        self._job = job
+        self._clock = clock
+        self._transfers = transfers
+        self._complete = complete
+        self._sequence: list[dict[str, int]] = [{} for _ in range(job.workers)]
+        self._open: dict[Tag, _Gathering] = {}
+
+    def begin(self, pending: Pending, members: tuple[int, ...]) -> None:
+        """A worker joins its next collective of this kind, with the members of its group."""
+        operation, name, rank = pending.operation, pending.name, pending.task.rank
+        number = self._sequence[rank].get(name, 0)
+        self._sequence[rank][name] = number + 1
+        own = part_of(self._job, operation, members, rank)
+        tag = (name, number, members[0])
+        gathering = self._open.setdefault(tag, _Gathering(members))
+        if gathering.members != members:
+            raise SchemeError(
+                f"{name}: worker {rank} has the group {members}, another member {gathering.members}; "
+                "groups must be the same on all workers"
+            )
+        gathering.inputs[rank] = getattr(operation, "value", None)
+        gathering.last_s = self._clock.now
+        if len(gathering.inputs) == len(members):
+            for early in gathering.early:
+                self._clock.at(self._clock.now, lambda done: self._finished(done, tag), early)
+        pending.bytes = own.bytes_sent
+        if not own.rounds:
+            self._clock.at(self._clock.now, lambda _: self._finished(pending, tag), None)
+            return
+        CollectiveRun(
+            pending, own, rank, tag, self._transfers, self._clock.at, lambda done: self._finished(done, tag)
+        ).begin()
+
+    def _finished(self, pending: Pending, tag: Tag) -> None:
+        """A worker has come through all rounds of its collective."""
+        gathering, operation = self._open[tag], pending.operation
+        members = gathering.members
+        if len(gathering.inputs) < len(members) and not isinstance(operation, ops.Broadcast):
+            gathering.early.append(pending)  # of a strip without elements nothing is sent, nor waited for
+            return
+        if gathering.result is None:
+            inputs = [gathering.inputs.get(rank) for rank in members]  # a broadcast needs the root's alone
+            # Without values there is nothing to average.
+            known = self._job.problem is None and isinstance(operation, ops.AllReduce)
+            gathering.result = inputs[0] if known else combined(operation, inputs, members)
+        pending.reply = part(operation, gathering.result, members.index(pending.task.rank), len(members))
+        pending.peer_s = gathering.last_s
+        gathering.left -= 1
+        if gathering.left == 0:
+            del self._open[tag]
+            self._transfers.close(tag)
+        pending.ready_s = self._clock.now
+        self._complete(pending)

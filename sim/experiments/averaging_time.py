@@ -1,0 +1,185 @@
+"""How long a step of neighbour averaging takes on a scenario's cluster, for any graph.
+
+A quick estimate for searches, and the event driver for the last word. The estimate:
+
+- All transfers of a step share every link of their routes equally, as if they started together. The
+  slowest is then through exactly when max-min fair sharing has it through; others may be faster in truth
+  (and with ``sharing: rtt`` this is an estimate too).
+- With these durations t, worker i is done with step k's averaging at
+
+      E_i = max over neighbours j of max(R_j, R_i) + t_ji or t_ij,     R_i = E_i(k - 1) + compute_i(k)
+
+  (max-plus algebra; a transfer starts when both ends are there). The mean step time is the growth rate of
+  E. It is at least ``max_i (mean compute of i + its slowest transfer)``, and exactly that where computations
+  do not vary.
+
+Latencies that vary and bandwidths that change count in the last word alone; a profile's factors do not count.
+
+Source of the second: Baccelli, Cohen, Olsder and Quadrat, Synchronization and Linearity (1992).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..config.settings import Settings
+from ..drivers.job import Job
+from ..errors import RunError
+from ..program.pattern import Pattern
+from ..program.worker import Worker
+from ..scenario.schema import Scenario
+from ..schemes.scheme import Scheme
+from ..topology.matrix import undirected
+from ..topology.search import Pairs
+from ..topology.weights import metropolis
+from ..training.optimizer import Still
+from .prepare import prepare
+from .simulate import simulate_job
+
+Floats = NDArray[np.float64]
+
+SAMPLED_STEPS: Final = 60
+"""Steps of the recursion, and of the event driver."""
+
+WARM_UP: Final = 20
+"""Of these, the first ones, in which the workers drift apart, do not count."""
+
+
+class AveragingStepTime:
+    """Step times of ``gossip`` (a gradient, then an average over neighbours) on the cluster of a scenario.
+
+    Args:
+        scenario: its cluster, its seed and the size of its model count.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._job = _clock_only(prepare(scenario, scenario.schemes[0], scenario.seed))
+        workers, transfer = self._job.workers, self._job.transfer
+        self._compute_s = np.array(
+            [[self._job.compute.duration_s(i, k) for i in range(workers)] for k in range(SAMPLED_STEPS)]
+        )
+        self._mean_compute_s = self._compute_s.mean(axis=0)
+        self._varies = bool(np.any(self._compute_s != self._compute_s[0]))
+        self._bytes = float(self._job.num_bytes(self._job.start))
+        self._shared = transfer.sharing != "none"
+        links = transfer.network.links
+        # One more link, which nobody fills, pads the routes.
+        self._s_per_byte = np.array([1.0 / link.bandwidth_bytes_per_s for link in links] + [0.0])
+        routes = [
+            [transfer.network.route(i, j) if i != j else None for j in range(workers)] for i in range(workers)
+        ]
+        longest = max(len(route.links) if route is not None else 1 for row in routes for route in row)
+        self._links = np.full((workers, workers, longest), len(links))
+        self._latency_s = np.zeros((workers, workers))
+        self._own_s = np.zeros((workers, workers))
+        for i, row in enumerate(routes):
+            for j, route in enumerate(row):
+                if route is not None:
+                    self._links[i, j, : len(route.links)] = route.links
+                    self._latency_s[i, j] = route.latency_s
+                    self._own_s[i, j] = self._bytes / route.per_flow_bytes_per_s
+        self._announced_s = transfer.announcement * self._latency_s.T
+        self._overhead_s = transfer.overhead_s
+
+    @property
+    def floor_s(self) -> float:
+        """The slowest worker's mean computation, which every step waits for."""
+        return float(self._mean_compute_s.max())
+
+    def _transfers_s(self, edges: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+        """Sources and destinations of a step's transfers, and the seconds from start to last byte sent."""
+        source = np.concatenate([edges[:, 0], edges[:, 1]])
+        destination = np.concatenate([edges[:, 1], edges[:, 0]])
+        links = self._links[source, destination]
+        if self._shared:
+            flows = np.bincount(links.ravel(), minlength=len(self._s_per_byte))
+            load_s = self._bytes * flows * self._s_per_byte
+        else:
+            load_s = self._bytes * self._s_per_byte
+        busy_s = np.maximum(load_s[links].max(axis=1), self._own_s[source, destination])
+        return source, destination, busy_s + self._overhead_s
+
+    def least_s(self, edges: Pairs) -> float:
+        """A lower bound of ``mean_s``, without the recursion; edges [edges, 2]."""
+        source, destination, busy_s = self._transfers_s(edges)
+        there_s = busy_s + self._latency_s[source, destination] + self._announced_s[source, destination]
+        slowest_s = np.zeros(self._job.workers)
+        np.maximum.at(slowest_s, destination, there_s)
+        np.maximum.at(slowest_s, source, busy_s)
+        return float((self._mean_compute_s + slowest_s).max())
+
+    def mean_s(self, edges: Pairs) -> float:
+        """Estimated seconds per step; edges [edges, 2]."""
+        if not self._varies:
+            return self.least_s(edges)
+        source, destination, busy_s = self._transfers_s(edges)
+        order = np.argsort(destination, kind="stable")
+        source, destination, busy_s = source[order], destination[order], busy_s[order]
+        busy, first = np.unique(destination, return_index=True)
+        latency_s = self._latency_s[source, destination]
+        announced_s = self._announced_s[source, destination]
+        reverse = np.lexsort((destination, source))  # of j -> i: i -> j, whose bytes i has to get rid of
+        ready_s = self._compute_s[0]
+        marks = []
+        for k in range(1, SAMPLED_STEPS + 1):
+            begins_s = np.maximum(ready_s[source], ready_s[destination] + announced_s)
+            left_s = begins_s + busy_s
+            done_s = np.maximum(left_s + latency_s, left_s[reverse])
+            end_s = ready_s.copy()
+            end_s[busy] = np.maximum.reduceat(done_s, first)
+            marks.append(float(end_s.max()))
+            if k < SAMPLED_STEPS:
+                ready_s = end_s + self._compute_s[k]
+        return (marks[-1] - marks[WARM_UP - 1]) / (SAMPLED_STEPS - WARM_UP)
+
+    def checked_s(self, edges: Pairs) -> float:
+        """Seconds per step on the event driver.
+
+        Raises:
+            RunError: the run failed.
+        """
+        graph = undirected(self._job.workers, edges)
+        program = partial(_average, Pattern.from_matrix(metropolis(graph)))
+        scheme = Scheme("averaging", program, Settings, True, lambda options, workers: None)
+        marks = []
+        for steps in (WARM_UP, SAMPLED_STEPS):
+            run = simulate_job(replace(self._job, scheme=scheme, max_iterations=steps))
+            if run.status != "completed":
+                raise RunError(f"averaging on the graph found: {run.message}")
+            marks.append(run.wall_clock_s)
+        return (marks[1] - marks[0]) / (SAMPLED_STEPS - WARM_UP)
+
+
+async def _average(pattern: Pattern, worker: Worker, options: Settings) -> None:
+    """What ``gossip`` does, on a graph that has no name."""
+    x = worker.start
+    async for k in worker.steps():
+        await worker.gradient(x)
+        x = await worker.mix(pattern, x)
+        await worker.publish(k, x)
+
+
+def _clock_only(job: Job) -> Job:
+    """A job on the same cluster, with messages of the same size, that trains nothing."""
+    start = torch.zeros(1)
+    return replace(
+        job,
+        options=Settings(),
+        label="averaging",
+        start=start,
+        optimizer=Still(),
+        problem=None,
+        task=None,
+        bytes_per_parameter=float(job.num_bytes(job.start)),
+        segments=(("model", 0, 1),),
+        target=None,
+        max_time_s=math.inf,
+        record_events=False,
+    )

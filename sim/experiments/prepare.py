@@ -1,0 +1,197 @@
+"""From a scenario to jobs: one per scheme and repeat."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+
+from ..compute.measure import device_name, timer_of, typical_times_s
+from ..compute.model import ComputeModel
+from ..compute.settings import Measured
+from ..drivers.job import Job, TransferModel
+from ..errors import InputError
+from ..network.build import build_network
+from ..scenario.entries import SchemeEntry, Workload
+from ..scenario.repeats import most
+from ..scenario.schema import Scenario
+from ..schemes import find_scheme
+from ..training.gradients import Method, Problem, cannot_batch, faster_method
+from ..training.optimizer import Still, make_optimizer
+from ..training.scoring import Target
+from ..workloads import find_task
+from ..workloads.partition import Batches, shards
+from ..workloads.workload import Task
+
+MAX_EVENTS = 1_000_000
+"""``events: auto`` keeps no operations of a run that would have more than this many."""
+
+
+def device_named(name: str) -> torch.device:
+    """``auto`` (CUDA where there is one), ``cpu`` or ``cuda``.
+
+    Raises:
+        InputError: CUDA was asked for and is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: this machine has no CUDA device; use --device cpu")
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"--device {name}: choose from auto, cpu, cuda")
+    return torch.device(name)
+
+
+def resolve(scenario: Scenario, device: torch.device) -> Scenario:
+    """The scenario with what is left to a measurement on this machine decided by one.
+
+    That is ``gradients: auto``, and ``compute: measured`` (with one thread on a CPU).
+
+    Raises:
+        InputError: gradients are to be batched, and cannot be.
+    """
+    scenario = _measured(scenario, device)
+    if scenario.gradients == "looped" or scenario.workload.timing_only:
+        return scenario
+    problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
+    if scenario.gradients == "batched":
+        reason = cannot_batch(problem.workload, problem.batches)
+        if reason:
+            raise InputError(f"gradients: {scenario.workload.task} cannot be batched, {reason}; use looped")
+        return scenario
+    method = faster_method(problem.workload, problem.batches, scenario.cluster.workers)
+    return scenario.model_copy(update={"gradients": method})
+
+
+def resolves(resolved: Scenario, asked: Scenario) -> bool:
+    """Whether ``resolve`` may have made the one from the other."""
+    as_asked = resolved.model_copy(update={"gradients": asked.gradients})
+    wanted, found = asked.cluster.compute.measured, resolved.cluster.compute.measured
+    if wanted is not None and not wanted.times and found is not None:
+        as_asked = _with_measured(as_asked, wanted if found.batch_sizes == _sizes(wanted, asked) else found)
+    return as_asked == asked
+
+
+def gradients_s(scenario: Scenario, batch_sizes: Sequence[int], device: torch.device) -> tuple[float, ...]:
+    """What one gradient of one worker takes at each batch size on this device, with one thread on a CPU."""
+    problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
+    numbers = itertools.count()
+
+    def gradient_of(batch_size: int) -> Callable[[], object]:
+        # Fresh ones: batches of another size are not to be found among those of the runs.
+        batches = Batches(problem.batches.shards, batch_size, problem.batches.seed)
+        sized = replace(problem, batches=batches)
+        return lambda: sized.gradient(0, next(numbers), sized.workload.start)
+
+    runs = [gradient_of(batch_size) for batch_size in batch_sizes]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return tuple(typical_times_s(runs, timer_of(device)))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def leaves_measured(scenario: Scenario) -> str:
+    """A sentence where gradients are longer or shorter than any batch that was measured, else ""."""
+    measured = scenario.cluster.compute.measured
+    return "" if measured is None else measured.outside(scenario.workload.batch_size)
+
+
+def _measured(scenario: Scenario, device: torch.device) -> Scenario:
+    measured = scenario.cluster.compute.measured
+    if measured is None or measured.times:
+        return scenario
+    if scenario.workload.timing_only:
+        raise InputError("cluster.compute: nothing is trained (timing_only), so there is nothing to measure")
+    sizes = _sizes(measured, scenario)
+    times = gradients_s(scenario, sizes, device)
+    found = {"batch_sizes": sizes, "times": times, "device": device_name(device)}
+    return _with_measured(scenario, measured.model_copy(update=found))
+
+
+def _sizes(measured: Measured, scenario: Scenario) -> tuple[int, ...]:
+    """Where to measure."""
+    return measured.batch_sizes or (scenario.workload.batch_size,)
+
+
+def _with_measured(scenario: Scenario, measured: Measured) -> Scenario:
+    compute = scenario.cluster.compute.model_copy(update={"measured": measured})
+    return scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"compute": compute})})
+
+
+def seeds_of(scenario: Scenario) -> range:
+    """The seed of every repeat that there may be; all schemes share them."""
+    return range(scenario.seed, scenario.seed + most(scenario.repeats))
+
+
+def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.device | None = None) -> Job:
+    """Everything that a driver needs to run one scheme under one seed.
+
+    ``scenario.gradients`` should be resolved; ``auto`` counts as ``looped``.
+    """
+    device = device or torch.device("cpu")
+    workload, cluster, stop = scenario.workload, scenario.cluster, scenario.stop
+    method: Method = "batched" if scenario.gradients == "batched" else "looped"
+    task = find_task(workload.task)
+    problem = None
+    if not workload.timing_only:
+        problem = _problem(workload, cluster.workers, seed, method, device)
+    buffers = problem.workload.num_buffers if problem else 0
+    start = problem.workload.start if problem else torch.zeros(1)
+    rule = make_optimizer(entry.optimizer or workload.optimizer, buffers)
+    model_bytes = workload.payload if workload.payload is not None else start.numel() * start.element_size()
+    target = None
+    if stop.target is not None:
+        falling = stop.target.metric in task.falling
+        target = Target(stop.target.metric, stop.target.value, falling, stop.target.on)
+    return Job(
+        scheme=find_scheme(entry.name),
+        options=entry.options,
+        label=entry.label,
+        workers=cluster.workers,
+        seed=seed,
+        start=start,
+        optimizer=rule if problem else Still(len(rule.init(start).moments)),
+        problem=problem,
+        task=task if problem else None,
+        bytes_per_parameter=model_bytes / start.numel(),
+        compute=ComputeModel(cluster.compute.at(workload.batch_size), cluster.stragglers, seed),
+        transfer=TransferModel(
+            network=build_network(cluster.network, cluster.workers),
+            sharing=cluster.network.sharing,
+            overhead_s=cluster.network.overhead,
+            announcement=cluster.network.announcement,
+            seed=seed,
+        ),
+        all_reduce=scenario.collectives.all_reduce,
+        segments=problem.workload.segments if problem else (("model", 0, 1),),
+        every=scenario.evaluate.every,
+        on=scenario.evaluate.on,
+        target=target,
+        max_iterations=stop.max_iterations,
+        max_time_s=stop.max_time if stop.max_time is not None else math.inf,
+        record_events=scenario.events != "none",
+        max_events=MAX_EVENTS if scenario.events == "auto" else None,
+        events_until_step=scenario.first_steps,
+    )
+
+
+def _problem(workload: Workload, workers: int, seed: int, method: Method, device: torch.device) -> Problem:
+    """The workload of one seed, spread over its workers; all schemes share it."""
+    return _built(find_task(workload.task), workload, workers, seed, method, device)
+
+
+@lru_cache(maxsize=8)
+def _built(
+    task: Task, workload: Workload, workers: int, seed: int, method: Method, device: torch.device
+) -> Problem:
+    # The task is a part of the key: a user's function may be defined anew under its name.
+    built = task.build(workload.options, seed).to(device)
+    labels = None if built.labels is None else built.labels.cpu().numpy()
+    parts = shards(workload.partition, len(built.inputs), labels, workers, seed)
+    return Problem(built, Batches(parts, workload.batch_size, seed), method)

@@ -1,0 +1,67 @@
+"""Recorded runs again: from a result folder to the final models, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..drivers.replay import replay
+from ..errors import InputError, RunError
+from ..records.folder import read_results, runs_of
+from ..records.run import Run
+from ..scenario.schema import parse
+from ..training.scoring import digest, score_models
+from .prepare import prepare
+
+TOLERANCE = 1e-5
+"""Relative difference of the final loss up to which library collectives count as the same sum."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A recorded run and what came out this time.
+
+    Attributes:
+        run: as recorded.
+        same_bits: whether the final parameters are equal bit for bit.
+        difference: relative difference of the final training loss; None where nothing was recorded.
+    """
+
+    run: Run
+    same_bits: bool
+    difference: float | None
+
+    @property
+    def agrees(self) -> bool:
+        """The same bits, or within what the order of a library's sums explains."""
+        return self.same_bits or (self.difference is not None and self.difference <= TOLERANCE)
+
+
+def replay_folder(folder: Path) -> Iterator[Replayed]:
+    """Replay all runs of a result folder.
+
+    Raises:
+        InputError: the folder has no events, or nothing was trained.
+        RunError: a record is not whole, or does not fit the scenario.
+    """
+    results = read_results(folder)
+    scenario = parse(results.scenario, str(folder / "scenario.yaml"))
+    entries = {entry.label: entry for entry in scenario.schemes}
+    for run in runs_of(results):
+        if not run.events:
+            raise InputError(f"{folder}: {run.label} has no events; run it with 'events: all'")
+        job = prepare(scenario, entries[run.label], run.seed)
+        if job.problem is None or job.task is None:
+            raise InputError(f"{folder}: nothing was trained (timing_only), so there is nothing to replay")
+        programs = [job.program(rank) for rank in range(job.workers)]
+        try:
+            finals = replay(job, programs, run.events)
+        except RunError as error:
+            raise RunError(f"{run.label}, seed {run.seed}: {error}") from error
+        recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
+        found = score_models(job.problem.workload, job.task, finals)[job.on]["train_loss"]
+        difference = None
+        if recorded is not None and found is not None:
+            difference = abs(found - recorded) / max(abs(recorded), 1e-12)
+        yield Replayed(run, digest(finals) == run.digest, difference)

@@ -1,0 +1,127 @@
+"""A simulated scenario in memory: its runs as data frames, for Python and for notebooks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..config.units import format_bytes, format_seconds
+from ..records import folder as result_folder
+from ..records.run import Run
+from ..records.summary import Row, Summary, Tuned, ranking, summarise
+from ..scenario.schema import Scenario, dump
+
+
+@dataclass(frozen=True)
+class Study:
+    """What ``paceline.simulate`` returns.
+
+    Attributes:
+        scenario: as it was resolved.
+        runs: one per scheme and seed.
+        tuning: what each scheme chose, where the scenario has ``tune``.
+    """
+
+    scenario: Scenario
+    runs: tuple[Run, ...]
+    tuning: tuple[Tuned, ...] = ()
+
+    @cached_property
+    def totals(self) -> Summary:
+        """The summary as ``summary.json`` has it."""
+        return summarise(
+            self.scenario.name, self.runs, result_folder.target_of(dump(self.scenario)), self.tuning
+        )
+
+    @property
+    def winner(self) -> str | None:
+        """Label of the scheme that is first (``sim.records.ranking``); None where nobody got there."""
+        return self.totals["winner"]
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row per scheme, best first: medians over repeats with 95 % intervals, means of the rest."""
+        rows = [_frame_row(row) for row in ranking(self.totals["summary"], self.winner)]
+        frame = pd.DataFrame(rows).set_index("scheme")
+        unknown = {
+            name: "float64" for name in frame.columns if name.endswith("_s") or name == "ratio_to_best"
+        }
+        return frame.astype(unknown)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """One row per evaluation: label, scheme, seed, source, step, time_s, bytes_sent and the scores."""
+        return result_folder.metrics_frame(self.runs)
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """One row per recorded operation: label, seed, source and the fields of ``Event``."""
+        return result_folder.events_frame(self.runs)
+
+    def save(self, folder: str | Path, force: bool = False) -> None:
+        """Write a result folder, for ``paceline report``.
+
+        Raises:
+            InputError: something is there already (and ``force`` is not given), or it cannot be written.
+        """
+        text = dump(self.scenario)
+        name = self.scenario.name
+        result_folder.write_results(Path(folder), text, name, self.runs, force, self.tuning)
+
+    def __repr__(self) -> str:
+        return f"Study({self.scenario.name}: {len(self.runs)} runs, winner: {self.winner})"
+
+    def _repr_html_(self) -> str:
+        """The ranking as a table, for notebooks."""
+        head = "".join(f"<th>{name}</th>" for name in _SHOWN)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
+            for row in ranking(self.totals["summary"], self.winner)
+        )
+        said = f"{self.winner} is first" if self.winner is not None else "no scheme reached the target"
+        name = html.escape(self.scenario.name)
+        return (
+            f"<p><b>{name}</b>: {html.escape(said)}</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+
+_SHOWN = ("scheme", "time to target", "vs best", "steps", "wall clock", "sent", "reached")
+
+
+def _frame_row(row: Row) -> dict[str, Any]:
+    time, ratio = row["time_to_target_s"], row["ratio_to_best"]
+    return {
+        "scheme": row["label"],
+        "time_to_target_s": time["median"],
+        "time_to_target_low_s": time["low"],
+        "time_to_target_high_s": time["high"],
+        "ratio_to_best": ratio["median"],
+        "wall_clock_s": row["wall_clock_s"],
+        "iterations": row["iterations"],
+        "bytes_sent": row["bytes_sent"],
+        "compute_s": row["time_s"]["compute"],
+        "communicate_s": row["time_s"]["communicate"],
+        "wait_s": row["time_s"]["wait"],
+        "runs": row["runs"],
+        "reached": row["reached"],
+        "diverged": row["diverged"],
+        "partial": row["partial"],
+    }
+
+
+def _cells(row: Row) -> Iterator[str]:
+    time, ratio = row["time_to_target_s"]["median"], row["ratio_to_best"]["median"]
+    yield row["label"]
+    yield format_seconds(time) if time is not None else "-"
+    yield f"{ratio:.2f}" if ratio is not None else "-"
+    yield f"{row['iterations']:,.0f}"
+    yield format_seconds(row["wall_clock_s"])
+    yield format_bytes(row["bytes_sent"])
+    yield f"{row['reached']} of {row['runs']}"

@@ -1,0 +1,99 @@
+"""Give every scheme the same chance: choose its values on seeds of their own, before the comparison.
+
+One learning rate for all is unfair: schemes that add up updates want small ones, schemes that average seldom
+may want large ones. So each scheme gets the same number of runs on the same points and seeds, and keeps the
+values with the best median time to target; if nobody arrives, those with the best score at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .. import seeds
+from ..records.run import Run
+from ..records.summary import Trial, Tuned
+from ..scenario.entries import SchemeEntry
+from ..scenario.schema import Scenario
+from ..scenario.tune import Tune, Value, with_values
+from ..workloads import find_task
+
+RunEntry = Callable[[Scenario, SchemeEntry, int], Run]
+"""Runs one scheme of a scenario under a seed."""
+
+
+def tune(scenario: Scenario, run: RunEntry) -> tuple[Scenario, list[Tuned]]:
+    """Choose values for every scheme; the scenario with them in place of ``tune``, and what was tried."""
+    if scenario.tune is None:
+        return scenario, []
+    plain = scenario.model_copy(update={"tune": None})
+    found = [_tuned(plain, scenario.tune, entry, run) for entry in scenario.schemes]
+    return with_chosen(scenario, found), found
+
+
+def with_chosen(scenario: Scenario, found: Sequence[Tuned]) -> Scenario:
+    """The scenario with the values that were chosen, in place of ``tune``."""
+    if not found:
+        return scenario
+    chosen = {each["label"]: each["chosen"] for each in found}
+    entries = tuple(
+        with_values(entry, scenario.workload.optimizer, chosen[entry.label]) for entry in scenario.schemes
+    )
+    return scenario.model_copy(update={"schemes": entries, "tune": None})
+
+
+def fits(found: Sequence[Tuned], scenario: Scenario) -> bool:
+    """Whether this is what tuning the scenario would have tried."""
+    if scenario.tune is None or not found:
+        return scenario.tune is None and not found
+    wanted = tried(scenario.tune, scenario.seed)
+    labels = [entry.label for entry in scenario.schemes]
+    return labels == [each["label"] for each in found] and all(
+        wanted == [(trial["values"], trial["seed"]) for trial in each["trials"]] for each in found
+    )
+
+
+def tried(tune: Tune, seed: int) -> list[tuple[dict[str, Value], int]]:
+    """Values and seed of every trial: all points on one seed, then all on the next."""
+    points = list(tune.points())
+    draws = seeds.generator(seed, seeds.SHARED, "tuning")
+    own = [int(draws.integers(2**62)) for _ in range(tune.trials // len(points))]
+    return [(point, own_seed) for own_seed in own for point in points]
+
+
+def _tuned(scenario: Scenario, tune: Tune, entry: SchemeEntry, run: RunEntry) -> Tuned:
+    trials, ends = [], []
+    metric, falling = _metric(scenario)
+    for values, seed in tried(tune, scenario.seed):
+        made = run(scenario, with_values(entry, scenario.workload.optimizer, values), seed)
+        score = made.evaluations[-1].metrics.get(metric) if made.evaluations else None
+        ends.append(math.inf if score is None else score if falling else -score)
+        trials.append(Trial(values=values, seed=seed, time_to_target_s=made.time_to_target_s, score=score))
+
+    def merit(point: dict[str, Value]) -> tuple[float, float]:
+        mine = [number for number, trial in enumerate(trials) if trial["values"] == point]
+        times = (trials[number]["time_to_target_s"] for number in mine)
+        return (
+            float(np.median([math.inf if time is None else time for time in times])),
+            float(np.median([ends[number] for number in mine])),
+        )
+
+    chosen = min(tune.points(), key=merit)
+    edge = [key for key, values in tune.grid.items() if _at_edge(chosen[key], values)]
+    return Tuned(label=entry.label, chosen=chosen, at_edge=edge, metric=metric, trials=trials)
+
+
+def _at_edge(value: Value, values: Sequence[Value]) -> bool:
+    """Whether a better value may lie beyond the grid: numbers have an order, words have none."""
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return len(numbers) == len(values) > 1 and value in (min(numbers), max(numbers))
+
+
+def _metric(scenario: Scenario) -> tuple[str, bool]:
+    """The score that decides where nobody arrives, and whether small is good."""
+    target, task = scenario.stop.target, find_task(scenario.workload.task)
+    if target is None:
+        return "train_loss", True
+    return target.metric, target.metric in task.falling

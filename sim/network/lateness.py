@@ -1,0 +1,49 @@
+"""How late a coroutine goes on after what it waited for: its timer, its helper threads, the code around it.
+
+Nothing is late without a profile. With one, workers that would begin together begin apart, too.
+"""
+
+from __future__ import annotations
+
+from .. import seeds
+from ..drivers.job import TransferModel
+
+
+class Lateness:
+    """The delays of one run.
+
+    Args:
+        transfer: constant delays, or values as they were measured.
+        seed: of the run.
+        workers: n.
+
+    Attributes:
+        staggered: whether workers begin apart, each at its ``after_gradient_s`` of no gradient.
+        none_after_exchanges: whether ``after_exchange_s`` is always 0.
+    """
+
+    def __init__(self, transfer: TransferModel, seed: int, workers: int) -> None:
+        self._seed = seed
+        self._resume_s, self._unevenness_s = transfer.resume_s, transfer.unevenness_s
+        self._late_s, self._lateness_s = transfer.late_s, transfer.lateness_s
+        self._exchanges = [0] * workers
+        self.staggered = bool(transfer.lateness_s)
+        self.none_after_exchanges = not transfer.resume_s and not transfer.unevenness_s
+
+    def after_exchange_s(self, rank: int) -> float:
+        """From the end of a worker's next exchange until its coroutine goes on."""
+        known = self._unevenness_s
+        if not known:
+            return self._resume_s
+        number = self._exchanges[rank]
+        self._exchanges[rank] = number + 1
+        drawn = known[seeds.integer(self._seed, rank, "unevenness", number, len(known))]
+        return max(0.0, self._resume_s + drawn)
+
+    def after_gradient_s(self, rank: int, number: int) -> float:
+        """How much later than due the end of a worker's gradient ``number`` (from 1) is noticed."""
+        known = self._lateness_s
+        if not known:
+            return self._late_s
+        first = seeds.integer(self._seed, rank, "lateness", 0, len(known))
+        return known[(first + number) % len(known)]

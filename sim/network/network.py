@@ -1,0 +1,112 @@
+"""The nominal network: hosts, sites, links and routes. Numbers only, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ..jitter import Jitter
+from .settings import Variation
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of one link; its bandwidth is shared by the transfers that cross it.
+
+    Attributes:
+        name: such as ``host3 up`` or ``us->eu``.
+        bandwidth_bytes_per_s: nominal.
+        variation: how the bandwidth changes as time goes on; None: not at all.
+    """
+
+    name: str
+    bandwidth_bytes_per_s: float
+    variation: Variation | None = None
+
+
+@dataclass(frozen=True)
+class Route:
+    """How a transfer goes from one host to another.
+
+    Attributes:
+        links: indices into ``Network.links``, in the order in which they are crossed.
+        latency_s: one-way latency, end to end.
+        per_flow_bytes_per_s: what one connection gets at most (``inf`` if nothing limits it).
+    """
+
+    links: tuple[int, ...]
+    latency_s: float
+    per_flow_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hosts in sites. One host per worker, host i is worker i.
+
+    A transfer crosses its host's access link (``up``), between sites the source site's uplink
+    outward if it has one, the pipe of that ordered pair of sites and the other site's uplink inward,
+    and the destination's access link (``down``). A missing or unlimited link is left out of the route.
+
+    Attributes:
+        sites: names, in order.
+        site_of: ``site_of[host]`` is an index into ``sites``.
+        links: every link that has a finite bandwidth.
+        up, down: host -> link index, for hosts with a finite access link.
+        pipe: (source site, destination site) -> link index.
+        leave, enter: site -> link index of its uplink, outward and inward.
+        routes: (source, destination) -> route, where they do not follow from the sites: in a graph.
+        jitter: how a message's latency varies around that of its route; None: not at all.
+        latency_s: one-way latency [site, site], end to end between hosts; the diagonal is within a site.
+        per_flow_bytes_per_s: cap on one connection [site, site].
+    """
+
+    sites: tuple[str, ...]
+    site_of: tuple[int, ...]
+    links: tuple[Link, ...]
+    latency_s: tuple[tuple[float, ...], ...]
+    per_flow_bytes_per_s: tuple[tuple[float, ...], ...]
+    up: Mapping[int, int] = field(default_factory=dict)
+    down: Mapping[int, int] = field(default_factory=dict)
+    pipe: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    leave: Mapping[int, int] = field(default_factory=dict)
+    enter: Mapping[int, int] = field(default_factory=dict)
+    routes: Mapping[tuple[int, int], Route] = field(default_factory=dict)
+    jitter: Jitter | None = None
+
+    @property
+    def num_hosts(self) -> int:
+        """Number of hosts."""
+        return len(self.site_of)
+
+    @property
+    def varies(self) -> bool:
+        """Whether anything of it changes while a run goes on."""
+        return self.jitter is not None or any(link.variation is not None for link in self.links)
+
+    @cached_property
+    def _routes(self) -> dict[tuple[int, int], Route]:
+        return dict(self.routes)
+
+    def route(self, source: int, destination: int) -> Route:
+        """The route between two different hosts."""
+        known = self._routes.get((source, destination))
+        if known is not None:
+            return known
+        a, b = self.site_of[source], self.site_of[destination]
+        crossed = [self.up.get(source)]
+        if a != b:
+            crossed += [self.leave.get(a), self.pipe.get((a, b)), self.enter.get(b)]
+        crossed.append(self.down.get(destination))
+        route = Route(
+            links=tuple(link for link in crossed if link is not None),
+            latency_s=self.latency_s[a][b],
+            per_flow_bytes_per_s=self.per_flow_bytes_per_s[a][b],
+        )
+        self._routes[source, destination] = route
+        return route
+
+
+def free_network(hosts: int) -> Network:
+    """On which nothing takes time: for real messages, which need no model, and for what computation takes."""
+    return Network(("all",), (0,) * hosts, (), ((0.0,),), ((float("inf"),),))

@@ -1,0 +1,222 @@
+"""A profile: the correction factors of one kind of cluster, each with the measurements that it came from.
+
+The scenario has nominal numbers, the default factors are neutral, and a profile holds fitted ones: three
+separate things. ``paceline calibrate`` writes profiles; a prediction made with one says where it left the
+range of sizes that were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import numpy as np
+from pydantic import Field, ValidationInfo, model_validator
+
+from .. import seeds
+from ..config import yaml_file
+from ..config.problems import wrong
+from ..config.settings import Settings
+from ..config.validated import validated
+from ..drivers.job import Job
+from ..errors import InputError
+
+VERSION: Final = 2
+"""Of the file's format."""
+
+_EFFICIENCIES: Final = (0.5, 1.0)
+"""Between which a drawn efficiency stays; the other factors only cannot be negative."""
+
+FACTORS: Final[Mapping[str, str]] = {
+    "overhead_s": "s",
+    "added_latency_s": "s",
+    "efficiency": "of the nominal bandwidth",
+    "buffer_bytes": "bytes",
+    "copy_s_per_byte": "s/byte",
+    "resume_s": "s",
+    "late_s": "s",
+}
+"""The fields of ``TransferModel`` that a profile sets, and their units."""
+
+
+class Factor(Settings):
+    """One number, how sure it is, and where it is from."""
+
+    value: float = Field(ge=0)
+    low: float = Field(description="lower end of the 95 % interval")
+    high: float = Field(description="upper end of it")
+    unit: str
+    measurements: tuple[str, ...] = Field(min_length=1, description="what it was fitted to, or read from")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise wrong(f"{self.value:g} is not between low and high")
+        return self
+
+
+class Hosts(Settings):
+    """What the factors are about: a profile says nothing about another kind of hosts or transport."""
+
+    kind: Literal["lab", "cluster"]
+    tuning: str = Field(default="", description="of a lab's hosts")
+    queue: str = Field(default="", description="discipline of a lab's links")
+    transport: Literal["gloo"] = "gloo"
+
+    def __str__(self) -> str:
+        lab = f"lab with {self.tuning} hosts and {self.queue} queues" if self.kind == "lab" else "cluster"
+        return f"{lab} over {self.transport}"
+
+
+class Measured(Settings):
+    """The range in which the factors were measured."""
+
+    smallest_bytes: int = Field(ge=0)
+    largest_bytes: int = Field(ge=0, description="of one message")
+    in_flight: int = Field(ge=1, description="messages under way at one host at the same time")
+
+
+class Profile(Settings):
+    """The factors, and what they are good for."""
+
+    version: int
+    made: str = Field(description="when the last of the measurements was made")
+    machine: str
+    software: str
+    hosts: Hosts
+    workers: int
+    factors: dict[str, Factor]
+    covariance: dict[str, tuple[float, ...]] = Field(
+        description="of the factors that were fitted together: a row for each, columns in the same order"
+    )
+    range: Measured
+    residual_pct: float = Field(description="median absolute error of the fitted durations")
+    lateness_s: tuple[float, ...] = Field(
+        min_length=1,
+        description="as measured: from when a gradient is due until the next operation starts",
+    )
+    unevenness_s: tuple[float, ...] = Field(
+        min_length=1,
+        description="equally likely values: by how much a small exchange differs from its median",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in self.factors:
+            if name not in FACTORS:
+                raise wrong(
+                    f"there is no factor of this name; choose from: {', '.join(FACTORS)}", "factors", name
+                )
+        missing = [name for name in FACTORS if name not in self.factors]
+        if missing:
+            raise wrong(f"the factor {missing[0]} is missing", "factors")
+        for name, row in self.covariance.items():
+            if name not in FACTORS:
+                raise wrong(
+                    f"there is no factor {name}; choose from: {', '.join(FACTORS)}", "covariance", name
+                )
+            if len(row) != len(self.covariance):
+                raise wrong(f"{len(row)} numbers for {len(self.covariance)} factors", "covariance", name)
+        if not self.factors["efficiency"].value > 0:
+            raise wrong("an efficiency of nothing carries nothing", "factors", "efficiency")
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_file(cls, data: Any, info: ValidationInfo) -> Any:
+        """A scenario names a file, relative to its own folder; once it is resolved, it has its contents."""
+        if not isinstance(data, str):
+            return data
+        try:
+            return load(Path((info.context or {}).get("folder", ".")) / data).model_dump()
+        except InputError as error:
+            raise wrong(str(error)) from None
+
+    def applied(self, job: Job) -> Job:
+        """``job`` with these factors, and the algorithms that the transport has."""
+        values: dict[str, Any] = {name: self.factors[name].value for name in FACTORS}
+        transfer = replace(
+            job.transfer,
+            announcement=1.0,
+            streams=True,
+            lateness_s=self.lateness_s,
+            unevenness_s=self.unevenness_s,
+            **values,
+        )
+        return replace(job, transfer=transfer, all_reduce="gloo_ring")
+
+    def drawn(self, seed: int) -> Profile:
+        """As good a profile as this one: the factors drawn from what the measurements leave open.
+
+        Those that were fitted together are jointly normal (the linearised fit), cut off where a factor
+        cannot be. A forecast whose runs each have their own shows how far it can be off for that reason.
+        """
+        names = list(self.covariance)
+        values, vectors = np.linalg.eigh(np.array([self.covariance[name] for name in names]))
+        z = seeds.normals(seed, seeds.SHARED, "factors", 0)[: len(names)]
+        off = vectors @ (np.sqrt(np.maximum(values, 0.0)) * z)
+        drawn = dict(self.factors)
+        for name, by in zip(names, off.tolist(), strict=True):
+            least, most = _EFFICIENCIES if name == "efficiency" else (0.0, float("inf"))
+            value = min(max(self.factors[name].value + by, least), most)
+            known = drawn[name]
+            low, high = min(known.low, value), max(known.high, value)
+            drawn[name] = known.model_copy(update={"value": value, "low": low, "high": high})
+        return self.model_copy(update={"factors": drawn})
+
+
+@dataclass
+class Traffic:
+    """The messages of a prediction: sizes, and how many at one host at the same time."""
+
+    smallest_bytes: float = float("inf")
+    largest_bytes: float = 0.0
+    in_flight: int = 0
+
+    def outside(self, measured: Measured) -> tuple[str, ...]:
+        """A sentence for every way in which this leaves the measured range."""
+        low, high, most = measured.smallest_bytes, measured.largest_bytes, measured.in_flight
+        found = []
+        if self.largest_bytes > high:
+            found.append(f"messages of up to {self.largest_bytes:.0f} bytes, at most {high} were measured")
+        if self.smallest_bytes < low:
+            found.append(f"messages of {self.smallest_bytes:.0f} bytes, at least {low} were measured")
+        if self.in_flight > most:
+            found.append(f"{self.in_flight} messages at one host at a time, at most {most} were measured")
+        return tuple(found)
+
+
+def load(path: Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or is of another version.
+    """
+    return _read(yaml_file.read_text(path), str(path))
+
+
+def _read(text: str, source: str) -> Profile:
+    document = yaml_file.parse(text, source)
+    found = document.value
+    if not isinstance(found, dict) or "version" not in found:
+        raise InputError(f"{source}: is no profile, or not all of one: it has no version")
+    if found["version"] != VERSION:
+        raise InputError(
+            f"{source}: has version {found['version']!r}, this program reads {VERSION}; calibrate again"
+        )
+    return validated(Profile, found, source, document.place)
+
+
+def dump(profile: Profile) -> str:
+    """The profile as YAML; ``load`` reads an equal one."""
+    return yaml_file.write(profile.model_dump(mode="json"))
+
+
+def check_hosts(profile: Profile, wanted: Hosts, source: str) -> None:
+    """Raise ``InputError`` where a profile is about something else than what is to be predicted."""
+    if profile.hosts != wanted:
+        raise InputError(
+            f"{source}: was measured on a {profile.hosts}, this is a {wanted}; probe and calibrate there"
+        )

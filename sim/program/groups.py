@@ -1,0 +1,52 @@
+"""Groups: a partition of the workers, each of which carries out a collective for itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+from ..errors import SchemeError
+
+Groups = tuple[tuple[int, ...], ...]
+"""Ranks, each of which stands in exactly one group; their order inside a group does not matter."""
+
+
+def fault(groups: Groups, workers: int) -> str:
+    """Why ``groups`` is no partition of the ranks, in a sentence that names one of them; "" if it is.
+
+    >>> fault(((0, 1), (1, 2)), 4)
+    'worker 1 is in more than one group'
+    """
+    counts = Counter(rank for group in groups for rank in group)
+    foreign = sorted(rank for rank in counts if not 0 <= rank < workers)
+    if foreign:
+        return f"there is no worker {foreign[0]}; ranks go from 0 to {workers - 1}"
+    for rank in range(workers):
+        if counts[rank] != 1:
+            return f"worker {rank} is in {'no' if counts[rank] == 0 else 'more than one'} group"
+    return "" if all(groups) else "a group is empty"
+
+
+@lru_cache(maxsize=256)
+def partition(groups: Groups | None, workers: int) -> Groups:
+    """The groups with their ranks ascending; None is one group of all.
+
+    Raises:
+        SchemeError: a worker is in no group or in several, or does not exist.
+    """
+    if groups is None:
+        return (tuple(range(workers)),)
+    wrong = fault(groups, workers)
+    if wrong:
+        raise SchemeError(f"groups {groups} are no partition of {workers} workers: {wrong}")
+    return tuple(tuple(sorted(group)) for group in groups)
+
+
+@lru_cache(maxsize=4096)
+def members(groups: Groups | None, workers: int, rank: int) -> tuple[int, ...]:
+    """The group of ``rank``, ascending.
+
+    Raises:
+        SchemeError: as ``partition``.
+    """
+    return next(group for group in partition(groups, workers) if rank in group)

@@ -1,0 +1,294 @@
+"""The vocabulary: everything that a scheme can ask of a driver.
+
+A scheme is a coroutine; ``await`` is the only place where time passes. Awaiting an operation hands
+it, a frozen value, to the driver, which decides what it means on its clock and sends the reply
+back. The set is closed: an operation holds data only, never a callable or an environment.
+
+*Pattern operations* (``Mix``, ``AllReduce``, ``ReduceScatter``, ``GatherStrips``, ``AllGather``,
+``Broadcast``, ``Barrier``, with ``Gradient``, ``BatchLoss``, ``NextStep`` and ``Publish``) are issued by
+every worker in the same order. A scheme made of them alone is *synchronous* and runs unchanged with values
+of shape ``[d]`` (one worker) or ``[n, d]`` (all workers at once). The others are *point-to-point*.
+
+Values are never written in place: an operation keeps a reference. Where a ``Payload`` will do, an encoded
+value may travel instead of a tensor; what arrives is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, Generic, TypeVar
+
+import torch
+
+from .encoding import Payload
+from .groups import Groups
+from .pattern import Pattern
+
+Reply = TypeVar("Reply")
+Tensor = torch.Tensor
+
+ANY: Final = -1
+"""Source of a ``Receive`` that takes a message from whoever sends first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation(Generic[Reply]):
+    """Root of the closed set; awaiting it suspends the coroutine until the driver replies."""
+
+    def __await__(self) -> Generator[Operation[Any], Any, Reply]:
+        reply: Reply = yield self
+        return reply
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Handle:
+    """A started operation of one worker: a ticket, good for one ``Wait``."""
+
+    number: int
+    operation: Operation[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A named slice ``[start, stop)`` of the last axis of a gradient, as the backward pass makes it."""
+
+    name: str
+    start: int
+    stop: int
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """What a ``Receive`` returns: who sent it and what was sent."""
+
+    source: int
+    value: Tensor
+
+
+# --- pattern operations -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NextStep(Operation[bool]):
+    """Ask whether step ``step`` is to be done; takes no time."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Publish(Operation[None]):
+    """Say that a step is done and ``value`` is this worker's model now; takes no time.
+
+    ``leader`` is the model that stands for all workers, where the scheme has one (an elastic centre, a
+    server's model); any worker that knows it may say so. ``notes`` are numbers about this step, by name.
+    """
+
+    step: int
+    value: Tensor
+    leader: Tensor | None = None
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient(Operation[Tensor]):
+    """The gradient of this worker's loss on its next batch at ``point``, same shape as ``point``.
+
+    The batch is fixed when the operation starts; it lasts as long as the compute model says.
+    """
+
+    point: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchLoss(Operation[Tensor]):
+    """The loss that came with this worker's latest gradient: on its batch, at its point, ``[..., 1]``.
+
+    Takes no time, since a gradient computes it anyway. The latest is the one whose value, or first segment,
+    the scheme was given last.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mix(Operation[Tensor]):
+    """Weighted average over the neighbours: ``sum_j W[i, j] x_j`` with row i of ``pattern``."""
+
+    pattern: Pattern
+    value: Payload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllReduce(Operation[Tensor]):
+    """The mean of ``value`` over the members of this worker's group, the same bits on each.
+
+    ``groups``, here and below: a partition of the workers, the same on all of them, of which each part does
+    the operation for itself; None: one group of all workers.
+    """
+
+    value: Tensor
+    groups: Groups | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReduceScatter(Operation[Tensor]):
+    """This worker's strip of the mean of ``value`` over its group: [..., d] becomes [..., ceil(d / g)].
+
+    Of g members the one at position p (by rank) gets elements p ceil(d / g) and following of the last axis;
+    zeros fill up a strip that goes beyond the end. An encoded value is that of all strips, [g, ceil(d / g)].
+    """
+
+    value: Payload
+    groups: Groups | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatherStrips(Operation[Tensor]):
+    """The strips of all members, one after another: the way back from ``ReduceScatter``.
+
+    [..., ceil(length / g)] becomes [..., length].
+    """
+
+    value: Payload
+    length: int
+    groups: Groups | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllGather(Operation[Tensor]):
+    """The members' values, stacked in rank order: ``[..., k]`` becomes ``[n, k]`` (replicated).
+
+    With ``groups``, one worker gets ``[g, k]``, and all of them at once ``[n, g, k]``. A few numbers: they
+    are sent as they are, whatever a model stands for.
+    """
+
+    value: Tensor
+    groups: Groups | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Broadcast(Operation[Tensor]):
+    """The value of the worker ``root`` of this worker's group, on every member.
+
+    ``root``: a rank, or ranks ``[...]``, one for each worker that the value stands for.
+    """
+
+    value: Payload
+    root: int | Tensor
+    groups: Groups | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Barrier(Operation[None]):
+    """Return when every member of this worker's group has come here."""
+
+    groups: Groups | None = None
+
+
+# --- point-to-point operations ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Send(Operation[None]):
+    """Send ``value``; returns when its bytes have left, which is never before the receive is posted."""
+
+    destination: int
+    value: Payload
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Receive(Operation[Message]):
+    """Receive a message shaped like ``like`` from ``source`` (or ``ANY``) under ``tag``."""
+
+    source: int
+    like: Payload
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sleep(Operation[None]):
+    """Do nothing for ``duration_s`` seconds."""
+
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Now(Operation[float]):
+    """Seconds since the run began, on the driver's clock; takes no time."""
+
+
+# --- operations on operations -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start(Operation[Handle]):
+    """Start an operation and go on; takes no time. Every handle must be waited for."""
+
+    operation: Operation[Any]
+
+
+def computes(operation: Operation[Any]) -> bool:
+    """Whether an operation begins a gradient."""
+    return isinstance(operation, Gradient) or (
+        isinstance(operation, Start) and isinstance(operation.operation, Gradient)
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait(Operation[Any]):
+    """The reply of a started operation, when it is there."""
+
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitAny(Operation[Handle]):
+    """The first of several started operations to complete (the earliest in the list if several are)."""
+
+    handles: tuple[Handle, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Poll(Operation[bool]):
+    """Whether a started operation has completed; takes no time."""
+
+    handle: Handle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NextSegment(Operation[Segment | None]):
+    """The next segment of a started ``Gradient``, in backward order, or None after the last."""
+
+    handle: Handle
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def name_of(kind: type) -> str:
+    """The class name in the records' spelling: ``AllReduce`` becomes ``all_reduce``."""
+    return _spelled(kind.__name__)
+
+
+@cache
+def _spelled(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+def describe(operation: Operation[Any]) -> str:
+    """An operation for people, with its peer."""
+    match operation:
+        case Send(destination=peer, tag=tag):
+            return f"send to {peer}" + (f" ({tag})" if tag else "")
+        case Receive(source=peer, tag=tag):
+            whom = "anybody" if peer == ANY else str(peer)
+            return f"receive from {whom}" + (f" ({tag})" if tag else "")
+        case Wait(handle=handle):
+            return f"wait for {describe(handle.operation)}"
+        case WaitAny(handles=handles):
+            return "wait for any of " + ", ".join(describe(handle.operation) for handle in handles)
+        case _:
+            groups = getattr(operation, "groups", None)
+            return name_of(type(operation)) + (f" in groups {groups}" if groups is not None else "")

@@ -1,0 +1,100 @@
+"""What one worker did with its time: kept the same way under every driver's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .run import Event, TimeShare
+
+
+@dataclass(slots=True)
+class Journal:
+    """The events of a run, up to a limit.
+
+    Attributes:
+        until_step: keep only what ended in a step below this one; None: everything.
+        at_most: a journal that would get longer than this keeps nothing; None: no limit.
+    """
+
+    until_step: int | None = None
+    at_most: int | None = None
+    events: list[Event] = field(default_factory=list)
+    full: bool = False
+
+    def add(self, event: Event) -> None:
+        """Keep an event, if it is within the limits."""
+        if self.full or (self.until_step is not None and event.step >= self.until_step):
+            return
+        self.events.append(event)
+        if self.at_most is not None and len(self.events) > self.at_most:
+            self.events.clear()
+            self.full = True
+
+
+@dataclass(slots=True)
+class Account:
+    """Time, bytes and events of one worker.
+
+    The main coroutine's wall clock divides into *compute* (a gradient of this worker is running, or
+    the coroutine itself is), *wait* (blocked until the last needed peer has started) and
+    *communicate* (blocked after that). Communication hidden behind a running gradient is compute.
+    """
+
+    worker: int
+    bytes_sent: int = 0
+    steps: int = 0
+    wait_s: float = 0.0
+    communicate_s: float = 0.0
+    ended_s: float | None = None
+    _running: int = 0
+    _since_s: float = 0.0
+    _busy_s: float = 0.0
+
+    def computing(self, now_s: float) -> None:
+        """A gradient of this worker starts."""
+        if self._running == 0:
+            self._since_s = now_s
+        self._running += 1
+
+    def computed(self, now_s: float) -> None:
+        """A gradient of this worker has ended."""
+        self._running -= 1
+        if self._running == 0:
+            self._busy_s += now_s - self._since_s
+
+    def busy_s(self, now_s: float) -> float:
+        """Seconds up to now in which at least one gradient ran."""
+        return self._busy_s + (now_s - self._since_s if self._running else 0.0)
+
+    def blocked(self, start_s: float, end_s: float, peer_s: float, busy_at_start_s: float) -> None:
+        """The main coroutine was blocked on communication; ``busy_at_start_s`` is ``busy_s(start_s)``."""
+        exposed = end_s - start_s
+        if self._running or self._busy_s != busy_at_start_s:  # a gradient has run meanwhile
+            exposed -= self.busy_s(end_s) - busy_at_start_s
+        waited = peer_s - start_s
+        if waited <= 0.0:
+            self.communicate_s += exposed
+        elif waited >= exposed:
+            self.wait_s += exposed
+        else:
+            self.wait_s += waited
+            self.communicate_s += exposed - waited
+
+    def share(self, wall_s: float) -> TimeShare:
+        """Where this worker's share of ``wall_s`` went; after its end it waited for the others."""
+        idle = 0.0 if self.ended_s is None else max(wall_s - self.ended_s, 0.0)
+        wait = self.wait_s + idle
+        return TimeShare(
+            compute=wall_s - wait - self.communicate_s, communicate=self.communicate_s, wait=wait
+        )
+
+
+def mean_share(accounts: list[Account], wall_s: float) -> TimeShare:
+    """Mean over workers of where the time went."""
+    shares = [a.share(wall_s) for a in accounts]
+    n = len(shares)
+    return TimeShare(
+        compute=sum(s.compute for s in shares) / n,
+        communicate=sum(s.communicate for s in shares) / n,
+        wait=sum(s.wait for s in shares) / n,
+    )

@@ -1,0 +1,86 @@
+"""What ``paceline.attach`` writes down of a run inside somebody's training loop.
+
+``paceline calibrate`` fits factors to the durations of its operations; a scenario's
+``compute.trace.attached`` takes those of its gradients.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ..config import json_file
+from ..config.problems import wrong
+from ..config.settings import Settings
+from .run import Event
+
+KIND: Final = "attached run"
+VERSION: Final = 1
+STEPS: Final = 200
+"""So many steps at most are written down: more of them would say little more, and cost calibration time."""
+
+Row = tuple[int, int, int, int, str, float, float, float, int, int]
+"""An ``Event``, its fields in their order."""
+
+
+class AttachedRun(Settings):
+    """The first steps of a run, and what is needed to simulate them."""
+
+    kind: Literal["attached run"] = "attached run"
+    version: int = VERSION
+    made: str
+    machine: str
+    software: str
+    hosts: tuple[str, ...] = Field(description="where each worker ran")
+    settings: dict[str, str] = Field(description="of the first of them")
+    scheme: dict[str, Any] = Field(description="as in a scenario")
+    workers: int = Field(ge=2)
+    seed: int
+    steps: int = Field(ge=1)
+    parameters: int = Field(ge=1)
+    bytes_per_parameter: float = Field(gt=0)
+    moments: int = Field(ge=0, description="that the optimiser keeps for every parameter")
+    rows: tuple[Row, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        seen = set()
+        for number, (worker, _, _, _, operation, start_s, end_s, *_) in enumerate(self.rows):
+            if not 0 <= worker < self.workers:
+                raise wrong(f"there is no worker {worker}", "rows", number)
+            if end_s < start_s:
+                raise wrong("a duration is negative", "rows", number)
+            if operation == "gradient" and end_s > start_s:
+                seen.add(worker)
+        if missing := set(range(self.workers)) - seen:
+            raise wrong(f"there is no gradient of worker {min(missing)}", "rows")
+        return self
+
+    @property
+    def events(self) -> list[Event]:
+        """Of all workers, in the order in which they resumed."""
+        return [Event(*row) for row in self.rows]
+
+    def gradients_s(self) -> tuple[tuple[float, ...], ...]:
+        """How long each worker's gradients took, in order."""
+        found: list[list[float]] = [[] for _ in range(self.workers)]
+        for event in self.events:
+            if event.operation == "gradient" and event.end_s > event.start_s:
+                found[event.worker].append(event.end_s - event.start_s)
+        return tuple(map(tuple, found))
+
+
+def load(path: Path) -> AttachedRun:
+    """Read a record.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or is of another version.
+    """
+    return checked(json_file.read(path, "paceline.attach"), path)
+
+
+def checked(found: dict[str, Any], path: Path) -> AttachedRun:
+    """The same of what has been read."""
+    return json_file.as_model(AttachedRun, found, path, VERSION)

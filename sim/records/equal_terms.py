@@ -1,0 +1,94 @@
+"""The same comparison the other way round: how good is each scheme after the same time, or the same bytes?
+
+Time to target asks who gets to one score first. These ask for the scores at one moment (and at one amount
+of data sent), which says something about schemes that never reach the target, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from .intervals import Interval, of_median
+from .run import Run
+
+
+class Goal(TypedDict):
+    """The score that ends a run; ``metric`` as evaluations name it."""
+
+    metric: str
+    value: float
+
+
+class Equal(TypedDict):
+    """Where schemes are compared.
+
+    Attributes:
+        metric: the target's; without a target the test accuracy, or else the training loss.
+        falling: whether small scores are good ones.
+        time_s: the winner's median time to target; if nobody won, when the first run ended.
+        bytes: what the winner had sent by then (median); if nobody won, what the thriftiest run sent in all.
+            None if that is nothing.
+    """
+
+    metric: str
+    falling: bool
+    time_s: float
+    bytes: float | None
+
+
+def equal_terms(runs: Sequence[Run], target: Goal | None, winners: Sequence[Run]) -> Equal | None:
+    """Where to compare ``runs``, all of one source; ``winners`` are those of the winning scheme, if any.
+
+    None where nothing was scored.
+    """
+    names = {name for run in runs for each in run.evaluations for name in each.metrics}
+    wished = [*([target["metric"]] if target else []), "test_accuracy", "train_loss"]
+    metric = next((name for name in wished if name in names), None)
+    whole = [run for run in runs if run.status == "completed"]
+    if metric is None or not whole:
+        return None
+    won = [(run, run.time_to_target_s) for run in winners if run.time_to_target_s is not None]
+    if won:
+        never = [math.inf] * (len(winners) - len(won))
+        time_s = float(np.median([reached_s for _, reached_s in won] + never))
+        sent = float(np.median([_bytes_at(run, reached_s) for run, reached_s in won]))
+    else:
+        time_s = min(run.wall_clock_s for run in whole)
+        sent = float(min(run.bytes_sent for run in whole))
+    return Equal(metric=metric, falling=_falling(metric, target, whole), time_s=time_s, bytes=sent or None)
+
+
+def score_at(runs: Sequence[Run], equal: Equal, by: Literal["time_s", "bytes_sent"]) -> Interval | None:
+    """Median score of a scheme's runs where ``equal`` says, with its interval.
+
+    A run's score is that of its latest evaluation until then; one that is not finite counts as worst.
+    """
+    limit = equal["time_s"] if by == "time_s" else equal["bytes"]
+    if limit is None:
+        return None
+    worst = math.inf if equal["falling"] else -math.inf
+    scores = []
+    for run in runs:
+        seen = [each for each in run.evaluations if getattr(each, by) <= limit]
+        score = seen[-1].metrics.get(equal["metric"]) if seen else None
+        scores.append(worst if score is None else score)
+    return of_median(scores)
+
+
+def _bytes_at(run: Run, time_s: float) -> int:
+    sent = [each.bytes_sent for each in run.evaluations if each.time_s <= time_s]
+    return sent[-1] if sent else 0
+
+
+def _falling(metric: str, target: Goal | None, runs: Sequence[Run]) -> bool:
+    """Records do not know the task; but a run begins on the far side of its target."""
+    if target is None or target["metric"] != metric:
+        return metric == "train_loss"
+    first = (run.evaluations[0].metrics.get(metric) for run in runs if run.evaluations)
+    start = next((score for score in first if score is not None), target["value"])
+    return start > target["value"]

@@ -1,0 +1,355 @@
+"""Result folders: all runs of one command, written whole or not at all.
+
+See ``paceline.sim.records.run`` for what is in one. The same runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from ..errors import InputError
+from .equal_terms import Goal
+from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
+from .summary import VERSION, Summary, Tuned, summarise
+from .trace import write_trace
+
+SCENARIO: Final = "scenario.yaml"
+SUMMARY: Final = "summary.json"
+METRICS: Final = "metrics.parquet"
+EVENTS: Final = "events.parquet"
+TRACE: Final = "trace.json"
+
+_OURS: Final = frozenset({SCENARIO, SUMMARY, METRICS, EVENTS, TRACE, "report.html", "validation.json"})
+"""What a result folder may hold; ``force`` deletes no folder with anything else in it."""
+
+REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
+"""What is in the folder ``report-files`` that a report leaves beside itself."""
+
+_WORDS: Final = pa.dictionary(pa.int32(), pa.string())
+_METRICS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("label", _WORDS, nullable=False),
+        pa.field("scheme", _WORDS, nullable=False),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("source", _WORDS, nullable=False),
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("time_s", pa.float64(), nullable=False),
+        pa.field("bytes_sent", pa.int64(), nullable=False),
+    ]
+)
+"""Followed by one float64 column per metric."""
+
+_EVENTS_SCHEMA: Final = pa.schema(
+    [
+        pa.field("label", _WORDS, nullable=False),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("source", _WORDS, nullable=False),
+        pa.field("worker", pa.int32(), nullable=False),
+        pa.field("task", pa.int16(), nullable=False),
+        pa.field("handle", pa.int32(), nullable=False),
+        pa.field("step", pa.int32(), nullable=False),
+        pa.field("operation", _WORDS, nullable=False),
+        pa.field("start_s", pa.float64(), nullable=False),
+        pa.field("end_s", pa.float64(), nullable=False),
+        pa.field("peer_s", pa.float64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("peer", pa.int32(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A result folder, read.
+
+    Attributes:
+        summary: ``summary.json``.
+        metrics: one row per evaluation: label, scheme, seed, source, step, time_s, bytes_sent and the
+            metrics (NaN where there is none).
+        events: one row per operation: label, seed, source and the fields of ``Event``.
+        scenario: the resolved scenario's text.
+    """
+
+    summary: Summary
+    metrics: pd.DataFrame
+    events: pd.DataFrame
+    scenario: str
+
+
+def write_results(
+    folder: Path,
+    scenario_yaml: str,
+    scenario_name: str,
+    runs: Sequence[Run],
+    force: bool = False,
+    tuning: Sequence[Tuned] = (),
+    trace: bool = False,
+) -> Summary:
+    """Write a result folder and return its summary.
+
+    Args:
+        folder: where; its parents are made. An empty folder is taken as it is.
+        scenario_yaml: the resolved scenario.
+        scenario_name: goes into the summary.
+        runs: all runs of the command.
+        force: replace a result folder that is there.
+        tuning: what the schemes chose before the runs, if anything.
+        trace: add ``trace.json``, see ``paceline.sim.records.trace``.
+
+    Raises:
+        InputError: something is there already, or cannot be written.
+    """
+    summary = summarise(scenario_name, runs, target_of(scenario_yaml), tuning)
+    check_free(folder, force)
+    with whole_folder(folder) as new:
+        (new / SCENARIO).write_text(scenario_yaml, encoding="utf-8")
+        text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False)
+        (new / SUMMARY).write_text(text + "\n", encoding="utf-8")
+        _write_parquet(new / METRICS, _metrics_tables(runs))
+        _write_parquet(new / EVENTS, _events_tables(runs))
+        if trace:
+            write_trace(new / TRACE, runs)
+    return summary
+
+
+def check_free(folder: Path, force: bool = False) -> None:
+    """Raise ``InputError`` unless results may be written to ``folder``; call it before a long run too."""
+    try:
+        if not folder.exists():
+            return
+        if not folder.is_dir():
+            raise InputError(f"{folder} is a file: results go into a folder")
+        found = sorted(entry.name for entry in folder.iterdir())
+        foreign = [name for name in found if name not in _OURS and not _is_figures(folder / name)]
+    except OSError as error:
+        raise InputError(f"cannot look into {folder}: {error.strerror}") from error
+    if found and not force:
+        raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
+    if foreign:
+        raise InputError(f"{folder} holds {foreign[0]}, which is no result of ours: --force would delete it")
+
+
+def _is_figures(path: Path) -> bool:
+    if path.name != "report-files" or not path.is_dir():
+        return False
+    return {entry.name for entry in path.iterdir()} <= REPORT_FILES
+
+
+def target_of(scenario_yaml: str) -> Goal | None:
+    """The target that a resolved scenario names, if any; its metric as evaluations name it."""
+    try:
+        scenario = yaml.safe_load(scenario_yaml)
+        target = scenario["stop"]["target"]
+        on, own = target.get("on", "mean"), scenario.get("evaluate", {}).get("on", "mean")
+        return Goal(metric=metric_name(str(target["metric"]), on, own), value=float(target["value"]))
+    except (yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError):
+        return None
+
+
+def read_results(folder: Path) -> Results:
+    """Read a result folder.
+
+    Raises:
+        InputError: it is missing, no result folder, damaged, or written by another version.
+    """
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    missing = [name for name in (SUMMARY, SCENARIO, METRICS, EVENTS) if not (folder / name).is_file()]
+    if missing:
+        raise InputError(f"{folder} is no result folder: it has no {missing[0]}")
+    try:
+        summary = _read_summary(folder / SUMMARY)
+        return Results(
+            summary=summary,
+            metrics=_read_parquet(folder / METRICS, _METRICS_SCHEMA),
+            events=_read_parquet(folder / EVENTS, _EVENTS_SCHEMA),
+            scenario=(folder / SCENARIO).read_text(encoding="utf-8"),
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {folder}: {error}") from error
+
+
+def runs_of(results: Results) -> list[Run]:
+    """The runs that a folder was written from."""
+    known = [name for name in results.metrics.columns if name not in _METRICS_SCHEMA.names]
+    events = dict(list(results.events.groupby(["label", "seed", "source"], observed=True, sort=False)))
+    metrics = dict(list(results.metrics.groupby(["label", "seed", "source"], observed=True, sort=False)))
+    runs = []
+    for row in results.summary["runs"]:
+        key = (row["label"], row["seed"], row["source"])
+        of_run = metrics[key].to_dict("records") if key in metrics else []
+        shares = row["time_s"]
+        runs.append(
+            Run(
+                scheme=row["scheme"],
+                label=row["label"],
+                seed=row["seed"],
+                source=row["source"],
+                status=row["status"],
+                reached_target=row["reached_target"],
+                time_to_target_s=row["time_to_target_s"],
+                wall_clock_s=row["wall_clock_s"],
+                iterations=row["iterations"],
+                bytes_sent=row["bytes_sent"],
+                time_s=TimeShare(shares["compute"], shares["communicate"], shares["wait"]),
+                evaluations=tuple(
+                    Evaluation(
+                        e["step"], e["time_s"], e["bytes_sent"], {name: _number(e[name]) for name in known}
+                    )
+                    for e in of_run
+                ),
+                digest=row["digest"],
+                events=_events_of(events[key]) if key in events else (),
+                message=row.get("message", ""),
+                machines=tuple(Machine(**each) for each in row.get("machines", [])),
+            )
+        )
+    return runs
+
+
+def metrics_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """``Results.metrics`` of these runs."""
+    return _frame(_metrics_tables(runs))
+
+
+def events_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """``Results.events`` of these runs."""
+    return _frame(_events_tables(runs))
+
+
+def _frame(tables: tuple[pa.Schema, Iterable[pa.Table]]) -> pd.DataFrame:
+    schema, parts = tables
+    table = pa.concat_tables([schema.empty_table(), *parts]).unify_dictionaries()
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def _events_of(rows: pd.DataFrame) -> tuple[Event, ...]:
+    columns = [rows[name].astype(object).tolist() for name in Event.__dataclass_fields__]
+    return tuple(Event(*values) for values in zip(*columns, strict=True))
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _read_summary(path: Path) -> Summary:
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} is damaged: {error.msg} in line {error.lineno}") from error
+    if not isinstance(found, dict) or "version" not in found:
+        raise InputError(f"{path} is no summary of results: it has no version")
+    if found["version"] != VERSION:
+        raise InputError(f"{path} has version {found['version']!r}, this program reads version {VERSION}")
+    try:
+        return TypeAdapter(Summary).validate_python(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path} is damaged: {where}: {first['msg']}") from error
+
+
+def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowException as error:
+        raise InputError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]}")
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A new folder beside ``folder`` that takes its place if the block succeeds, else vanishes.
+
+    Raises:
+        InputError: it cannot be written; what was there before is there again.
+    """
+    folder = folder.resolve()
+    new = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    try:
+        new.mkdir(parents=True)
+        try:
+            yield new
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+        except BaseException:
+            if old.exists() and not folder.exists():
+                old.rename(folder)
+            raise
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def _write_parquet(path: Path, tables: tuple[pa.Schema, Iterable[pa.Table]]) -> None:
+    schema, parts = tables
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(part)
+
+
+def _metrics_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]:
+    names = list(dict.fromkeys(name for run in runs for e in run.evaluations for name in e.metrics))
+    schema = _METRICS_SCHEMA
+    for name in names:
+        schema = schema.append(pa.field(name, pa.float64()))
+
+    def part(run: Run) -> pa.Table:
+        columns: list[list[Any]] = [
+            *_repeated([run.label, run.scheme, run.seed, run.source], len(run.evaluations)),
+            [e.step for e in run.evaluations],
+            [e.time_s for e in run.evaluations],
+            [e.bytes_sent for e in run.evaluations],
+            *([e.metrics.get(name) for e in run.evaluations] for name in names),
+        ]
+        return _table(columns, schema)
+
+    return schema, (part(run) for run in runs if run.evaluations)
+
+
+def _events_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]:
+    fields = tuple(Event.__dataclass_fields__)
+
+    def part(run: Run) -> pa.Table:
+        columns = _repeated([run.label, run.seed, run.source], len(run.events))
+        columns += [[getattr(event, name) for event in run.events] for name in fields]
+        return _table(columns, _EVENTS_SCHEMA)
+
+    return _EVENTS_SCHEMA, (part(run) for run in runs if run.events)
+
+
+def _repeated(values: Sequence[Any], times: int) -> list[list[Any]]:
+    return [[value] * times for value in values]
+
+
+def _table(columns: Sequence[list[Any]], schema: pa.Schema) -> pa.Table:
+    arrays = []
+    for column, field in zip(columns, schema, strict=True):
+        if field.type == _WORDS:
+            arrays.append(pa.array(column, pa.string()).dictionary_encode().cast(_WORDS))
+        else:
+            arrays.append(pa.array(column, field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)

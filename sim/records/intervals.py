@@ -1,0 +1,132 @@
+"""Medians over repeats, and how sure they are.
+
+Repeats are paired: seed s saw the same data and the same stragglers under every scheme. So two schemes are
+compared by the median of their ratio on each seed, which keeps what they have in common out of it. Ratios
+are averaged and interpolated as logarithms, so that a over b says what b over a says.
+
+Intervals lie between order statistics. The r-th smallest and the r-th largest of n values hold the true
+median in ``1 - 2 P(Bin(n, 1/2) < r)`` of all cases, whatever the distribution; between the two r on either
+side of 95 % the bounds are interpolated (Hettmansperger and Sheather 1986; exact for a Laplace distribution,
+within a per cent for the others that ``tests/sim/records/test_intervals.py`` tries). A percentile bootstrap
+of a median is an approximation of this, and a coarse one for few repeats: its resamples have hardly more
+medians than there are values. Over seven repeats it holds the truth in 87 % of all cases, or in 98 %,
+according to how one reads a quantile off so few steps.
+
+Values may be infinite (a run that never got there), so that nothing is dropped.
+
+An interval needs ``FEWEST`` repeats. The range of n values misses the true median with probability
+``2 ** (1 - n)``: with three repeats a "95 %" interval could hold it in 75 % of all cases at best.
+
+References:
+    Hettmansperger and Sheather, Confidence intervals based on interpolated order statistics, Statistics and
+    Probability Letters 4, 1986.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from typing_extensions import TypedDict
+
+LEVEL: Final = 0.95
+FEWEST: Final = 5
+"""Repeats below which nothing is said about chance; with five, the range holds the median in 93.75 %."""
+
+
+class Interval(TypedDict):
+    """A median over repeats with its 95 % interval.
+
+    ``median`` is None if most repeats never got there. ``low`` and ``high`` are None with fewer than
+    ``FEWEST`` repeats; otherwise a bound is None where it is infinite.
+    """
+
+    median: float | None
+    low: float | None
+    high: float | None
+
+
+UNKNOWN: Final = Interval(median=None, low=None, high=None)
+
+
+def of_median(values: Sequence[float]) -> Interval:
+    """The median of at least one value, and its interval."""
+    return _interval(sorted(values), ratios=False)
+
+
+def of_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Interval:
+    """The median ratio over the seeds that both have, and its interval.
+
+    Args:
+        above, below: seed -> value, not negative, perhaps infinite; where both are, neither is ahead and
+            the ratio is 1.
+    """
+    ratios = _ratios(above, below)
+    return _interval(ratios, ratios=True) if ratios else UNKNOWN
+
+
+def median_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> float | None:
+    """The median of ``of_ratio``, infinite where it is; None where no seed is shared."""
+    ratios = _ratios(above, below)
+    return _median(ratios, ratios=True) if ratios else None
+
+
+def _ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
+    shared = [(above[seed], below[seed]) for seed in above if seed in below]
+    return sorted(1.0 if a == b else a / b if b else math.inf for a, b in shared)
+
+
+def _interval(ordered: Sequence[float], ratios: bool) -> Interval:
+    n = len(ordered)
+    median = finite(_median(ordered, ratios))
+    if n < FEWEST:
+        return Interval(median=median, low=None, high=None)
+    rank, weight = _place(n)
+    low = _between(ordered[rank - 1], ordered[rank], weight, ratios)
+    high = _between(ordered[n - rank], ordered[n - rank - 1], weight, ratios)
+    return Interval(median=median, low=finite(low), high=finite(high))
+
+
+def _median(ordered: Sequence[float], ratios: bool) -> float:
+    """Of an even number, halfway between the two in the middle; of ratios, where neither is further ahead."""
+    left, right = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    if left == right:
+        return left
+    if not ratios:
+        return (left + right) / 2
+    if left == 0:
+        return 1.0 if math.isinf(right) else 0.0
+    return left * math.sqrt(right / left)
+
+
+def _between(outer: float, inner: float, weight: float, ratios: bool) -> float:
+    """From the outer of two neighbours this share of the way to the inner one; not towards infinity."""
+    whole = all(math.isfinite(value) and (value or not ratios) for value in (outer, inner))
+    if not weight or outer == inner or not whole:
+        return outer
+    return outer * math.pow(inner / outer, weight) if ratios else outer + weight * (inner - outer)
+
+
+@lru_cache
+def _place(n: int) -> tuple[int, float]:
+    """Where a bound stands: after how many of n values, and which share of the way to the next."""
+    rank = 1
+    while rank < n // 2 and _coverage(n, rank + 1) >= LEVEL:
+        rank += 1
+    known = _coverage(n, rank)
+    if known <= LEVEL:  # even the range of all values holds the median less often
+        return rank, 0.0
+    off = (known - LEVEL) / (known - _coverage(n, rank + 1))
+    return rank, (n - rank) * off / (rank + (n - 2 * rank) * off)
+
+
+def _coverage(n: int, rank: int) -> float:
+    """How often the median of a distribution lies between a sample's values of this rank from both ends."""
+    return 1 - sum(math.comb(n, i) for i in range(rank)) / (1 << (n - 1))
+
+
+def finite(value: float | None) -> float | None:
+    """The value, None where it is not finite."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,129 @@
+"""What happened: one schema for simulated and measured runs.
+
+A run is one scheme under one seed. A result folder holds all runs of one command:
+
+``scenario.yaml``   the resolved scenario
+``summary.json``    per run and per scheme, see ``docs/records.md``
+``metrics.parquet`` METRICS, one row per evaluation
+``events.parquet``  EVENTS, one row per operation, in the order in which the worker resumed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Source = Literal["simulated", "measured"]
+Status = Literal["completed", "diverged", "partial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One operation of one worker, written when it completes.
+
+    An awaited operation gives one row when the coroutine resumes. A started one gives a row of its own
+    (``handle`` >= 0) when it completes and a ``wait`` row when the coroutine resumes with its reply.
+    Operations that take no time are left out, except where their reply depends on time (``poll``,
+    ``now``, a ``next_step`` that said no), so that a replay can give the same reply.
+
+    Attributes:
+        worker: its rank.
+        task: 0 for the scheme's main coroutine, 1, 2, ... for its services.
+        handle: number of the started operation that this row is about, -1 for an awaited one.
+        step: the step that the main coroutine was in when the operation ended; the one that
+            ``next_step`` refused.
+        operation: ``gradient``, ``mix``, ``all_reduce``, ``send``, ``receive``, ...
+        start_s, end_s: on the run's clock.
+        peer_s: when the last peer that was needed had started (``start_s`` if none was waited for).
+        bytes: payload that this worker sent in this operation.
+        peer: the other side of a point-to-point operation (for ``receive``: who sent), the root of a
+            ``broadcast``, else -1.
+    """
+
+    worker: int
+    task: int
+    handle: int
+    step: int
+    operation: str
+    start_s: float
+    end_s: float
+    peer_s: float
+    bytes: int
+    peer: int
+
+
+def metric_name(metric: str, on: str, own: str) -> str:
+    """What evaluations call a metric of ``on``: its plain name if ``evaluate.on`` is that (``own``)."""
+    return metric if on == own else f"{metric}_on_{on}"
+
+
+NO_METRICS: Final = frozenset({"label", "scheme", "seed", "source", "step", "time_s", "bytes_sent"})
+"""What tables of metrics have beside them; no metric is called so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The models' scores at one moment; None where the task has no such metric or it is not finite.
+
+    Attributes:
+        step: how many steps had been done; of an asynchronous scheme, the mean over workers.
+        time_s: when.
+        bytes_sent: payload that all workers had sent when they had done these steps.
+        metrics: those of what ``evaluate.on`` names under their own names; the others as
+            ``test_accuracy_on_worst``. See ``paceline.sim.training.scoring``.
+    """
+
+    step: int
+    time_s: float
+    bytes_sent: int
+    metrics: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShare:
+    """How a worker's wall clock was spent, mean over workers; adds up to ``Run.wall_clock_s``.
+
+    wait: until the last needed peer had started; communicate: the rest of every exchange.
+    """
+
+    compute: float
+    communicate: float
+    wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where a worker ran.
+
+    Attributes:
+        host: its name.
+        clock_error_s: how far times of this worker may be off those of worker 0, at most; None: not known.
+    """
+
+    host: str
+    clock_error_s: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One scheme under one seed, simulated or measured."""
+
+    scheme: str
+    label: str
+    seed: int
+    source: Source
+    status: Status
+    reached_target: bool
+    time_to_target_s: float | None
+    wall_clock_s: float
+    iterations: float
+    bytes_sent: int
+    time_s: TimeShare
+    evaluations: tuple[Evaluation, ...]
+    digest: str
+    """SHA-256 over the workers' final parameters in rank order: equal digests are equal bits."""
+    events: tuple[Event, ...] = field(default=(), repr=False)
+    message: str = ""
+    """Why the run is not ``completed``, for people."""
+    machines: tuple[Machine, ...] = ()
+    """One per worker; of measured runs."""

@@ -1,0 +1,358 @@
+"""What a set of runs says: per run, per scheme over its repeats, and who won.
+
+A run that never reached the target counts as infinitely late, so that it is never dropped: a scheme has a
+median time if most of its repeats got there. Two schemes are compared on the seeds that they share, which saw
+the same data and the same stragglers, so that ratios vary less than times; the winner, the order of the
+others and all factors are of these ratios (``ranking``). Intervals are those of ``intervals``.
+
+Everything here is plain JSON: ``None`` where a number is missing or not finite, never NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NotRequired
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from ..errors import InputError
+from .equal_terms import Equal, Goal, equal_terms, score_at
+from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
+from .ranking import chances, first, firsts
+from .run import Run, Source, Status
+
+VERSION: Final = 2
+"""Of ``summary.json``; changes when an older reader would misunderstand it."""
+
+_ALWAYS: Final = ("train_loss", "test_accuracy", "consensus_distance")
+
+
+class Shares(TypedDict):
+    """Seconds per worker; add up to the wall clock."""
+
+    compute: float
+    communicate: float
+    wait: float
+
+
+class MachineRow(TypedDict):
+    """Where a worker ran, as in ``paceline.sim.records.run.Machine``."""
+
+    host: str
+    clock_error_s: float | None
+
+
+class RunRow(TypedDict):
+    """One run. ``final``: the last scores, None for a metric that the task lacks; ``digest``: see ``Run``."""
+
+    scheme: str
+    label: str
+    seed: int
+    source: Source
+    reached_target: bool
+    time_to_target_s: float | None
+    wall_clock_s: float
+    iterations: float
+    final: dict[str, float | None]
+    bytes_sent: int
+    time_s: Shares
+    status: Status
+    message: NotRequired[str]
+    digest: str
+    machines: NotRequired[list[MachineRow]]
+
+
+class Row(TypedDict):
+    """One scheme, over its repeats.
+
+    Attributes:
+        runs, reached, diverged, partial: numbers of repeats.
+        at_least_s: a lower bound on the median time to target where that is unknown because runs
+            ended too early; None where it is known, or where most repeats diverged.
+        ratio_to_best: time to target over the winner's: median over the seeds that both have.
+        wins: on how many of the seeds that all schemes share this one was first; a tie is shared.
+        p_win: share of the bootstrap's resamples in which this scheme is first; None with few repeats.
+        steps_to_target: median; None like the median time.
+        score_at_equal_time, score_at_equal_bytes: where ``Summary.equal`` says; None where it does not.
+        wall_clock_s, iterations, bytes_sent, time_s: means.
+    """
+
+    scheme: str
+    label: str
+    source: Source
+    runs: int
+    reached: int
+    diverged: int
+    partial: int
+    time_to_target_s: Interval
+    at_least_s: float | None
+    ratio_to_best: Interval
+    wins: float
+    p_win: float | None
+    steps_to_target: float | None
+    score_at_equal_time: Interval | None
+    score_at_equal_bytes: Interval | None
+    wall_clock_s: float
+    iterations: float
+    bytes_sent: float
+    time_s: Shares
+
+
+class Lead(TypedDict):
+    """By what factor the winner is faster than the second: its ``ratio_to_best``."""
+
+    second: str
+    factor: Interval
+
+
+class Trial(TypedDict):
+    """A run made to choose values.
+
+    Attributes:
+        values: by key, as in ``tune``.
+        seed: of this run; no run of the comparison has it.
+        time_to_target_s: None if it did not get there.
+        score: of ``Tuned.metric``, at its end.
+    """
+
+    values: dict[str, bool | int | float | str]
+    seed: int
+    time_to_target_s: float | None
+    score: float | None
+
+
+class Tuned(TypedDict):
+    """What one scheme chose.
+
+    Attributes:
+        label: of the scheme.
+        chosen: the values with the best median time to target; if nobody arrives, the best median score.
+        at_edge: keys whose value is the smallest or largest that there was to choose from.
+        metric: the score that decides where nobody arrives.
+        trials: all that were made.
+    """
+
+    label: str
+    chosen: dict[str, bool | int | float | str]
+    at_edge: list[str]
+    metric: str
+    trials: list[Trial]
+
+
+class Summary(TypedDict):
+    """The JSON object of ``simulate`` and ``realrun``, and of ``summary.json``.
+
+    If both simulated and measured runs are there, what is not per row is about the source of the first run.
+
+    Attributes:
+        winner: the label of who is first (``paceline.sim.records.ranking``); None where nobody is.
+        lead: of the winner over the second; None where there are no two.
+        paired: number of seeds that all schemes share.
+        equal: where scores are compared at equal time and at equal bytes; None where nothing was scored.
+        tuning: what the schemes chose, where the scenario has ``tune``.
+    """
+
+    version: int
+    scenario: str
+    target: Goal | None
+    runs: list[RunRow]
+    summary: list[Row]
+    winner: str | None
+    lead: Lead | None
+    paired: int
+    equal: Equal | None
+    tuning: NotRequired[list[Tuned]]
+
+
+def summarise(
+    scenario_name: str, runs: Sequence[Run], target: Goal | None = None, tuning: Sequence[Tuned] = ()
+) -> Summary:
+    """Summarise runs; rows come in the order in which their schemes first appear.
+
+    Args:
+        scenario_name: copied.
+        runs: any number of them, one or both sources.
+        target: what the runs were after, if anything; copied.
+        tuning: what was chosen before, if anything; copied.
+
+    Raises:
+        InputError: two runs share source, label and seed.
+    """
+    groups = _grouped(runs)
+    rows = [_row(group) for group in groups.values()]
+    winner: Row | None = None
+    lead: Lead | None = None
+    paired, equal = 0, None
+    for source in {run.source: None for run in runs}:
+        mine = [row for row in rows if row["source"] == source]
+        times = {label: _times(group) for (s, label), group in groups.items() if s == source}
+        label = first(times)
+        best = next((row for row in mine if row["label"] == label), None)
+        shared = _compare(mine, times, best)
+        if source == runs[0].source:
+            winner, paired = best, shared
+            lead = _lead(ranking(mine, label)) if best is not None else None
+            winners = groups[source, best["label"]] if best is not None else []
+            equal = equal_terms([run for run in runs if run.source == source], target, winners)
+    if equal is not None:
+        for row, group in zip(rows, groups.values(), strict=True):
+            row["score_at_equal_time"] = score_at(group, equal, "time_s")
+            row["score_at_equal_bytes"] = score_at(group, equal, "bytes_sent")
+    found = Summary(
+        version=VERSION,
+        scenario=scenario_name,
+        target=target,
+        runs=[_run_row(run) for run in runs],
+        summary=rows,
+        winner=None if winner is None else winner["label"],
+        lead=lead,
+        paired=paired,
+        equal=equal,
+    )
+    if tuning:
+        found["tuning"] = list(tuning)
+    return found
+
+
+def ranking(rows: Iterable[Row], winner: str | None = None) -> list[Row]:
+    """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
+
+    Equal ratios are in the order of median times; those without a time in that of how often they got there.
+    ``winner``, the label of who is first, may be slower by its median time than one that ties with it, if a
+    third beats that one.
+    """
+
+    def place(row: Row) -> tuple[bool, bool, float, float, int, int]:
+        median, ratio = row["time_to_target_s"]["median"], row["ratio_to_best"]["median"]
+        # A ratio below 1 is one of a circle, in which the smallest median time decided.
+        behind = math.inf if ratio is None else max(ratio, 1.0)
+        time_s = math.inf if median is None else median
+        late = 0.0 if median is None else behind
+        return median is None, row["label"] != winner, late, time_s, -row["reached"], row["diverged"]
+
+    return sorted(rows, key=place)
+
+
+def steps_to_target(run: Run) -> float | None:
+    """Steps that had been done when the target was met; None if it never was."""
+    if run.time_to_target_s is None:
+        return None
+    met = [e.step for e in run.evaluations if e.time_s <= run.time_to_target_s]
+    return float(met[-1]) if met else None
+
+
+def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:
+    groups: dict[tuple[Source, str], list[Run]] = {}
+    for run in runs:
+        group = groups.setdefault((run.source, run.label), [])
+        if any(other.seed == run.seed for other in group):
+            raise InputError(
+                f"two {run.source} runs of '{run.label}' have seed {run.seed}: give each scheme its own label"
+            )
+        group.append(run)
+    return groups
+
+
+def _run_row(run: Run) -> RunRow:
+    last: Mapping[str, float | None] = run.evaluations[-1].metrics if run.evaluations else {}
+    names = dict.fromkeys((*_ALWAYS, *last))
+    row = RunRow(
+        scheme=run.scheme,
+        label=run.label,
+        seed=run.seed,
+        source=run.source,
+        reached_target=run.reached_target,
+        time_to_target_s=run.time_to_target_s,
+        wall_clock_s=run.wall_clock_s,
+        iterations=run.iterations,
+        final={name: finite(last.get(name)) for name in names},
+        bytes_sent=run.bytes_sent,
+        time_s=_shares([run]),
+        status=run.status,
+        digest=run.digest,
+    )
+    if run.message:
+        row["message"] = run.message
+    if run.machines:
+        row["machines"] = [MachineRow(host=m.host, clock_error_s=m.clock_error_s) for m in run.machines]
+    return row
+
+
+def _row(group: Sequence[Run]) -> Row:
+    times = _times(group)
+    time = of_median(list(times.values()))
+    median = time["median"]
+    met = [steps_to_target(run) for run in group]
+    return Row(
+        scheme=group[0].scheme,
+        label=group[0].label,
+        source=group[0].source,
+        runs=len(group),
+        reached=sum(run.reached_target for run in group),
+        diverged=sum(run.status == "diverged" for run in group),
+        partial=sum(run.status == "partial" for run in group),
+        time_to_target_s=time,
+        at_least_s=None if median is not None else finite(_median([_at_least(run) for run in group])),
+        ratio_to_best=UNKNOWN,
+        wins=0.0,
+        p_win=None,
+        steps_to_target=finite(_median([math.inf if steps is None else steps for steps in met])),
+        score_at_equal_time=None,
+        score_at_equal_bytes=None,
+        wall_clock_s=_mean([run.wall_clock_s for run in group]),
+        iterations=_mean([run.iterations for run in group]),
+        bytes_sent=_mean([run.bytes_sent for run in group]),
+        time_s=_shares(group),
+    )
+
+
+def _shares(group: Sequence[Run]) -> Shares:
+    return Shares(
+        compute=_mean([run.time_s.compute for run in group]),
+        communicate=_mean([run.time_s.communicate for run in group]),
+        wait=_mean([run.time_s.wait for run in group]),
+    )
+
+
+def _times(group: Sequence[Run]) -> dict[int, float]:
+    """Seed -> time to target, infinite where it was not reached; by seed, so that order cannot matter."""
+    found = {run.seed: math.inf if run.time_to_target_s is None else run.time_to_target_s for run in group}
+    return dict(sorted(found.items()))
+
+
+def _at_least(run: Run) -> float:
+    if run.time_to_target_s is not None:
+        return run.time_to_target_s
+    return math.inf if run.status == "diverged" else run.wall_clock_s
+
+
+def _compare(rows: Sequence[Row], times: Mapping[str, Mapping[int, float]], best: Row | None) -> int:
+    """Fill in what a row says in comparison with the others; returns how many seeds all of them share."""
+    shared = sorted(set.intersection(*(set(column) for column in times.values())))
+    if best is None or not shared:
+        return len(shared)
+    columns = np.array([[times[row["label"]][seed] for seed in shared] for row in rows])
+    wins = firsts(columns).sum(axis=1)
+    for row, won in zip(rows, wins, strict=True):
+        row["ratio_to_best"] = of_ratio(times[row["label"]], times[best["label"]])
+        row["wins"] = float(won)
+    if len(shared) >= FEWEST:
+        for row, share in zip(rows, chances(columns), strict=True):
+            row["p_win"] = float(share)
+    return len(shared)
+
+
+def _lead(ranked: Sequence[Row]) -> Lead | None:
+    if len(ranked) < 2 or ranked[1]["time_to_target_s"]["median"] is None:
+        return None
+    return Lead(second=ranked[1]["label"], factor=ranked[1]["ratio_to_best"])
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(np.array(values)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,66 @@
+"""``--set dotted.key=value``: change a document before it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..config import yaml_file
+from ..config.problems import KeyPath, shown
+from ..config.yaml_file import Document, Place, dotted
+from ..errors import InputError, nearest
+
+
+def apply(document: Document, assignments: Sequence[str]) -> Document:
+    """Carry out ``assignments`` in order; sections that are not there yet are made.
+
+    List entries go by index: ``schemes.0.local_sgd.period=8``. A bare name, such as a scheme without
+    options, becomes a section where something is set inside it. The value is YAML; none is null.
+
+    Raises:
+        InputError: an assignment is malformed, or leads through something that has no keys.
+    """
+    value, places = document.value, dict(document.places)
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        source = f"--set {assignment}"
+        parts = name.strip().split(".")
+        if not equals or not all(parts):
+            raise InputError(f"{source}: write dotted.key=value, for example stop.max_time='10 min'")
+        try:
+            new = yaml_file.parse(text, source)
+        except InputError as error:  # one line has no use for a line number
+            raise InputError(str(error).replace(f"{source}:1:", f"{source}:", 1)) from None
+        value, at = _replaced(value, parts, (), new.value, source)
+        places = {path: place for path, place in places.items() if path[: len(at)] != at}
+        places |= {at + path: Place(0, source) for path in new.places}
+    return Document(value, places)
+
+
+def _replaced(value: Any, parts: Sequence[str], at: KeyPath, new: Any, source: str) -> tuple[Any, KeyPath]:
+    """``value`` with ``new`` at the end of ``parts``, and the path that was meant."""
+    if not parts:
+        return new, at
+    key = parts[0]
+    if isinstance(value, tuple):
+        index = _index(key, len(value), f"{source}: {dotted((*at, key))}")
+        inner, path = _replaced(value[index], parts[1:], (*at, index), new, source)
+        return (*value[:index], inner, *value[index + 1 :]), path
+    if value is None:
+        value = {}
+    elif value == key:
+        value = {key: None}
+    if not isinstance(value, Mapping):
+        hint = f"; {nearest(key, [value])}" if isinstance(value, str) else ""
+        raise InputError(
+            f"{source}: {dotted((*at, key))}: {dotted(at)} is {shown(value)} and has no keys{hint}"
+        )
+    inner, path = _replaced(value.get(key), parts[1:], (*at, key), new, source)
+    return {**value, key: inner}, path
+
+
+def _index(key: str, length: int, where: str) -> int:
+    if key.isdecimal() and int(key) < length:
+        return int(key)
+    entries = f"entries 0 to {length - 1}" if length else "no entries"
+    raise InputError(f"{where}: this list has {entries}")

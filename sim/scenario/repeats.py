@@ -1,0 +1,101 @@
+"""How many repeats: a number, or as many as it takes until the ratios between schemes are known well enough.
+
+Looking at the data to decide when to stop makes intervals a little too narrow; ``docs/records.md`` says by
+how much.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from ..config.problems import shown, wrong
+from ..config.settings import Settings
+from ..records.intervals import FEWEST, Interval, of_median, of_ratio
+from ..records.ranking import first
+from ..records.run import Run
+
+_PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *%")
+
+
+def _read_percent(value: object) -> float:
+    found = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise wrong(f"must be a share such as '10 %', not {shown(value)}")
+    return float(found[1]) / 100
+
+
+Percent = Annotated[
+    float,
+    BeforeValidator(_read_percent),
+    PlainSerializer(lambda share: f"{100 * share:.10g} %", return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9.]+ *%$", "examples": ["10 %"]}),
+]
+"""A field that is written ``10 %`` and held as a share."""
+
+
+class AutoRepeats(Settings):
+    """Repeat until the 95 % interval of every scheme's ratio to the best is narrow enough."""
+
+    half_width: Annotated[Percent, Field(gt=0)] = Field(
+        default=0.1, description="half of the interval, relative to the ratio, at which to stop"
+    )
+    most: int = Field(default=30, ge=FEWEST, description="repeats after which to stop in any case")
+
+
+Repeats = Annotated[int, Field(ge=1)] | AutoRepeats
+
+
+def read_auto(value: Any) -> Any:
+    """``auto`` as the settings that it stands for; what is neither these nor a number is refused."""
+    if value == "auto":
+        return {}
+    if isinstance(value, bool) or not isinstance(value, int | Mapping | AutoRepeats):
+        raise wrong(f"must be a number, 'auto' or {{half_width: 10 %, most: 30}}, not {shown(value)}")
+    if isinstance(value, int) and value < 1:
+        raise wrong(f"must be at least 1, not {value}")
+    return value
+
+
+def most(repeats: int | AutoRepeats) -> int:
+    """The largest number of repeats that there may be."""
+    return repeats.most if isinstance(repeats, AutoRepeats) else repeats
+
+
+def enough(repeats: int | AutoRepeats, labels: Sequence[str], runs: Sequence[Run]) -> bool:
+    """Whether these runs of all ``labels``, complete repeats in order of seed, are all that is wanted.
+
+    A scheme that does not arrive in most of its repeats has no ratio that could get narrower.
+    """
+    done = len(runs) // len(labels)
+    if not isinstance(repeats, AutoRepeats):
+        return done >= repeats
+    if done < FEWEST:
+        return False
+    if done >= repeats.most:
+        return True
+    times = {label: {run.seed: _time_s(run) for run in runs if run.label == label} for label in labels}
+    medians = {label: of_median(list(column.values())) for label, column in times.items()}
+    arrived = {label: found for label, found in medians.items() if found["median"] is not None}
+    if len(arrived) < 2:
+        return all(_half_width(found) <= repeats.half_width for found in arrived.values())
+    best = first(times)
+    assert best is not None
+    ratios = (of_ratio(times[label], times[best]) for label in arrived if label != best)
+    return all(_half_width(ratio) <= repeats.half_width for ratio in ratios)
+
+
+def _time_s(run: Run) -> float:
+    return math.inf if run.time_to_target_s is None else run.time_to_target_s
+
+
+def _half_width(interval: Interval) -> float:
+    """Half of an interval over its median, infinite where it has no end."""
+    median, low, high = interval["median"], interval["low"], interval["high"]
+    if not median or low is None or high is None:
+        return math.inf
+    return (high - low) / 2 / median

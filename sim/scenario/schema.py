@@ -1,0 +1,458 @@
+"""The scenario: what to train, on which cluster, with which schemes, until when.
+
+The models below are the only place where keys and defaults are written down. ``load`` reads a YAML
+file; ``dump`` writes the resolved scenario, which loads again and is equal.
+
+A scheme is a name or ``{name: {options ..., label: ..., optimizer: ...}}``; a task's own options stand
+in ``workload`` beside the common keys.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from ..collectives.registry import all_reduce_named
+from ..compute.settings import Compute, Straggler
+from ..config import yaml_file
+from ..config.problems import Problem, explain, one_line, problems, wrong
+from ..config.settings import Settings
+from ..config.units import Seconds, Steps
+from ..config.user_code import is_dotted
+from ..errors import InputError, nearest
+from ..network.build import build_network
+from ..network.profile import Profile
+from ..network.settings import Graph, NetworkSettings
+from ..schemes import find_scheme
+from ..topology.entry import BRIEF
+from ..training.scoring import On
+from ..workloads import find_task
+from ..workloads.workload import Facts
+from . import overrides
+from .entries import SchemeEntry, Workload
+from .repeats import AutoRepeats, Repeats, read_auto
+from .tune import Tune, with_values
+
+MAX_PROBLEMS: Final = 5
+"""How many problems one error names."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PLAIN: Final = "give the scheme an 'optimizer: {lr: ...}' of its own"
+_FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,14}) +steps?")
+
+
+def _check_name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise wrong(f"'{value}' will not do as a name; use letters, digits, '-', '_' and '.'")
+    return value
+
+
+def _check_all_reduce(value: str) -> str:
+    try:
+        all_reduce_named(value)
+    except InputError as error:
+        raise wrong(str(error)) from None
+    return value
+
+
+def _check_events(value: str) -> str:
+    found = _FIRST.fullmatch(value)
+    if found:
+        return f"first {found[1]} steps"
+    if value in ("all", "none", "auto"):
+        return value
+    raise wrong(f"unknown choice '{value}'; choose from: all, auto, none, first N steps")
+
+
+PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
+
+
+class Cluster(Settings):
+    """The machines."""
+
+    workers: int = Field(ge=1, description="number of workers; absent: those of the sites or of the graph")
+    compute: Compute = Field(description="how long gradients take")
+    stragglers: tuple[Straggler, ...] = Field(default=(), description="who is slow; factors multiply")
+    network: NetworkSettings = Field(description="how messages travel")
+    hosts: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
+        default=None,
+        description="under torchrun and Slurm: host name -> workers on it, in the order of the workers; "
+        "absent: hosts as they come, each with consecutive workers",
+    )
+    backend: Literal["gloo", "nccl"] = Field(
+        default="gloo",
+        description="what carries values in a real run: gloo between CPUs, nccl between GPUs, one a worker",
+    )
+    profile: Annotated[Profile | None, WithJsonSchema(PROFILE)] = Field(
+        default=None,
+        description="correction factors that `paceline calibrate` has written; the file is relative to the "
+        "scenario's folder; `--profile` comes before it",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_workers(cls, data: Any, info: ValidationInfo) -> Any:
+        match data:
+            case {"workers": _}:
+                return data
+            case {"network": {"graph": graph}}:
+                try:
+                    return {"workers": len(Graph.model_validate(graph, context=info.context).hosts), **data}
+                except ValidationError:  # which is reported where it stands
+                    return {"workers": 1, **data}
+            case {"network": {"sites": sites}} if sites is not None:
+                # Counts that are wrong are reported where they stand.
+                counts = sites.values() if isinstance(sites, Mapping) else ()
+                known = sum(count for count in counts if type(count) is int)
+                return {"workers": max(known, 1), **data}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        found = []
+        held = sum((self.network.sites or {}).values())
+        if self.network.sites is not None and held != self.workers:
+            found.append(
+                Problem(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
+            )
+        placed = sum((self.hosts or {}).values())
+        if self.hosts is not None and placed != self.workers:
+            text = f"name places for {placed} workers, there are {self.workers}; make them agree"
+            found.append(Problem(("hosts",), text))
+        for number, straggler in enumerate(self.stragglers):
+            for index, rank in enumerate(straggler.workers or ()):
+                if not 0 <= rank < self.workers:
+                    text = f"there is no worker {rank}; ranks go from 0 to {self.workers - 1}"
+                    found.append(Problem(("stragglers", number, "workers", index), text))
+        if found:
+            raise problems(found)
+        self._lay_out_network()
+        return self
+
+    def _lay_out_network(self) -> None:
+        """What only shows when the network is built."""
+        for part in ("graph", "model", "variation"):
+            if getattr(self.network, part):
+                steady = {"variation": ()} if part != "variation" else {}
+                try:
+                    build_network(self.network.model_copy(update=steady), self.workers)
+                except InputError as error:
+                    raise wrong(str(error), "network", part) from None
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
+        out = read.resolve_ref_schema(read(schema))
+        out["required"].remove("workers")
+        return out
+
+
+class Evaluate(Settings):
+    """Scoring; it costs no time on the clock."""
+
+    every: Annotated[Steps, Field(ge=1)] = Field(
+        default=10, description="steps of a worker between two scores"
+    )
+    on: On = Field(
+        default="mean",
+        description="whose scores the metrics are: the mean model's, all workers' on average, the worst of "
+        "theirs, or the leader's (the model that stands for all, else the best worker's); all are recorded",
+    )
+
+
+class Target(Settings):
+    """A score that ends the run; whether it has to rise or fall is known of each metric."""
+
+    metric: str = Field(description="one of the task's metrics")
+    value: float = Field(description="the score to reach")
+    on: On = Field(default="mean", description="which score counts; absent: that of evaluate.on")
+
+
+class Stop(Settings):
+    """What ends a run: the first of these that is reached. At least one is needed."""
+
+    target: Target | None = Field(default=None, description="a score to reach")
+    max_time: Annotated[Seconds, Field(gt=0)] | None = Field(
+        default=None, description="time on the run's clock"
+    )
+    max_iterations: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="steps of each worker"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.target is None and self.max_time is None and self.max_iterations is None:
+            raise wrong("nothing ends the run; give at least one of target, max_time, max_iterations")
+        if self.max_time is None and self.max_iterations is None:
+            raise wrong(
+                "a scheme that never reaches it would run for ever; add max_time or max_iterations", "target"
+            )
+        return self
+
+
+class Collectives(Settings):
+    """Algorithms of the collective operations."""
+
+    all_reduce: Annotated[str, AfterValidator(_check_all_reduce)] = Field(
+        default="ring",
+        description="how an all-reduce is made of messages: ring, gloo_ring, halving_doubling, or your "
+        "function of (workers, bytes), as package.module:name",
+    )
+
+
+class LabSettings(Settings):
+    """The emulated network on which ``--lab`` measures; it changes nothing in a simulation."""
+
+    hosts: Literal["tuned", "stock"] = Field(
+        default="tuned",
+        description="TCP of the hosts: without ramp-up and idle restart, or the kernel's",
+    )
+    queue: Literal["fair", "fifo"] = Field(
+        default="fair", description="how packets wait at the lab's links: per connection, or in one line"
+    )
+
+
+class Scenario(Settings):
+    """One question: which of these schemes is the fastest here?"""
+
+    name: Annotated[str, AfterValidator(_check_name)] = Field(description="what results are filed under")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="of the first repeat; all schemes share it")
+    workload: Workload = Field(description="what is trained")
+    cluster: Cluster = Field(description="on which machines")
+    evaluate: Evaluate = Field(default=Evaluate(), description="how models are scored")
+    schemes: tuple[SchemeEntry, ...] = Field(min_length=1, description="which averaging schemes to compare")
+    stop: Stop = Field(description="what ends a run")
+    repeats: Annotated[Repeats, BeforeValidator(read_auto)] = Field(
+        default=1,
+        description="runs of each scheme, each with its own seed: a number, or 'auto' with these defaults",
+    )
+    tune: Tune | None = Field(
+        default=None,
+        description="values that each scheme chooses for itself before, on other seeds",
+    )
+    collectives: Collectives = Field(default=Collectives(), description="algorithms of collective operations")
+    lab: LabSettings = Field(default=LabSettings(), description="the emulated network of real runs")
+    events: Annotated[str, AfterValidator(_check_events)] = Field(
+        default="auto",
+        description="operations to record: all, none, 'first N steps', or auto (all below a million rows)",
+    )
+    gradients: Literal["auto", "batched", "looped"] = Field(
+        default="auto", description="how the workers' gradients are evaluated; auto: what is faster here"
+    )
+
+    @property
+    def first_steps(self) -> int | None:
+        """N where ``events`` is ``first N steps``, else None."""
+        found = _FIRST.fullmatch(self.events)
+        return int(found[1]) if found else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _score_what_counts(cls, data: Any) -> Any:
+        """The target is on what ``evaluate.on`` says, unless it says itself."""
+        match data:
+            case {"evaluate": {"on": on}, "stop": {"target": Mapping() as target} as stop} if on in get_args(
+                On
+            ):
+                return {**data, "stop": {**stop, "target": {"on": on, **target}}}
+        return data
+
+    @field_validator("schemes", mode="after")
+    @classmethod
+    def _label(cls, entries: tuple[SchemeEntry, ...]) -> tuple[SchemeEntry, ...]:
+        labels = _labels(entries)
+        for number, label in enumerate(labels):
+            if label in labels[:number]:
+                first = labels.index(label)
+                text = f"its label '{label}' is that of schemes.{first} too; give it another 'label'"
+                raise wrong(text, number)
+        return tuple(
+            entry if entry.label == label else entry.model_copy(update={"label": label})
+            for entry, label in zip(entries, labels, strict=True)
+        )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        found = [
+            *self._wrong_clock(),
+            *self._wrong_workload(),
+            *self._wrong_schemes(),
+            *self._wrong_collectives(),
+            *self._wrong_statistics(),
+        ]
+        if found:
+            raise problems(found)
+        return self
+
+    def _wrong_clock(self) -> list[Problem]:
+        if self.cluster.compute.time == 0 and self.stop.max_iterations is None:
+            text = "0 s needs stop.max_iterations too, or the clock may stand still for ever"
+            return [Problem(("cluster", "compute", "time"), text)]
+        measured = self.cluster.compute.measured
+        if measured is not None and not measured.known_at(self.workload.batch_size):
+            text = (
+                f"one batch size ({measured.batch_sizes[0]}) tells nothing about another "
+                f"({self.workload.batch_size}); measure at two or more, or write 'measured' alone"
+            )
+            return [Problem(("cluster", "compute", "measured"), text)]
+        return []
+
+    def _wrong_workload(self) -> list[Problem]:
+        target = self.stop.target
+        if self.workload.timing_only:
+            text = "nothing is trained (timing_only); use max_time or max_iterations"
+            return [Problem(("stop", "target"), text)] if target is not None else []
+        try:
+            facts = find_task(self.workload.task).facts(self.workload.options, self.seed)
+        except InputError as error:
+            return [Problem(("workload", "task"), str(error))]
+        return [*self._wrong_partition(facts), *self._wrong_target(facts)]
+
+    def _wrong_partition(self, facts: Facts) -> list[Problem]:
+        found = []
+        workers, examples, kind = self.cluster.workers, facts.num_examples, self.workload.partition.kind
+        if workers > examples:
+            text = f"{workers} workers cannot share {examples} training examples; use at most {examples}"
+            found.append(Problem(("cluster", "workers"), text))
+        if kind in ("dirichlet", "by_label") and not facts.labelled:
+            text = f"'{kind}' needs examples with classes, which '{self.workload.task}' has not; use iid"
+            found.append(Problem(("workload", "partition", "kind"), text))
+        return found
+
+    def _wrong_collectives(self) -> list[Problem]:
+        """Try the user's own algorithm; any number of bytes will do."""
+        if not is_dotted(self.collectives.all_reduce):
+            return []
+        try:
+            all_reduce_named(self.collectives.all_reduce)(self.cluster.workers, 2**20)
+        except InputError as error:
+            return [Problem(("collectives", "all_reduce"), str(error))]
+        return []
+
+    def _wrong_target(self, facts: Facts) -> list[Problem]:
+        target = self.stop.target
+        if target is None or target.metric in facts.metrics:
+            return []
+        name = self.workload.task
+        text = f"task '{name}' has no metric '{target.metric}'; {nearest(target.metric, facts.metrics)}"
+        return [Problem(("stop", "target", "metric"), text)]
+
+    def _wrong_statistics(self) -> list[Problem]:
+        found = []
+        if isinstance(self.repeats, AutoRepeats) and self.stop.target is None:
+            text = "auto narrows ratios of time to target; add stop.target, or give a number"
+            found.append(Problem(("repeats",), text))
+        if self.tune is None:
+            return found
+        if self.workload.timing_only:
+            return [
+                *found,
+                Problem(("tune",), "nothing is trained (timing_only), so nothing can be tuned"),
+            ]
+        for key, values in self.tune.grid.items():
+            for index, value in enumerate(values):
+                for entry in self.schemes:
+                    try:
+                        with_values(entry, self.workload.optimizer, {key: value})
+                    except InputError as error:
+                        found.append(Problem(("tune", key, index), str(error)))
+        return found
+
+    def _wrong_schemes(self) -> list[Problem]:
+        found = []
+        for number, entry in enumerate(self.schemes):
+            scheme = find_scheme(entry.name)
+            try:
+                scheme.check(entry.options, self.cluster.workers)
+                if scheme.check_sites is not None:
+                    network = build_network(self.cluster.network, self.cluster.workers)
+                    scheme.check_sites(entry.options, len(set(network.site_of)))
+            except InputError as error:
+                found.append(Problem(("schemes", number, entry.name), str(error)))
+            if scheme.own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
+                text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
+                found.append(Problem(("schemes", number, entry.name), text))
+        return found
+
+
+def _labels(entries: Sequence[SchemeEntry]) -> list[str]:
+    """A label for each entry: its own, else its name, with what sets it apart from others of that name."""
+    out = []
+    for entry in entries:
+        rivals = [_traits(other) for other in entries if other.name == entry.name and not other.label]
+        own = _traits(entry)
+        apart = [f"{key}={own[key]}" for key in own if any(rival.get(key) != own[key] for rival in rivals)]
+        out.append(entry.label or " ".join([entry.name.rpartition(":")[2], *apart]))
+    return out
+
+
+def _traits(entry: SchemeEntry) -> dict[str, Any]:
+    options = _flat(entry.options.model_dump(mode="json", context=BRIEF))
+    optimizer = _flat(entry.optimizer.model_dump(mode="json") if entry.optimizer else {})
+    return options | {f"optimizer.{key}" if key in options else key: v for key, v in optimizer.items()}
+
+
+def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in data.items():
+        inner = {f"{key}.{k}": v for k, v in _flat(value).items()} if isinstance(value, Mapping) else {}
+        out.update(inner or {key: value})
+    return out
+
+
+def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file.
+
+    Args:
+        path: a YAML file in UTF-8.
+        changes: ``dotted.key=value`` each, as in ``--set``; see ``paceline.sim.scenario.overrides``.
+
+    Raises:
+        InputError: what is wrong, where and the nearest valid choice; a line for each of the first problems.
+    """
+    return parse(yaml_file.read_text(Path(path)), str(path), changes)
+
+
+def parse(text: str, source: str = "scenario", changes: Sequence[str] = ()) -> Scenario:
+    """Read a scenario from YAML text; ``source`` is what errors call it. Otherwise like ``load``."""
+    document = yaml_file.parse(text, source)
+    if document.value is None:
+        raise InputError(f"{source}: is empty; a scenario needs name, workload, cluster, schemes and stop")
+    document = overrides.apply(document, changes)
+    try:
+        return Scenario.model_validate(document.value, context={"folder": Path(source).parent})
+    except ValidationError as error:
+        found = explain(error, Scenario, document.value)
+    placed = sorted(((document.place(it.at), it) for it in found), key=lambda pair: pair[0].line)
+    lines = []
+    for place, problem in placed[:MAX_PROBLEMS]:
+        key = f"{yaml_file.dotted(problem.at)}: " if problem.at else ""
+        lines.append(f"{place}: {key}{one_line(problem.message)}")
+    raise InputError("\n".join(lines))
+
+
+def dump(scenario: Scenario) -> str:
+    """The resolved scenario as YAML, every default written out; ``parse`` reads an equal one."""
+    return yaml_file.write(scenario.model_dump(mode="json"))
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of scenario files, for editors."""
+    schema = Scenario.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,0 +1,121 @@
+"""What may be tuned: a grid of values, and how many runs each scheme gets to choose from it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Self
+
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from ..config.problems import explain, one_line, shown, wrong
+from ..config.settings import Settings
+from ..errors import InputError, nearest
+from ..training.optimizer import OptimizerSettings
+from .entries import SchemeEntry
+
+Value = bool | int | float | str
+
+_ADAPTIVE: Final = ("adam", "adamw")
+
+
+class Tune(Settings):
+    """The same budget for every scheme: ``{optimizer.lr: [0.03, 0.1, 0.3], trials: 6}``."""
+
+    grid: dict[str, tuple[Value, ...]] = Field(
+        description="values to choose from, by key of a scheme: optimizer.lr, or an option that all have"
+    )
+    trials: int = Field(
+        ge=1,
+        description="runs that each scheme gets for it, spread evenly over the grid; absent: one each",
+    )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _split(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(data, Mapping) or "grid" in data:
+            return read(data)
+        grid = {key: value for key, value in data.items() if key != "trials"}
+        if not grid:
+            raise wrong("names nothing to tune; add for example 'optimizer.lr: [0.03, 0.1, 0.3]'")
+        for key, values in grid.items():
+            if not isinstance(values, tuple | list) or not values:
+                raise wrong(f"must be a list of values to choose from, not {shown(values)}", key)
+            if len(set(map(repr, values))) < len(values):
+                raise wrong("holds a value twice", key)
+        points = math.prod(len(values) for values in grid.values())
+        trials = data.get("trials", points)
+        if isinstance(trials, int) and trials % points:
+            fitting = sorted({max(trials // points, 1) * points, (trials // points + 1) * points})
+            choices = " or ".join(map(str, fitting))
+            raise wrong(
+                f"{trials} cannot be spread evenly over {points} points of the grid; use {choices}", "trials"
+            )
+        return read({"grid": grid, "trials": trials})
+
+    @model_serializer(mode="wrap")
+    def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {**{key: list(values) for key, values in self.grid.items()}, "trials": self.trials}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
+        out = read.resolve_ref_schema(read(schema))
+        values = out["properties"].pop("grid")["additionalProperties"]
+        out["additionalProperties"] = {**values, "minItems": 1}
+        out.pop("required", None)
+        return out
+
+    def points(self) -> Iterator[dict[str, Value]]:
+        """The points of the grid, the last key varying fastest."""
+        for values in itertools.product(*self.grid.values()):
+            yield dict(zip(self.grid, values, strict=True))
+
+
+def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[str, Value]) -> SchemeEntry:
+    """A scheme with other values; its optimiser is its own or the ``default``.
+
+    ``optimizer.lr`` is the learning rate of whichever optimiser it has.
+
+    Raises:
+        InputError: it has no such key, or the value will not do.
+    """
+    data = entry.model_dump(mode="json")[entry.name]
+    data.setdefault("optimizer", default.model_dump(mode="json"))
+    for key, value in values.items():
+        where: Any = data
+        *sections, last = key.split(".")
+        for section in sections:
+            if not isinstance(where, dict) or section not in where:
+                raise InputError(f"{entry.label} has no key '{key}'; {nearest(key, _keys(data))}")
+            where = where[section]
+            if section == "optimizer":
+                where = next((where[kind] for kind in _ADAPTIVE if kind in where), where)
+        if not isinstance(where, dict) or last not in where:
+            raise InputError(f"{entry.label} has no key '{key}'; {nearest(key, _keys(data))}")
+        where[last] = value
+    try:
+        return SchemeEntry.model_validate({entry.name: data})
+    except ValidationError as error:
+        problem = explain(error, SchemeEntry, {entry.name: data})[0]
+        raise InputError(f"{entry.label}: {one_line(problem.message)}") from None
+
+
+def _keys(data: Mapping[str, Any]) -> list[str]:
+    """Everything of a scheme that can be tuned."""
+    optimizer = data["optimizer"]
+    own = next((optimizer[kind] for kind in _ADAPTIVE if kind in optimizer), optimizer)
+    return [
+        *(f"optimizer.{key}" for key, value in own.items() if isinstance(value, Value)),
+        *(key for key, value in data.items() if isinstance(value, Value) and key != "label"),
+    ]

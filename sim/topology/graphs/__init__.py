@@ -1,0 +1,1 @@
+"""Graphs by name, from files, and from users' functions."""

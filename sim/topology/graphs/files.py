@@ -1,0 +1,289 @@
+"""Graphs in files: our JSON, GraphML, and edge lists.
+
+The JSON holds ``{"workers": n, "edges": [[u, v], ...]}`` and, where wanted, ``"directed": true`` (u sends
+to v), ``"weights": [w, ...]`` (one for each edge: what the receiver gives to the sender's value; own weights
+are what is missing to 1) and ``"provenance": {...}``, which is for people.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from scipy.sparse import csr_array
+
+from ...config.files import write_whole
+from ...config.problems import explain, one_line, shown, wrong
+from ...config.settings import Settings
+from ...errors import InputError, nearest
+from ..matrix import Matrix, adjacency, edges_of, is_symmetric, row_sums, with_diagonal
+from .static import Graphs, static
+
+SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
+"""Of files of graphs."""
+MAX_BYTES: Final = 512 * 2**20
+"""A longer file is not read."""
+MAX_KEPT: Final = 20_000
+"""A scenario takes no more edges from a file: its resolved form, whose size is limited, holds them."""
+
+MAX_RANK: Final = 10_000_000
+"""Ranks in an edge list are below this."""
+
+_PAIRS: Final = re.compile(r"([0-9]{1,9}-[0-9]{1,9}( [0-9]{1,9}-[0-9]{1,9})*)?")
+
+Rank = Annotated[int, Field(ge=0)]
+
+
+class GraphFile(Settings):
+    """The JSON form of a graph."""
+
+    workers: int = Field(ge=2, description="number of workers n")
+    directed: bool = Field(default=False, description="u sends to v, and v need not send to u")
+    edges: tuple[tuple[Rank, Rank], ...] = Field(description="pairs of ranks")
+    weights: tuple[float, ...] | None = Field(default=None, description="one for each edge")
+    provenance: dict[str, Any] = Field(default={}, description="where the graph came from")
+
+
+class KeptGraph(Settings):
+    """What was read from a graph's file."""
+
+    workers: int = Field(ge=2, description="number of workers n")
+    directed: bool = Field(default=False, description="the first of a pair sends to the second only")
+    edges: str = Field(description="pairs of ranks: 0-1 1-2")
+    weights: tuple[float, ...] | None = Field(default=None, description="one for each edge")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not _PAIRS.fullmatch(self.edges):
+            raise wrong(f"must be pairs of ranks such as '0-1 1-2', not {shown(self.edges)}", "edges")
+        ends = self.ends
+        if ends.size and ends.max() >= self.workers:
+            raise wrong(f"there is no worker {ends.max()}; ranks go to {self.workers - 1}", "edges")
+        if self.weights is not None and len(self.weights) != len(ends):
+            text = f"{len(self.weights)} weights for {len(ends)} edges; give one for each, or none"
+            raise wrong(text, "weights")
+        return self
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Both ranks of every edge [edges, 2]."""
+        return np.array(self.edges.replace("-", " ").split(), dtype=np.int64).reshape(-1, 2)
+
+    @property
+    def matrix(self) -> Matrix:
+        """The adjacency [n, n], or the mixing matrix where there are weights."""
+        receivers, sources = self.ends[:, 1], self.ends[:, 0]
+        if not self.directed:
+            receivers, sources = np.r_[receivers, sources], np.r_[sources, receivers]
+        if self.weights is None:
+            return adjacency(self.workers, receivers, sources)
+        shares = np.tile(self.weights, 1 if self.directed else 2)
+        off = csr_array((shares, (receivers, sources)), shape=(self.workers, self.workers))
+        return with_diagonal(off, 1.0 - row_sums(off))
+
+
+class FileOptions(Settings):
+    """Options of ``file``."""
+
+    path: str = Field(description="a .json, .graphml or edge-list file, relative to the scenario's folder")
+    graph: KeptGraph = Field(description="what was read from it; with this, it is not read again")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, data: Any, info: ValidationInfo) -> Any:
+        """A file is read once: the resolved scenario has its contents."""
+        if not isinstance(data, Mapping) or "path" not in data or "graph" in data:
+            return data
+        if not isinstance(data["path"], str) or not data["path"]:
+            raise wrong(f"must be the name of a file, not {shown(data['path'])}")
+        try:
+            kept = _read(Path((info.context or {}).get("folder", ".")) / data["path"])
+        except InputError as error:
+            raise wrong(str(error)) from None
+        if info.context and len(kept.ends) > MAX_KEPT:
+            text = f"{data['path']}: has {len(kept.ends)} edges, the limit in a scenario is {MAX_KEPT}"
+            raise wrong(f"{text}; write package.module:function instead")
+        return {**data, "graph": kept}
+
+
+def from_file(workers: int, options: FileOptions, seed: int) -> Graphs:
+    """The graph in a file, written ``{file: graph.json}``: JSON, GraphML (.graphml) or an edge list.
+
+    Source: the file.
+
+    Raises:
+        InputError: it is a graph of another number of workers.
+    """
+    kept = options.graph
+    if kept.workers != workers:
+        raise InputError(
+            f"{options.path} holds a graph of {kept.workers} workers, not {workers}; make them agree"
+        )
+    matrix = kept.matrix
+    return static(matrix) if kept.weights is None else Graphs(lambda step: matrix, weighted=True)
+
+
+def write_graph(
+    path: Path,
+    graph: Matrix,
+    *,
+    weights: Matrix | None = None,
+    provenance: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a graph as JSON, whole or not at all.
+
+    Args:
+        path: the file; one that is there is replaced.
+        graph: adjacency [n, n].
+        weights: mixing matrix [n, n] on the graph, whose rows sum to 1; absent: rules decide.
+        provenance: where the graph came from.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    directed = not is_symmetric(graph) or (weights is not None and not is_symmetric(weights, 1e-12))
+    content: dict[str, Any] = {"workers": graph.shape[0]}
+    edges = edges_of(graph, directed)
+    if directed:
+        content["directed"] = True
+    content["edges"] = edges.tolist()
+    if weights is not None:
+        content["weights"] = np.asarray(weights[edges[:, 1], edges[:, 0]]).ravel().tolist()
+    if provenance:
+        content["provenance"] = dict(provenance)
+    write_whole(path, json.dumps(content, allow_nan=False) + "\n")
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path}: is larger than {MAX_BYTES // 2**20} MiB, which is too much")
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        near = [p.name for p in path.parent.glob("*") if p.suffix == path.suffix]
+        hint = f"; {nearest(path.name, near)}" if near else ""
+        raise InputError(f"{path}: there is no such file{hint}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _read(path: Path) -> KeptGraph:
+    """The graph in a file.
+
+    Raises:
+        InputError: it cannot be read, or holds no graph; names the place.
+    """
+    match path.suffix.lower():
+        case ".json":
+            return _of_json(path)
+        case ".graphml":
+            return _of_graphml(path)
+        case _:
+            return _of_edge_list(path)
+
+
+def _kept(path: Path, workers: int, directed: bool, edges: Iterable[tuple[int, int]]) -> KeptGraph:
+    """A graph without weights; loops are left out."""
+    if workers < 2:
+        raise InputError(f"{path}: holds no edges; write for example '0 1'")
+    return KeptGraph(
+        workers=workers, directed=directed, edges=_pairs(sorted((u, v) for u, v in edges if u != v))
+    )
+
+
+def _pairs(edges: Iterable[tuple[int, int]]) -> str:
+    return " ".join(f"{u}-{v}" for u, v in edges)
+
+
+def _of_json(path: Path) -> KeptGraph:
+    try:
+        data = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+    except RecursionError:
+        raise InputError(f"{path}: the values are nested too deeply") from None
+    try:
+        # Strict models take lists for tuples only in JSON mode.
+        found = GraphFile.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        first = explain(error, GraphFile, data)[0]
+        at = ".".join(map(str, first.at))
+        raise InputError(f"{path}: {at + ': ' if at else ''}{one_line(first.message)}") from None
+    seen: dict[tuple[int, int], int] = {}
+    for number, (u, v) in enumerate(found.edges):
+        if max(u, v) >= found.workers:
+            text = f"there is no worker {max(u, v)}; ranks go to {found.workers - 1}"
+            raise InputError(f"{path}: edges.{number}: {text}")
+        if u == v:
+            raise InputError(f"{path}: edges.{number}: joins worker {u} with itself; leave it out")
+        first_at = seen.setdefault((u, v) if found.directed else (min(u, v), max(u, v)), number)
+        if first_at != number:
+            raise InputError(f"{path}: edges.{number}: is edges.{first_at} again; leave it out")
+    if found.weights is not None and len(found.weights) != len(found.edges):
+        text = f"{len(found.weights)} weights for {len(found.edges)} edges; give one for each, or none"
+        raise InputError(f"{path}: weights: {text}")
+    return KeptGraph(
+        workers=found.workers, directed=found.directed, edges=_pairs(found.edges), weights=found.weights
+    )
+
+
+def _of_graphml(path: Path) -> KeptGraph:
+    text = _text(path)
+    try:
+        found = nx.parse_graphml(text)
+    except Exception as error:  # networkx and its XML parser raise many kinds
+        raise InputError(f"{path}: not valid GraphML: {one_line(str(error), 200)}") from None
+    graph = ranked(found, path)
+    rank = {node: number for number, node in enumerate(graph.nodes)}
+    return _kept(path, len(rank), graph.is_directed(), ((rank[u], rank[v]) for u, v in graph.edges()))
+
+
+def _of_edge_list(path: Path) -> KeptGraph:
+    """Lines ``u v``; the rest of a line, and what follows '#', is not looked at.
+
+    There are as many workers as the highest rank says.
+    """
+    edges: set[tuple[int, int]] = set()
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        words = line.partition("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        try:
+            u, v = (int(word) for word in words[:2])
+        except ValueError:
+            text = f"'{one_line(line.strip(), 40)}' is not two ranks"
+            raise InputError(f"{path}:{number}: {text}; write for example '0 1'") from None
+        if not (0 <= u < MAX_RANK and 0 <= v < MAX_RANK):
+            text = f"{u if not 0 <= u < MAX_RANK else v} is no rank; ranks go from 0 to {MAX_RANK - 1}"
+            raise InputError(f"{path}:{number}: {text}")
+        edges.add((min(u, v), max(u, v)))
+    return _kept(path, 1 + max((v for _, v in edges), default=-1), False, edges)
+
+
+def ranked(graph: nx.Graph[Any], source: object) -> nx.Graph[Any]:
+    """The graph, its nodes in the order of their ranks where they are named 0 ... n - 1.
+
+    Raises:
+        InputError: two workers are joined by several edges.
+    """
+    if graph.is_multigraph():
+        raise InputError(f"{source}: has several edges between the same two workers; leave one")
+    try:
+        ranks = {node: int(node) for node in graph.nodes}
+    except (TypeError, ValueError):
+        return graph
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        return graph
+    ordered: nx.Graph[Any] = nx.DiGraph() if graph.is_directed() else nx.Graph()
+    ordered.add_nodes_from(range(len(ranks)))
+    ordered.add_edges_from((ranks[u], ranks[v]) for u, v in graph.edges())
+    return ordered

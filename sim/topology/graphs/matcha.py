@@ -1,0 +1,187 @@
+"""MATCHA: a graph's edges in matchings, each of which is used in a random share of the steps.
+
+Source: Wang, Sahu, Yang, Joshi and Kar, arXiv 1905.09435.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Final
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, WithJsonSchema
+from scipy.linalg import eigh, eigvalsh
+from scipy.sparse import csr_array
+
+from ... import seeds
+from ...config.settings import Settings
+from ...errors import InputError
+from ..entry import TopologyEntry
+from ..matrix import Matrix, edges_of, in_degrees, is_symmetric, laplacian, undirected, with_diagonal
+from ..spectra import DENSE, laplacian_ends
+from .static import Graphs
+
+Floats = NDArray[np.float64]
+
+_USUAL: Final = "ring_lattice"
+_ROUNDS: Final = 200
+_PRECISION: Final = 1e-7
+
+_GRAPH: Final = {"type": ["string", "object"], "examples": ["ring_lattice"]}
+"""In short: the whole schema of a topology would have itself inside."""
+
+
+class MatchaOptions(Settings):
+    """Options of ``matcha``."""
+
+    graph: Annotated[TopologyEntry | None, WithJsonSchema(_GRAPH)] = Field(
+        default=None, description="the static undirected graph that is decomposed; absent: ring_lattice"
+    )
+    budget: float = Field(
+        default=0.5, gt=0, le=1, description="share of the matchings that is active in a step on average"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    """What MATCHA knows of a graph.
+
+    Attributes:
+        matchings: adjacencies [n, n] that add up to the graph's.
+        probabilities: how often each is active [number of matchings].
+        share: the weight a of an active edge: W = I - a L.
+        rate: per step, by how much disagreement shrinks in mean square.
+    """
+
+    matchings: tuple[Matrix, ...]
+    probabilities: Floats
+    share: float
+    rate: float
+
+
+def matcha(workers: int, options: MatchaOptions, seed: int) -> Graphs:
+    """A graph's edges fall into matchings; at each step each is active with a probability of its own.
+
+    The probabilities make the mean graph's second Laplacian eigenvalue as large as the budget allows; the
+    weight of an active edge minimises the expected disagreement. Source: Wang et al., arXiv 1905.09435.
+
+    Raises:
+        InputError: the graph is directed, changes, has weights of its own, is not connected or too large.
+    """
+    from ..registry import topology_named  # which knows this module
+
+    if workers > DENSE:
+        raise InputError(f"matcha takes up to {DENSE} workers, not {workers}; use random_matching")
+    entry = options.graph or TopologyEntry.of(_USUAL)
+    graphs = topology_named(entry.name).build(workers, entry.options, seed)
+    if graphs.period != 1 or graphs.weighted:
+        raise InputError(f"matcha needs one graph without weights, not {entry.name}; use ring_lattice")
+    found = _decomposed(_Edges.of(graphs.at(0), entry.name), options.budget)
+    number = len(found.matchings)
+
+    def at(step: int) -> Matrix:
+        draws = (
+            seeds.uniform(seed, seeds.SHARED, "topology matcha", step * number + j) for j in range(number)
+        )
+        chances = zip(draws, found.probabilities, found.matchings, strict=True)
+        active = [matching for draw, probability, matching in chances if draw < probability]
+        union = sum(active, csr_array((workers, workers)))
+        return with_diagonal(csr_array(found.share * union), 1.0 - found.share * in_degrees(union))
+
+    return Graphs(at, None, weighted=True, rate=found.rate)
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """An undirected graph that can be a key."""
+
+    workers: int
+    edges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, graph: Matrix, name: str) -> _Edges:
+        if not is_symmetric(graph):
+            raise InputError(f"matcha needs an undirected graph, {name} is directed; use ring_lattice")
+        return cls(graph.shape[0], tuple((u, v) for u, v in edges_of(graph, directed=False).tolist()))
+
+
+@lru_cache(maxsize=16)
+def _decomposed(graph: _Edges, budget: float) -> Decomposition:
+    matchings = decompose(graph.workers, graph.edges)
+    laplacians = [laplacian(m).toarray() for m in matchings]
+    second, _ = laplacian_ends(undirected(graph.workers, graph.edges))
+    if second <= 1e-9:
+        raise InputError("the graph that matcha decomposes is not connected; add edges, or use ring_lattice")
+    probabilities = activation(laplacians, budget)
+    share, rate = best_share(laplacians, probabilities)
+    return Decomposition(tuple(matchings), probabilities, share, rate)
+
+
+def decompose(workers: int, edges: Sequence[tuple[int, int]]) -> list[Matrix]:
+    """Matchings that hold every edge once: the colours of a greedy edge colouring (DSATUR)."""
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_edges_from(edges)
+    colours = nx.greedy_color(nx.line_graph(graph), strategy="DSATUR")
+    by_colour: dict[int, list[tuple[int, int]]] = {}
+    for edge, colour in colours.items():
+        by_colour.setdefault(colour, []).append(edge)
+    return [undirected(workers, sorted(by_colour[colour])) for colour in sorted(by_colour)]
+
+
+def activation(laplacians: Sequence[Floats], budget: float) -> Floats:
+    """The probabilities p that maximise lambda_2(sum_j p_j L_j) with a mean of at most ``budget``.
+
+    A concave function, so that planes that touch it bound it from above; each round solves a linear programme
+    over the planes known so far (Kelley) and adds those at its solution. Source: Wang et al., problem (4).
+    """
+    from scipy.optimize import linprog  # takes a fifth of a second to import, for MATCHA alone
+
+    number, n = len(laplacians), laplacians[0].shape[0]
+    best, found = -np.inf, np.full(number, budget)
+    point = found
+    planes: list[Floats] = []
+    for _ in range(_ROUNDS):
+        total = np.tensordot(point, np.array(laplacians), axes=1)
+        values, vectors = eigh(total + np.ones((n, n)))  # the ones move eigenvalue 0 out of the way
+        second = float(values[0])
+        if second > best:
+            best, found = second, point
+        # Where eigenvalues coincide, each eigenvector gives a plane of its own.
+        for vector in vectors[:, values < second + 1e-6 * max(second, 1.0)].T:
+            planes.append(np.array([float(vector @ each @ vector) for each in laplacians]))
+        solved = linprog(
+            np.r_[np.zeros(number), -1.0],
+            A_ub=np.c_[np.vstack([-np.array(planes), np.ones(number)]), np.r_[np.ones(len(planes)), 0.0]],
+            b_ub=np.r_[np.zeros(len(planes)), budget * number],
+            bounds=[(0.0, 1.0)] * number + [(0.0, float(n * number))],
+        )
+        bound, point = -float(solved.fun or 0.0), np.asarray(solved.x)[:-1]
+        if bound - best <= _PRECISION * max(best, 1.0):
+            break
+    return found
+
+
+def best_share(laplacians: Sequence[Floats], probabilities: Floats) -> tuple[float, float]:
+    """The weight a that minimises the norm of E[W'W] - J, W = I - a sum_j B_j L_j, and its root.
+
+    E[W'W] = I - 2 a M + a^2 (M^2 + 2 V), M = sum_j p_j L_j, V = sum_j p_j (1 - p_j) L_j. Source: Wang et al.,
+    problem (5).
+    """
+    from scipy.optimize import minimize_scalar
+
+    n = laplacians[0].shape[0]
+    stack = np.array(laplacians)
+    mean = np.tensordot(probabilities, stack, axes=1)
+    spread = np.tensordot(probabilities * (1.0 - probabilities), stack, axes=1)
+    square = mean @ mean + 2.0 * spread
+
+    def norm(share: float) -> float:
+        rest = np.eye(n) - 1.0 / n - 2.0 * share * mean + share**2 * square
+        return float(abs(eigvalsh(rest)[[0, -1]]).max())
+
+    found = minimize_scalar(norm, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-10})
+    return float(found.x), float(np.sqrt(found.fun))

@@ -1,0 +1,208 @@
+"""Static graphs drawn from the run's seed: drawn again until connected, so that all workers agree.
+
+Builders as in ``graphs``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.sparse.csgraph import connected_components
+
+from ... import seeds
+from ...config.settings import Settings
+from ...errors import InputError
+from ..matrix import Matrix, adjacency, from_networkx, refuse_too_many, undirected
+from .static import Degree, Graphs, refuse_degree, static
+
+TRIES: Final = 100
+"""A graph that is not connected in so many draws is refused."""
+
+
+def _connected(name: str, hint: str, seed: int, draw: Callable[[np.random.Generator], Matrix]) -> Graphs:
+    """The first connected graph among draws 0, 1, ... of this seed.
+
+    Raises:
+        InputError: none of them is connected; ``hint`` says what to change.
+    """
+    for attempt in range(TRIES):
+        graph = draw(seeds.generator(seed, seeds.SHARED, f"topology {name}", attempt))
+        parts, _ = connected_components(graph, directed=False)
+        if parts == 1:
+            return static(graph)
+    raise InputError(f"{name} is not connected in any of {TRIES} draws; {hint}")
+
+
+def _number(random: np.random.Generator) -> int:
+    """A seed for networkx, whose generators take whole numbers."""
+    return int(random.integers(2**63))
+
+
+def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
+    """Drawn among the graphs in which everybody has ``degree`` neighbours, by pairing half-edges.
+
+    Source: Steger and Wormald, Combin. Probab. Comput. 1999; asymptotically uniform, Kim and Vu, STOC 2003.
+
+    Raises:
+        InputError: there is no such graph, or no connected one.
+    """
+    degree = options.degree
+    refuse_degree("random_regular", workers, degree, least=2 if workers > 2 else 1)
+    refuse_too_many(degree * workers)
+
+    def draw(random: np.random.Generator) -> Matrix:
+        # Of a dense graph the edges that it has not are drawn: pairing would hardly ever succeed.
+        dense = 2 * degree >= workers
+        fewer = workers - 1 - degree if dense else degree
+        while (pairs := _paired(workers, fewer, random)) is None:
+            pass
+        if not dense:
+            return undirected(workers, pairs)
+        joined = ~np.eye(workers, dtype=bool)
+        joined[pairs[:, 0], pairs[:, 1]] = joined[pairs[:, 1], pairs[:, 0]] = False
+        return adjacency(workers, *np.nonzero(joined))
+
+    more = degree + 1 + workers * (degree + 1) % 2  # half-edges come in pairs
+    return _connected("random_regular", f"use degree {more}", seed, draw)
+
+
+def _paired(workers: int, degree: int, random: np.random.Generator) -> NDArray[np.int64] | None:
+    """Edges [n degree / 2, 2] of a simple regular graph; None where this attempt got stuck.
+
+    Half-edges are paired at random, and those whose pair would be a loop or a second edge are thrown in
+    again, until none is left.
+    """
+    taken: NDArray[np.int64] = np.empty(0, np.int64)  # edges u < v as u n + v, ascending
+    loose = np.repeat(np.arange(workers), degree)
+    while loose.size:
+        random.shuffle(loose)
+        ends = loose.reshape(-1, 2)
+        keys, first = np.unique(ends.min(axis=1) * workers + ends.max(axis=1), return_index=True)
+        good = (keys // workers != keys % workers) & ~_among(keys, taken)
+        if not good.any() and _stuck(np.unique(loose), workers, taken):
+            return None
+        taken = np.insert(taken, np.searchsorted(taken, keys[good]), keys[good])
+        loose = np.delete(ends, first[good], axis=0).ravel()
+    return np.stack(np.divmod(taken, workers), axis=1)
+
+
+def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of ``keys`` are in ``known``, which ascends."""
+    return np.searchsorted(known, keys, "right") > np.searchsorted(known, keys, "left")
+
+
+def _stuck(left: NDArray[np.int64], workers: int, taken: NDArray[np.int64]) -> bool:
+    """Whether all workers in ``left``, which ascend, are joined with each other already."""
+    first, second = np.triu_indices(left.size, 1)
+    return bool(_among(left[first] * workers + left[second], taken).all())
+
+
+class Probability(Settings):
+    """Options of ``erdos_renyi``."""
+
+    probability: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="of every edge; absent: 2 ln(n) / n, nearly always connected",
+    )
+
+
+def erdos_renyi(workers: int, options: Probability, seed: int) -> Graphs:
+    """Every pair is joined with the same probability, independently.
+
+    Source: Gilbert, Ann. Math. Stat. 1959; drawn as in Batagelj and Brandes, Phys. Rev. E 71 (2005).
+
+    Raises:
+        InputError: the probability is too small for a connected graph.
+    """
+    usual = min(1.0, 2.0 * math.log(workers) / workers)
+    chance = options.probability if options.probability is not None else usual
+    refuse_too_many(round(chance * workers * (workers - 1)))
+
+    def draw(random: np.random.Generator) -> Matrix:
+        return undirected(workers, _joined(workers, chance, random))
+
+    return _connected("erdos_renyi", f"use a probability of {usual:.3g}", seed, draw)
+
+
+def _joined(workers: int, chance: float, random: np.random.Generator) -> NDArray[np.int64]:
+    """Pairs [edges, 2], each there with the same chance: geometric numbers of pairs between them are not."""
+    pairs = workers * (workers - 1) // 2
+    expected = pairs * chance
+    several = int(expected + 4.0 * math.sqrt(expected)) + 16
+    parts, last = [np.empty(0, np.int64)], -1
+    while last < pairs:
+        # Longer gaps than there are pairs are cut, so that their sum fits.
+        parts.append(last + np.cumsum(np.minimum(random.geometric(chance, several), pairs + 1)))
+        last = int(parts[-1][-1])
+    number = np.concatenate(parts)
+    number = number[number < pairs]
+    # Pair number v (v - 1) / 2 + u joins u < v.
+    second = np.floor((1.0 + np.sqrt(1.0 + 8.0 * number)) / 2.0).astype(np.int64)
+    second -= second * (second - 1) // 2 > number
+    second += second * (second + 1) // 2 <= number
+    return np.stack([number - second * (second - 1) // 2, second], axis=1)
+
+
+class Radius(Settings):
+    """Options of ``random_geometric``."""
+
+    radius: float | None = Field(
+        default=None, gt=0, le=1.5, description="neighbours are nearer; absent: sqrt(2 ln(n) / n)"
+    )
+
+
+def random_geometric(workers: int, options: Radius, seed: int) -> Graphs:
+    """Places drawn uniformly in the unit square; those nearer than ``radius`` are neighbours.
+
+    Source: Boyd et al., IEEE Trans. Inf. Theory 2006.
+
+    Raises:
+        InputError: the radius is too small for a connected graph.
+    """
+    from scipy.spatial import KDTree  # heavy, and few want it
+
+    usual = min(1.5, math.sqrt(2.0 * math.log(workers) / workers))
+    radius = options.radius if options.radius is not None else usual
+    refuse_too_many(round(min(1.0, math.pi * radius**2) * workers**2))
+
+    def draw(random: np.random.Generator) -> Matrix:
+        pairs = KDTree(random.random((workers, 2))).query_pairs(radius, output_type="ndarray")
+        return undirected(workers, pairs)
+
+    return _connected("random_geometric", f"use a radius of {usual:.3g}", seed, draw)
+
+
+class SmallWorld(Settings):
+    """Options of ``small_world``."""
+
+    degree: int = Field(default=4, ge=2, description="even number of neighbours on the ring at first")
+    rewiring: float = Field(default=0.1, ge=0, le=1, description="probability that an edge is moved")
+
+
+def small_world(workers: int, options: SmallWorld, seed: int) -> Graphs:
+    """A ring lattice some of whose edges are moved to random workers.
+
+    Source: Watts and Strogatz, Nature 1998; drawn as in networkx.
+
+    Raises:
+        InputError: the degree is odd or too large.
+    """
+    degree, chance = options.degree, options.rewiring
+    if degree % 2:
+        raise InputError(f"small_world needs an even degree, not {degree}; use {degree - 1} or {degree + 1}")
+    refuse_degree("small_world", workers, degree, least=2)
+    refuse_too_many(degree * workers)
+
+    def draw(random: np.random.Generator) -> Matrix:
+        graph: nx.Graph[Any] = nx.watts_strogatz_graph(workers, degree, chance, seed=_number(random))
+        return from_networkx(graph)
+
+    return _connected("small_world", "use less rewiring", seed, draw)

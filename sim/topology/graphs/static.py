@@ -1,0 +1,258 @@
+"""Graphs that never change: who hears whom, for every number of workers that there is one for.
+
+A builder takes the number of workers, its options and the run's seed, and returns ``Graphs``. Its
+docstring is its row in ``docs/topologies.md``: the graph, then the source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import networkx as nx
+import numpy as np
+from pydantic import Field
+
+from ...config.settings import Settings
+from ...errors import InputError
+from ..matrix import Matrix, adjacency, circulant, from_networkx, refuse_too_many, undirected
+
+
+@dataclass(frozen=True, eq=False)
+class Graphs:
+    """The graphs that a topology goes through.
+
+    Attributes:
+        at: the adjacency [n, n] of a step (from 0), or its mixing matrix where ``weighted``.
+        period: after how many steps the graphs repeat; None: never.
+        weighted: the topology comes with weights of its own.
+        rate: of a random sequence, the root of the second eigenvalue of E[W'W] with the weights that ``auto``
+            means: per step, by how much disagreement shrinks in mean square.
+    """
+
+    at: Callable[[int], Matrix]
+    period: int | None = 1
+    weighted: bool = False
+    rate: float | None = None
+
+
+class NoOptions(Settings):
+    """The topology has no options."""
+
+
+class Rows(Settings):
+    """Options of ``grid`` and ``torus``."""
+
+    rows: int | None = Field(
+        default=None, ge=1, description="workers in a column; absent: the most nearly square"
+    )
+
+
+class Degree(Settings):
+    """Options of graphs in which every worker has the same number of neighbours."""
+
+    degree: int = Field(default=4, ge=1, description="neighbours of every worker")
+
+
+_MOST: Final = 1 << 24
+"""No choice of a number of workers is looked for beyond this."""
+
+
+def static(graph: Matrix) -> Graphs:
+    """The same graph at every step."""
+    return Graphs(lambda step: graph)
+
+
+def nearest_workers(workers: int, possible: Callable[[int], bool]) -> str:
+    """Say which numbers of workers next to ``workers`` are possible."""
+    below = next((n for n in range(workers - 1, 1, -1) if possible(n)), None)
+    above = next((n for n in range(workers + 1, min(2 * workers + 17, _MOST)) if possible(n)), None)
+    return "use " + " or ".join(str(n) for n in (below, above) if n is not None)
+
+
+def exponential_offsets(n: int) -> tuple[int, ...]:
+    """The powers of two below n: 1, 2, 4, ... (ceil(log2 n) of them for n >= 2)."""
+    return tuple(1 << e for e in range((n - 1).bit_length()))
+
+
+def ring(workers: int, options: NoOptions, seed: int) -> Graphs:
+    """Each worker and its two neighbours on a cycle (one neighbour where n = 2).
+
+    Source: Lian et al., NeurIPS 2017.
+    """
+    return static(circulant(workers, (1, -1)))
+
+
+def path(workers: int, options: NoOptions, seed: int) -> Graphs:
+    """A ring with one edge missing.
+
+    Source: Xiao and Boyd, Systems & Control Letters 2004.
+    """
+    return static(undirected(workers, ((i, i + 1) for i in range(workers - 1))))
+
+
+def star(workers: int, options: NoOptions, seed: int) -> Graphs:
+    """Worker 0 and everybody else.
+
+    Source: Ying et al., NeurIPS 2021.
+    """
+    return static(undirected(workers, ((0, i) for i in range(1, workers))))
+
+
+def complete(workers: int, options: NoOptions, seed: int) -> Graphs:
+    """Everybody hears everybody: one step averages exactly.
+
+    Source: Ying et al., NeurIPS 2021.
+    """
+    refuse_too_many(workers * (workers - 1))
+    return static(circulant(workers, range(1, workers)))
+
+
+def _rows(name: str, workers: int, rows: int | None, least: int) -> tuple[int, int]:
+    """Rows and columns, both at least ``least``.
+
+    Raises:
+        InputError: there are none; names the nearest numbers of workers, or of rows.
+    """
+
+    def fits(n: int, r: int) -> bool:
+        return n % r == 0 and r >= least and n // r >= least
+
+    def possible(n: int) -> list[int]:
+        return [r for r in range(least, math.isqrt(n) + 1) if fits(n, r)]
+
+    known = possible(workers)
+    if rows is not None and not fits(workers, rows):
+        every = sorted({r for found in known for r in (found, workers // found)})
+        if every:
+            choice = min(every, key=lambda r: abs(r - rows))
+            raise InputError(f"{name} of {workers} workers cannot have {rows} rows; use {choice}")
+    if not known:
+        raise InputError(
+            f"{name} needs rows and columns of at least {least}, which {workers} workers do not make; "
+            + nearest_workers(workers, lambda n: bool(possible(n)))
+        )
+    found = rows or known[-1]
+    return found, workers // found
+
+
+def grid(workers: int, options: Rows, seed: int) -> Graphs:
+    """Rows and columns; each worker and its up to four neighbours.
+
+    Source: Ying et al., NeurIPS 2021.
+    """
+    return static(from_networkx(nx.grid_2d_graph(*_rows("grid", workers, options.rows, 2))))
+
+
+def torus(workers: int, options: Rows, seed: int) -> Graphs:
+    """A grid whose rows and columns are rings: four neighbours each.
+
+    Source: Koloskova et al., ICML 2019.
+    """
+    return static(from_networkx(nx.grid_2d_graph(*_rows("torus", workers, options.rows, 3), periodic=True)))
+
+
+def hypercube(workers: int, options: NoOptions, seed: int) -> Graphs:
+    """Workers whose ranks differ in one binary digit.
+
+    Source: Ying et al., NeurIPS 2021.
+
+    Raises:
+        InputError: n is no power of two.
+    """
+    digits = power_of_two("hypercube", workers)
+    ranks = np.repeat(np.arange(workers), digits)
+    return static(adjacency(workers, ranks, ranks ^ np.tile(1 << np.arange(digits), workers)))
+
+
+def power_of_two(name: str, workers: int) -> int:
+    """The exponent of a number of workers that is a power of two.
+
+    Raises:
+        InputError: it is none; names the nearest.
+    """
+    if workers & (workers - 1):
+        below = 1 << (workers.bit_length() - 1)
+        raise InputError(f"{name} needs a power of two of workers, not {workers}; use {below} or {2 * below}")
+    return workers.bit_length() - 1
+
+
+def ring_lattice(workers: int, options: Degree, seed: int) -> Graphs:
+    """Each worker and its nearest ``degree`` neighbours on a ring, half on each side.
+
+    An odd degree adds the worker opposite. Source: Jameel et al., PAKDD 2020.
+
+    Raises:
+        InputError: the degree is too large, or odd for an odd n.
+    """
+    refuse_degree("ring_lattice", workers, options.degree, least=2)
+    half, odd = divmod(options.degree, 2)
+    offsets = [s * o for o in range(1, half + 1) for s in (1, -1)]
+    return static(circulant(workers, [*offsets, workers // 2] if odd else offsets))
+
+
+def refuse_degree(name: str, workers: int, degree: int, least: int = 1) -> None:
+    """Raise ``InputError`` where no graph of n workers has that degree everywhere; names the nearest."""
+
+    def possible(k: int) -> bool:
+        return least <= k < workers and k * workers % 2 == 0
+
+    if possible(degree):
+        return
+    choices = sorted(
+        (k for k in range(least, min(workers, degree + 3)) if possible(k)), key=lambda k: abs(k - degree)
+    )
+    hint = " or ".join(str(k) for k in sorted(choices[:2])) if choices else ""
+    why = "the degree must be less than the workers" if degree >= workers else "degree x workers must be even"
+    if degree < least:
+        why = f"the degree must be at least {least}"
+    raise InputError(
+        f"{name} of degree {degree} is not possible with {workers} workers ({why}); "
+        + (f"use degree {hint}" if hint else "use more workers")
+    )
+
+
+def static_exponential(workers: int, options: NoOptions, seed: int) -> Graphs:
+    """Worker i sends to i + 1, i + 2, i + 4, ... (mod n).
+
+    Source: Ying et al., NeurIPS 2021 (arXiv 2110.13363).
+    """
+    return static(circulant(workers, exponential_offsets(workers)))
+
+
+class Hierarchy(Settings):
+    """Options of ``hierarchical``."""
+
+    sites: tuple[int, ...] | None = Field(
+        default=None, description="workers of each site, in rank order; absent: the most nearly square"
+    )
+
+
+def hierarchical(workers: int, options: Hierarchy, seed: int) -> Graphs:
+    """Sites: everybody hears everybody inside, and the first workers of the sites form a ring.
+
+    Source: after the hierarchical averaging of BlueFog (Ying et al., arXiv 2111.04287).
+
+    Raises:
+        InputError: the sites do not hold that many workers.
+    """
+    sites = options.sites
+    if sites is None:
+        rows, columns = _rows("hierarchical without 'sites'", workers, None, 2)
+        sites = (columns,) * rows
+    if any(size < 1 for size in sites) or sum(sites) != workers:
+        raise InputError(f"the sites hold {sum(sites)} workers, not {workers}; make them agree")
+    heads = np.cumsum([0, *sites[:-1]])
+    refuse_too_many(sum(size * (size - 1) for size in sites))
+    edges: list[tuple[int, int]] = []
+    for head, size in zip(heads, sites, strict=True):
+        edges += _pairs(range(int(head), int(head) + size))
+    between = nx.cycle_graph([int(h) for h in heads]) if len(sites) > 1 else nx.Graph()
+    return static(undirected(workers, [*edges, *((u, v) for u, v in between.edges() if u != v)]))
+
+
+def _pairs(members: Iterable[int]) -> list[tuple[int, int]]:
+    known = list(members)
+    return [(a, b) for number, a in enumerate(known) for b in known[number + 1 :]]

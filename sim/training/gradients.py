@@ -1,0 +1,254 @@
+"""Gradients of many workers, evaluated late and together.
+
+A worker's gradient is a function of its parameters when the computation starts, and nobody can see
+it before the computation ends. So nothing is evaluated until a value is needed; then everything
+in flight is evaluated in one ``torch.func.vmap`` batch, or in a loop, whichever was found faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import torch
+
+from .. import seeds
+from ..devices import on_device
+from ..errors import RunError, SchemeError
+from ..workloads.evaluated import Evaluated, Told
+from ..workloads.partition import Batches
+from ..workloads.workload import Gradient, Workload
+
+Tensor = torch.Tensor
+Method = Literal["batched", "looped"]
+
+CHUNK_BYTES: Final = 64 * 2**20
+"""Parameters of one batched evaluation on a CPU; bounds its memory."""
+DEVICE_SHARE: Final = 16
+"""On a GPU they may take this part of its memory: their gradients and what lies between need room too. A part
+of what is free would be nearer to what fits, but the same seed must be cut into the same batches again."""
+
+
+@dataclass
+class _Chunk:
+    """How many gradients are evaluated at once; less after the memory was not enough."""
+
+    most: int
+
+    def halve(self, tried: int) -> None:
+        if tried == 1:
+            raise RunError("one gradient does not fit into the device's memory: use a smaller batch_size")
+        self.most = tried // 2
+
+
+def chunk_bytes(device: torch.device) -> int:
+    """Bytes that the parameters of one batched evaluation may take on ``device``."""
+    if device.type != "cuda":
+        return CHUNK_BYTES
+    return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A workload, spread over workers.
+
+    Attributes:
+        workload: what is trained.
+        batches: which examples a worker sees in which batch.
+        method: ``batched`` or ``looped``.
+    """
+
+    workload: Workload
+    batches: Batches
+    method: Method
+    _batched: Callable[..., tuple[Tensor, Tensor]] = field(init=False, repr=False)
+    _alone: Gradient | None = field(init=False, repr=False)
+    _chunk: _Chunk = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_batched", torch.func.vmap(_evaluation(self.workload)))
+        start, gradient_on = self.workload.start, self.workload.gradient_on
+        object.__setattr__(self, "_alone", gradient_on and gradient_on(start.device))
+        most = chunk_bytes(start.device) // (start.numel() * start.element_size())
+        object.__setattr__(self, "_chunk", _Chunk(max(1, most)))
+
+    def gradient(self, worker: int, index: int, point: Tensor, told: Told | None = None) -> Evaluated:
+        """One worker's gradient [d] on its batch ``index`` at ``point`` [d].
+
+        ``told``, if given, is called with parts of it during the backward pass where the workload can do so.
+        """
+        workload = self.workload
+        rows = on_device(torch.from_numpy(self.batches.examples(worker, index)), point.device)
+        inputs, targets = workload.inputs[rows], workload.targets[rows]
+        with self._random_numbers(worker, index, point.device):
+            if self._alone is not None:
+                return self._alone(point, inputs, targets, told)
+            leaf = point.detach().requires_grad_()
+            loss = workload.loss(leaf, inputs, targets)
+            return Evaluated(torch.autograd.grad(loss, leaf)[0], loss.detach().view(1))
+
+    def _random_numbers(
+        self, worker: int, index: int, device: torch.device
+    ) -> contextlib.AbstractContextManager[None]:
+        """Within it torch's random numbers, which dropout draws, are those of this worker and batch."""
+        if not self.workload.stochastic:
+            return contextlib.nullcontext()
+        draws = seeds.generator(self.batches.seed, worker, "dropout", index)
+        return _seeded(int(draws.integers(2**62)), device)
+
+    def gradients(self, workers: list[int], indices: list[int], points: list[Tensor]) -> list[Evaluated]:
+        """Gradients of several workers at once; ``points[i]`` is [d].
+
+        Raises:
+            RunError: not even one of them fits into the memory.
+        """
+        if self.method == "looped" or len(points) == 1 or self.workload.stochastic:
+            return [self.gradient(w, i, x) for w, i, x in zip(workers, indices, points, strict=True)]
+        found: list[Evaluated] = []
+        while (a := len(found)) < len(points):
+            b = min(a + self._chunk.most, len(points))
+            try:
+                values, losses = self.stacked(workers[a:b], indices[a:b], torch.stack(points[a:b]))
+            except torch.OutOfMemoryError:
+                self._chunk.halve(b - a)
+                continue
+            found += map(Evaluated, values.unbind(), losses.unbind())
+        return found
+
+    def stacked(self, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
+        """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch."""
+        rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
+        picked = on_device(torch.from_numpy(rows.ravel()), points.device)
+        inputs = self.workload.inputs.index_select(0, picked)
+        targets = self.workload.targets.index_select(0, picked)
+        values, losses = self._batched(
+            points, inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
+        )
+        return Evaluated(values, losses.unsqueeze(-1))
+
+
+def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """``(x [d], inputs, targets) -> gradient [d], loss``."""
+    loss_and_buffers = workload.loss_and_buffers
+    if loss_and_buffers is None:
+        return torch.func.grad_and_value(workload.loss)
+    evaluate = torch.func.grad_and_value(loss_and_buffers, has_aux=True)
+
+    def with_buffers(x: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, (loss, buffers) = evaluate(x, inputs, targets)
+        cut = x.numel() - buffers.numel()
+        return torch.cat([gradient[:cut], x[cut:] - buffers]), loss
+
+    return with_buffers
+
+
+@contextlib.contextmanager
+def _seeded(number: int, device: torch.device) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(number)
+        yield
+
+
+def loss_given(loss: Tensor | None, worker: int) -> Tensor:
+    """The loss that came with a worker's latest gradient.
+
+    Raises:
+        SchemeError: there has been no gradient yet.
+    """
+    if loss is None:
+        raise SchemeError(f"worker {worker} asks for the loss of a gradient before it has had one")
+    return loss
+
+
+class Deferred:
+    """Gradients that were asked for and not yet needed."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._asked: dict[int, tuple[int, int, Tensor, int]] = {}
+        self._known: dict[int, tuple[int, Evaluated]] = {}
+        self._losses: dict[int, Tensor] = {}
+        self._tickets = 0
+
+    def ask(self, worker: int, index: int, point: Tensor) -> int:
+        """Note a gradient that starts now; returns a ticket."""
+        self._tickets += 1
+        self._asked[self._tickets] = (worker, index, point, point._version)
+        return self._tickets
+
+    def take(self, ticket: int) -> Tensor:
+        """The gradient [d] of a ticket, once. Evaluates everything that is in flight if it must.
+
+        Raises:
+            SchemeError: a point was written in place after the computation had started.
+        """
+        if ticket not in self._known:
+            tickets, asked = list(self._asked), list(self._asked.values())
+            self._asked.clear()
+            for worker, _, point, version in asked:
+                if point._version != version:
+                    raise SchemeError(
+                        f"worker {worker} wrote in place into a tensor whose gradient was in flight"
+                    )
+            workers, indices, points, _ = (list(column) for column in zip(*asked, strict=True))
+            found = self._problem.gradients(workers, indices, points)
+            self._known.update(zip(tickets, zip(workers, found, strict=True), strict=True))
+        worker, evaluated = self._known.pop(ticket)
+        self._losses[worker] = evaluated.loss
+        return evaluated.value
+
+    def loss(self, worker: int) -> Tensor | None:
+        """The loss [1] that came with the gradient that this worker took last; None before its first."""
+        return self._losses.get(worker)
+
+
+def cannot_batch(workload: Workload, batches: Batches) -> str:
+    """Why ``torch.func.vmap`` is no way to this workload's gradients; "" where it is one."""
+    if workload.stochastic:
+        return "it draws random numbers (dropout)"
+    numbers = list(range(min(2, len(batches.shards))))
+    points = torch.stack([workload.start] * len(numbers))
+    problem = Problem(workload, batches, "batched")
+    try:
+        found = problem.stacked(numbers, [0] * len(numbers), points).value
+    except (RuntimeError, ValueError, RunError) as error:
+        return f"torch.func.vmap: {' '.join(str(error).split())[:120]}"
+    for number, value in zip(numbers, found, strict=True):
+        alone = problem.gradient(number, 0, workload.start).value
+        if not torch.allclose(value, alone, rtol=1e-3, atol=1e-4 * alone.abs().max().item()):
+            return "a batch of workers gives other gradients than one worker after the other"
+    return ""
+
+
+def _settle(device: torch.device) -> None:
+    """Wait for what a GPU still has to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def faster_method(workload: Workload, batches: Batches, workers: int) -> Method:
+    """Measure one round of all workers both ways and return the faster method.
+
+    What draws random numbers, or cannot be batched (``cannot_batch``), is looped.
+    """
+    if cannot_batch(workload, batches):
+        return "looped"
+    points = [workload.start] * min(workers, 64)
+    ranks, indices = list(range(len(points))), [0] * len(points)
+    best: dict[Method, float] = {}
+    for method in ("batched", "looped"):
+        problem = Problem(workload, batches, method)
+        problem.gradients(ranks, indices, points)
+        rounds = []
+        for _ in range(3):
+            _settle(workload.start.device)
+            begin = time.perf_counter()
+            problem.gradients(ranks, indices, points)
+            _settle(workload.start.device)
+            rounds.append(time.perf_counter() - begin)
+        best[method] = min(rounds)
+    return "batched" if best["batched"] <= best["looped"] else "looped"

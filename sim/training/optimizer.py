@@ -1,0 +1,232 @@
+"""Optimisers as pure functions on values of shape [..., d], with state of the same shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from ..config.problems import wrong
+from ..config.settings import Settings
+from .learning_rate import Schedule
+
+Tensor = torch.Tensor
+CONSTANT = Schedule()
+
+
+class AdamSettings(Settings):
+    """Adam, in the terms of ``torch.optim``."""
+
+    lr: float = Field(gt=0, allow_inf_nan=False, description="learning rate")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="decay of the mean of gradients")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="decay of the mean of their squares")
+    eps: float = Field(default=1e-8, gt=0, allow_inf_nan=False, description="added to the denominator")
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="L2 penalty")
+
+
+class AdamWSettings(AdamSettings):
+    """AdamW: as Adam, with a weight decay of its own."""
+
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False, description="decoupled weight decay")
+
+
+class OptimizerSettings(Settings):
+    """Stochastic gradient descent (``lr`` ...), or ``adam``, or ``adamw``; each with a schedule if wanted."""
+
+    lr: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="SGD: learning rate (needed there)"
+    )
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="SGD: heavy-ball momentum")
+    nesterov: bool = Field(default=False, description="SGD: Nesterov's form of momentum")
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="SGD: L2 penalty")
+    adam: AdamSettings | None = Field(default=None, description="Adam instead of SGD")
+    adamw: AdamWSettings | None = Field(default=None, description="AdamW instead of SGD")
+    schedule: Schedule | None = Field(default=None, description="how lr changes; absent: constant")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_kind(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        adaptive = [key for key in ("adam", "adamw") if data.get(key) is not None]
+        others = [key for key in ("lr", "momentum", "nesterov", "weight_decay") if key in data]
+        if len(adaptive) > 1:
+            raise wrong("give adam or adamw, not both", "adamw")
+        if adaptive and others:
+            raise wrong(f"belongs to SGD; put it into '{adaptive[0]}' or leave that out", others[0])
+        return data
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.adam is None and self.adamw is None and self.lr is None:
+            raise wrong("is missing", "lr")
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data = super()._write(plain)
+        if self.lr is None:
+            data = {key: data[key] for key in ("adam", "adamw", "schedule") if key in data}
+        return data
+
+
+class State(NamedTuple):
+    """What an optimiser remembers.
+
+    Attributes:
+        updates: how many were done; says which learning rate is next.
+        moments: running means of gradients [..., d]: () or (velocity,) or (mean, mean of squares).
+    """
+
+    updates: int
+    moments: tuple[Tensor, ...]
+
+
+class Optimizer(Protocol):
+    """An update rule; pure, and elementwise over all axes but the last."""
+
+    def init(self, x: Tensor) -> State:
+        """The state before the first update at ``x``."""
+
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
+
+    def lr_at(self, k: int) -> float:
+        """Learning rate of update ``k``, counted from 0."""
+
+
+def make_optimizer(settings: OptimizerSettings, num_buffers: int = 0) -> Optimizer:
+    """The update rule that the settings ask for, on values whose last ``num_buffers`` are running buffers."""
+    rule = _rule(settings)
+    return WithBuffers(rule, num_buffers) if num_buffers else rule
+
+
+def _rule(settings: OptimizerSettings) -> Optimizer:
+    schedule = settings.schedule or CONSTANT
+    if settings.adam is not None:
+        return Adam(settings.adam, schedule, decoupled=False)
+    if settings.adamw is not None:
+        return Adam(settings.adamw, schedule, decoupled=True)
+    assert settings.lr is not None
+    return Sgd(settings.lr, settings.momentum, settings.nesterov, settings.weight_decay, schedule)
+
+
+@dataclass(frozen=True)
+class Still:
+    """No update at all: for runs in which only the clock matters.
+
+    Attributes:
+        moments: how many the optimiser has that it stands for; some schemes send them.
+    """
+
+    moments: int = 0
+
+    def init(self, x: Tensor) -> State:
+        """As many moments."""
+        return State(0, (x,) * self.moments)
+
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """The same value."""
+        return x, state
+
+    def lr_at(self, k: int) -> float:
+        """A learning rate of 1, so that schemes which divide by it can."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """SGD with momentum and weight decay: the update of ``torch.optim.SGD`` (dampening 0)."""
+
+    lr: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    schedule: Schedule = CONSTANT
+
+    def init(self, x: Tensor) -> State:
+        """The state before the first update at ``x``."""
+        return State(0, (torch.zeros_like(x),) if self.momentum else ())
+
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
+        moments = state.moments
+        if self.weight_decay:
+            gradient = torch.add(gradient, x, alpha=self.weight_decay)
+        if self.momentum:
+            velocity = torch.add(gradient, moments[0], alpha=self.momentum)
+            moments = (velocity,)
+            gradient = torch.add(gradient, velocity, alpha=self.momentum) if self.nesterov else velocity
+        return torch.add(x, gradient, alpha=-self.lr_at(state.updates)), State(state.updates + 1, moments)
+
+    def lr_at(self, k: int) -> float:
+        """Learning rate of update ``k``, counted from 0."""
+        return self.lr * self.schedule.factor(k)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba, ICLR 2015, algorithm 1) or AdamW: the updates of ``torch.optim``.
+
+    Attributes:
+        settings: the constants.
+        schedule: of the learning rate.
+        decoupled: weight decay shrinks x itself (AdamW: Loshchilov and Hutter, ICLR 2019, algorithm 2),
+            instead of adding to the gradient.
+    """
+
+    settings: AdamSettings
+    schedule: Schedule = CONSTANT
+    decoupled: bool = False
+
+    def init(self, x: Tensor) -> State:
+        """The state before the first update at ``x``."""
+        return State(0, (torch.zeros_like(x), torch.zeros_like(x)))
+
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
+        s, (mean, square) = self.settings, state.moments
+        lr, t = self.lr_at(state.updates), state.updates + 1
+        if s.weight_decay and self.decoupled:
+            x = x * (1 - lr * s.weight_decay)
+        elif s.weight_decay:
+            gradient = torch.add(gradient, x, alpha=s.weight_decay)
+        mean = torch.lerp(mean, gradient, 1 - s.beta1)
+        square = torch.addcmul(square * s.beta2, gradient, gradient, value=1 - s.beta2)
+        scale = (square.sqrt() / math.sqrt(1 - s.beta2**t)).add_(s.eps)
+        return torch.addcdiv(x, mean, scale, value=-lr / (1 - s.beta1**t)), State(t, (mean, square))
+
+    def lr_at(self, k: int) -> float:
+        """Learning rate of update ``k``, counted from 0."""
+        return self.settings.lr * self.schedule.factor(k)
+
+
+@dataclass(frozen=True)
+class WithBuffers:
+    """An update rule for the parameters; the buffers after them go where their "gradient" says.
+
+    That is old value minus new (see ``Workload``): no learning rate, momentum or decay is theirs.
+    """
+
+    rule: Optimizer
+    num_buffers: int
+
+    def init(self, x: Tensor) -> State:
+        """The state before the first update at ``x``; for the parameters alone."""
+        return self.rule.init(x[..., : -self.num_buffers])
+
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
+        b = self.num_buffers
+        new, state = self.rule.update(x[..., :-b], gradient[..., :-b], state)
+        return torch.cat([new, x[..., -b:] - gradient[..., -b:]], dim=-1), state
+
+    def lr_at(self, k: int) -> float:
+        """Learning rate of update ``k``, counted from 0."""
+        return self.rule.lr_at(k)

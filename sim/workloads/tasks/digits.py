@@ -1,0 +1,99 @@
+"""Handwritten digits: the 1,797 images of 8 x 8 pixels that come with scikit-learn.
+
+Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+
+from ... import seeds
+from ...config.settings import Settings
+from ..supervised import Examples, initial_weights, supervised
+from ..workload import Facts, Task, Workload
+
+Tensor = torch.Tensor
+
+NUM_TRAIN = 1437
+"""Four fifths of the images; the split is the same for every seed."""
+METRICS = ("train_loss", "test_accuracy")
+
+
+class DigitsMlpOptions(Settings):
+    """Options of ``digits-mlp``."""
+
+    hidden: int = Field(default=64, ge=1, description="width of the hidden layer")
+
+
+class DigitsCnnOptions(Settings):
+    """Options of ``digits-cnn``."""
+
+    channels: int = Field(
+        default=16, ge=1, description="channels of the first convolution; the second has twice as many"
+    )
+
+
+@lru_cache(maxsize=1)
+def _images() -> tuple[Tensor, Tensor]:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = seeds.generator(0, seeds.SHARED, "digits split").permutation(len(labels))
+    return (
+        torch.from_numpy((images[order] / 16.0).astype(np.float32)),
+        torch.from_numpy(labels[order].astype(np.int64)),
+    )
+
+
+def examples() -> tuple[Examples, Examples]:
+    """Images [N, 64] of numbers from 0 to 1 and their digits [N]: those to train on, those to test on."""
+    inputs, targets = _images()
+    return (inputs[:NUM_TRAIN], targets[:NUM_TRAIN]), (inputs[NUM_TRAIN:], targets[NUM_TRAIN:])
+
+
+def facts(options: Settings, seed: int) -> Facts:
+    """The same for all tasks on the digits."""
+    return Facts(NUM_TRAIN, True, METRICS)
+
+
+def _workload(task: str, make: Callable[[], nn.Module], seed: int) -> Workload:
+    with initial_weights(seed):
+        module = make()
+    train, test = examples()
+    return supervised(task, module, nn.functional.cross_entropy, train, test, METRICS)
+
+
+def build_mlp(options: Settings, seed: int) -> Workload:
+    """A perceptron 64 - hidden - 10 with ReLU and cross-entropy."""
+    assert isinstance(options, DigitsMlpOptions)
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, options.hidden), nn.ReLU(), nn.Linear(options.hidden, 10))
+
+    return _workload("digits-mlp", make, seed)
+
+
+def build_cnn(options: Settings, seed: int) -> Workload:
+    """Two convolutions of 3 x 3 with ReLU and max-pooling, then a linear layer; cross-entropy."""
+    assert isinstance(options, DigitsCnnOptions)
+    c = options.channels
+
+    def make() -> nn.Module:
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)),
+            nn.Conv2d(1, c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(c, 2 * c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(8 * c, 10),
+        )  # fmt: skip
+
+    return _workload("digits-cnn", make, seed)
+
+
+DIGITS_MLP = Task("digits-mlp", DigitsMlpOptions, METRICS, frozenset({"train_loss"}), facts, build_mlp)
+DIGITS_CNN = Task("digits-cnn", DigitsCnnOptions, METRICS, frozenset({"train_loss"}), facts, build_cnn)

@@ -1,0 +1,60 @@
+"""Logistic regression on the digits: a convex problem with real data.
+
+F(x) = (1/N) sum_j cross_entropy(W a_j + b, class of j) + l2/2 |x|^2,   x = (W, b)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field
+
+from ...config.settings import Settings
+from ..workload import Task, Workload
+from . import digits
+
+Tensor = torch.Tensor
+NUM_PIXELS, NUM_CLASSES = 64, 10
+
+
+class LogisticOptions(Settings):
+    """Options of ``logistic``."""
+
+    l2: float = Field(default=1e-3, ge=0, description="weight of the penalty l2/2 |x|^2, a part of the loss")
+
+
+def build(options: Settings, seed: int) -> Workload:
+    """Multinomial logistic regression on the digits; starts at 0, strongly convex where l2 is above 0."""
+    assert isinstance(options, LogisticOptions)
+    train, test = digits.examples()
+    cut = NUM_CLASSES * NUM_PIXELS
+
+    def guess(x: Tensor, inputs: Tensor) -> Tensor:
+        return torch.nn.functional.linear(inputs, x[:cut].view(NUM_CLASSES, NUM_PIXELS), x[cut:])
+
+    def loss(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        fit = torch.nn.functional.cross_entropy(guess(x, inputs), targets)
+        return fit + 0.5 * options.l2 * x.square().sum()
+
+    @torch.no_grad()
+    def score(x: Tensor) -> Mapping[str, float]:
+        found = guess(x, test[0].to(x.device)).argmax(dim=1)
+        return {
+            "train_loss": loss(x, train[0].to(x.device), train[1].to(x.device)).item(),
+            "test_accuracy": (found == test[1].to(x.device)).double().mean().item(),
+        }
+
+    return Workload(
+        task="logistic",
+        start=torch.zeros(cut + NUM_CLASSES),
+        loss=loss,
+        inputs=train[0],
+        targets=train[1],
+        labels=train[1],
+        segments=(("bias", cut, cut + NUM_CLASSES), ("weight", 0, cut)),
+        score=score,
+    )
+
+
+LOGISTIC = Task("logistic", LogisticOptions, digits.METRICS, frozenset({"train_loss"}), digits.facts, build)

@@ -1,0 +1,90 @@
+"""Matrix completion: a symmetric matrix of low rank from some of its entries, by its square root.
+
+    F(X) = (size / 4) mean over the known (i, j) of (M_ij - x_i . x_j)^2,   M = A A^T
+
+with X [size, rank] and A_ik ~ Normal(0, 1 / rank), so that F = |M - X X^T|^2 / (4 size) where all entries are
+known. Every rotation X Q of a solution is a solution, and the mean of two solutions is none. It starts at X =
+0.1 times standard normal numbers.
+
+Source: the illustration in Teng et al., NeurIPS 2019 (arXiv 1905.10395), with sizes of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field
+
+from ... import seeds
+from ...config.settings import Settings
+from ..workload import Facts, Task, Workload
+
+Tensor = torch.Tensor
+METRICS = ("train_loss", "gradient_norm", "relative_error")
+
+_START = 0.1
+
+
+class MatrixCompletionOptions(Settings):
+    """Options of ``matrix-completion``."""
+
+    size: int = Field(default=40, ge=1, description="rows of the symmetric matrix")
+    rank: int = Field(default=4, ge=1, description="its rank, and that of what is looked for")
+    known: float = Field(default=1.0, gt=0, le=1, description="share of the entries that are known")
+
+
+def facts(options: Settings, seed: int) -> Facts:
+    """Every known entry is an example; there are no classes."""
+    assert isinstance(options, MatrixCompletionOptions)
+    return Facts(max(1, round(options.known * options.size**2)), False, METRICS)
+
+
+def build(options: Settings, seed: int) -> Workload:
+    """The problem of one seed; an example is a known entry, its place the input."""
+    assert isinstance(options, MatrixCompletionOptions)
+    n, rank = options.size, options.rank
+    rng = seeds.generator(seed, seeds.SHARED, "matrix completion")
+    root = torch.from_numpy(rng.standard_normal((n, rank))) / rank**0.5
+    matrix = (root @ root.T).float()
+    entries = torch.from_numpy(rng.permutation(n * n)[: facts(options, seed).num_examples])
+    places = torch.stack([entries // n, entries % n], dim=1)
+    values = matrix[places[:, 0], places[:, 1]]
+    start = _START * torch.from_numpy(rng.standard_normal(n * rank)).float()
+
+    def loss(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        rows = x.view(n, rank)
+        found = (rows[inputs[:, 0]] * rows[inputs[:, 1]]).sum(-1)
+        return n / 4 * (targets - found).square().mean()
+
+    def score(x: Tensor) -> Mapping[str, float]:
+        point = x.detach().cpu().requires_grad_()
+        train_loss = loss(point, places, values)
+        (gradient,) = torch.autograd.grad(train_loss, point)
+        rows = x.view(n, rank).cpu()
+        return {
+            "train_loss": train_loss.item(),
+            "gradient_norm": gradient.norm().item(),
+            "relative_error": ((rows @ rows.T - matrix).norm() / matrix.norm()).item(),
+        }
+
+    return Workload(
+        task="matrix-completion",
+        start=start,
+        loss=loss,
+        inputs=places,
+        targets=values,
+        labels=None,
+        segments=(("X", 0, n * rank),),
+        score=score,
+    )
+
+
+MATRIX_COMPLETION = Task(
+    name="matrix-completion",
+    options=MatrixCompletionOptions,
+    metrics=METRICS,
+    falling=frozenset(METRICS),
+    facts=facts,
+    build=build,
+)

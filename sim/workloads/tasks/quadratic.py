@@ -1,0 +1,82 @@
+"""A noisy quadratic with known optimum.
+
+    F(x) = (1/N) sum_j 1/2 sum_k h_k (x_k - z_jk)^2,   h_k from 1/condition to 1,   z_j ~ Normal(1, noise^2 I)
+
+Its gradient on a batch is h * (x - mean of the batch's z), its optimum x* = mean of all z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field
+
+from ... import seeds
+from ...config.settings import Settings
+from ...devices import constants
+from ..workload import Facts, Task, Workload
+
+Tensor = torch.Tensor
+METRICS = ("train_loss", "suboptimality", "distance_to_optimum")
+
+
+class QuadraticOptions(Settings):
+    """Options of ``quadratic``."""
+
+    dimension: int = Field(default=100, ge=1, description="number of parameters")
+    examples: int = Field(default=4096, ge=1, description="number of training examples")
+    condition: float = Field(default=10.0, ge=1, allow_inf_nan=False, description="condition number")
+    noise: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="spread of the examples")
+
+
+def build(options: Settings, seed: int) -> Workload:
+    """The quadratic; starts at 0."""
+    assert isinstance(options, QuadraticOptions)
+    d = options.dimension
+    draws = seeds.generator(seed, seeds.SHARED, "quadratic").standard_normal((options.examples, d))
+    examples = torch.from_numpy(1.0 + options.noise * draws).float()
+    curvature = torch.logspace(-1, 0, d, base=options.condition) if d > 1 else torch.ones(1)
+    optimum = examples.double().mean(0)
+    spread = 0.5 * (curvature.double() * (examples.double() - optimum).square().mean(0)).sum().item()
+
+    curvature_on = constants(curvature)
+
+    def loss(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        return 0.5 * (curvature_on(x.device)[0] * (x - inputs).square()).sum(-1).mean()
+
+    def score(x: Tensor) -> Mapping[str, float]:
+        away = x.double().cpu() - optimum
+        excess = 0.5 * (curvature.double() * away.square()).sum().item()
+        return {
+            "train_loss": spread + excess,
+            "suboptimality": excess,
+            "distance_to_optimum": away.norm().item(),
+        }
+
+    return Workload(
+        task="quadratic",
+        start=torch.zeros(d),
+        loss=loss,
+        inputs=examples,
+        targets=torch.zeros(options.examples),
+        labels=None,
+        segments=(("x", 0, d),),
+        score=score,
+    )
+
+
+def facts(options: Settings, seed: int) -> Facts:
+    """Examples have no classes."""
+    assert isinstance(options, QuadraticOptions)
+    return Facts(options.examples, False, METRICS)
+
+
+QUADRATIC = Task(
+    name="quadratic",
+    options=QuadraticOptions,
+    metrics=METRICS,
+    falling=frozenset(METRICS),
+    facts=facts,
+    build=build,
+)

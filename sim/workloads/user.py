@@ -1,0 +1,204 @@
+"""The user's own task: a function that returns a model, a loss and data.
+
+::
+
+    def build(width: int = 32):
+        model = torch.nn.Sequential(torch.nn.Linear(20, width), torch.nn.ReLU(), torch.nn.Linear(width, 2))
+        loss = torch.nn.functional.cross_entropy           # loss(outputs, targets) -> mean over the batch
+        data = {"train": (inputs, targets), "test": (more_inputs, more_targets)}
+        return model, loss, data
+
+Its parameters are options of the task, which a scenario gives beside ``task``; one called ``seed`` gets the
+run's seed instead. It is called with torch's random numbers seeded, so that all processes of a real run build
+the same model.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache, wraps
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+
+from ..config import user_code
+from ..config.settings import Settings
+from ..config.signature import options_of
+from ..errors import InputError, RunError
+from .supervised import TRIED, Examples, initial_weights, supervised
+from .workload import Facts, Task, Workload
+
+Tensor = torch.Tensor
+Build = Callable[..., Any]
+F = TypeVar("F", bound=Callable[..., Any])
+METRICS = ("train_loss", "test_loss", "test_accuracy")
+_EXPECTED = "(model, loss, data): a torch.nn.Module, a function loss(outputs, targets), and the examples"
+_EXAMPLES = (
+    "a pair (inputs, targets) of tensors or arrays, a torch Dataset, or {'train': ..., 'test': ...} of these"
+)
+
+
+def own_task(path: str) -> Task:
+    """The task at ``package.module:build``.
+
+    Raises:
+        InputError: nothing is there, or nothing that can be called with options.
+    """
+    build = user_code.load(path)
+    if not callable(build) or isinstance(build, torch.nn.Module):
+        raise InputError(f"'{path}' is {_kind(build)}; it must be a function that returns {_EXPECTED}")
+    return _task(path, build)
+
+
+@lru_cache(maxsize=64)
+def _task(path: str, build: Build) -> Task:
+    try:
+        options = options_of(build, without=("seed",))
+    except InputError as error:
+        raise InputError(f"'{path}': {error}") from None
+    seeded = "seed" in inspect.signature(build).parameters
+
+    @lru_cache(maxsize=2)
+    def made(options: Settings, seed: int) -> tuple[Workload, tuple[str, ...]]:
+        given = {name: getattr(options, name) for name in type(options).model_fields}
+        if seeded:
+            given["seed"] = seed
+        try:
+            with initial_weights(seed):
+                returned = build(**given)
+        except user_code.RAISED as error:
+            raise InputError(f"'{path}' raised {user_code.said(error)}") from error
+        try:
+            return _workload(path, returned)
+        except InputError as error:
+            raise InputError(f"'{path}': {error}") from error.__cause__
+
+    def facts(options: Settings, seed: int) -> Facts:
+        workload, metrics = made(options, seed)
+        return Facts(len(workload.inputs), workload.labels is not None, metrics)
+
+    def built(options: Settings, seed: int) -> Workload:
+        return made(options, seed)[0]
+
+    return Task(path, options, METRICS, frozenset({"train_loss", "test_loss"}), facts, built)
+
+
+def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
+    if not (isinstance(returned, tuple) and len(returned) == 3):
+        what = f"{len(returned)} values" if isinstance(returned, tuple) else _kind(returned)
+        raise InputError(f"returned {what}; it must return {_EXPECTED}")
+    model, loss, data = returned
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"its model is {_kind(model)}; it must return {_EXPECTED}")
+    if not callable(loss):
+        raise InputError(f"its loss is {_kind(loss)}; it must be a function loss(outputs, targets)")
+    train, test = _split(data)
+    classes = _try_out(model, loss, train)
+    metrics = METRICS[: 1 if test is None else 3 if classes else 2]
+    made = supervised(path, model, loss, train, test, metrics)
+    with_buffers, gradient_on = made.loss_and_buffers, made.gradient_on
+    told = replace(
+        made,
+        loss=_told(path, made.loss),
+        loss_and_buffers=None if with_buffers is None else _told(path, with_buffers),
+        gradient_on=None if gradient_on is None else lambda device: _told(path, gradient_on(device)),
+        score=_told(path, made.score),
+    )
+    return told, metrics
+
+
+def _told(path: str, function: F) -> F:
+    """The function; what goes wrong in it is told with the user's file and line."""
+
+    @wraps(function)
+    def told(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except user_code.RAISED as error:
+            raise RunError(f"'{path}' raised {user_code.said(error)}") from error
+
+    return cast(F, told)
+
+
+def _split(data: Any) -> tuple[Examples, Examples | None]:
+    if not isinstance(data, Mapping):
+        return _examples(data, "its data"), None
+    if "train" not in data or set(data) - {"train", "test"}:
+        raise InputError(
+            f"its data has the keys {', '.join(map(repr, data))}; they must be 'train' and perhaps 'test'"
+        )
+    train = _examples(data["train"], "its data['train']")
+    return train, _examples(data["test"], "its data['test']") if "test" in data else None
+
+
+def _examples(data: Any, name: str) -> Examples:
+    if isinstance(data, torch.utils.data.Dataset):
+        try:
+            pairs = [data[number] for number in range(len(data))]  # type: ignore[arg-type]
+            data = tuple(
+                torch.stack([torch.as_tensor(part) for part in column]) for column in zip(*pairs, strict=True)
+            )
+        except user_code.RAISED as error:
+            raise InputError(f"reading {name} raised {user_code.said(error)}") from error
+    if not (isinstance(data, tuple | list) and len(data) == 2):
+        raise InputError(f"{name} is {_kind(data)}; it must be {_EXAMPLES}")
+    inputs, targets = (_tensor(part, name) for part in data)
+    if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets) or len(inputs) == 0:
+        shapes = f"{list(inputs.shape)} and targets of shape {list(targets.shape)}"
+        raise InputError(f"{name} has inputs of shape {shapes}; the first axis of both counts the examples")
+    return inputs, targets
+
+
+def _tensor(part: Any, name: str) -> Tensor:
+    if isinstance(part, np.ndarray):
+        try:
+            part = torch.from_numpy(np.ascontiguousarray(part))
+        except TypeError as error:
+            raise InputError(f"{name} holds an array of {part.dtype}: {error}") from None
+    if not isinstance(part, Tensor):
+        raise InputError(f"{name} holds {_kind(part)}; it must be {_EXAMPLES}")
+    # Models are float32; arrays are often not.
+    return part.float() if part.dtype in (torch.float64, torch.float16, torch.bfloat16) else part
+
+
+def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) -> bool:
+    """Run model, loss and backward pass once; returns whether outputs and targets are those of classes."""
+    inputs, targets = train[0][:TRIED], train[1][:TRIED]
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        try:
+            outputs = copy.deepcopy(model).train()(inputs)
+        except user_code.RAISED as error:
+            raise InputError(
+                f"its model, called with inputs of shape {list(inputs.shape)} ({inputs.dtype}), raised "
+                f"{user_code.said(error)}"
+            ) from error
+        if not isinstance(outputs, Tensor):
+            raise InputError(f"its model returned {_kind(outputs)}; it must return one tensor")
+        try:
+            value = loss(outputs, targets)
+        except user_code.RAISED as error:
+            raise InputError(
+                f"its loss, called with outputs {list(outputs.shape)} ({outputs.dtype}) and targets "
+                f"{list(targets.shape)} ({targets.dtype}), raised {user_code.said(error)}"
+            ) from error
+        if not isinstance(value, Tensor) or value.dim() != 0:
+            what = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else _kind(value)
+            raise InputError(
+                f"its loss returned {what}; it must return one number, the mean over the batch, as a tensor"
+            )
+        if not value.requires_grad:
+            raise InputError(
+                "its loss does not depend on the model's parameters (detached, or under no_grad?)"
+            )
+    return not targets.is_floating_point() and (
+        outputs.dim() > 1 and outputs.shape[:1] + outputs.shape[2:] == targets.shape
+    )
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,0 +1,112 @@
+"""All registered schemes side by side: none is another one under a second name; the bytes of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paceline.sim.schemes import SCHEMES
+from paceline.sim.training.learning_rate import Drops, Schedule
+from paceline.sim.training.optimizer import Sgd
+from tests.support.factory import make_job, simulated
+from tests.support.quadratics import quadratic_job
+
+Options = dict[str, Any]
+
+WORKERS, STEPS, SIZE = 6, 60, 4800
+EIGHT_BITS: Options = {"compression": {"qsgd": {"bits": 8, "bucket": 16}}}
+
+# Every scheme in its forms, and how many models a worker sends in a step. A ring's all-reduce is 2 (n - 1)/n
+# models, a broadcast (n - 1)/n, a visit to a centre one there and one back but for its host.
+RING, TREE = 2 * (WORKERS - 1) / WORKERS, (WORKERS - 1) / WORKERS
+SHARE = 8 / 32 + 1 / 16
+"""Of its bytes that a compressed value has: 8 bits for 32, and a norm for each bucket."""
+
+FORMS: dict[str, list[tuple[Options, float]]] = {
+    "all_reduce": [
+        ({}, RING),
+        ({"overlap": True}, RING),
+        ({"part_reduce": True}, RING),
+        (EIGHT_BITS, RING * SHARE),
+    ],
+    "local_sgd": [
+        ({"period": 4}, RING / 4),
+        ({"period": 4, "momentum": "mixed"}, 2 * RING / 4),
+        ({"period": 4, "warmup": 20}, RING * (20 + 10) / STEPS),
+        ({"period": 4, **EIGHT_BITS}, RING / 4 * SHARE),
+    ],
+    "adaptive_local_sgd": [({"initial_period": 4, "calibration": STEPS}, RING / 4)],
+    "post_local_sgd": [({"switch_at": 20, "period": 4}, RING * (20 + 10) / STEPS)],
+    "gossip": [
+        ({"topology": "ring"}, 2),
+        ({"topology": "ring", "order": "combine_while_adapting"}, 2),
+        ({"topology": "ring", "momentum": "mixed"}, 4),
+        ({"topology": "ring", "order": "combine_while_adapting", "momentum": "mixed"}, 4),
+        ({"topology": "ring", "global_period": 4}, (3 * 2 + RING) / 4),
+        ({"topology": "one_peer_exponential"}, 1),
+        ({"topology": "random_matching"}, 1),
+        ({"topology": "ring", **EIGHT_BITS}, 2 * SHARE),
+    ],
+    "sgp": [
+        ({"topology": "star"}, TREE * 2),
+        ({"topology": "star", "biased": True}, TREE * 2),
+        ({"topology": "one_peer_exponential", "overlap": 1}, 1),
+        ({"topology": "one_peer_exponential", "overlap": 2}, 1),
+        ({"topology": "one_peer_exponential", "asynchronous": True}, 1),
+    ],
+    "ad_psgd": [({}, 1)],
+    "leader_sgd": [
+        ({"period": 4}, TREE / 4),
+        ({"period": 4, "asynchronous": True}, TREE / 4),
+        ({"period": 2, "groups": 2, "global_period": 4}, (2 / 3) / 2 + TREE / 4),
+    ],
+    "easgd": [({"period": 4}, RING / 4), ({"period": 4, "asynchronous": True}, RING / 4)],
+    "eamsgd": [({"period": 4}, RING / 4), ({"period": 4, "asynchronous": True}, RING / 4)],
+    "downpour": [({"period": 4}, RING / 4)],
+}
+
+
+CASES = [
+    pytest.param(scheme, options, models, id=" ".join([scheme, *options]))
+    for scheme, several in FORMS.items()
+    for options, models in several
+]
+
+
+def test_every_registered_scheme_is_here() -> None:
+    assert set(FORMS) == set(SCHEMES)
+
+
+@pytest.mark.parametrize(("scheme", "options", "models"), CASES)
+def test_bytes_per_step_are_those_that_are_claimed(scheme: str, options: Options, models: float) -> None:
+    """Within 1 %: what else is sent, losses and weights, is small beside a model."""
+    job = make_job(
+        scheme, options, task="quadratic", task_options={"dimension": SIZE, "examples": 48}, cv=0.3,
+        workers=WORKERS, momentum=0.0 if scheme == "eamsgd" else 0.9, max_iterations=STEPS, every=STEPS,
+        batch_size=4, record_events=False,
+    )  # fmt: skip
+    found = simulated(job).bytes_sent / WORKERS / STEPS / (4 * SIZE)
+    assert found == pytest.approx(models, rel=0.01)
+
+
+def test_no_scheme_is_another_one() -> None:
+    """From the same data, in the same times, each ends at models of its own, to the last form of each.
+
+    Bits may be equal only where a form is about how the same is sent. The learning rate falls, so that the
+    adaptive period has a reason to move.
+    """
+    ends: dict[str, str] = {}
+    for scheme, several in FORMS.items():
+        for options, _ in several:
+            if options in ({"overlap": True}, {"part_reduce": True}):
+                continue
+            job = quadratic_job(scheme, options, workers=WORKERS, max_iterations=32, cv=0.3, every=32)
+            drops = Schedule(drops=Drops.model_validate({"at": ("12 steps",)}))
+            job = replace(job, optimizer=Sgd(0.1, 0.0 if scheme == "eamsgd" else 0.9, schedule=drops))
+            if scheme == "adaptive_local_sgd":
+                job = replace(job, options=SCHEMES[scheme].options(**{**options, "calibration": 8}))
+            ends[f"{scheme} {options}"] = simulated(job).digest
+    same = [(a, b) for a in ends for b in ends if a < b and ends[a] == ends[b]]
+    assert same == []

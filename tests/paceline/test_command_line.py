@@ -1,0 +1,344 @@
+"""The command line as a user meets it: one clear message and exit status 2 for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import paceline
+from paceline.sim.config import json_file
+from paceline.sim.network import profile as profiles
+from paceline.sim.records.folder import read_results
+from tests.support.made_measurements import TRUE, exact_fit, measurements
+from tests.support.made_records import record
+
+ROOT = Path(__file__).parents[2]
+TINY = """
+name: tiny
+seed: 3
+workload: {task: quadratic, dimension: 5, examples: 64, batch_size: 4, optimizer: {lr: 0.1}}
+cluster:
+  workers: 4
+  compute: {time: 1 s, jitter: {lognormal: {cv: 0.3}}}
+  network: {latency: 1 ms, bandwidth: 1 kB/s}
+evaluate: {every: 2 steps}
+schemes: [all_reduce, {gossip: {topology: ring}}, ad_psgd]
+stop: {max_iterations: 6}
+repeats: 2
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return path
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Any
+) -> tuple[int, str, str]:
+    """Exit status, standard output, standard error."""
+    monkeypatch.setattr("sys.argv", ["paceline", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        paceline.main()
+    captured = capsys.readouterr()
+    code = end.value.code
+    return (code if isinstance(code, int) else 0), captured.out, captured.err
+
+
+def test_json_has_the_promised_names(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(monkeypatch, capsys, "simulate", tiny, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert {"scenario", "runs", "summary", "winner"} <= set(found)
+    assert len(found["runs"]) == 6
+    first = found["runs"][0]
+    assert {
+        "scheme", "label", "seed", "source", "reached_target", "time_to_target_s", "wall_clock_s",
+        "iterations", "final", "bytes_sent", "time_s", "status",
+    } <= set(first)  # fmt: skip
+    assert [first[k] for k in ("scheme", "seed", "source")] == ["all_reduce", 3, "simulated"]
+    assert first["status"] == "completed"
+    assert first["iterations"] == 6
+    assert {"train_loss", "consensus_distance"} <= set(first["final"])
+    assert sum(first["time_s"].values()) == pytest.approx(first["wall_clock_s"])
+    # a ring all-reduce sends 2 (n - 1) / n of the 20 bytes per worker and step
+    assert first["bytes_sent"] == 6 * 4 * 2 * 3 * 5
+
+
+def test_same_seed_gives_the_same_bytes(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        assert run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / name)[0] == 0
+    for file in ("summary.json", "metrics.parquet", "events.parquet"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    assert run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "c", "--set", "seed=4")[0] == 0
+    assert (tmp_path / "a" / "events.parquet").read_bytes() != (
+        tmp_path / "c" / "events.parquet"
+    ).read_bytes()
+
+
+def test_the_resolved_scenario_gives_the_same_results(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(
+        monkeypatch,
+        capsys,
+        "simulate",
+        tiny,
+        "--out",
+        tmp_path / "a",
+        "--set",
+        "schemes.1.gossip.topology=complete",
+    )
+    resolved = tmp_path / "a" / "scenario.yaml"
+    assert "auto" not in resolved.read_text().split("gradients:")[1]
+    assert run(monkeypatch, capsys, "simulate", resolved, "--out", tmp_path / "b")[0] == 0
+    assert (tmp_path / "a" / "summary.json").read_bytes() == (tmp_path / "b" / "summary.json").read_bytes()
+
+
+def test_a_diverging_scheme_is_reported_and_the_others_go_on(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [
+        "--set",
+        "schemes=[{gossip: {topology: ring, optimizer: {lr: 1e30}}}, all_reduce]",
+        "--set",
+        "repeats=1",
+    ]
+    code, out, _ = run(monkeypatch, capsys, "simulate", tiny, "--json", "--out", tmp_path / "d", *changes)
+    assert code == 0
+    assert [r["status"] for r in json.loads(out)["runs"]] == ["diverged", "completed"]
+    assert json.loads(out)["runs"][0]["final"]["train_loss"] is None
+    assert len(read_results(tmp_path / "d").summary["runs"]) == 2
+
+
+def test_an_existing_folder_is_kept(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    run(monkeypatch, capsys, "simulate", tiny, "--out", out)
+    before = (out / "summary.json").read_bytes()
+    code, _, err = run(monkeypatch, capsys, "simulate", tiny, "--out", out, "--set", "seed=9")
+    assert (code, err) == (
+        2,
+        f"paceline: {out} is there already: choose another folder, or replace it with --force\n",
+    )
+    assert (out / "summary.json").read_bytes() == before
+    assert run(monkeypatch, capsys, "simulate", tiny, "--out", out, "--set", "seed=9", "--force")[0] == 0
+    assert (out / "summary.json").read_bytes() != before
+
+
+def test_an_interrupted_simulation_keeps_what_is_complete_and_goes_on(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from paceline.sim.experiments import simulate as simulator
+
+    original, calls = simulator.simulate_job, []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(simulator, "simulate_job", interrupted)
+    code, _, err = run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "out")
+    assert code == 130
+    assert "interrupted: 2 of 6 runs are complete and kept" in err
+    assert [r["label"] for r in read_results(tmp_path / "out").summary["runs"]] == ["all_reduce", "gossip"]
+
+    monkeypatch.setattr(simulator, "simulate_job", original)
+    code, _, err = run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "out")
+    assert code == 0
+    assert "2 runs are there" in err
+    assert run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "whole")[0] == 0
+    for file in ("summary.json", "metrics.parquet", "events.parquet"):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_cuda_asked_for_and_absent(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, _, err = run(monkeypatch, capsys, "simulate", tiny, "--device", "cuda")
+    assert (code, err) == (2, "paceline: --device cuda: this machine has no CUDA device; use --device cpu\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["simulate", "nowhere.yaml"], "nowhere.yaml"),
+        (["simulate", "{tiny}", "--set", "repeats=0"], "repeats"),
+        (["simulate", "{tiny}", "--set", "cluster.wrokers=4"], "workers"),
+        (["simulate", "{tiny}", "--set", "schemes.1.gossip.topology=rign"], "did you mean 'ring'?"),
+        (["simulate", "{tiny}", "--set", "cluster.compute.time=5"], "has no unit"),
+        (["simulate", "{tiny}", "--set", "stop.target={metric: accuracy, value: 1}"], "no metric 'accuracy'"),
+        (["simulate", "{tiny}", "--set", "cluster.workers=66"], "66 workers"),
+        (["simulate", "{tiny}", "--device", "gpu"], "choose from auto, cpu, cuda"),
+        (["simulate", "{tiny}", "--engine", "warp"], "--engine warp"),
+        (["report", "nowhere"], "nowhere"),
+        (["report", "{tiny}"], "tiny.yaml"),
+    ],
+)  # fmt: skip
+def test_bad_input(
+    arguments: list[str],
+    text: str,
+    tiny: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(monkeypatch, capsys, *(a.replace("{tiny}", str(tiny)) for a in arguments))
+    assert (code, out) == (2, "")
+    assert err.startswith("paceline: ")
+    assert text in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_realrun_says_how_to_get_a_cluster(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(monkeypatch, capsys, "realrun", tiny)
+    assert (code, out) == (2, "")
+    assert "--processes" in err
+    assert "torchrun" in err
+
+
+@pytest.mark.usefixtures("warm_ranks")
+def test_one_file_simulated_measured_and_replayed(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = ["repeats=1", "cluster.workers=2", "cluster.compute.time=5 ms", "events=all"]
+    for command, name in ((["simulate"], "simulated"), (["realrun", "--processes"], "measured")):
+        options = ["--json", "--out", tmp_path / name, *(f"--set={change}" for change in changes)]
+        code, out, _ = run(monkeypatch, capsys, *command, tiny, *options)
+        assert code == 0
+        assert {r["source"] for r in json.loads(out)["runs"]} == {name}
+        code, out, _ = run(monkeypatch, capsys, "replay", tmp_path / name)
+        assert code == 0
+        assert len(out.splitlines()) == 3
+        assert "ad_psgd, seed 3, " + name + ": the same final parameters" in out
+    simulated, measured = (read_results(tmp_path / n).summary["runs"] for n in ("simulated", "measured"))
+    gossip = [r["digest"] for r in (simulated[1], measured[1])]
+    assert gossip[0] == gossip[1]
+
+
+def test_unknown_command_and_option_exit_with_2(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, capsys, "simulat")[0] == 2
+    assert run(monkeypatch, capsys, "simulate", tiny, "--ouch")[0] == 2
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o555)
+    code, _, err = run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "no" / "out")
+    tmp_path.chmod(0o755)
+    assert code == 2
+    assert "Permission denied" in err
+
+
+def test_list_and_schema(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    names = json.loads(run(monkeypatch, capsys, "list", "--json")[1])
+    assert set(names) == {"schemes", "topologies", "tasks"}
+    assert {"all_reduce", "local_sgd", "gossip", "ad_psgd"} <= set(names["schemes"])
+    schema = json.loads(run(monkeypatch, capsys, "schema")[1])
+    assert schema["$schema"].startswith("https://json-schema.org/")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "scenarios").rglob("*.yaml")), ids=lambda p: p.stem)
+def test_ready_scenarios_load_and_run_a_few_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from paceline.sim.experiments.prepare import prepare, resolve
+    from paceline.sim.experiments.simulate import simulate_job
+    from paceline.sim.scenario.schema import load
+
+    monkeypatch.setattr("paceline.sim.experiments.prepare.typical_times_s", lambda runs, timer: [0.01])
+    scenario = resolve(load(path).model_copy(update={"gradients": "looped"}), torch.device("cpu"))
+    for entry in scenario.schemes:
+        job = replace(prepare(scenario, entry, scenario.seed), max_iterations=2, target=None)
+        assert simulate_job(job).status == "completed"
+
+
+# --- calibration and validation -----------------------------------------------------------------
+
+
+def test_a_profile_changes_the_prediction(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured, profile = tmp_path / "measured.json", tmp_path / "profile.yaml"
+    json_file.write(measurements(TRUE), measured)
+    code, _, said = run(monkeypatch, capsys, "calibrate", measured, "--out", profile)
+    assert code == 0
+    assert "profile.png" in said
+    assert (tmp_path / "profile.png").is_file()
+    _, plain, _ = run(monkeypatch, capsys, "simulate", tiny, "--json")
+    code, with_it, _ = run(monkeypatch, capsys, "simulate", tiny, "--profile", profile, "--json")
+    assert code == 0
+    nominal, fitted = (
+        [row["wall_clock_s"] for row in json.loads(text)["runs"] if row["scheme"] != "ad_psgd"]
+        for text in (plain, with_it)
+    )
+    assert all(b > a for a, b in zip(nominal, fitted, strict=True))
+    beside = tmp_path / "beside.yaml"
+    beside.write_text(tiny.read_text().replace("cluster:\n", "cluster:\n  profile: profile.yaml\n"))
+    code, found, said = run(monkeypatch, capsys, "simulate", beside, "--json")
+    assert (code, found) == (0, with_it), said
+    beside.write_text(beside.read_text().replace("profile.yaml", "missing.yaml"))
+    code, _, said = run(monkeypatch, capsys, "simulate", beside)
+    assert code == 2
+    assert "cluster.profile" in said
+    assert "missing.yaml" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["calibrate", "nothing.json", "--out", "p.yaml"], "cannot read nothing.json"),
+        (["calibrate", "RECORD", "--out", "p.yaml"], "say on what network with --nominal SCENARIO"),
+        (["calibrate", "RECORD", "--nominal", "ALONE", "--out", "p.yaml"], "the nominal cluster has 1"),
+        (["validate", "TINY", "--profile", "nothing.yaml"], "nothing.yaml"),
+        (["validate", "TINY", "--profile", "PROFILE"], "was measured on a lab with tuned hosts"),
+        (
+            ["validate", "TINY", "--lab", "--set", "lab.hosts=stock", "--profile", "PROFILE"],
+            "a lab with stock",
+        ),
+        (["probe", "ALONE", "--out", "m.json"], "two workers"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(profiles.dump(exact_fit().profile))
+    alone = tmp_path / "alone.yaml"
+    alone.write_text(
+        TINY.replace("workers: 4", "workers: 1").replace(", {gossip: {topology: ring}}, ad_psgd", "")
+    )
+    attached = tmp_path / "attached.json"
+    json_file.write(record("gossip", {"topology": "ring"}, 40_000, steps=6), attached)
+    files = {"TINY": str(tiny), "PROFILE": str(profile), "ALONE": str(alone), "RECORD": str(attached)}
+    given = [files.get(word, word) for word in arguments]
+    code, _, said = run(monkeypatch, capsys, *given)
+    assert code == 2
+    assert message in said
+    assert len(said.strip().splitlines()) == 1

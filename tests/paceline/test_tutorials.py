@@ -1,0 +1,86 @@
+"""Every snippet of the tutorials runs: files are written, commands and Python carried out in order."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch.distributed.run
+
+import paceline
+from paceline.sim.scenario.schema import load, parse
+from tests.support import warm
+
+ROOT = Path(__file__).parents[2]
+TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
+SNIPPET = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.usefixtures("warm_ranks")
+@pytest.mark.parametrize("page", TUTORIALS, ids=[page.stem for page in TUTORIALS])
+def test_every_snippet_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    done = 0
+    try:
+        for name, language, text in SNIPPET.findall(page.read_text(encoding="utf-8")):
+            done += 1
+            if name:
+                (tmp_path / name).write_text(text, encoding="utf-8")
+            elif language == "python":
+                _run(tmp_path / f"snippet_{done}.py", text)
+            elif language == "sh":
+                for line in text.splitlines():
+                    _command(shlex.split(line), monkeypatch)
+            else:
+                assert language == "", f"a snippet in {language!r} is neither a file nor run"
+    finally:
+        for made in set(sys.modules) - before:
+            if made.startswith(("my_", "snippet_")):
+                del sys.modules[made]
+    assert done >= 3
+
+
+def _run(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+    __import__(file.stem)
+
+
+def _command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if words[0] == "torchrun":
+        _torchrun(*words[1:], monkeypatch=monkeypatch)
+        return
+    assert words[0] == "paceline"
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as end:
+        paceline.main()
+    assert end.value.code == 0, words
+
+
+def _torchrun(*words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks are forked, so that they need not load torch; a thread gets none of its signal handlers."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    warm.forks()
+    *options, script = words
+    forked = ["--run-path", "--start-method", "forkserver", str(Path(script).absolute())]
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(torch.distributed.run.main, [*options, *forked]).result()
+
+
+@pytest.mark.parametrize("name", ["four-regions", "two-sites", "campus", "one-rack"])
+def test_scenarios_to_copy_run(name: str) -> None:
+    changes = ["stop={max_iterations: 2}", "repeats=1", "gradients=looped", "evaluate.every=2 steps"]
+    study = paceline.simulate(load(ROOT / "scenarios" / f"{name}.yaml", changes), progress=False)
+    assert {run.status for run in study.runs} == {"completed"}
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=lambda page: page.stem)
+def test_scenarios_in_the_documentation_load(page: Path) -> None:
+    for name, language, text in SNIPPET.findall(page.read_text(encoding="utf-8")):
+        if language == "yaml" and not name and "schemes:" in text and "cluster:" in text:
+            assert parse(text).schemes

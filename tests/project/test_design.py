@@ -1,0 +1,167 @@
+"""The design of ``make validate``, and what is made of its runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.validation.campaign import Outcome, State, key_of, row_of, runs_wanted
+from benchmarks.validation.design import CELLS, Cell, computation_s, spread, with_draws
+from benchmarks.validation.page import bars, choices, met, page
+from paceline.realrun.calibration import measure
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.scenario.schema import dump, load, parse
+from tests.support.made_measurements import exact_fit
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_level_is_in_the_design() -> None:
+    assert len(CELLS) >= 24
+    assert len({cell.name for cell in CELLS}) == len(CELLS)
+    assert {cell.workers for cell in CELLS} == {4, 6, 8}
+    assert {cell.latency_ms for cell in CELLS} == {2, 20, 50}
+    assert {cell.mbit for cell in CELLS} == {100, 400}
+    assert {min(c.kilobytes for c in CELLS), max(c.kilobytes for c in CELLS)} == {40, 4000}
+    settings = [cell.setting for cell in CELLS]
+    whole = [cell for cell in CELLS if settings.count(cell.setting) == 5 and cell.scheme == "all_reduce"]
+    assert sorted(cell.disturbance for cell in whole) == [
+        "homogeneous",
+        "lognormal",
+        "straggler",
+        "two sites",
+    ]
+    assert {c.disturbance for c in CELLS} == {"homogeneous", "straggler", "lognormal", "two sites"}
+    for scheme in ("all_reduce", "local_sgd", "ring", "one_peer", "ad_psgd"):
+        assert len({c.disturbance for c in CELLS if c.scheme == scheme}) >= 3, scheme
+
+
+def test_computation_does_not_hide_the_network_and_the_time_is_enough() -> None:
+    profile = exact_fit().profile
+    low, total_s = 0, 0.0
+    for cell in CELLS:
+        job = replace(cell.job(), problem=None, task=None, record_events=cell.asynchronous)
+        run = simulate_job(job, profile=profile)
+        low += computation_s(job, run) <= 0.5 * run.wall_clock_s
+        total_s += run.wall_clock_s * runs_wanted(cell)
+    assert low >= 0.75 * len(CELLS)
+    assert total_s < 20 * 60
+
+
+@pytest.mark.parametrize(("scheme", "step_s"), [("all_reduce", 3 * 0.04), ("ad_psgd", 0.04)])
+def test_computation_of_the_critical_path(scheme: str, step_s: float) -> None:
+    # Worker 1 is three times as slow: with barriers all wait for it. A swap takes 2 x (50 + 20) ms, longer
+    # than its 120 ms of computing, so that without barriers others end last.
+    job = Cell(scheme, 4, 50, 400, 1000, "straggler", 40).job()
+    run = simulate_job(replace(job, problem=None, task=None))
+    assert computation_s(job, run) == pytest.approx(30 * step_s)
+
+
+def test_the_standard_setting_is_the_scenario_that_is_shown() -> None:
+    assert dump(parse(measure.STANDARD)) == dump(load(ROOT / "scenarios" / "lab" / "probe.yaml"))
+
+
+def test_other_draws_change_computing_times_only() -> None:
+    job = Cell("ring", 4, 2, 100, 40, "lognormal", 20).job()
+    other = with_draws(job, 5)
+    assert other.compute.duration_s(0, 0) != job.compute.duration_s(0, 0)
+    assert replace(other, compute=job.compute) == job
+
+
+def test_complete_runs_are_kept_until_their_cell_changes(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.put("cell", key_of("a"), {"wall_s": 1.0})
+    assert State(tmp_path).get("cell", key_of("a")) == {"wall_s": 1.0}
+    assert state.get("cell", key_of("b")) is None
+    (tmp_path / "cell.json").write_text('{"key": ')
+    assert state.get("cell", key_of("a")) is None
+
+
+ALONE = {"mean_s": 0.02, "cv": 0.1, "wall_s": {"ring": 2.0}, "predicted_s": {"ring": 1.9}}
+
+
+def row(**changes: object) -> dict[str, object]:
+    cell = Cell("ring", 4, 2, 100, 40, "homogeneous", 20)
+    predicted = {
+        "same": {"wall_s": 10.3, "target_s": 5.0, "operations_s": {"mix": 4.0}, "digest": "d", "loss": 0.5},
+        "fresh": [[10.1, 5.0]],
+        "computation_s": 4.0,
+    }
+    real = [Outcome(10.0, 5.0, {"mix": 3.8}, "d", 0.5), Outcome(10.2, 4.0, {"mix": 3.9}, "d", 0.5)]
+    return {**row_of(cell, predicted, real), **changes}
+
+
+def test_errors_of_a_cell() -> None:
+    found = row()
+    assert found["mechanism_pct"] == pytest.approx(3)
+    assert found["exchange_pct"] == pytest.approx(100 * 0.3 / 6)
+    assert found["forecast_pct"] == pytest.approx(100 * (10.1 / 10.2 - 1))
+    assert found["target_pct"] == pytest.approx(100 * (5.0 / 4.5 - 1))
+    assert found["floor_pct"] == pytest.approx(2)
+    assert found["same_models"] == "same bits"
+    assert found["operations"] == {"mix": [4.0, 3.8]}
+
+
+def test_an_asynchronous_cell_is_compared_with_the_mean_of_its_runs() -> None:
+    predicted = {
+        "same": {"wall_s": 10.0, "target_s": None, "operations_s": {}, "digest": "d", "loss": 0.5},
+        "fresh": [[9.0, None], [10.0, None], [11.0, None]],
+        "computation_s": 4.0,
+    }
+    cell = Cell("ad_psgd", 4, 2, 100, 40, "homogeneous", 20)
+    found = row_of(cell, predicted, [Outcome(w, None, {}, "d", None) for w in (10.5, 10.0, 11.5, 10.0, 10.5)])
+    assert found["forecast_pct"] == pytest.approx(100 * (10.0 / 10.5 - 1))
+    assert (found["mean_inside"], sum(found["inside"]), found["target_pct"]) == (True, 4, None)
+    assert found["same_models"] is None
+
+
+def test_promises_are_kept_or_missed() -> None:
+    good = row(mechanism_pct=1.0, exchange_pct=1.0, forecast_pct=1.0, target_pct=1.0)
+    assert met([good])
+    for name, value in (
+        ("mechanism_pct", -5.1),
+        ("exchange_pct", 12.1),
+        ("forecast_pct", -3.1),
+        ("target_pct", 5.1),
+    ):
+        assert not met([{**good, name: value}]), name
+    assert not met([{**good, "mean_inside": False}])
+    assert met([{**good, "inside": [True] * 9 + [False]}])
+    assert not met([{**good, "inside": [True] * 7 + [False] * 3}])
+    assert not met([{**good, "inside": [True] * 10}])  # an interval that holds everything says little
+    worst = {bar.says: bar.found for bar in bars([good, {**good, "mechanism_pct": -2.0}])}
+    assert worst["(a) wall clock, mean"] == pytest.approx(1.5)
+    assert worst["(a) wall clock, worst cell"] == pytest.approx(2)
+
+
+def test_regret_is_that_of_the_measured_times() -> None:
+    ring = row(scheme="ring", targets_s=[5.0, 6.0])
+    peer = row(scheme="one_peer", targets_s=[5.5, 5.0])
+    alone = row(scheme="ring", setting=[8], targets_s=[1.0, 1.0])
+    (found,) = choices([ring, peer, alone])
+    assert (found.predicted, found.measured) == ("ring", "one_peer")
+    assert found.tau == pytest.approx(-1)
+    assert found.regret_pct == pytest.approx(20)
+    assert not met([ring, peer])
+    assert choices([alone]) == []
+    assert choices([ring, {**peer, "targets_s": [None, 5.0]}]) == []
+
+
+def test_the_page_says_what_was_missed() -> None:
+    profile = exact_fit().profile
+    text = page([row(mechanism_pct=6.0)], ALONE, profile, 90.0)
+    assert "| (a) wall clock, worst cell | 5 % | 6.00 % | **missed** |" in text
+    assert "ring-4-2ms-100mbit-40kB-homogeneous" in text
+    assert "| efficiency | 0.97 |" in text
+
+
+def test_some_of_the_cells_are_spread_over_all() -> None:
+    assert spread(len(CELLS)) == list(CELLS)
+    assert spread(1) == [CELLS[0]]
+    assert spread(3) == [CELLS[0], CELLS[14], CELLS[29]]
+    for count in (0, 45):
+        with pytest.raises(InputError, match=f"--cells {count}: the design has 44"):
+            spread(count)

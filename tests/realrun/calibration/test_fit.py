@@ -1,0 +1,233 @@
+"""Calibration on durations that the simulator made itself: the factors have to come back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.realrun.calibration import fit as calibrate
+from paceline.realrun.calibration import measure
+from paceline.sim.config import json_file
+from paceline.sim.errors import InputError
+from paceline.sim.network import profile as profiles
+from paceline.sim.network.build import build_network
+from paceline.sim.network.settings import NetworkSettings
+from tests.support.made_measurements import TRUE, exact_fit, measurements
+
+
+def test_exact_durations_give_exact_factors() -> None:
+    fit = exact_fit()
+    for name, value in TRUE.items():
+        assert fit.profile.factors[name].value == pytest.approx(value, rel=1e-3), name
+    assert fit.fitted_s == pytest.approx(fit.measured_s, rel=1e-4)
+    assert fit.profile.residual_pct < 0.01
+    assert fit.profile.factors["buffer_bytes"].value == 33554432
+    assert fit.profile.factors["late_s"].value == 2e-4
+    assert (fit.profile.range.smallest_bytes, fit.profile.range.largest_bytes) == (0, 1_048_576)
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    overhead_s=st.floats(5e-5, 1e-3),
+    added_latency_s=st.floats(5e-5, 1e-3),
+    resume_s=st.floats(5e-5, 1e-3),
+    efficiency=st.floats(0.8, 0.99),
+)
+def test_factors_come_back(**truth: float) -> None:
+    fit = calibrate.calibrate([measurements({**truth, "copy_s_per_byte": 4e-10})])
+    for name, value in truth.items():
+        assert fit.profile.factors[name].value == pytest.approx(value, rel=0.02), name
+
+
+def test_noise_is_inside_the_interval_and_outliers_do_not_count() -> None:
+    fit = calibrate.calibrate([measurements(TRUE, noise=0.004, outliers=4)])
+    for name in ("overhead_s", "added_latency_s", "resume_s", "efficiency"):
+        factor = fit.profile.factors[name]
+        width = factor.high - factor.low
+        assert factor.low - width / 2 <= TRUE[name] <= factor.high + width / 2, name
+        assert factor.value == pytest.approx(TRUE[name], rel=0.5), name
+        assert factor.measurements
+    assert fit.profile.residual_pct < 1
+
+
+def test_several_files_count_together_and_must_be_of_one_kind() -> None:
+    fast, slow = (measurements({**TRUE, "added_latency_s": x}) for x in (1e-3, 1.4e-3))
+    fit = calibrate.calibrate([fast, slow])
+    assert len(fit.labels) == 2 * len(exact_fit().labels)
+    factor = fit.profile.factors["added_latency_s"]  # what changes between two occasions is left open
+    assert 1e-3 < factor.value < 1.4e-3
+    spread_s = np.std([1e-3, 1.4e-3], ddof=1)
+    assert factor.high - factor.low >= 2 * 1.96 * spread_s * 0.98
+    assert factor.high - factor.low < 2 * 1.96 * spread_s * 2
+    with pytest.raises(InputError, match="fifo"):
+        calibrate.calibrate([fast, measurements(TRUE, hosts=measure.lab_hosts(queue="fifo"))])
+
+
+def test_too_few_durations_are_refused() -> None:
+    one = measurements(TRUE)
+    with pytest.raises(InputError, match="too few"):
+        calibrate.calibrate([one.model_copy(update={"durations": one.durations[:3]})])
+
+
+def test_an_unknown_buffer_is_at_least_what_it_took_at_once() -> None:
+    found = calibrate.calibrate([measurements(TRUE, settings={})]).profile.factors["buffer_bytes"]
+    assert (found.value, found.measurements) == (1_048_576, ("sends to a posted receive",))
+
+
+def test_the_plot_is_drawn(tmp_path: Path) -> None:
+    calibrate.plot(exact_fit(), tmp_path / "fit.png")
+    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    one = measurements(TRUE)
+    json_file.write(one, path)
+    assert measure.load(path) == one
+    assert [p.name for p in tmp_path.iterdir()] == ["measured.json"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"version": 1', '"version": 7', "has version 7, this program reads version 1"),
+        ('"version": 1, ', "", "it has no version"),
+        ('"load": [0.0', '"load": [NaN', "holds NaN"),
+        ('"values_s": [0', '"values_s": [-0', "negative duration"),
+        ('"made"', '"maid"', "made: is missing"),
+        ('"kind": "lab"', '"kind": "moon"', "hosts.kind"),
+    ],
+)
+def test_damaged_measurements_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "measured.json"
+    json_file.write(measurements(TRUE), path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=message) as raised:
+        measure.load(path)
+    assert "measured.json" in str(raised.value)
+
+
+def test_truncated_measurements_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    json_file.write(measurements(TRUE), path)
+    path.write_text(path.read_text()[:-200])
+    with pytest.raises(InputError, match="damaged"):
+        measure.load(path)
+
+
+def test_measurements_from_a_file_have_their_network() -> None:
+    network = NetworkSettings.model_validate({"latency": "5 ms", "bandwidth": "1 Gbit/s"})
+    found = measurements(TRUE).model_copy(update={"network": network.model_dump(mode="json")})
+    assert found.nominal() == build_network(network, 4)
+    again = measure.Measurements.model_validate_json(json.dumps(found.model_dump(mode="json")))
+    assert again.nominal() == found.nominal()
+
+
+@pytest.fixture
+def profile() -> profiles.Profile:
+    return exact_fit().profile
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path: Path, profile: profiles.Profile) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(profiles.dump(profile))
+    assert profiles.load(path) == profile
+
+
+def test_a_profile_comes_back_from_json(profile: profiles.Profile) -> None:
+    assert profiles.Profile.model_validate_json(profile.model_dump_json()) == profile
+
+
+def test_drawn_factors_have_the_covariance_of_the_fit(profile: profiles.Profile) -> None:
+    names = ["overhead_s", "efficiency"]
+    covariance = {"overhead_s": (4e-8, -3e-8), "efficiency": (-3e-8, 9e-8)}
+    factors = dict(profile.factors)
+    for name, value in zip(names, (1.0, 0.9), strict=True):
+        factors[name] = factors[name].model_copy(update={"value": value, "low": value, "high": value})
+    known = profile.model_copy(update={"covariance": covariance, "factors": factors})
+    drawn = [known.drawn(seed) for seed in range(4_000)]
+    values = np.array([[each.factors[name].value for name in names] for each in drawn])
+    assert values.mean(axis=0) == pytest.approx([1.0, 0.9], abs=2e-5)
+    expected = np.array(list(covariance.values()))
+    assert np.cov(values.T) == pytest.approx(expected, abs=5e-9)
+    assert known.drawn(3) == drawn[3]
+    for name, factor in known.factors.items():
+        if name not in names:
+            assert drawn[3].factors[name] == factor
+
+
+def test_drawn_factors_lie_around_the_fitted_ones() -> None:
+    known = calibrate.calibrate([measurements(TRUE, noise=0.004)]).profile
+    drawn = [known.drawn(seed) for seed in range(200)]
+    for name, row in known.covariance.items():
+        deviation = float(np.sqrt(row[list(known.covariance).index(name)]))
+        mean = np.mean([each.factors[name].value for each in drawn])
+        assert mean == pytest.approx(known.factors[name].value, abs=0.25 * deviation), name
+
+
+def test_drawn_factors_stay_possible(profile: profiles.Profile) -> None:
+    wide = profile.model_copy(update={"covariance": {"efficiency": (1.0, 0.0), "resume_s": (0.0, 1.0)}})
+    for seed in range(50):
+        factors = wide.drawn(seed).factors
+        assert 0 < factors["efficiency"].value <= 1
+        assert factors["resume_s"].value >= 0
+        for factor in factors.values():
+            assert factor.low <= factor.value <= factor.high
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "covariance:\n  overhead_s:",
+            "covariance:\n  overheads_s:",
+            "covariance.overheads_s: there is no factor",
+        ),
+        ("version: 2", "version: 1", "has version 1, this program reads 2"),
+        ("version: 2\n", "", "no version"),
+        ("  resume_s:", "  resumes_s:", "factors.resumes_s: there is no factor"),
+        ("unit: s\n", "unit: s\n    colour: red\n", "unknown key"),
+        ("residual_pct:", "residual_pct: .nan #", "residual_pct"),
+    ],
+)
+def test_a_damaged_profile_is_refused(
+    tmp_path: Path, profile: profiles.Profile, old: str, new: str, message: str
+) -> None:
+    text = profiles.dump(profile)
+    assert old in text
+    path = tmp_path / "profile.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=message) as raised:
+        profiles.load(path)
+    assert "profile.yaml" in str(raised.value)
+
+
+def test_a_truncated_profile_is_refused(tmp_path: Path, profile: profiles.Profile) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(profiles.dump(profile)[:400])
+    with pytest.raises(InputError, match=r"profile\.yaml"):
+        profiles.load(path)
+
+
+def test_a_profile_of_other_hosts_is_refused(profile: profiles.Profile) -> None:
+    profiles.check_hosts(profile, measure.lab_hosts(), "p.yaml")
+    with pytest.raises(
+        InputError, match="tuned hosts and fair queues over gloo, this is a cluster over gloo"
+    ):
+        profiles.check_hosts(profile, profiles.Hosts(kind="cluster"), "p.yaml")
+
+
+def test_leaving_the_measured_range_is_said() -> None:
+    measured = profiles.Measured(smallest_bytes=64, largest_bytes=1000, in_flight=4)
+    assert profiles.Traffic(64, 1000, 4).outside(measured) == ()
+    assert len(profiles.Traffic(63, 1001, 5).outside(measured)) == 3

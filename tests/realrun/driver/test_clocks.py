@@ -1,0 +1,205 @@
+"""Clocks of several machines: the true difference is always within the bar."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.realrun.driver import clocks
+from paceline.realrun.driver.clocks import Alignment, Exchange, Reading, alignment, reading
+from paceline.realrun.driver.diary import Diary, Exposure, Published, Row
+from paceline.realrun.driver.diary import Exchange as Peers
+from paceline.sim.records.folder import read_results, runs_of
+from paceline.sim.records.run import Machine
+from tests.support.made_runs import made_run
+
+DELAYS = st.floats(0, 0.5)
+OFFSETS = st.floats(-1e6, 1e6)
+
+
+def test_an_exchange_by_hand() -> None:
+    # 5 s behind; 2 s there, 1 s at the other side, 4 s back: 1 s off, of at most 3
+    exchange = Exchange(asked=100.0, heard=107.0, answered=108.0, got=107.0)
+    assert exchange.round_trip == 6.0
+    assert reading([exchange]) == Reading(at_s=103.5, offset_s=4.0, error_s=3.0)
+
+
+def test_the_shortest_round_trip_counts() -> None:
+    slow = Exchange(0.0, 9.0, 9.0, 2.0)
+    fast = Exchange(4.0, 10.5, 11.0, 5.5)
+    assert reading([slow, fast, slow]) == Reading(at_s=4.75, offset_s=6.0, error_s=0.5)
+
+
+@given(OFFSETS, st.lists(st.tuples(DELAYS, DELAYS, DELAYS), min_size=1, max_size=9), st.floats(0, 1e5))
+def test_the_true_offset_is_within_the_bar(
+    offset: float, delays: list[tuple[float, float, float]], now: float
+) -> None:
+    exchanges = []
+    for there, busy, back in delays:
+        heard = now + there
+        exchanges.append(Exchange(now - offset, heard, heard + busy, heard + busy + back - offset))
+        now = heard + busy + back
+    found = reading(exchanges)
+    assert abs(found.offset_s - offset) <= found.error_s + 1e-9
+    assert found.error_s <= min(there + back for there, _, back in delays) / 2 + 1e-9
+
+
+@given(
+    st.floats(-1e-3, 1e-3), OFFSETS, st.floats(0, 0.05), st.floats(0, 0.05), st.floats(-1, 1),
+    st.floats(-1, 1), st.floats(0.5, 5000), st.floats(0, 1),
+)  # fmt: skip
+def test_corrected_times_are_within_the_bar_at_any_drift(
+    drift: float, offset: float, e1: float, e2: float, u1: float, u2: float, length: float, when: float
+) -> None:
+    """Worker 0's clock shows offset + (1 + drift) t when this one shows t."""
+
+    def worker_0(t: float) -> float:
+        return offset + (1 + drift) * t
+
+    begin = Reading(10.0, worker_0(10.0) - 10.0 + u1 * e1, e1)
+    end = Reading(10.0 + length, worker_0(10.0 + length) - 10.0 - length + u2 * e2, e2)
+    zero_0 = worker_0(10.0)  # the run begins
+    zero_s = zero_0 - begin.offset_s
+    by = alignment(begin, end, zero_s)
+    t = 10.0 + when * length  # on this clock
+    found = by.scale * (t - zero_s) + by.shift_s
+    assert abs(found - (worker_0(t) - zero_0)) <= by.error_s * (1 + 1e-3) + 1e-8
+    if abs(drift) * length > 2.1 * (e1 + e2) + 1e-6:  # what is far smaller is rounded away
+        assert by.error_s == max(e1, e2)
+
+
+def test_a_drift_that_cannot_be_told_changes_no_durations() -> None:
+    begin, end = Reading(0.0, 7.0, 0.5), Reading(100.0, 7.75, 0.5)
+    assert alignment(begin, end, 1.0) == Alignment(1.0, 0.0, 1.25)
+    assert alignment(begin, end._replace(offset_s=9.0), 50.0) == Alignment(1.02, 1.0, 0.5)
+
+
+def test_all_times_of_a_diary_are_corrected() -> None:
+    diary = Diary(
+        1,
+        torch.ones(2),
+        rows=[Row(0, -1, 0, "mix", 1.0, 3.0, 5, -1, Peers("mix 0", (0,)))],
+        exposures=[Exposure(1.0, 0.5, Peers("mix 0", (0,)), 2.0)],
+        published=[Published(3.0, 0, 5)],
+        ended_s=4.0,
+    )
+    found = clocks.corrected(diary, Alignment(2.0, 0.5, 0.0))
+    assert found.rows == [Row(0, -1, 0, "mix", 2.5, 6.5, 5, -1, Peers("mix 0", (0,)))]
+    assert found.exposures == [Exposure(2.5, 1.0, Peers("mix 0", (0,)), 4.5)]
+    assert found.published[0].time_s == 6.5
+    assert found.ended_s == 8.5
+    assert torch.equal(found.final, diary.final)
+
+
+def test_asking_and_answering() -> None:
+    """Over two queues, with clocks that count calls: what is asked comes with the times of its own answer."""
+    there: queue.Queue[tuple[float, float]] = queue.Queue()
+    back: queue.Queue[tuple[float, float]] = queue.Queue()
+    ticks = iter(range(1000))
+    lock = threading.Lock()
+
+    def clock() -> float:
+        with lock:
+            return float(next(ticks))
+
+    def receiving(line: queue.Queue[tuple[float, float]]) -> clocks.Receive:
+        return lambda: lambda: line.get(timeout=20)
+
+    server = threading.Thread(
+        target=clocks.answer, args=(lambda *numbers: back.put(numbers), receiving(there), clock)
+    )
+    server.start()
+    found = clocks.ask(lambda *numbers: there.put(numbers), receiving(back), clock)
+    server.join()
+    assert len(found) == clocks.EXCHANGES
+    assert all(each.asked < each.heard < each.answered < each.got for each in found)
+    assert [each.asked for each in found] == [4.0 * number for number in range(clocks.EXCHANGES)]
+
+
+def test_what_people_are_told() -> None:
+    one = made_run()
+    assert clocks.said([one]) == ""
+    here = replace(one, machines=(Machine("a", 0.0), Machine("a", 0.0)))
+    assert clocks.said([here]) == ""
+    two = replace(one, machines=(Machine("a", 0.0), Machine("b", 0.00123)))
+    assert clocks.said([here, two]) == "times of 2 hosts are on one clock, to within 1.23 ms"
+    assert clocks.said([replace(one, machines=(Machine("a", None), Machine("b", None)))]) == ""
+
+
+SCENARIO = """\
+name: apart
+workload: {task: quadratic, dimension: 30, batch_size: 4, optimizer: {lr: 0.1}}
+cluster:
+  compute: {time: 20 ms}
+  network: {sites: {west: 1, east: 1}, within: {latency: 1 ms}, between: {latency: 2 ms}}
+  hosts: {alpha: 1, beta: 1}
+schemes: [gossip: {topology: ring}]
+stop: {max_iterations: 20}
+"""
+
+RANK = """\
+import os, sys, time
+from paceline.realrun.group import hosts
+host = os.environ["HOSTS"].split()[int(os.environ["RANK"])]
+if host == "beta":  # a clock that is ahead, and 1 % fast
+    true = time.monotonic
+    began = true()
+    time.monotonic = lambda: began + 5000.0 + 1.01 * (true() - began)
+hosts.host_name = lambda: host + ".lab"
+from paceline.realrun.driver import clocks
+clocks.host_name, clocks.boot_id = hosts.host_name, lambda: "boot of " + host
+from paceline.realrun.__main__ import main
+sys.argv = ["realrun", *sys.argv[1:]]
+main()
+"""
+
+
+def start_ranks(folder: Path, hosts: str, *options: str) -> list[subprocess.Popen[str]]:
+    (folder / "apart.yaml").write_text(SCENARIO)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    names = hosts.split()
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(folder / "apart.yaml"), *options],
+            env={
+                **os.environ, "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(names)),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "HOSTS": hosts, "OMP_NUM_THREADS": "1",
+            },
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(len(names))
+    ]  # fmt: skip
+
+
+def test_a_run_on_two_machines(tmp_path: Path) -> None:
+    ranks = start_ranks(tmp_path, "beta alpha", "--out", str(tmp_path / "out"), "--json")
+    told = [child.communicate(timeout=100) for child in ranks]
+    assert [child.returncode for child in ranks] == [0] * 2, told
+    assert [bool(out) for out, _ in told] == [False, True]  # worker 0 is on alpha
+    (run,) = json.loads(told[1][0])["runs"]
+    assert [machine["host"] for machine in run["machines"]] == ["alpha.lab", "beta.lab"]
+    errors = [machine["clock_error_s"] for machine in run["machines"]]
+    assert errors[0] == 0
+    assert errors[1] > 0
+    assert "times of 2 hosts are on one clock, to within" in told[1][1]
+    (read,) = runs_of(read_results(tmp_path / "out"))
+    assert [machine.clock_error_s for machine in read.machines] == errors
+    # Nobody can have ended an exchange before its peers began it, on any clock, but for the error.
+    mixes = [event for event in read.events if event.operation == "mix"]
+    assert len(mixes) == 2 * 20
+    begun = {(event.worker, event.step): event.start_s for event in mixes}
+    for event in mixes:
+        assert event.end_s > begun[1 - event.worker, event.step] - errors[1]

@@ -1,0 +1,249 @@
+"""The same scheme, simulated and on gloo processes: the same iterates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.realrun.driver.run import run_job
+from paceline.realrun.group.group import Group
+from paceline.realrun.transport.connections import COLLECTIVES_AT_ONCE
+from paceline.sim.drivers.replay import replay
+from paceline.sim.program import operations as ops
+from paceline.sim.program.worker import Worker
+from paceline.sim.records.run import Event
+from paceline.sim.training.scoring import digest
+from tests.support.cluster_jobs import run_scheme
+from tests.support.cluster_pool import Pool, Pools
+from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
+
+WORKLOAD: dict[str, Any] = {
+    "task": "digits-mlp",
+    "compute_s": 0.004,
+    "momentum": 0.9,
+    "every": 4,
+    "max_iterations": 12,
+}
+PADDED: dict[str, Any] = {"bytes_per_parameter": 37.0}
+
+
+@pytest.fixture(params=[4, 8])
+def pool(request: pytest.FixtureRequest, pools: Pools) -> Pool:
+    return pools.of(request.param)
+
+
+def _measured(pool: Pool, scheme: str, options: dict[str, Any], **job: Any) -> dict[str, Any]:
+    return _measured_with_finals(pool, scheme, options, **job)[0]
+
+
+def _measured_with_finals(
+    pool: Pool, scheme: str, options: dict[str, Any], **job: Any
+) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    answers = pool.ask(run_scheme, scheme=scheme, options=options, **job)
+    assert answers[0]["error"] is None
+    record: dict[str, Any] = answers[0]["run"]
+    assert (record["source"], record["status"]) == ("measured", "completed")
+    return record, [torch.tensor(answer["final"]) for answer in answers]
+
+
+@pytest.mark.parametrize("payload", [{}, PADDED], ids=["own size", "padded"])
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("gossip", {"topology": "ring"}),
+        ("gossip", {"topology": "one_peer_exponential"}),
+        ("gossip", {"topology": "random_matching", "momentum": "mixed"}),
+        ("gossip", {"topology": "ring", "order": "combine_while_adapting"}),
+        ("sgp", {"topology": "star"}),
+        ("sgp", {"topology": "one_peer_exponential", "overlap": 1}),
+    ],
+)
+def test_gossip_has_the_same_bits(
+    pool: Pool, scheme: str, options: dict[str, Any], payload: dict[str, Any]
+) -> None:
+    measured = _measured(pool, scheme, options, **WORKLOAD, **payload)
+    for method in ("looped", "batched"):
+        job = make_job(scheme, options, workers=pool.size, method=method, **WORKLOAD, **payload)
+        predicted = simulated(job)
+        assert measured["digest"] == predicted.digest
+        assert measured["bytes_sent"] == predicted.bytes_sent
+        assert [e["step"] for e in measured["evaluations"]] == [e.step for e in predicted.evaluations]
+        assert [e["metrics"] for e in measured["evaluations"]] == [e.metrics for e in predicted.evaluations]
+
+
+@pytest.mark.parametrize("task", ["normed", "dropping"])
+def test_own_tasks_have_the_same_bits(four: Pool, task: str) -> None:
+    """With buffers of batch norm, and with dropout; each process builds the task itself."""
+    workload = {**WORKLOAD, "task": f"tests.support.own_tasks:{task}", "batch_size": 8, "method": "looped"}
+    measured = _measured(four, "gossip", {"topology": "ring"}, **workload)
+    predicted = simulated(make_job("gossip", {"topology": "ring"}, workers=4, **workload))
+    assert measured["digest"] == predicted.digest
+    assert [e["metrics"] for e in measured["evaluations"]] == [e.metrics for e in predicted.evaluations]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [("tests.support.own_schemes:pairs", {}), ("gossip", {"topology": "tests.support.own_models:path"})],
+)
+def test_own_schemes_and_topologies_have_the_same_bits(
+    four: Pool, scheme: str, options: dict[str, Any]
+) -> None:
+    measured = _measured(four, scheme, options, **WORKLOAD)
+    assert measured["digest"] == simulated(make_job(scheme, options, workers=4, **WORKLOAD)).digest
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("all_reduce", {}),
+        ("all_reduce", {"overlap": True}),
+        ("all_reduce", {"overlap": True, "bucket": "2600 B"}),
+        ("all_reduce", {"part_reduce": True}),
+        ("local_sgd", {"period": 3}),
+        ("local_sgd", {"period": 3, "warmup": 2, "momentum": "mixed"}),
+        ("adaptive_local_sgd", {"initial_period": 2, "calibration": 4}),
+        ("post_local_sgd", {"switch_at": 4, "period": 3}),
+        ("gossip", {"topology": "one_peer_exponential", "global_period": 3}),
+        ("easgd", {"period": 3}),
+        ("eamsgd", {"period": 2}),
+    ],
+)
+@pytest.mark.parametrize("payload", [{}, PADDED], ids=["own size", "padded"])
+def test_all_reduce_differs_by_rounding_only(
+    four: Pool, scheme: str, options: dict[str, Any], payload: dict[str, Any]
+) -> None:
+    measured, finals = _measured_with_finals(four, scheme, options, **WORKLOAD, **payload)
+    job = make_job(scheme, options, workers=4, **WORKLOAD, **payload)
+    assert measured["bytes_sent"] == simulated(job).bytes_sent
+    assert measured["digest"] == digest(finals)
+    for found, expected in zip(finals, run_events(job).finals, strict=True):
+        assert ((found - expected).norm() / expected.norm()).item() < 1e-5
+
+
+QSGD: dict[str, Any] = {"compression": {"qsgd": {"bits": 4, "bucket": 64}}}
+BF16: dict[str, Any] = {"compression": {"bf16": True}}
+
+
+@pytest.mark.parametrize("payload", [{}, PADDED], ids=["own size", "padded"])
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("all_reduce", QSGD),
+        ("all_reduce", BF16),
+        ("local_sgd", {"period": 3, **QSGD}),
+        ("local_sgd", {"period": 3, "momentum": "mixed", **BF16}),
+        ("gossip", {"topology": "ring", **QSGD}),
+        ("gossip", {"topology": "one_peer_exponential", "order": "combine_while_adapting", **BF16}),
+    ],
+)
+def test_compressed_values_have_the_same_bits(
+    four: Pool, scheme: str, options: dict[str, Any], payload: dict[str, Any]
+) -> None:
+    """Codes travel, and are decoded and added up in rank order: nothing is left to the library's order."""
+    measured = _measured(four, scheme, options, **WORKLOAD, **payload)
+    predicted = simulated(make_job(scheme, options, workers=4, **WORKLOAD, **payload))
+    assert (measured["digest"], measured["bytes_sent"]) == (predicted.digest, predicted.bytes_sent)
+    assert [e["metrics"] for e in measured["evaluations"]] == [e.metrics for e in predicted.evaluations]
+
+
+@pytest.mark.parametrize("options", [{"period": 2}, {"period": 1, "groups": 2, "global_period": 3}])
+def test_leader_sgd_has_the_same_bits(four: Pool, options: dict[str, Any]) -> None:
+    """Broadcasts and gathered losses: nothing is added up by the library."""
+    measured = _measured(four, "leader_sgd", options, **WORKLOAD, **PADDED)
+    predicted = simulated(make_job("leader_sgd", options, workers=4, **WORKLOAD, **PADDED))
+    assert (measured["digest"], measured["bytes_sent"]) == (predicted.digest, predicted.bytes_sent)
+    events = [Event(**event) for event in measured["events"]]
+    assert _leaders(events) == _leaders(predicted.events)
+
+
+def _leaders(events: Sequence[Event]) -> list[tuple[int, int]]:
+    """(worker, root) of all broadcasts, each worker's in order."""
+    found = [(e.worker, e.peer) for e in events if e.operation == "broadcast"]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("ad_psgd", {}),
+        ("sgp", {"topology": "one_peer_exponential", "asynchronous": True, "overlap": 1}),
+        ("leader_sgd", {"period": 2, "groups": 2, "global_period": 4, "asynchronous": True}),
+        ("easgd", {"period": 2, "asynchronous": True}),
+        ("eamsgd", {"period": 1, "asynchronous": True, "host": 2}),
+        ("downpour", {"period": 2}),
+    ],
+)
+@pytest.mark.parametrize("limit", [{"max_iterations": 15}, {"max_iterations": None, "max_time_s": 0.15}])
+def test_a_real_asynchronous_run_again_in_one_process(
+    four: Pool, scheme: str, options: dict[str, Any], limit: dict[str, Any]
+) -> None:
+    workload = {**WORKLOAD, "cv": 0.5, **limit}
+    measured = _measured(four, scheme, options, **workload)
+    workload.pop("max_time_s", None)
+    job = make_job(scheme, options, workers=4, **workload)
+    events = [Event(**event) for event in measured["events"]]
+    finals = replay(job, [job.program(rank) for rank in range(4)], events)
+    assert digest(finals) == measured["digest"]
+
+
+def test_events_and_times_add_up(four: Pool) -> None:
+    measured = _measured(four, "gossip", {"topology": "ring"}, **WORKLOAD)
+    events = [Event(**event) for event in measured["events"]]
+    kinds = ["gradient", "mix"] * 12 + ["next_step"]
+    for rank in range(4):
+        own = [event for event in events if event.worker == rank]
+        assert [event.operation for event in own] == kinds
+        assert all(a.end_s <= b.start_s for a, b in pairwise(own))
+        assert all(event.end_s - event.start_s >= 0.004 for event in own if event.operation == "gradient")
+        assert all(event.start_s <= event.peer_s <= event.end_s for event in own)
+    mixes = [[e for e in events if e.worker == rank and e.operation == "mix"] for rank in range(4)]
+    for rank in range(4):
+        for k, event in enumerate(mixes[rank]):
+            last_s = max(mixes[(rank + 1) % 4][k].start_s, mixes[(rank - 1) % 4][k].start_s)
+            assert event.peer_s == max(last_s, event.start_s)
+    share = measured["time_s"]
+    assert sum(share.values()) == pytest.approx(measured["wall_clock_s"])
+    assert min(share.values()) >= 0
+    assert share["compute"] >= 12 * 0.004
+
+
+def sums_at_once(group: Group, count: int) -> dict[str, Any]:
+    """In a process of the pool: begin that many sums together."""
+    found: list[float] = []
+
+    async def program(worker: Worker, options: NoOptions) -> None:
+        values = [torch.tensor([float(k + worker.rank)]) for k in range(count)]
+        begun = [await worker.begin(ops.AllReduce(value)) for value in values]
+        found.extend([float(await worker.wait(handle)) for handle in reversed(begun)])
+
+    measured = run_job(group, make_job(make_scheme(program), workers=group.size))
+    return {"found": found, "notes": [note for timing in measured.timings for note in timing.notes]}
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_more_collectives_at_once_than_are_carried_are_noted(four: Pool, more: int) -> None:
+    count = COLLECTIVES_AT_ONCE + more
+    answers = four.ask(sums_at_once, count=count)
+    note = (
+        f"{count} collectives were under way at once, of which gloo carries {COLLECTIVES_AT_ONCE}: with a "
+        "larger bucket there are fewer"
+    )
+    assert answers[0]["notes"] == ([note] * 4 if more else [])
+    assert all(answer["found"] == [k + 1.5 for k in reversed(range(count))] for answer in answers)
+
+
+def test_what_this_machine_cannot_keep_to_is_counted(four: Pool) -> None:
+    """A computation that outlasts its time, and a payload below the tensors' own size, are not hidden."""
+    workload = {**WORKLOAD, "compute_s": 1e-6, "bytes_per_parameter": 1.0}
+    answers = four.ask(run_scheme, scheme="gossip", options={"topology": "ring"}, **workload)
+    for timing in answers[0]["timings"]:
+        assert timing["gradients"] == timing["overruns"] == 12
+        assert timing["compute_s"] > 12e-6
+        assert timing["notes"] == ["payload is smaller than the tensors, which were sent as they are"]
+    run = answers[0]["run"]
+    assert run["digest"] == simulated(make_job("gossip", {"topology": "ring"}, workers=4, **workload)).digest
+    assert all(e["end_s"] - e["start_s"] > 1e-6 for e in run["events"] if e["operation"] == "gradient")

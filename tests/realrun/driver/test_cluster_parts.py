@@ -1,0 +1,270 @@
+"""The parts of the cluster driver that need no processes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.realrun.driver.closing import Closing, Traffic, closings
+from paceline.realrun.driver.computing import spread_s
+from paceline.realrun.driver.diary import Diary, Exchange, Exposure, Published, Row, decode, encode
+from paceline.realrun.driver.peers import Starts, account, joined_events
+from paceline.realrun.driver.watchdog import Beat, Watch
+from paceline.realrun.group.store import Control, file_store
+from paceline.realrun.transport.messages import message_tag, mix_tag
+from paceline.realrun.transport.threads import Threads
+from paceline.sim.errors import Deadlock, InputError, PeerLost, RunError
+
+
+def _row(operation: str, start_s: float, end_s: float, exchange: Exchange, handle: int = -1) -> Row:
+    return Row(0, handle, 0, operation, start_s, end_s, 0, -1, exchange)
+
+
+# --- who waited for whom ------------------------------------------------------------------------
+
+
+def test_the_last_peer_is_found_by_joining_the_rows() -> None:
+    all_three = [Exchange("mix 0", tuple(p for p in range(3) if p != r)) for r in range(3)]
+    diaries = [Diary(r, torch.zeros(1)) for r in range(3)]
+    for rank, start_s in enumerate((1.0, 5.0, 2.0)):
+        diaries[rank].rows.append(_row("mix", start_s, 6.0, all_three[rank]))
+        diaries[rank].exposures.append(Exposure(start_s, 6.0 - start_s, all_three[rank], start_s))
+    starts = Starts(diaries)
+    assert [e.peer_s for e in sorted(joined_events(diaries, starts), key=lambda e: e.worker)] == [
+        5.0,
+        5.0,
+        5.0,
+    ]
+    accounts = [account(diary, starts) for diary in diaries]
+    assert [a.wait_s for a in accounts] == [4.0, 0.0, 3.0]
+    assert [a.communicate_s for a in accounts] == [1.0, 1.0, 1.0]
+
+
+def test_a_wait_for_a_started_operation_counts_from_its_own_start() -> None:
+    sent, got = Exchange("0>1  1", (1,)), Exchange("0>1  1", (0,))
+    sender, receiver = Diary(0, torch.zeros(1)), Diary(1, torch.zeros(1))
+    sender.rows.append(_row("send", 3.0, 4.0, sent))
+    receiver.rows += [
+        _row("receive", 1.0, 4.0, got, handle=0),
+        _row("wait", 3.5, 4.0, got, handle=0),
+    ]
+    receiver.exposures.append(Exposure(3.5, 0.5, got, 1.0))
+    starts = Starts([sender, receiver])
+    assert [(e.operation, e.peer_s) for e in joined_events([sender, receiver], starts)] == [
+        ("send", 3.0), ("receive", 3.0), ("wait", 3.5),
+    ]  # fmt: skip
+    found = account(receiver, starts)
+    assert (found.wait_s, found.communicate_s) == (0.0, 0.5)
+
+
+def test_a_peer_that_left_no_row_counts_as_not_waited_for() -> None:
+    diary = Diary(0, torch.zeros(1))
+    diary.rows.append(_row("mix", 1.0, 2.0, Exchange("mix 0", (1,))))
+    assert joined_events([diary], Starts([diary]))[0].peer_s == 1.0
+
+
+def test_a_diary_survives_its_journey() -> None:
+    diary = Diary(2, torch.arange(3.0), steps=4, ended_s=0.1 + 0.2, bytes_sent=7)
+    diary.rows.append(_row("mix", 1 / 3, 2 / 3, Exchange("mix 0", (0, 1))))
+    diary.exposures.append(Exposure(1 / 7, 0.5, Exchange("0>2 tag 1", (0,)), 0.25))
+    diary.published += [
+        Published(0.1, 0, 5),
+        Published(0.2, 1, 6, value=torch.ones(3), leader=torch.full((3,), 3.0)),
+        Published(0.3, 2, 6),
+        Published(0.4, 3, 7, {"staleness": 2.0}, torch.full((3,), 2.0)),
+    ]
+    diary.leader = torch.full((3,), 4.0)
+    diary.timing.overruns = 1
+    found = decode(*encode(diary))
+    for mine, other in ((diary, found), (found, diary)):
+        assert mine.rows == other.rows
+        assert mine.exposures == other.exposures
+        assert (mine.rank, mine.steps, mine.ended_s, mine.bytes_sent) == (2, 4, 0.1 + 0.2, 7)
+        assert mine.timing == other.timing
+    assert torch.equal(found.final, diary.final)
+    assert _listed(found.leader) == [4.0] * 3
+    assert [
+        (p.time_s, p.step, p.bytes_sent, _listed(p.value), _listed(p.leader)) for p in found.published
+    ] == [
+        (0.1, 0, 5, None, None), (0.2, 1, 6, [1.0] * 3, [3.0] * 3),
+        (0.3, 2, 6, None, None), (0.4, 3, 7, [2.0] * 3, None),
+    ]  # fmt: skip
+
+
+def _listed(model: torch.Tensor | None) -> list[float] | None:
+    return None if model is None else [float(x) for x in model]
+
+
+# --- leaving nothing in flight ------------------------------------------------------------------
+
+
+def test_closings_by_hand() -> None:
+    traffic = [Traffic() for _ in range(3)]
+    traffic[0].waits_for_any("a")  # nobody will answer: 2 releases it
+    traffic[1].receives(2, "b")  # 2 releases it
+    traffic[1].sends(2, "c", 40)  # 2 swallows it
+    traffic[2].sends(0, "d", 8)  # on its way to a receive that is posted
+    traffic[0].waits_for_any("d")
+    assert closings(traffic) == [Closing(2, 0, "a", 1), Closing(2, 1, "b", 1), Closing(-1, 2, "c", 40)]
+
+
+_POSTED = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "receive", "any"]),
+        st.integers(0, 3),
+        st.integers(1, 3),
+        st.sampled_from("xy"),
+    ),
+    max_size=30,
+)
+
+
+@given(_POSTED)
+def test_after_the_closings_every_send_has_its_receive(posted: list[tuple[str, int, int, str]]) -> None:
+    n = 4
+    traffic = [Traffic() for _ in range(n)]
+    for kind, rank, away, tag in posted:
+        peer = (rank + away) % n
+        if kind == "send":
+            traffic[rank].sends(peer, tag, 8)
+        elif kind == "receive":
+            traffic[rank].receives(peer, tag)
+        else:
+            traffic[rank].waits_for_any(tag)
+    for tag in "xy":
+        sends: Counter[tuple[int, int]] = Counter()
+        receives: Counter[tuple[int, int]] = Counter()
+        anybody: Counter[int] = Counter()
+        for rank, own in enumerate(traffic):
+            for (peer, name), count in own.sent.items():
+                sends[rank, peer] += count if name == tag else 0
+            for (peer, name), count in own.received.items():
+                receives[peer, rank] += count if name == tag else 0
+            anybody[rank] = own.any_waiting[tag]
+        for closing in closings([Traffic.heard(json.loads(json.dumps(t.told()))) for t in traffic]):
+            if closing.tag == tag and closing.source == -1:
+                anybody[closing.destination] += 1
+            elif closing.tag == tag:
+                assert closing.source != closing.destination
+                sends[closing.source, closing.destination] += 1
+        for rank in range(n):
+            left = [sends[peer, rank] - receives[peer, rank] for peer in range(n)]
+            assert min(left) >= 0
+            assert sum(left) == anybody[rank]
+
+
+# --- tags, threads ------------------------------------------------------------------------------
+
+
+def test_tags_of_different_kinds_never_meet() -> None:
+    messages = {message_tag(tag) for tag in ("", "offer", "answer", "a", "b")}
+    mixes = {mix_tag(k) for k in (0, 1, 2**24 - 1)}
+    assert len(messages) == 5
+    assert len(mixes) == 3
+    assert not messages & mixes
+    assert all(2**22 < tag < 2**31 for tag in messages | mixes)
+
+
+def test_threads_do_not_wait_for_each_other_and_are_used_again() -> None:
+    threads = Threads()
+    gate = threading.Event()
+    threads.run("blocked", gate.wait)
+    threads.run("quick", lambda: 7)
+    done = threads.finished.get(timeout=10)
+    assert (done.token, done.result, done.error) == ("quick", 7, None)
+    before = threading.active_count()
+    threads.run("fails", lambda: 1 // 0)
+    done = threads.finished.get(timeout=10)
+    assert (done.token, type(done.error)) == ("fails", ZeroDivisionError)
+    assert threading.active_count() == before
+    gate.set()
+    assert threads.finished.get(timeout=10).token == "blocked"
+    threads.close()
+
+
+# --- the control store and the watchdog ---------------------------------------------------------
+
+
+def _controls(folder: Path, size: int) -> list[Control]:
+    return [Control(file_store(folder / "store", size), rank, size, "run 1") for rank in range(size)]
+
+
+def test_a_rank_with_other_facts_is_named(tmp_path: Path) -> None:
+    controls = _controls(tmp_path, 3)
+    for rank in (0, 2):
+        controls[rank].put(f"job/{rank}", {"seed": 1, "scenario": "ab"})
+    with pytest.raises(InputError, match=r"^rank 1 has seed 2, the others have 1; start all ranks alike$"):
+        controls[1].agree("job", {"seed": 2, "scenario": "ab"}, 5.0)
+
+
+def test_a_missing_rank_is_named(tmp_path: Path) -> None:
+    controls = _controls(tmp_path, 3)
+    controls[2].put("job/2", {})
+    with pytest.raises(RunError, match=r"worker 1 did not come within 0.05 s \(job\)"):
+        controls[0].agree("job", {}, 0.05)
+    controls[2].note_death(1)
+    with pytest.raises(RunError, match="worker 1 was lost"):
+        controls[0].agree("job", {}, 5.0)
+
+
+def test_the_first_failure_counts(tmp_path: Path) -> None:
+    one, other = (Watch(control, 1.0) for control in _controls(tmp_path, 2))
+    one.fail(PeerLost(1, "mix"), 7)
+    other.fail(Deadlock(("worker 1 waits in mix",)), 3)
+    for watch in (one, other):
+        failure = watch.failure()
+        assert failure is not None
+        assert str(failure) == "worker 1 was lost; worker 0 noticed during mix at step 7"
+        assert str(failure.error) == "worker 1 was lost during mix"
+
+
+def test_nobody_is_blamed_while_somebody_can_go_on(tmp_path: Path) -> None:
+    controls = _controls(tmp_path, 3)
+    watches = [Watch(control, 8.0) for control in controls]
+    watches[0].look(Beat(8.5, 1.0, False, "barrier"))
+    watches[1].look(Beat(9.0, 1.0, True, "gradient"))
+    watches[2].look(Beat(9.0, 1.0, False, "mix"))
+    watches[0].look(Beat(10.0, 1.0, False, "barrier"))  # worker 1 computes
+    watches[1].look(Beat(11.0, 4.0, False, "gradient"))
+    with pytest.raises(Deadlock) as caught:
+        watches[0].look(Beat(11.5, 1.0, False, "barrier"))
+    assert caught.value.waiting == (
+        "worker 0 waits in barrier", "worker 1 waits in gradient", "worker 2 waits in mix",
+    )  # fmt: skip
+
+
+def test_a_silent_rank_is_named(tmp_path: Path) -> None:
+    controls = _controls(tmp_path, 3)
+    watches = [Watch(control, 8.0) for control in controls]
+    watches[1].look(Beat(2.0, 2.0, True, "gradient"))
+    watches[2].look(Beat(9.0, 9.0, True, "gradient"))
+    with pytest.raises(Deadlock) as caught:
+        watches[0].look(Beat(10.0, 1.0, False, "mix"))
+    assert caught.value.waiting == ("worker 0 waits in mix", "worker 1 does not answer")
+    watches[0].fail(caught.value, 4)
+    failure = watches[2].failure()
+    assert failure is not None
+    assert failure.collector == 0
+
+
+def test_those_who_have_ended_and_died_are_not_waited_for(tmp_path: Path) -> None:
+    controls = _controls(tmp_path, 3)
+    watch = Watch(controls[0], 8.0)
+    controls[1].put("ended/1", 0.5)
+    controls[2].note_death(2)
+    with pytest.raises(Deadlock, match=r"^no worker can go on: worker 0 waits in receive$"):
+        watch.look(Beat(10.0, 1.0, False, "receive"))
+
+
+def test_padded_gradients_of_one_machine_are_computed_one_after_another() -> None:
+    waits = [spread_s(rank, 4, 0.080, 0.004) for rank in range(4)]
+    assert waits == pytest.approx([0.0, 0.016, 0.032, 0.048])
+    assert spread_s(3, 4, 0.010, 0.004) == 0.0  # no room
+    assert spread_s(3, 4, 0.0, 0.0) == 0.0

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from paceline.reports.figures.bands import bands
+
+
+def frame(*repeats: list[tuple[float, float]]) -> pd.DataFrame:
+    rows = [(seed, x, y) for seed, repeat in enumerate(repeats) for x, y in repeat]
+    return pd.DataFrame(rows, columns=["seed", "x", "loss"])
+
+
+def test_one_repeat_is_its_own_median() -> None:
+    found = bands(frame([(0, 3.0), (2, 1.0)]), "loss")
+    assert found.to_numpy().tolist() == [[0, 3, 3, 3], [2, 1, 1, 1]]
+
+
+def test_three_repeats_by_hand() -> None:
+    # They end at 1, 2 and 4, so that the curve ends at 2. At 1 they stand at 2, 3 and 3.5 (interpolated),
+    # at 2 the first keeps its 2, the others have 1 and 3.
+    found = bands(frame([(0, 4.0), (1, 2.0)], [(0, 5.0), (2, 1.0)], [(0, 4.0), (4, 2.0)]), "loss")
+    assert found["x"].tolist() == [0, 1, 2]
+    assert found["median"].tolist() == [4.0, 3.0, 2.0]
+    # 10 % and 90 % of three values: a fifth of the way from the outer ones to the middle one.
+    assert np.allclose(found["low"], [4.0, 2.2, 1.2])
+    assert np.allclose(found["high"], [4.8, 3.4, 2.8])
+
+
+def test_scores_that_are_missing_are_left_out() -> None:
+    found = bands(frame([(0, 4.0), (1, float("nan")), (2, 2.0)]), "loss")
+    assert found["x"].tolist() == [0, 2]
+    assert not len(bands(frame([(0, float("nan"))]), "loss"))
+
+
+def test_long_curves_are_thinned_but_keep_their_ends() -> None:
+    found = bands(frame([(float(k), float(k)) for k in range(5000)]), "loss")
+    assert len(found) == 300
+    assert (found["x"].iloc[0], found["x"].iloc[-1]) == (0, 4999)

@@ -1,0 +1,135 @@
+"""The report in a real browser: nothing is cut off, and no request leaves the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline import reports
+from paceline.sim.records.folder import write_results
+from tests.reports.test_report import SCENARIO, measured, simulated
+
+BROWSER = next(
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome", "chrome")
+        if (found := shutil.which(name))
+    ),
+    None,
+)
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine"),
+    pytest.mark.timeout(300),
+]
+
+MEASURE = """
+<script>
+addEventListener("load", () => {
+  const wide = [...document.querySelectorAll("body *")].filter(e => {
+    if (e.closest("svg") && e.tagName !== "svg") return false;
+    for (let up = e.parentElement; up; up = up.parentElement)
+      if (["auto", "hidden"].includes(getComputedStyle(up).overflowX)) return false;
+    return e.getBoundingClientRect().right > innerWidth + 1;
+  }).map(e => e.tagName + "." + e.className);
+  const pictures = [...document.querySelectorAll("figure svg")];
+  const empty = pictures.filter(e => e.getBoundingClientRect().height < 6);
+  const page = getComputedStyle(document.body);
+  document.body.innerHTML = "<pre id=found>" + JSON.stringify({
+    width: innerWidth, scroll: document.documentElement.scrollWidth, wide, empty: empty.length,
+    figures: document.querySelectorAll("figure").length,
+    requests: performance.getEntriesByType("resource").length,
+    paper: page.backgroundColor, ink: page.color,
+  }) + "</pre>";
+});
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("browser")
+    write_results(top / "simulated", SCENARIO, "four", simulated())
+    write_results(top / "measured", SCENARIO, "four", measured())
+    write_results(top / "other", SCENARIO.replace("four", "other"), "other", simulated()[:4])
+    reports.build([top / "simulated", top / "measured", top / "other"], top / "report.html")
+    return top / "report.html"
+
+
+def browse(page: Path, folder: Path, *flags: str) -> str:
+    assert BROWSER is not None
+    done = subprocess.run(
+        [
+            BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+            "--disable-background-networking", f"--user-data-dir={folder / 'profile'}", *flags, page.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=200, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("width", "flags", "dark"),
+    [(1280, (), False), (500, (), False), (1280, ("--blink-settings=preferredColorScheme=0",), True)],
+    ids=["wide", "narrow", "dark"],
+)
+def test_nothing_is_cut_off(
+    page: Path, tmp_path: Path, width: int, flags: tuple[str, ...], dark: bool
+) -> None:
+    probe = tmp_path / "probe.html"
+    probe.write_text(
+        page.read_text(encoding="utf-8").replace("</body>", MEASURE + "</body>"), encoding="utf-8"
+    )
+    text = browse(probe, tmp_path, f"--window-size={width},2000", "--dump-dom", *flags)
+    found = json.loads(text.partition('<pre id="found">')[2].partition("</pre>")[0])
+    assert found["width"] == width
+    assert found["wide"] == []
+    assert found["scroll"] <= width
+    assert (found["empty"], found["requests"]) == (0, 0)
+    assert found["figures"] > 20
+    assert (sum(map(int, found["paper"][4:-1].split(","))) < 200) == dark
+
+
+def test_it_prints(page: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.pdf"
+    browse(page, tmp_path, f"--print-to-pdf={out}")
+    assert out.read_bytes().startswith(b"%PDF")
+    assert out.stat().st_size > 50_000
+
+
+@pytest.fixture
+def proxy() -> Iterator[tuple[int, list[bytes]]]:
+    """A proxy that notes what it is asked for and answers nothing."""
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        over = threading.Event()
+
+        def listen() -> None:
+            while not over.is_set():
+                try:
+                    connection, _ = server.accept()
+                except TimeoutError:
+                    continue
+                with connection:
+                    asked.append(connection.recv(2000))
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        yield server.getsockname()[1], asked
+        over.set()
+        thread.join()
+
+
+def test_no_request_leaves_the_page(page: Path, tmp_path: Path, proxy: tuple[int, list[bytes]]) -> None:
+    port, asked = proxy
+    flags = (f"--proxy-server=127.0.0.1:{port}", "--proxy-bypass-list=<-loopback>", "--dump-dom")
+    browse(page, tmp_path, *flags)
+    noise = (b"google", b"gstatic", b"gvt1")  # the browser's own, which a page has no part in
+    assert [each for each in asked if not any(name in each for name in noise)] == []

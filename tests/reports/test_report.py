@@ -1,0 +1,453 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex, to_rgba_array
+
+from paceline import reports
+from paceline.reports.figures.cluster_map import cluster_map
+from paceline.reports.figures.curves import curves
+from paceline.reports.figures.drawing import CSS
+from paceline.reports.files import colour, recolour, write_files
+from paceline.reports.folders import studies
+from paceline.reports.page import render, tight
+from paceline.sim.errors import InputError
+from paceline.sim.records.folder import REPORT_FILES, write_results
+from paceline.sim.records.run import Event, Run
+from tests.support.made_runs import made_event, made_run
+
+SCENARIO = """\
+name: four
+workload: {task: digits-mlp, payload: 20 MB}
+cluster:
+  workers: 3
+  stragglers: [{workers: [2], slowdown: 3.0}]
+  network: {latency: 1 ms, bandwidth: 1 Gbit/s}
+stop: {target: {metric: test_accuracy, value: 0.9}, max_time: 60 s}
+note: <b>bold</b>
+"""
+EVIL = '<script>alert(1)</script> $x_1$ & "q"'
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
+
+
+class Page(HTMLParser):
+    """Checks the nesting of tags while it collects what the tests look at."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.headings: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id" and value:
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "action", "data", "poster", "srcset") and value:
+                self.links.append(value)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag in ("h1", "h2", "h3"):
+            self.headings.append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, tag
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "style":
+            return
+        self.words.append(data)
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+        if {"h1", "h2", "h3"} & set(self.open):
+            self.headings[-1] += data
+
+    @property
+    def text(self) -> str:
+        """What a reader sees, with blanks of any kind as one."""
+        return " ".join(" ".join(self.words).split())
+
+    def row(self, table: int, label: str) -> list[str]:
+        """The cells of one line, blanks as one."""
+        rows = [[" ".join(cell.split()) for cell in row] for row in self.tables[table]]
+        return next(row for row in rows if row[0] == label)
+
+
+def events() -> list[Event]:
+    return [
+        event
+        for worker in range(3)
+        for event in (
+            made_event(worker, 0, "gradient", end_s=0.1),
+            made_event(worker, 0, "all_reduce", start_s=0.1, peer_s=0.2, end_s=0.3),
+            made_event(worker, 0, "send", task=1, start_s=0.1, end_s=0.2),
+        )
+    ]
+
+
+def simulated() -> list[Run]:
+    found = []
+    for seed in range(3):
+        found.append(made_run("all_reduce", seed, reached_s=30.0 + seed, steps=50, events=events()))
+        found.append(made_run("gossip ring", seed, reached_s=10.0 + seed, scheme="gossip", events=events()))
+        found.append(made_run(EVIL, seed, reached_s=20.0 + seed, scheme="gossip", events=events()))
+        found.append(made_run("late", seed, reached_s=None, wall_s=60.0, scheme="local_sgd"))
+        found.append(made_run("gone", seed, reached_s=None, status="diverged", message="not finite"))
+    return found
+
+
+def measured() -> list[Run]:
+    return [
+        made_run("all_reduce", 0, reached_s=31.0, source="measured", steps=50, events=events()),
+        made_run("gossip ring", 0, reached_s=12.5, source="measured", scheme="gossip", events=events()),
+    ]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    top = tmp_path_factory.mktemp("results")
+    write_results(top / "simulated", SCENARIO, "four", simulated())
+    write_results(top / "measured", SCENARIO, "four", measured())
+    write_results(top / "other", "name: other\n", "other", [made_run("all_reduce", reached_s=None)])
+    timed = replace(made_run("a", reached_s=None), evaluations=())
+    write_results(top / "timed", "workload: {timing_only: true, payload: 1 GB}\n", "timed", [timed])
+    return top
+
+
+@pytest.fixture(scope="module")
+def text(folders: Path) -> str:
+    return render([folders / "simulated"])
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def test_the_answer_comes_first(page: Page) -> None:
+    assert "gossip ring reaches a test accuracy of 0.9 first, 1.91x as fast as <script>" in page.text
+    assert (
+        "was first in 3 of 3 paired repeats; how much of the factor is chance takes 5 to tell." in page.text
+    )
+    assert "gossip ring needs as many steps as" in page.text
+    assert "gone diverged in 3 of 3 repeats (not finite)." in page.text
+    assert "Simulated, not measured" in page.text
+    assert "exchanges were timed as if the model had 20 MB" in page.text
+
+
+def test_all_sections_are_there(page: Page) -> None:
+    assert page.headings == [
+        "four",
+        "The schemes compared",
+        "At equal time, and at equal data",
+        "Why it is ahead",
+        f"From gossip ring to {EVIL}",
+        "The cluster",
+        "Against the clock",
+        "Training loss by wall clock",
+        "Test accuracy by wall clock",
+        "Where the time goes",
+        "A step",
+        "A run",
+        "Against data sent",
+        "Training loss by data sent",
+        "Test accuracy by data sent",
+        "Against steps",
+        "Training loss by step",
+        "Test accuracy by step",
+        "Consensus distance by step",
+        "The first steps",
+        "What the workers do",
+        "Details",
+    ]
+    assert page.tags.count("figure") == page.tags.count("figcaption") == 12
+
+
+def test_the_table(page: Page) -> None:
+    assert page.row(0, "gossip ring") == [
+        "gossip ring", "11 s", "1.00x", "11 s", "100", "1 kB", "50 / 25 / 25 %", "reached 3/3",
+    ]  # fmt: skip
+    assert page.row(0, "late")[1:3] == ["> 60 s", "-"]
+    assert page.row(0, "gone")[1] == "-"
+    assert page.row(0, "gone")[-1] == "diverged 3/3"
+    assert [row[0].strip() for row in page.tables[0]] == [
+        "Scheme", "gossip ring", EVIL, "all_reduce", "late", "gone",
+    ]  # fmt: skip
+    assert len(page.tables[2]) == 1 + 15  # every run
+
+
+def test_scores_at_equal_time_and_data(page: Page) -> None:
+    # The winner is there after 11 s, in the median, and after 1,000 bytes.
+    assert [" ".join(cell.split()) for cell in page.tables[1][0]] == [
+        "Scheme",
+        "after 11 s",
+        "after 1 kB sent",
+    ]
+    assert page.row(1, "gossip ring") == ["gossip ring", "0.950", "0.950"]
+    assert page.row(1, "all_reduce") == ["all_reduce", "0.100", "0.950"]  # its second score is that of 15 s
+
+
+def test_what_users_write_is_text(page: Page, text: str) -> None:
+    assert "script" not in page.tags
+    assert "b" not in page.tags
+    assert "<b>bold</b>" in page.text
+    # In sentences, tables, legends and figures, where dollars mean no mathematics.
+    assert page.text.count(EVIL) > 10
+    svg = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
+    assert "&lt;script&gt;alert(1" in svg
+
+
+def test_nothing_is_loaded(page: Page, text: str) -> None:
+    assert all(link.startswith("#") for link in page.links)
+    assert "http" not in text
+    assert "@import" not in text
+    assert re.findall(r"url\((?!#)", text) == []
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page: Page, text: str) -> None:
+    assert len(page.ids) == len(set(page.ids))
+    assert {link[1:] for link in page.links} <= set(page.ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(page.ids)
+
+
+def test_figures_follow_the_theme(text: str) -> None:
+    assert "#01f0" not in text
+    assert "#02f0" not in text
+    assert "var(--ink)" in text
+    assert "var(--s2)" in text  # gossip
+    assert "color-mix(in oklab, var(--s2)" in text  # the other gossip
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_the_same_folders_give_the_same_bytes(folders: Path, text: str) -> None:
+    assert render([folders / "simulated"]) == text
+
+
+def test_predicted_beside_measured(folders: Path) -> None:
+    page = Page(render([folders / "measured", folders / "simulated"]))
+    assert page.row(0, "gossip ring")[1:4] == ["11 s", "12.5 s", "-12.0 %"]
+    assert page.row(0, "gossip ring")[4:] == ["110 ms", "125 ms", "-12.0 %"]
+    assert page.row(0, "all_reduce")[1:4] == ["31 s", "31 s", "+0.0 %"]
+    assert "Predicted: gossip ring reaches" in page.text
+    assert "Measured: gossip ring reaches a test accuracy of 0.9 first, 2.5x as fast as" in page.text
+    assert "off by 6.0 % on average, 12.0 % at most; gossip ring was first in both." in page.text
+    assert "The first steps, predicted" in page.headings
+    assert "The first steps, measured" in page.headings
+    assert "Simulated, not measured" not in page.text
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_several_scenarios_on_one_page(folders: Path) -> None:
+    page = Page(render([folders / "simulated", folders / "other"]))
+    assert page.headings[0] == "2 results"
+    assert page.row(0, "all_reduce") == ["all_reduce", "31 s", "-"]
+    assert page.row(0, "gossip ring") == ["gossip ring", "11 s ★", ""]
+    assert {"study-1", "study-2"} <= set(page.ids)
+    assert "There is no target, so nobody wins." in page.text
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_the_same_scenario_twice_is_told_apart_by_folder(folders: Path, tmp_path: Path) -> None:
+    shutil.copytree(folders / "timed", tmp_path / "again")
+    page = Page(render([folders / "timed", tmp_path / "again"]))
+    assert {"timed (timed)", "timed (again)"} <= set(page.headings)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [],
+        [made_run("a", reached_s=None, steps=0, wall_s=0.0)],
+        [made_run("a", 0, reached_s=None, status="diverged")],
+        [made_run(f"gossip number {i} with a long name", scheme="gossip") for i in range(9)],
+        [made_run("x" * 200, scheme=f"mine {i}", seed=i) for i in range(2)],
+    ],
+    ids=["none", "no steps", "diverged", "many labels", "long label"],
+)
+def test_odd_results(tmp_path: Path, runs: list[Run]) -> None:
+    write_results(tmp_path / "r", SCENARIO, "four", runs)
+    assert "four" in Page(render([tmp_path / "r"])).headings
+
+
+def test_a_scenario_that_is_no_mapping(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", "[1, 2", "four", [made_run()])
+    assert "[1, 2" in Page(render([tmp_path / "r"])).text
+
+
+def test_timing_only(folders: Path) -> None:
+    page = Page(render([folders / "timed"]))
+    assert "Nothing was trained" in page.text
+    assert "gradients were really computed" not in page.text
+    assert "Against the clock" not in page.headings
+
+
+def test_an_older_report_is_replaced(folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    reports.build([folders / "timed"], out)
+    first = out.read_text()
+    assert first.startswith("<!DOCTYPE html>")
+    reports.build([folders / "other"], out)
+    assert out.read_text() != first
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> None:
+    files = tmp_path / "r-files"
+    files.mkdir()
+    (files / "table.csv").write_text("an older one, to be replaced")
+    reports.build([folders / "measured"], tmp_path / "r.html", files)
+    table = pd.read_csv(files / "table.csv")
+    assert list(table["label"]) == ["gossip ring", "all_reduce"]
+    assert list(table["time_to_target_s_median"]) == [12.5, 31.0]
+    assert "gossip ring & 12.5 s" in (files / "table.tex").read_text()
+    assert "all\\_reduce & 31 s" in (files / "table.tex").read_text()
+    assert {path.name for path in files.iterdir()} == REPORT_FILES
+    names = {path.stem for path in (files / "figures").iterdir()}
+    assert {
+        "study-1-train_loss-time_s",
+        "study-1-waterfall",
+        "study-1-map",
+        "study-1-timeline-measured",
+    } <= names
+    for name in names:
+        assert (files / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (files / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert len(pd.read_csv(files / "figures" / f"{name}.csv"))
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError, match="holds no figures of a report"):
+        write_files(tmp_path / "mine", studies([folders / "other"]), [])
+
+
+def test_a_folder_that_holds_more_than_a_report_is_kept(folders: Path, tmp_path: Path) -> None:
+    files = tmp_path / "r-files"
+    files.mkdir()
+    for name in ("table.csv", "notes.txt"):
+        (files / name).write_text(f"my {name}")
+    with pytest.raises(InputError, match=r"r-files holds notes\.txt, which is no part of a report"):
+        write_files(files, studies([folders / "other"]), [])
+    assert {path.name: path.read_text() for path in files.iterdir()} == {
+        "table.csv": "my table.csv",
+        "notes.txt": "my notes.txt",
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["r-files"]
+
+
+def test_the_table_for_papers_reads_as_the_one_of_the_page(tmp_path: Path) -> None:
+    runs = [made_run("quick", reached_s=0.5), made_run("slow", reached_s=30.0)]
+    write_results(tmp_path / "r", SCENARIO, "four", [*runs, made_run("late", reached_s=None, wall_s=60.0)])
+    write_results(tmp_path / "none", "name: none\n", "none", [made_run("open", reached_s=None)])
+    write_files(tmp_path / "files", studies([tmp_path / "r", tmp_path / "none"]), [])
+    table = (tmp_path / "files" / "table.tex").read_text()
+    rows = [[cell.strip() for cell in line.split("&")][1:4] for line in table.splitlines() if "&" in line]
+    assert rows[1:] == [
+        ["quick", "500 ms", "-"],
+        ["slow", "30,000 ms", "-"],
+        ["late", "> 60,000 ms", "-"],
+        ["open", "-", "-"],
+    ]
+
+
+def test_stand_ins_become_colours_of_the_light_theme(folders: Path) -> None:
+    study = studies([folders / "simulated"])[0]
+    drawn = curves(study, "train_loss", "time_s")
+    variables = {
+        "paper": "#ffffff",
+        "ink": "#000000",
+        "s1": "color-mix(in oklab, var(--ink), var(--paper) 50%)",
+    }
+    assert colour("var(--ink)", variables) == "#000000"
+    assert colour("var(--s1)", variables) == "#636363"  # half way in Oklab, as browsers mix
+    recolour(drawn.figure, dict.fromkeys((*CSS, *drawn.colours), "#123456"))
+    left = {
+        to_hex(value)
+        for artist in drawn.figure.findobj()
+        for name in ("get_color", "get_facecolor", "get_edgecolor")
+        if hasattr(artist, name)
+        for value in np.atleast_2d(to_rgba_array(getattr(artist, name)()))
+    }
+    assert not {each for each in left if each.startswith(("#01f0", "#02f0"))}
+
+
+def test_a_map_of_sites_and_of_a_graph(folders: Path) -> None:
+    study = studies([folders / "simulated"])[0]
+    sites = {
+        "workers": 3,
+        "network": {
+            "sites": {"a": 1, "b": 1, "c": 1},
+            "between": {
+                "latency": {"a-b": "10 ms", "c-a": "30 ms", "default": "20 ms"},
+                "bandwidth": "1 Gbit/s",
+            },
+        },
+    }
+    found = cluster_map(replace(study, scenario={"cluster": sites}))
+    assert found is not None
+    assert found.data.to_numpy().tolist() == [
+        ["a", "b", 0.01, "1 Gbit/s"], ["a", "c", 0.03, "1 Gbit/s"], ["b", "c", 0.02, "1 Gbit/s"],
+    ]  # fmt: skip
+    links = [{"source": host, "target": "tor", "latency": "1 ms"} for host in ("h0", "h1")]
+    graph = {"workers": 2, "network": {"graph": {"hosts": ["h0", "h1"], "links": links}}}
+    found = cluster_map(replace(study, scenario={"cluster": graph}))
+    assert found is not None
+    assert len(found.data) == 2
+    assert "worker" in found.svg
+    assert cluster_map(replace(study, scenario={"cluster": {"network": {"latency": "?"}}})) is None
+
+
+def test_only_a_report_is_replaced(folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index.html"
+    out.write_text("<!DOCTYPE html><title>mine</title>")
+    with pytest.raises(InputError, match=r"index\.html is there already, and it is no report"):
+        reports.build([folders / "other"], out)
+    assert out.read_text() == "<!DOCTYPE html><title>mine</title>"
+
+
+def test_bad_places_and_folders(folders: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder: name a file"):
+        reports.build([folders / "timed"], tmp_path)
+    with pytest.raises(InputError, match="cannot write"):
+        reports.build([folders / "timed"], Path("/proc/nothing/report.html"))
+    with pytest.raises(InputError, match="no result folder"):
+        reports.build([tmp_path], tmp_path / "r.html")
+    with pytest.raises(InputError, match="at least one"):
+        reports.build([], tmp_path / "r.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_keep_their_units() -> None:
+    assert tight("waits 14.0 ms instead of 190 ms, 3 % of 5 steps") == (
+        "waits 14.0\u00a0ms instead of 190\u00a0ms, 3\u00a0% of 5 steps"
+    )
+
+
+def test_reports_import_no_matplotlib_until_they_draw() -> None:
+    code = "import reports, sys; sys.exit(bool({'matplotlib', 'seaborn', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

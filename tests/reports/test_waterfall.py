@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.reports.figures.waterfall import gap, waterfall
+from paceline.reports.folders import Part, studies
+from paceline.reports.words import ranked
+from paceline.sim.records.folder import Results, write_results
+from paceline.sim.records.run import Run
+from paceline.sim.records.summary import summarise
+from tests.support.made_runs import made_run
+
+
+def part(*runs: Run) -> Part:
+    import pandas as pd
+
+    summary = summarise("s", runs)
+    return Part("simulated", Results(summary, pd.DataFrame(), pd.DataFrame(), ""), ranked(summary))
+
+
+def test_by_hand() -> None:
+    # 10 steps of 1 s (0.6 + 0.3 + 0.1) against 20 steps of 2 s (0.6 + 0.8 + 0.6): 30 s between them.
+    fast = made_run("fast", reached_s=10.0, steps=10, shares=(0.6, 0.3, 0.1))
+    slow = made_run("slow", reached_s=40.0, steps=20, shares=(0.3, 0.4, 0.3))
+    found = gap(part(fast, slow))
+    assert found is not None
+    assert (found.first, found.second, found.first_s, found.second_s) == ("fast", "slow", 10.0, 40.0)
+    assert found.steps_s == pytest.approx(15.0)  # 10 more steps of 1.5 s
+    assert found.compute_s == pytest.approx(0.0)
+    assert found.communicate_s == pytest.approx(7.5)  # 0.5 s more in 15 steps
+    assert found.wait_s == pytest.approx(7.5)
+
+
+@given(
+    st.tuples(st.floats(0.1, 1e3), st.integers(1, 1000), st.floats(0, 1)),
+    st.tuples(st.floats(0.1, 1e3), st.integers(1, 1000), st.floats(0, 1)),
+)
+def test_the_parts_add_up(one: tuple[float, int, float], two: tuple[float, int, float]) -> None:
+    runs = [
+        made_run(label, reached_s=time_s, steps=steps, shares=(share, (1 - share) / 2, (1 - share) / 2))
+        for label, (time_s, steps, share) in (("a", one), ("b", two))
+    ]
+    found = gap(part(*runs))
+    assert found is not None
+    total = found.steps_s + found.compute_s + found.communicate_s + found.wait_s
+    assert total == pytest.approx(found.second_s - found.first_s, rel=1e-6, abs=1e-6 * found.second_s)
+
+
+def test_there_is_none_without_two_who_arrive() -> None:
+    assert gap(part(made_run("a"))) is None
+    assert gap(part(made_run("a"), made_run("b", reached_s=None))) is None
+
+
+def test_the_figure_shows_the_same_numbers(tmp_path: Path) -> None:
+    runs = [made_run("a", steps=10), made_run("b", reached_s=40.0, steps=20)]
+    write_results(tmp_path / "r", "name: s\n", "s", runs)
+    study = studies([tmp_path / "r"])[0]
+    found = gap(study.main)
+    assert found is not None
+    data = waterfall(study, found).data
+    assert list(data["part"]) == ["a", "number of steps", "computing", "transferring", "waiting", "b"]
+    assert data["to_s"].iloc[4] == pytest.approx(data["to_s"].iloc[5])

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from paceline.reports import words
+from paceline.sim.records.equal_terms import Goal
+from paceline.sim.records.run import Run
+from paceline.sim.records.summary import summarise
+from tests.support.made_runs import made_run
+
+TARGET = Goal(metric="test_accuracy", value=0.95)
+
+
+def test_the_examples_in_the_docstrings() -> None:
+    assert doctest.testmod(words) == (0, doctest.testmod(words).attempted)
+    assert doctest.testmod(words).attempted >= 4
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"),
+    [(0, "0 s"), (2.5e-6, "2.50 µs"), (0.04, "40 ms"), (119.0, "119 s"), (120.0, "2 min"), (7200.0, "2 h")],
+)
+def test_durations(value_s: float, text: str) -> None:
+    assert words.duration(value_s) == text
+
+
+def test_one_unit_for_several_times() -> None:
+    assert words.time_unit([0.5, 90.0]) == ("ms", 1e-3)
+    assert words.time_unit([]) == ("s", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (2.5e18, "2,500 PB")]
+)
+def test_sizes(value: float, text: str) -> None:
+    assert words.size(value) == text
+
+
+def cheap_and_slow() -> list[Run]:
+    # 0.1 s a step: half of it compute; against 0.4 s a step, of which 0.05 s compute and 0.3 s wait.
+    fast = made_run("local", reached_s=12.0, steps=120, shares=(0.5, 0.4, 0.1))
+    slow = made_run("sync", reached_s=40.0, steps=100, shares=(0.125, 0.125, 0.75))
+    return [slow, fast]
+
+
+def test_the_winner_its_factor_and_why() -> None:
+    found = summarise("s", cheap_and_slow(), TARGET)
+    assert words.verdict(found) == (
+        "local reaches a test accuracy of 0.95 first, 3.3x as fast as sync: 12 s against 40 s."
+    )
+    assert words.why(found) == (
+        "local needs 20 % more steps than sync (120 instead of 100), but each costs 4.0x less: "
+        "in a step a worker waits 10 ms instead of 300 ms."
+    )
+    assert words.confidence(found) == "One repeat only: how much of this is chance is not known."
+
+
+def test_fewer_but_dearer_steps() -> None:
+    few = made_run("few", reached_s=20.0, steps=40, shares=(0.2, 0.8, 0.0))
+    many = made_run("many", reached_s=30.0, steps=100, shares=(0.5, 0.5, 0.0))
+    assert words.why(summarise("s", [few, many], TARGET)) == (
+        "few needs 60 % fewer steps than many (40 instead of 100), but each costs 67 % more: "
+        "in a step a worker communicates for 400 ms instead of 150 ms."
+    )
+
+
+def test_as_many_steps_of_the_same_cost() -> None:
+    runs = [made_run("a", reached_s=10.0), made_run("b", reached_s=10.1, steps=101)]
+    assert words.why(summarise("s", runs, TARGET)) == (
+        "a needs as many steps as b (100 instead of 101), and each costs about the same (100 ms)."
+    )
+    assert words.verdict(summarise("s", [runs[0], made_run("b", reached_s=10.0)], TARGET)) == (
+        "a and b reach a test accuracy of 0.95 at the same time: 10 s against 10 s."
+    )
+
+
+def test_how_sure_it_is() -> None:
+    times = [10.0, 12.0, 17.0, 18.0, 19.0]
+    runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate(times)]
+    runs += [made_run("b", seed, reached_s=2 * time) for seed, time in enumerate(times)]
+    assert words.confidence(summarise("s", runs, TARGET)) == (
+        "Over 5 paired repeats the factor is 2.0x to 2.0x (95 % interval); "
+        "a was first in 5 of 5, and is in 100 % of the resamples."
+    )
+    assert words.confidence(summarise("s", [*runs[:3], *runs[5:8]], TARGET)) == (
+        "a was first in 3 of 3 paired repeats; how much of the factor is chance takes 5 to tell."
+    )
+
+
+def test_a_winner_whose_median_is_not_the_smallest() -> None:
+    runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate([1.0, 4.0, 5.0, 6.0, 7.0])]
+    runs += [made_run("b", seed, reached_s=time) for seed, time in enumerate([2.0, 4.5, 4.9, 7.0, 8.0])]
+    assert words.verdict(summarise("s", runs, TARGET)) == (
+        "a reaches a test accuracy of 0.95 first, 1.14x as fast as b on the same seeds, "
+        "though not in the median of each: medians 5 s against 4.90 s."
+    )
+
+
+def test_an_order_that_the_repeats_do_not_settle() -> None:
+    runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate([10.0, 11.0, 13.0, 18.0, 19.0])]
+    runs += [made_run("b", seed, reached_s=time) for seed, time in enumerate([15.0, 16.0, 17.0, 9.0, 9.0])]
+    text = words.confidence(summarise("s", runs, TARGET))
+    assert text is not None
+    assert "a was first in 3 of 5" in text
+    assert text.endswith("That does not settle who is first.")
+
+
+def test_only_one_gets_there() -> None:
+    runs = [made_run("a", reached_s=10.0), made_run("b", reached_s=None, wall_s=60.0)]
+    found = summarise("s", runs, TARGET)
+    assert words.verdict(found) == (
+        "Only a reaches a test accuracy of 0.95, after 10 s; the others had up to 6.0x that time."
+    )
+    assert words.why(found) == "A step of a costs 6.0x less than one of b: " + (
+        "in a step a worker computes for 50 ms instead of 300 ms."
+    )
+
+
+def test_nobody_gets_there() -> None:
+    runs = [made_run("a", reached_s=None), made_run("b", reached_s=None)]
+    assert words.verdict(summarise("s", runs, TARGET)) == (
+        "No scheme reached a test accuracy of 0.95. a came nearest, with 0.800."
+    )
+    assert words.why(summarise("s", runs, TARGET)) is None
+    assert words.confidence(summarise("s", runs, TARGET)) is None
+
+
+def test_no_target() -> None:
+    runs = [made_run("a", reached_s=None, steps=50), made_run("b", reached_s=None, steps=100)]
+    assert words.verdict(summarise("s", runs)) == (
+        "There is no target, so nobody wins. The cheapest step is b's: 100 ms on average."
+    )
+
+
+def test_one_scheme_or_none() -> None:
+    assert words.verdict(summarise("s", [made_run("a")], TARGET)) == (
+        "a reaches a test accuracy of 0.95 after 10 s."
+    )
+    assert words.verdict(summarise("s", [])) == "Nothing was run."
+
+
+def test_failures_are_named() -> None:
+    runs = [made_run("a", 0, reached_s=None, status="partial", message="worker 2 died"), made_run("a", 1)]
+    runs += [made_run("b", 0, reached_s=None, status="diverged", message="the loss is not finite")]
+    assert words.failures(summarise("s", runs, TARGET)) == [
+        "a broke off in 1 of 2 repeats (worker 2 died).",
+        "b diverged (the loss is not finite).",
+    ]

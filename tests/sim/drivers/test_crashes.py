@@ -1,0 +1,128 @@
+"""A worker that is gone: who notices, and who goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.realrun.launch.cells import cells_of
+from paceline.realrun.launch.processes import Processes, measure
+from paceline.reports.words import failures
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.check import step_cost
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.simulate import simulate
+from paceline.sim.records.run import Run
+from paceline.sim.records.summary import summarise
+from paceline.sim.scenario.schema import Scenario, parse
+from tests.support import warm
+
+SCENARIO = """\
+name: crash
+workload: {{task: quadratic, dimension: 4, batch_size: 2, optimizer: {{lr: 0.01}}}}
+cluster:
+  workers: 3
+  compute: {{time: 10 ms}}
+  stragglers: [{straggler}]
+  network: {{latency: 1 ms}}
+evaluate: {{every: 1 steps}}
+schemes: [{scheme}]
+stop: {{max_iterations: 8{target}}}
+gradients: looped
+"""
+DOWNPOUR = "{downpour: {period: 1}}"
+CRASH = "{workers: [2], at: 3 steps, crash: true}"
+
+
+def scenario(scheme: str, straggler: str = CRASH, target: str = "") -> Scenario:
+    return parse(SCENARIO.format(scheme=scheme, straggler=straggler, target=target))
+
+
+def simulated(asked: Scenario) -> Run:
+    (run,) = simulate(asked)
+    return run
+
+
+def computations(run: Run) -> list[int]:
+    return [sum(e.worker == w and e.operation == "gradient" for e in run.events) for w in range(3)]
+
+
+def test_who_needs_it_breaks_off() -> None:
+    run = simulated(scenario("all_reduce"))
+    assert (run.status, run.iterations) == ("partial", 3.0)
+    assert "worker 2 was lost during all_reduce" in run.message
+    # The others have computed the fourth gradient when they miss it.
+    assert computations(run) == [4, 4, 3]
+
+
+def test_who_does_not_goes_on() -> None:
+    whole = simulated(scenario(DOWNPOUR, "{workers: [2], at: 3 steps, slowdown: 1}"))
+    run = simulated(scenario(DOWNPOUR))
+    assert (run.status, run.message) == ("partial", "worker 2 died")
+    assert computations(whole) == [8, 8, 8]
+    assert computations(run) == [8, 8, 3]
+    assert run.digest != whole.digest
+
+
+def test_a_target_reached_without_it_counts() -> None:
+    run = simulated(scenario(DOWNPOUR, target=", target: {metric: train_loss, value: 1.6}"))
+    assert (run.status, run.reached_target) == ("partial", True)
+    assert (run.time_to_target_s or 0.0) > 0.05  # when worker 2 was gone
+    assert failures(summarise("crash", [run])) == [
+        "downpour went on to the target without everybody (worker 2 died)."
+    ]
+    assert failures(summarise("crash", [simulated(scenario(DOWNPOUR))])) == [
+        "downpour broke off (worker 2 died)."
+    ]
+
+
+def test_the_model_of_who_is_gone_is_not_scored() -> None:
+    asked = scenario(DOWNPOUR)
+    scorer = prepare(asked, asked.schemes[0], 0).scorer()
+    job = prepare(asked, asked.schemes[0], 0)
+    scorer.begin([job.start] * 3)
+    scorer.publish(2, 0, 0.5, job.start + 100.0)
+    scorer.lose(2)
+    for rank in (0, 1):
+        scorer.publish(rank, 0, 1.0, job.start)
+    assert scorer.evaluations[-1].metrics["train_loss"] == scorer.evaluations[0].metrics["train_loss"]
+
+
+@pytest.mark.timeout(120)
+def test_processes_crash_alike() -> None:
+    asked = scenario(DOWNPOUR)
+    with Processes(3, popen=warm.popen, timeout_s=20.0) as processes:
+        (result,) = measure(asked, cells_of(asked), processes)
+    run = result.run
+    assert (run.status, run.message) == ("partial", "worker 2 died")
+    # What it wrote down is lost with it.
+    assert computations(run) == [8, 8, 0]
+
+
+@pytest.mark.parametrize(
+    ("straggler", "said"),
+    [
+        ("{crash: true}", "say who is slow"),
+        ("{at: 3 steps, crash: true}", "say who (workers) and after how many computations (at)"),
+        ("{workers: [2], crash: true}", "say who (workers) and after how many computations (at)"),
+        ("{workers: [2], at: 3 steps, crash: true, slowdown: 2}", "who is gone cannot be slow"),
+        ("{workers: [2], at: 3 steps, crash: true, duration: 2 steps}", "who is gone cannot be slow"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(straggler: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        scenario("all_reduce", straggler)
+    assert said in str(caught.value)
+
+
+def test_a_check_of_the_scenario_does_without() -> None:
+    asked = scenario("all_reduce")
+    assert step_cost(asked, asked.schemes[0]).problem == ""
+
+
+@pytest.mark.parametrize("announcement", [0, 1])
+def test_a_send_that_nobody_has_heard_of_yet_is_lost_too(announcement: int) -> None:
+    asked = scenario("{ad_psgd: {topology: path}}", "{workers: [1], at: 3 steps, crash: true}")
+    network = asked.cluster.network.model_copy(update={"announcement": float(announcement)})
+    cluster = asked.cluster.model_copy(update={"network": network})
+    run = simulated(asked.model_copy(update={"cluster": cluster}))
+    assert (run.status, run.message) == ("partial", "worker 1 was lost during send")

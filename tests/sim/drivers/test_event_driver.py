@@ -1,0 +1,243 @@
+"""The event driver's laws: determinism, agreement with the stacked driver, and its refusals."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.errors import Deadlock, PeerLost, RunError
+from paceline.sim.program import operations as ops
+from paceline.sim.program.worker import Worker
+from paceline.sim.training.scoring import digest
+from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
+
+X = torch.zeros(1)
+
+SYNCHRONOUS: list[tuple[str, dict[str, Any]]] = [
+    ("all_reduce", {}),
+    ("all_reduce", {"overlap": True}),
+    ("local_sgd", {"period": 3}),
+    ("local_sgd", {"period": 3, "warmup": 2, "momentum": "mixed"}),
+    ("adaptive_local_sgd", {"initial_period": 1, "calibration": 2}),
+    ("post_local_sgd", {"switch_at": 2, "period": 2}),
+    ("gossip", {"topology": "ring"}),
+    ("gossip", {"topology": "complete", "weights": "metropolis"}),
+    ("gossip", {"topology": "static_exponential"}),
+    ("gossip", {"topology": "one_peer_exponential"}),
+    ("gossip", {"topology": "ring", "order": "combine_while_adapting", "momentum": "mixed"}),
+    ("gossip", {"topology": "random_matching", "global_period": 3}),
+    ("sgp", {"topology": "star"}),
+    ("sgp", {"topology": "one_peer_exponential", "overlap": 2}),
+    ("leader_sgd", {"period": 2, "loss_window": 3}),
+    ("easgd", {"period": 2}),
+    ("eamsgd", {"period": 2, "spread": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("scheme", "options"), SYNCHRONOUS)
+@pytest.mark.parametrize("workers", [2, 5, 8])
+def test_stacked_is_event(scheme: str, options: dict[str, Any], workers: int) -> None:
+    job = make_job(
+        scheme, options, task="digits-mlp", workers=workers, max_iterations=7, cv=0.3, momentum=0.9,
+        latency_s=0.01, bandwidth_bytes_per_s=1e6,
+    )  # fmt: skip
+    assert digest(list(run_stacked(job).unbind())) == digest(run_events(job).finals)
+
+
+@pytest.mark.parametrize(("scheme", "options"), [*SYNCHRONOUS, ("ad_psgd", {})])
+def test_batched_is_looped(scheme: str, options: dict[str, Any]) -> None:
+    both = [
+        simulated(
+            make_job(scheme, options, task="digits-mlp", workers=6, max_iterations=5, cv=0.2, method=method)
+        )
+        for method in ("batched", "looped")
+    ]
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize(("scheme", "options"), SYNCHRONOUS)
+def test_order_of_simultaneous_events_changes_nothing(scheme: str, options: dict[str, Any]) -> None:
+    def run(permute_seed: int | None) -> tuple[Any, ...]:
+        job = make_job(
+            scheme, options, task="quadratic", task_options={"dimension": 6}, workers=8, max_iterations=6,
+            latency_s=0.125, bandwidth_bytes_per_s=64.0,
+        )  # fmt: skip
+        found = simulated(job, permute_seed=permute_seed)
+        return found.digest, found.wall_clock_s, found.evaluations, found.time_s, found.bytes_sent
+
+    plain = run(None)
+    assert all(run(seed) == plain for seed in range(4))
+
+
+def test_permutation_really_permutes() -> None:
+    """The option shakes what it should: who is served first is a matter of the tie."""
+
+    def served(permute_seed: int | None) -> list[int]:
+        order: list[int] = []
+
+        async def program(worker: Worker, options: NoOptions) -> None:
+            await worker.sleep(1.0)
+            if worker.rank:
+                await worker.send(0, X)
+            else:
+                for _ in range(worker.size - 1):
+                    order.append((await worker.receive(ops.ANY, X)).source)
+
+        run_events(make_job(make_scheme(program), workers=6), permute_seed=permute_seed)
+        return order
+
+    assert served(None) == [1, 2, 3, 4, 5]
+    assert len({tuple(served(seed)) for seed in range(5)}) > 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    workers=st.integers(2, 9),
+    latency_s=st.sampled_from([0.0, 0.003, 0.5]),
+    cv=st.sampled_from([0.0, 0.4]),
+    which=st.sampled_from(SYNCHRONOUS),
+    sharing=st.sampled_from(["max_min", "none"]),
+)
+def test_iterates_of_synchronous_schemes_do_not_depend_on_the_clock(
+    workers: int, latency_s: float, cv: float, which: tuple[str, dict[str, Any]], sharing: str
+) -> None:
+    options: dict[str, Any] = dict(
+        task="quadratic", task_options={"dimension": 3, "examples": 64}, workers=workers, max_iterations=4
+    )
+    plain = simulated(make_job(*which, **options))
+    other = simulated(
+        make_job(*which, **options, cv=cv, latency_s=latency_s, bandwidth_bytes_per_s=50.0, sharing=sharing)
+    )
+    assert other.digest == plain.digest
+    assert [e.metrics for e in other.evaluations] == [e.metrics for e in plain.evaluations]
+    share = other.time_s
+    assert share.compute + share.communicate + share.wait == pytest.approx(other.wall_clock_s, rel=1e-9)
+    assert min(share.compute, share.communicate, share.wait) >= -1e-9
+
+
+@pytest.mark.parametrize("exponent", [1, 2, 3, 4])
+def test_one_peer_exponential_averages_exactly(exponent: int) -> None:
+    n = 2**exponent
+
+    async def program(worker: Worker, options: NoOptions) -> None:
+        from paceline.sim import topology
+
+        patterns = topology.patterns("one_peer_exponential", worker.size, "uniform")
+        x = torch.tensor([float(worker.rank), float(worker.rank**2)])
+        async for k in worker.steps():
+            x = await worker.mix(patterns[k % len(patterns)], x)
+            await worker.publish(k, x)
+
+    job = make_job(
+        make_scheme(program),
+        task="quadratic",
+        task_options={"dimension": 2},
+        workers=n,
+        max_iterations=exponent,
+    )
+    mean = torch.tensor([[r, r**2] for r in range(n)], dtype=torch.float32).mean(0)
+    assert all(torch.equal(final, mean) for final in run_events(job).finals)
+
+
+def test_ad_psgd_without_learning_conserves_the_mean() -> None:
+    """Swaps average two models; nothing else moves them, so that a common start stays where it is."""
+    start = torch.arange(1.0, 5.0)
+    job = make_job(
+        "ad_psgd", task="quadratic", task_options={"dimension": 4}, workers=8, lr=1e-30, start=start, cv=0.5,
+        max_iterations=20, latency_s=0.1,
+    )  # fmt: skip
+    for final in run_events(job).finals:
+        assert torch.equal(final, start)
+
+
+def test_ad_psgd_does_not_wait_for_a_straggler() -> None:
+    from dataclasses import replace
+
+    from paceline.sim.compute.settings import Straggler
+
+    slow = [Straggler(workers=(3,), slowdown=10)]
+    job = make_job("ad_psgd", workers=8, max_iterations=None, stragglers=slow, latency_s=0.01)
+    steps = [a.steps for a in run_events(replace(job, max_time_s=100.5)).accounts]
+    assert steps[3] == 10
+    assert min(steps[:3] + steps[4:]) >= 95
+    job = make_job("gossip", {"topology": "ring"}, workers=8, max_iterations=None, stragglers=slow)
+    assert max(a.steps for a in run_events(replace(job, max_time_s=100.5)).accounts) <= 14
+
+
+def test_a_cyclic_wait_is_reported() -> None:
+    async def program(worker: Worker, options: NoOptions) -> None:
+        peer = 1 - worker.rank
+        await worker.send(peer, X)  # an eager network would let this pass
+        await worker.receive(peer, X)
+
+    with pytest.raises(Deadlock) as caught:
+        run_events(make_job(make_scheme(program), workers=2))
+    assert str(caught.value) == (
+        "no worker can go on: worker 0 waits in send to 1; worker 1 waits in send to 0"
+    )
+
+
+def test_waiting_for_someone_who_has_ended_is_reported() -> None:
+    async def program(worker: Worker, options: NoOptions) -> None:
+        if worker.rank == 0:
+            await worker.barrier()
+
+    with pytest.raises(Deadlock, match="worker 0 waits in barrier"):
+        run_events(make_job(make_scheme(program), workers=2))
+
+
+@pytest.mark.parametrize("at", range(11))
+def test_a_dead_worker_is_noticed_at_every_operation(at: int) -> None:
+    job = make_job("gossip", {"topology": "ring"}, workers=4, max_iterations=3)
+    with pytest.raises(PeerLost) as caught:
+        run_events(job, faults={2: at})
+    assert caught.value.rank in (1, 2, 3)
+
+
+def test_a_point_to_point_scheme_may_survive_a_lost_peer() -> None:
+    log: list[str] = []
+
+    async def program(worker: Worker, options: NoOptions) -> None:
+        await worker.sleep(1.0)
+        if worker.rank == 0:
+            try:
+                await worker.receive(1, X)
+            except PeerLost as lost:
+                log.append(str(lost))
+            log.append(f"goes on at {await worker.now()}")
+
+    outcome = run_events(make_job(make_scheme(program), workers=2), faults={1: 0})
+    assert log == ["worker 1 was lost during receive", "goes on at 1.0"]
+    assert (outcome.status, outcome.message) == ("partial", "worker 1 died")
+
+
+def test_who_has_survived_a_lost_peer_can_be_lost_itself() -> None:
+    async def program(worker: Worker, options: NoOptions) -> None:
+        if worker.rank == 2:
+            await worker.sleep(1.0)
+        else:
+            with contextlib.suppress(PeerLost):
+                await worker.receive(2, X)
+        await worker.sleep(1.0)
+
+    outcome = run_events(make_job(make_scheme(program), workers=3), faults={2: 1, 0: 1})
+    assert outcome.message == "worker 0, 2 died"
+    assert [account.wait_s for account in outcome.accounts] == [1.0, 2.0, 1.0]  # a sleep is a wait too
+    assert outcome.wall_s == 2.0
+
+
+def test_what_a_scheme_raises_when_it_has_lost_a_peer_is_told() -> None:
+    async def program(worker: Worker, options: NoOptions) -> None:
+        try:
+            await worker.receive(1 - worker.rank, X)
+        except PeerLost:
+            raise ValueError("nobody is left") from None
+
+    with pytest.raises(RunError, match="worker 0, step 0: the scheme raised ValueError: nobody is left"):
+        run_events(make_job(make_scheme(program), workers=2), faults={1: 0})

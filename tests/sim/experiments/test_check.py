@@ -1,0 +1,202 @@
+"""What a step costs, before it is run: against closed forms."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from paceline.app import app
+from paceline.reports.check_table import render
+from paceline.sim.experiments.check import Effort, StepCost, check, most_steps, route_kinds, step_cost
+from paceline.sim.network.build import build_network
+from paceline.sim.scenario.schema import parse
+from tests.sim.scenario.test_schema import SITES
+
+TIMING = """\
+name: small
+workload: {timing_only: true, payload: 1024 B}
+cluster:
+  workers: 4
+  compute: {time: 1 s}
+  network: {latency: 125 ms, bandwidth: 64 B/s}
+schemes:
+  - all_reduce
+  - local_sgd: {period: 12}
+  - gossip: {topology: ring}
+  - ad_psgd
+stop: {max_iterations: 100}
+"""
+
+TRAINED = """\
+name: trained
+workload: {task: quadratic, dimension: 10, batch_size: 4, optimizer: {lr: 0.1}, payload: 20 MB}
+cluster:
+  compute: {time: 50 ms, jitter: {gamma: {cv: 0.1}}}
+  stragglers: [{workers: [3], slowdown: 3}]
+  network:
+    sites: {us: 2, eu: 2}
+    within: {latency: 0.1 ms, bandwidth: 10 Gbit/s}
+    between: {latency: 40 ms, bandwidth: 1 Gbit/s}
+schemes: [all_reduce, ad_psgd]
+stop: {target: {metric: suboptimality, value: 0.1}, max_time: 1 min}
+repeats: 3
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def steps() -> Iterator[None]:
+    """The same number of steps, however busy this machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.sim.experiments.check.STEPS", (1, 24))
+        patch.setattr("paceline.sim.experiments.check.PATIENCE_S", math.inf)
+        yield
+
+
+def costs(text: str, *changes: str) -> dict[str, StepCost]:
+    scenario = parse(text, changes=changes)
+    return {entry.label: step_cost(scenario, entry) for entry in scenario.schemes}
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_a_ring_all_reduce_has_its_closed_form(workers: int) -> None:
+    found = costs(TIMING, f"cluster.workers={workers}")["all_reduce"]
+    assert found.compute_s == 1.0
+    assert found.latency_s == 2 * (workers - 1) * 0.125
+    assert found.bandwidth_s == 2 * (workers - 1) * 1024 / workers / 64
+    assert found.bytes_per_worker == 2 * (workers - 1) * 1024 / workers
+    assert found.random_s is None
+    assert found.step_s == found.compute_s + found.latency_s + found.bandwidth_s
+
+
+def test_other_schemes_have_theirs() -> None:
+    found = costs(TIMING)
+    rarely, ring = found["local_sgd"], found["gossip"]
+    assert rarely.steps % 12 == 0
+    assert rarely.latency_s == pytest.approx(found["all_reduce"].latency_s / 12, rel=1e-12)
+    assert rarely.bandwidth_s == pytest.approx(found["all_reduce"].bandwidth_s / 12, rel=1e-12)
+    # both models leave over the same access link
+    assert ring.latency_s == pytest.approx(0.125, rel=1e-12)
+    assert ring.bandwidth_s == pytest.approx(2 * 1024 / 64, rel=1e-12)
+    assert ring.bytes_per_worker == 2 * 1024
+    # swaps go on beside the gradients: an active worker's step is the longer of the two
+    assert found["ad_psgd"].compute_s == 1.0
+    assert found["ad_psgd"].step_s > 1024 / 64
+
+
+def test_what_is_always_slow_counts_and_what_is_random_counts_apart() -> None:
+    def costs_of_one(change: str) -> StepCost:
+        return costs(TIMING, "schemes=[all_reduce]", change)["all_reduce"]
+
+    always = "cluster.stragglers=[{workers: [1], slowdown: 3}]"
+    assert (costs_of_one(always).compute_s, costs_of_one(always).random_s) == (3.0, None)
+    for change in (
+        "cluster.compute.jitter={gamma: {cv: 0.5}}",
+        "cluster.stragglers=[{probability: 0.1, slowdown: 3}]",
+        "cluster.compute={trace: {durations: [0.5 s, 1.5 s]}}",
+        "cluster.compute={model: 'tests.support.own_models:about_one'}",
+    ):
+        found = costs_of_one(change)
+        assert found.compute_s == 1.0
+        assert found.random_s is not None
+        assert found.random_s > found.step_s  # everybody waits for the slowest
+    jitter = costs_of_one("cluster.network.jitter={gamma: {cv: 0.5}}")
+    assert (jitter.latency_s, jitter.compute_s) == (0.75, 1.0)
+    assert jitter.random_s is not None
+    markov = "{links: '*', markov: {slow: 5 s, fast: 5 s, factor: 0.5}}"
+    slow = costs_of_one(f"cluster.network.variation=[{markov}]")
+    assert slow.bandwidth_s == 24.0
+    assert slow.random_s is not None
+    assert slow.random_s > slow.step_s
+
+
+def test_a_network_without_sharing_and_with_overhead() -> None:
+    found = costs(TIMING, "cluster.network.sharing=none", "cluster.network.overhead=0.5 s")
+    assert found["gossip"].bandwidth_s == pytest.approx(1024 / 64, rel=1e-12)
+    assert found["gossip"].latency_s == pytest.approx(0.625, rel=1e-12)
+
+
+def test_routes_of_one_cost_are_told_once() -> None:
+    scenario = parse(
+        SITES.replace("default: 90 ms}", "default: 90 ms}, bandwidth: 1 Gbit/s, per_flow: 300 Mbit/s")
+    )
+    kinds = route_kinds(build_network(scenario.cluster.network, 4))
+    assert [(k.source, k.destination, k.pairs) for k in kinds] == [
+        ("us", "us", 2), ("us", "eu", 2), ("us", "asia", 2), ("eu", "us", 2), ("eu", "asia", 1),
+        ("asia", "us", 2), ("asia", "eu", 1),
+    ]  # fmt: skip
+    assert (kinds[1].latency_s, kinds[1].bytes_per_s) == (0.04, 37.5e6)
+    assert (kinds[1].hosts, kinds[1].links) == ((0, 2), ("us->eu",))
+    assert math.isinf(kinds[0].bytes_per_s)
+
+
+def test_how_long_a_simulation_takes() -> None:
+    cost = StepCost("x", compute_s=1.0, latency_s=0.5, bandwidth_s=0.5, clock_s=0.25)
+    every_ten = parse(TIMING)
+    assert Effort(gradients_s=0.5, score_s=20.0).of(every_ten, cost, 10) == 10 * (0.25 + 0.5 + 2.0)
+    assert most_steps(every_ten, cost) == 100
+    assert most_steps(parse(TIMING, changes=["stop={max_time: 50 s}"]), cost) == 25
+    assert most_steps(parse(TIMING, changes=["stop.max_time=1 h"]), cost) == 100
+
+
+def said(found: dict[str, Any]) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(render(found))
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Any]:
+    return check(parse(TRAINED), torch.device("cpu"))
+
+
+def test_what_is_found_is_plain(trained: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(trained, allow_nan=False)) == trained
+    assert trained["sites"] == {"us": 2, "eu": 2}
+    assert trained["compute_s"] == {"fastest": 0.05, "slowest": pytest.approx(0.15)}
+    assert trained["model_bytes"] == 20_000_000
+    assert [row["label"] for row in trained["schemes"]] == ["all_reduce", "ad_psgd"]
+    assert all(row["simulation_s_per_100_steps"] > 0 for row in trained["schemes"])
+    # a step is at least 150 ms, so that there are no more than 400; three repeats
+    steps = [row["steps_at_most"] for row in trained["schemes"]]
+    assert 0 < steps[0] < 400
+    per_step_s = [row["simulation_s_per_100_steps"] / 100 for row in trained["schemes"]]
+    expected_s = 3 * sum(each * n for each, n in zip(per_step_s, steps, strict=True))
+    assert trained["simulation_s_at_most"] == pytest.approx(expected_s)
+    assert {"name": "us->eu", "bytes_per_s": 125e6, "varies": False} in trained["links"]
+
+
+def test_what_is_found_is_told(trained: dict[str, Any]) -> None:
+    text = said(trained)
+    assert (
+        "trained: 4 workers (us 2, eu 2); a gradient takes 50 ms to 150 ms on average; a model is 20 MB"
+        in text
+    )
+    assert "0 to 2: host0 up, us->eu, host2 down" in text
+    assert "at most for 3 repeats" in text
+    bounded = said(check(parse(TIMING), torch.device("cpu")))
+    assert "all of it" in bounded
+    assert "between" not in bounded
+
+
+def test_repeats_until_the_answer_is_clear_count_with_the_most() -> None:
+    found = check(parse(TRAINED, changes=["repeats=auto"]), torch.device("cpu"))
+    assert found["repeats"] == 30
+    assert json.dumps(found)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(TIMING)
+    arguments = ["check", str(path), "--set", "schemes=[all_reduce]"]
+    found = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert found["schemes"][0]["latency_s"] == 0.75
+    assert "small: 4 workers" in CliRunner().invoke(app, arguments).stdout

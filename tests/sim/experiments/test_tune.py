@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paceline.reports import words
+from paceline.sim.errors import InputError
+from paceline.sim.experiments import simulate as simulator
+from paceline.sim.experiments.prepare import seeds_of
+from paceline.sim.experiments.tune import tried, tune
+from paceline.sim.records.folder import read_results, write_results
+from paceline.sim.records.run import Run
+from paceline.sim.records.summary import summarise
+from paceline.sim.scenario.entries import SchemeEntry
+from paceline.sim.scenario.schema import Scenario, dump, parse
+from paceline.sim.scenario.tune import with_values
+from tests.sim.scenario.test_schema import FLAT, refusal
+from tests.support.made_runs import made_run
+
+Times = Callable[[float, int], float | None]
+
+TARGET = FLAT.replace("max_iterations: 100", "max_time: 1 min, target: {metric: test_accuracy, value: 0.9}")
+
+
+def scenario(grid: str) -> Scenario:
+    return parse(TARGET + f"tune: {grid}\n")
+
+
+def lr(entry: SchemeEntry) -> float:
+    assert entry.optimizer is not None
+    assert entry.optimizer.lr is not None
+    return entry.optimizer.lr
+
+
+def test_trials_are_spread_evenly_on_seeds_of_their_own() -> None:
+    asked = scenario("{optimizer.lr: [0.1, 0.2], optimizer.momentum: [0.0, 0.9], trials: 8}")
+    assert asked.tune is not None
+    assert parse(dump(asked)) == asked
+    found = tried(asked.tune, asked.seed)
+    points = [(v["optimizer.lr"], v["optimizer.momentum"]) for v, _ in found]
+    assert points == [(0.1, 0.0), (0.1, 0.9), (0.2, 0.0), (0.2, 0.9)] * 2
+    own = {seed for _, seed in found}
+    assert len(own) == 2
+    assert not own & set(seeds_of(asked))
+    assert (
+        parse(TARGET + "tune: {optimizer.lr: [0.1, 0.2]}\n").tune
+        == scenario("{optimizer.lr: [0.1, 0.2], trials: 2}").tune
+    )
+
+
+def runner(
+    times: Callable[[float, int], float | None], calls: list[tuple[str, float, int]]
+) -> Callable[..., Run]:
+    def run(plain: Scenario, entry: SchemeEntry, seed: int) -> Run:
+        assert plain.tune is None
+        calls.append((entry.label, lr(entry), seed))
+        return made_run(entry.label, seed, reached_s=times(lr(entry), len(calls)))
+
+    return run
+
+
+def test_every_scheme_gets_the_same_trials_and_keeps_the_best() -> None:
+    asked = scenario("{optimizer.lr: [0.1, 0.2, 0.4], trials: 6}")
+    calls: list[tuple[str, float, int]] = []
+    # 0.2 takes 5 s on every seed; 0.1 takes 1 s and 20 s: its median, 10.5 s, is worse.
+    chosen, found = tune(
+        asked, runner(lambda lr, n: {0.1: 1.0 if n % 6 < 3 else 20.0, 0.2: 5.0}.get(lr), calls)
+    )
+    labels = [entry.label for entry in asked.schemes]
+    assert [len([c for c in calls if c[0] == label]) for label in labels] == [6] * len(labels)
+    assert len({tuple(c[1:] for c in calls if c[0] == label) for label in labels}) == 1
+    assert [lr(entry) for entry in chosen.schemes] == [0.2] * len(labels)
+    assert chosen.tune is None
+    assert (found[0]["chosen"], found[0]["at_edge"]) == ({"optimizer.lr": 0.2}, [])
+    assert [trial["time_to_target_s"] for trial in found[0]["trials"]] == [1.0, 5.0, None, 20.0, 5.0, None]
+
+
+def test_a_value_at_the_edge_is_flagged_and_said() -> None:
+    asked = scenario("{optimizer.lr: [0.1, 0.2, 0.4]}")
+    _, found = tune(asked, runner(lambda lr, _: 1 / lr, []))
+    assert found[0]["at_edge"] == ["optimizer.lr"]
+    summary = summarise("s", [made_run("a")], None, found)
+    assert words.tuning(summary)[0] == (
+        f"{asked.schemes[0].label} runs with optimizer.lr 0.4, the best of 3 trials; "
+        "optimizer.lr at the edge of the grid: a better value may lie beyond."
+    )
+
+
+def test_where_nobody_arrives_the_score_decides() -> None:
+    asked = scenario("{optimizer.lr: [0.1, 0.2]}")
+
+    def run(plain: Scenario, entry: SchemeEntry, seed: int) -> Run:
+        diverged = lr(entry) == 0.1
+        return made_run(entry.label, seed, reached_s=None, status="diverged" if diverged else "completed")
+
+    chosen, found = tune(parse(FLAT + "tune: {optimizer.lr: [0.1, 0.2]}\n"), run)
+    assert found[0]["metric"] == "train_loss"
+    assert [trial["score"] for trial in found[0]["trials"]] == [None, 0.5]
+    assert lr(chosen.schemes[0]) == 0.2
+    assert tune(asked, run)[1][0]["metric"] == "test_accuracy"
+
+
+def test_the_learning_rate_is_that_of_whichever_optimiser_there_is() -> None:
+    entry = SchemeEntry.model_validate({"all_reduce": {"optimizer": {"adamw": {"lr": 0.001}}}})
+    changed = with_values(entry, parse(FLAT).workload.optimizer, {"optimizer.lr": 0.003})
+    assert changed.optimizer is not None
+    assert changed.optimizer.adamw is not None
+    assert changed.optimizer.adamw.lr == 0.003
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{trials: 3}", "f.yaml:14: tune: names nothing to tune"),
+        ("{optimizer.lr: 0.1}", "tune.optimizer.lr: must be a list of values to choose from, not 0.1"),
+        ("{optimizer.lr: [0.1, 0.1]}", "tune.optimizer.lr: holds a value twice"),
+        ("{optimizer.lr: [0.1, 0.2], trials: 3}", "tune.trials: 3 cannot be spread evenly over 2 points of"),
+        ("{optimizer.lr: [0.1, 0.2], trials: 1}", "of the grid; use 2"),
+        ("{optimizer.rate: [0.1]}", "all_reduce has no key 'optimizer.rate'; did you mean"),
+        ("{optimizer.lr: [0.1, -1.0]}", "all_reduce: must be more than 0, not -1"),
+        ("{period: [4, 8]}", "all_reduce has no key 'period'"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(text: str, says: str) -> None:
+    assert says in refusal(TARGET + f"tune: {text}\n")
+
+
+QUADRATIC = """\
+name: q
+workload: {task: quadratic, dimension: 4, noise: 0.1, batch_size: 4, optimizer: {lr: 0.1}}
+cluster: {workers: 2, compute: {time: 10 ms}, network: {latency: 1 ms}}
+schemes: [all_reduce, {local_sgd: {period: 2}}]
+stop: {max_iterations: 30, target: {metric: suboptimality, value: 0.05}}
+tune: {optimizer.lr: [0.01, 0.3]}
+repeats: 2
+"""
+
+
+def test_a_tuned_simulation_is_written_down_and_goes_on(tmp_path: Path) -> None:
+    asked = parse(QUADRATIC)
+    chosen, found = simulator.tuned(asked)
+    assert [lr(entry) for entry in chosen.schemes] == [0.3, 0.3]
+    runs = list(simulator.simulate(chosen))
+    folder = tmp_path / "r"
+    write_results(folder, dump(chosen), "q", runs[:2], tuning=found)
+    assert read_results(folder).summary["tuning"] == found
+    left = simulator.unfinished(folder, asked)
+    assert left is not None
+    assert (left.scenario, len(left.runs), left.tuning) == (chosen, 2, found)
+    other = parse(QUADRATIC.replace("[0.01, 0.3]", "[0.02, 0.3]"))
+    assert simulator.unfinished(folder, other) is None
+    assert simulator.unfinished(folder, chosen) is None
+
+
+def test_a_real_run_wants_to_know_beforehand() -> None:
+    from paceline.realrun.launch.cells import cells_of
+
+    with pytest.raises(InputError, match="values are tuned in simulation"):
+        cells_of(parse(QUADRATIC))
+    with pytest.raises(InputError, match="a real run needs a number of repeats"):
+        cells_of(
+            parse(
+                QUADRATIC.replace("repeats: 2", "repeats: auto").replace(
+                    "tune: {optimizer.lr: [0.01, 0.3]}\n", ""
+                )
+            )
+        )

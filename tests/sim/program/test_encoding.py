@@ -1,0 +1,108 @@
+"""Encoded values: exact cases, unbiasedness, the bound on the error, and the bytes that travel."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.sim.program.encoding import Codec, Qsgd, decoded, encode
+from paceline.sim.program.encoding import _packed as packed
+from paceline.sim.program.encoding import _unpacked as unpacked
+
+laws = settings(deadline=None, derandomize=True, max_examples=60)
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def buckets(value: torch.Tensor, size: int) -> list[torch.Tensor]:
+    return [value[k : k + size] for k in range(0, len(value), size)]
+
+
+def test_a_case_by_hand() -> None:
+    # One level; the norms of the buckets (3, 4), (0, 0) and (-2) are 5, 0 and 2.
+    found = encode(
+        Qsgd(bits=2, bucket=2),
+        torch.tensor([3.0, 4.0, 0.0, 0.0, -2.0]),
+        lambda: torch.tensor([0.5, 0.1] * 3)[:5],
+    )
+    # 3/5 + 0.5 and 2/2 + 0.5 pass 1, 4/5 + 0.1 does not.
+    assert torch.allclose(decoded(found), torch.tensor([5.0, 0.0, 0.0, 0.0, -2.0]), rtol=1e-6)
+    assert found.num_bytes == 2 + 3 * 4  # eight codes of two bits, three norms
+    assert found.ratio == 14 / 20
+
+
+@given(bits=st.integers(2, 8), length=st.integers(1, 40), seed=st.integers(0, 99))
+@laws
+def test_packing_loses_nothing(bits: int, length: int, seed: int) -> None:
+    codec = Qsgd(bits=bits)
+    generator = torch.Generator().manual_seed(seed)
+    levels = torch.randint(
+        -codec.levels, codec.levels + 1, (3, length), generator=generator, dtype=torch.int8
+    )
+    codes = packed(levels, codec)
+    assert torch.equal(unpacked(codes, codec, length).to(torch.int8), levels)
+    assert codes.numel() * codes.element_size() == 3 * (length if bits == 8 else -(-length // 8) * bits)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("bucket", [5, 64])
+def test_it_is_unbiased_and_its_error_is_bounded(bits: int, bucket: int) -> None:
+    codec = Qsgd(bits=bits, bucket=bucket)
+    value = torch.randn(40, generator=torch.Generator().manual_seed(3)).double()
+    trials = 20_000
+    found = decoded(encode(codec, value.expand(trials, -1), lambda: drawn(trials, 40).double()))
+    error = found - value
+    squares = error.square().mean(0)
+    # Five standard errors of the mean, element by element.
+    assert torch.all(error.mean(0).abs() <= 5 * (squares / trials).sqrt() + 1e-6)
+    for own, sure in zip(buckets(squares, bucket), buckets(value, bucket), strict=True):
+        m, s = min(bucket, 40), codec.levels
+        assert own.sum() <= min(m / s**2, math.sqrt(m) / s) * sure.square().sum()
+
+
+@given(
+    bits=st.integers(2, 8), bucket=st.integers(1, 20), length=st.integers(1, 50), size=st.floats(1e-6, 1e6)
+)
+@laws
+def test_an_element_moves_to_a_neighbouring_level(bits: int, bucket: int, length: int, size: float) -> None:
+    codec = Qsgd(bits=bits, bucket=bucket)
+    value = size * torch.randn(length, generator=torch.Generator().manual_seed(length))
+    found = decoded(encode(codec, value, lambda: drawn(length, seed=bits)))
+    for near, own in zip(buckets(found, bucket), buckets(value, bucket), strict=True):
+        step = own.norm() / codec.levels
+        assert torch.all((near - own).abs() <= step * (1 + 1e-4))
+
+
+@pytest.mark.parametrize("codec", [Qsgd(bits=3, bucket=4), "bf16"])
+def test_a_stack_is_encoded_as_each_row_is(codec: Codec) -> None:
+    values, draws = torch.randn(3, 2, 10), drawn(3, 2, 10)
+    stack = encode(codec, values, lambda: draws)
+    for i in range(3):
+        one = encode(codec, values[i], lambda i=i: draws[i])  # type: ignore[misc]
+        assert torch.equal(decoded(one), decoded(stack)[i])
+        assert torch.equal(decoded(stack.row(i)), decoded(one))
+        assert one.ratio == stack.ratio
+
+
+def test_bf16_rounds_to_the_nearest() -> None:
+    value = torch.tensor([1.0, 1.0 + 2.0**-7, 1.0 + 2.0**-10, -3.0])
+    found = encode("bf16", value, lambda: value)
+    assert decoded(found).tolist() == [1.0, 1.0 + 2.0**-7, 1.0, -3.0]
+    assert (found.num_bytes, found.ratio) == (8, 0.5)
+
+
+@pytest.mark.parametrize(("bits", "bucket"), [(8, 512), (4, 512), (2, 64)])
+def test_bytes_are_those_of_the_formula(bits: int, bucket: int) -> None:
+    # b bits an element, and 32 of norm a bucket (facts: b P / 8 and the norms).
+    parameters = 100_000
+    found = encode(Qsgd(bits=bits, bucket=bucket), torch.randn(parameters), lambda: drawn(parameters))
+    assert found.num_bytes == pytest.approx(parameters * (bits / 8 + 4 / bucket), rel=0.001)
+    assert found.num_bytes == pytest.approx(4 * parameters * found.ratio)
+    one = encode(Qsgd(bits=bits, bucket=bucket), torch.zeros(1), lambda: drawn(1))
+    assert one.long_ratio == (bits / 8 + 4 / bucket) / 4

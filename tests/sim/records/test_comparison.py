@@ -1,0 +1,157 @@
+"""Errors and decisions, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paceline.reports.compare_table import verdict
+from paceline.sim.records import comparison
+from paceline.sim.records.run import Evaluation, Run, TimeShare
+
+
+def run(label: str, time_s: float | None, seed: int = 1, source: str = "simulated", **changes: Any) -> Run:
+    made = Run(
+        scheme=label, label=label, seed=seed, source=source, status="completed",  # type: ignore[arg-type]
+        reached_target=time_s is not None, time_to_target_s=time_s, wall_clock_s=10.0, iterations=10.0,
+        bytes_sent=0, time_s=TimeShare(5.0, 3.0, 2.0), evaluations=(), digest="d",
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    found = comparison.compare(
+        "s",
+        [run("gossip", 9.0, wall_clock_s=11.0)],
+        [run("gossip", 10.0, source="measured", wall_clock_s=10.0)],
+    )
+    errors = {cell["metric"]: cell["error_pct"] for cell in found["cells"]}
+    assert errors == {
+        "time_to_target_s": pytest.approx(-10),
+        "wall_clock_s": pytest.approx(10),
+        "iteration_time_s": pytest.approx(10),
+    }
+    assert found["mean_abs_error_pct"] == pytest.approx(10)
+    assert found["max_abs_error_pct"] == pytest.approx(10)
+
+
+def test_runs_of_different_length_are_compared_at_the_last_common_score() -> None:
+    def scores(factor: float, last: int) -> tuple[Evaluation, ...]:
+        return tuple(
+            Evaluation(k, k * factor, 0, {"train_loss": 1.0 / (k + 1)}) for k in range(0, last + 1, 2)
+        )
+
+    p = run("gossip", None, iterations=6.0, wall_clock_s=99.0, evaluations=scores(1.0, 6))
+    m = run("gossip", None, source="measured", iterations=8.0, wall_clock_s=99.0, evaluations=scores(1.25, 8))
+    cells = {cell["metric"]: cell for cell in comparison.Pair(p, m).cells()}
+    assert (cells["wall_clock_s"]["predicted"], cells["wall_clock_s"]["measured"]) == (6.0, 7.5)
+    assert cells["iteration_time_s"]["measured"] == 1.25
+    assert comparison.Pair(p, m).trajectory()["same"] is True
+
+
+@pytest.mark.parametrize(
+    ("scheme", "change", "same"),
+    [
+        ("gossip", 0.0, True),
+        ("gossip", 1e-9, False),
+        ("all_reduce", 1e-7, True),
+        ("all_reduce", 1e-3, False),
+        ("ad_psgd", 1e-3, None),
+    ],
+)
+def test_trajectories(scheme: str, change: float, same: bool | None) -> None:
+    p = run(scheme, 1.0, evaluations=(Evaluation(2, 1.0, 0, {"train_loss": 0.5}),), iterations=2.0)
+    m = replace(
+        p, digest="other", iterations=3.0, evaluations=(Evaluation(2, 1.0, 0, {"train_loss": 0.5 + change}),)
+    )
+    assert comparison.Pair(p, m).trajectory()["same"] is same
+
+
+def test_equal_length_and_other_bits_are_not_the_same_for_messages() -> None:
+    p = run("gossip", 1.0, evaluations=(Evaluation(2, 1.0, 0, {"train_loss": 0.5}),))
+    assert comparison.Pair(p, replace(p, digest="other")).trajectory()["same"] is False
+    assert comparison.Pair(p, p).trajectory()["same"] is True
+
+
+def measured(times: dict[str, float | None]) -> list[Run]:
+    return [run(label, time_s, source="measured") for label, time_s in times.items()]
+
+
+def test_a_wrong_winner_costs_its_regret() -> None:
+    predicted = [run("gossip", 10.0), run("all_reduce", 11.0), run("local_sgd", 20.0)]
+    found = comparison.decide(
+        "s", predicted, measured({"gossip": 12.0, "all_reduce": 10.0, "local_sgd": 30.0})
+    )
+    assert (found["winner_predicted"], found["winner_measured"]) == ("gossip", "all_reduce")
+    assert found["regret_pct"] == pytest.approx(20)
+    assert found["kendall_tau"] == pytest.approx((2 - 1) / 3)  # two pairs in order, one not
+    assert found["interval_coverage"] is None
+
+
+def test_a_scheme_that_never_got_there_ranks_last() -> None:
+    predicted = [run("gossip", 10.0), run("all_reduce", None)]
+    found = comparison.decide("s", predicted, measured({"gossip": None, "all_reduce": 10.0}))
+    assert (found["winner_predicted"], found["winner_measured"]) == ("gossip", "all_reduce")
+    assert found["regret_pct"] is None
+    assert found["kendall_tau"] == pytest.approx(-1)
+
+
+def repeats(source: str, **times: tuple[float | None, ...]) -> list[Run]:
+    return [
+        run(label, time_s, seed, source)
+        for label, column in times.items()
+        for seed, time_s in enumerate(column)
+    ]
+
+
+def test_who_is_first_follows_from_paired_ratios() -> None:
+    # Medians of 20 and 15 s, but two of the three ratios are above 1.
+    predicted = repeats("simulated", gossip=(10.0, 20.0, 30.0), all_reduce=(11.0, 21.0, 15.0))
+    real = repeats("measured", gossip=(12.0, 20.0, 30.0), all_reduce=(10.0, 16.0, 60.0))
+    found = comparison.decide("s", predicted, real)
+    assert (found["winner_predicted"], found["winner_measured"]) == ("gossip", "all_reduce")
+    assert found["regret_pct"] == pytest.approx(20)  # the medians of 20 and 16 s would say 25
+    assert found["kendall_tau"] == pytest.approx(-1)
+
+
+def test_nobody_wins_by_the_clock_where_the_other_side_has_a_target() -> None:
+    predicted = repeats("simulated", gossip=(10.0,), all_reduce=(11.0,))
+    found = comparison.decide("s", predicted, repeats("measured", gossip=(None,), all_reduce=(None,)))
+    assert (found["winner_predicted"], found["winner_measured"]) == ("gossip", None)
+    assert (found["regret_pct"], found["kendall_tau"]) == (None, None)
+
+
+def test_without_a_target_the_wall_clock_decides() -> None:
+    predicted = [run("gossip", None, wall_clock_s=3.0), run("all_reduce", None, wall_clock_s=2.0)]
+    real = [replace(r, source="measured") for r in predicted]
+    found = comparison.decide("s", predicted, real)
+    assert (found["winner_predicted"], found["regret_pct"]) == ("all_reduce", 0.0)
+    assert found["kendall_tau"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "tau"),
+    [
+        ([1, 2, 3], [10, 20, 30], 1),
+        ([1, 2, 3], [3, 2, 1], -1),
+        ([1, 2, 3, 4], [1, 3, 2, 4], 4 / 6),
+        ([1], [1], None),
+    ],
+)
+def test_kendall_tau(a: list[float], b: list[float], tau: float | None) -> None:
+    assert comparison.kendall_tau(a, b) == (None if tau is None else pytest.approx(tau))
+
+
+def test_intervals_cover_what_lies_in_them() -> None:
+    predicted = [run("gossip", t, seed=k) for k, t in enumerate((8.0, 9.0, 10.0, 11.0, 12.0))]
+    predicted += [run("all_reduce", t, seed=k) for k, t in enumerate([20.0] * 5)]
+    real = [run("gossip", 11.0, source="measured"), run("all_reduce", 21.0, source="measured")]
+    assert comparison.decide("s", predicted, real)["interval_coverage"] == 0.5
+
+
+def test_the_verdict_names_the_error_and_the_choice() -> None:
+    good = comparison.compare("s", [run("gossip", 9.9)], [run("gossip", 10.0, source="measured")])
+    assert "1.00 % at worst; the winner, gossip, was predicted" in verdict(good)
+    assert verdict(comparison.compare("s", [], [])) == "There is nothing to compare."

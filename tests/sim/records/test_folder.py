@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from paceline.sim.errors import InputError
+from paceline.sim.records import folder as result_folder
+from paceline.sim.records.folder import check_free, read_results, target_of, write_results
+from paceline.sim.records.run import Run
+from tests.support.made_runs import made_event, made_run
+
+SCENARIO = "name: s\nstop: {target: {metric: test_accuracy, value: 0.9}}\n"
+
+
+def runs() -> list[Run]:
+    exchange = made_event(1, operation="all_reduce", start_s=1.0, peer_s=1.25, num_bytes=2**40, peer=3)
+    why = "the loss is not finite"
+    return [
+        made_run("one", 0, events=[made_event(0), exchange]),
+        made_run("two", 0, reached_s=None, status="diverged", message=why, events=[made_event(0)]),
+        made_run("three", 0, reached_s=4.0),
+    ]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    made = runs()
+    written = write_results(tmp_path / "deep" / "r", SCENARIO, "s", made)
+    found = read_results(tmp_path / "deep" / "r")
+    assert found.summary == written
+    assert found.scenario == SCENARIO
+    assert written["target"] == {"metric": "test_accuracy", "value": 0.9}
+
+    rows = [e for run in made for e in run.evaluations]
+    assert list(found.metrics["step"]) == [e.step for e in rows]
+    assert list(found.metrics["time_s"]) == [e.time_s for e in rows]
+    assert list(found.metrics["label"]) == ["one"] * 3 + ["two"] * 3 + ["three"] * 3
+    assert set(found.metrics["source"]) == {"simulated"}
+    losses = [e.metrics["train_loss"] for e in rows]
+    assert [None if np.isnan(x) else x for x in found.metrics["train_loss"]] == losses
+    assert None in losses
+
+    assert list(found.events["label"]) == ["one", "one", "two"]
+    fields = list(asdict(made_event()))
+    assert found.events[fields].to_dict("records") == [asdict(e) for run in made for e in run.events]
+
+
+def test_column_types(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    schema = pq.read_schema(tmp_path / "r" / "events.parquet")
+    kinds = {name: str(schema.field(name).type) for name in schema.names}
+    words = "dictionary<values=string, indices=int32, ordered=0>"
+    assert kinds == {
+        "label": words, "seed": "int64", "source": words,
+        "worker": "int32", "task": "int16", "handle": "int32", "step": "int32", "operation": words,
+        "start_s": "double", "end_s": "double", "peer_s": "double", "bytes": "int64", "peer": "int32",
+    }  # fmt: skip
+    metrics = pq.read_table(tmp_path / "r" / "metrics.parquet")
+    assert metrics.column("train_loss").null_count == 1  # null, not NaN
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_results(tmp_path / name, SCENARIO, "s", runs())
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    names = {"scenario.yaml", "summary.json", "metrics.parquet", "events.parquet"}
+    assert set(contents(tmp_path / "a")) == names
+
+
+def test_the_summary_is_strict_json(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    json.loads((tmp_path / "r" / "summary.json").read_text(), parse_constant=refuse)
+
+
+def test_runs_without_events_and_evaluations(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", "name: s\n", "s", [])
+    found = read_results(tmp_path / "r")
+    assert len(found.metrics) == len(found.events) == 0
+    assert found.summary["target"] is None
+
+
+def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    write_results(out, SCENARIO, "s", runs())
+    before = contents(out)
+    with pytest.raises(InputError, match=r"r is there already.*--force"):
+        write_results(out, SCENARIO, "s", runs()[:1])
+    assert contents(out) == before
+    write_results(out, SCENARIO, "s", runs()[:1], force=True)
+    assert [row["label"] for row in read_results(out).summary["runs"]] == ["one"]
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_force_replaces_a_folder_with_its_report(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    write_results(out, SCENARIO, "s", runs()[:1])
+    (out / "report.html").write_text("a report")
+    files = out / "report-files"
+    for name in result_folder.REPORT_FILES:
+        (files / name).mkdir(parents=True)
+    write_results(out, SCENARIO, "s", runs()[:1], force=True)
+    assert not files.exists()
+    files.mkdir()
+    (files / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds report-files, which is no result of ours"):
+        write_results(out, SCENARIO, "s", runs(), force=True)
+    assert (files / "notes.txt").is_file()
+
+
+def test_force_deletes_nothing_of_the_users(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match=r"thesis\.tex"):
+        write_results(tmp_path, SCENARIO, "s", runs(), force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    check_free(tmp_path / "r")
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    assert read_results(tmp_path / "r").summary["winner"] == "three"
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "r"
+    write_results(out, SCENARIO, "s", runs())
+    before = contents(out)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(result_folder, "_events_tables", full)
+    with pytest.raises(InputError, match="No space left"):
+        write_results(out, SCENARIO, "s", runs(), force=True)
+    assert contents(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+def test_the_old_results_come_back_if_the_new_cannot_take_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "r"
+    write_results(out, SCENARIO, "s", runs())
+    before = contents(out)
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.name.endswith(".new"):
+            raise PermissionError(13, "Permission denied")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(InputError, match="Permission denied"):
+        write_results(out, SCENARIO, "s", runs()[:1], force=True)
+    assert contents(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
+@pytest.mark.parametrize("where", ["/proc/nothing/r", "/dev/null/r"])
+def test_where_nothing_can_be_written(where: str) -> None:
+    with pytest.raises(InputError, match="cannot"):
+        write_results(Path(where), SCENARIO, "s", runs())
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "r").write_text("x")
+    with pytest.raises(InputError, match="is a file"):
+        check_free(tmp_path / "r", force=True)
+
+
+def test_reading_what_is_no_result_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no folder"):
+        read_results(tmp_path / "none")
+    with pytest.raises(InputError, match=r"no result folder: it has no summary\.json"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("summary.json", b'{"version": 2, "scen', "damaged.*line 1"),
+        ("summary.json", b"[]", "no version"),
+        ("summary.json", b"{}", "no version"),
+        ("summary.json", b'{"version": 1}', "has version 1, this program reads version 2"),
+        ("summary.json", b'{"version": 2, "scenario": "s"}', "damaged: target: Field required"),
+        ("summary.json", b"\xff\xfe", "cannot read"),
+        ("metrics.parquet", b"PAR1", "metrics.parquet is damaged"),
+        ("events.parquet", b"", "events.parquet is damaged"),
+    ],
+)
+def test_damaged_folders(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    (tmp_path / "r" / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_results(tmp_path / "r")
+
+
+def test_truncated_events(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    path = tmp_path / "r" / "events.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"events\.parquet is damaged"):
+        read_results(tmp_path / "r")
+
+
+def test_swapped_tables(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    (tmp_path / "r" / "events.parquet").write_bytes((tmp_path / "r" / "metrics.parquet").read_bytes())
+    with pytest.raises(InputError, match=r"events\.parquet has no column worker"):
+        read_results(tmp_path / "r")
+
+
+def test_a_missing_table(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    (tmp_path / "r" / "metrics.parquet").unlink()
+    with pytest.raises(InputError, match=r"has no metrics\.parquet"):
+        read_results(tmp_path / "r")
+
+
+@pytest.mark.parametrize("text", ["", "name: s", "stop: {max_time: 1 h}", "stop: [", "stop: {target: 3}"])
+def test_a_scenario_without_a_target(text: str) -> None:
+    assert target_of(text) is None

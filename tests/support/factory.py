@@ -1,0 +1,180 @@
+"""Small jobs for tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from paceline.sim.compute.model import ComputeModel
+from paceline.sim.compute.settings import Compute, Straggler
+from paceline.sim.config.settings import Settings
+from paceline.sim.drivers.event import EventDriver
+from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.drivers.outcome import Outcome, run_record
+from paceline.sim.jitter import Jitter, Lognormal
+from paceline.sim.network.build import build_network
+from paceline.sim.network.network import Link, Network
+from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.program.worker import Program, Worker
+from paceline.sim.records.run import Run
+from paceline.sim.schemes import find_scheme
+from paceline.sim.schemes.scheme import Scheme
+from paceline.sim.training.gradients import Method, Problem
+from paceline.sim.training.optimizer import Optimizer, Sgd, Still, WithBuffers
+from paceline.sim.workloads import find_task
+from paceline.sim.workloads.partition import Batches, Partition, shards
+
+torch.set_num_threads(1)
+
+
+def flat_network(workers: int, latency_s: float, bandwidth_bytes_per_s: float) -> Network:
+    """One switch; every host has a full-duplex access link."""
+    links = [Link(f"host{h} {way}", bandwidth_bytes_per_s) for way in ("up", "down") for h in range(workers)]
+    finite = math.isfinite(bandwidth_bytes_per_s)
+    return Network(
+        sites=("all",),
+        site_of=(0,) * workers,
+        links=tuple(links) if finite else (),
+        latency_s=((latency_s,),),
+        per_flow_bytes_per_s=((math.inf,),),
+        up={h: h for h in range(workers)} if finite else {},
+        down={h: workers + h for h in range(workers)} if finite else {},
+    )
+
+
+def network_of(workers: int, **given: Any) -> Network:
+    """The network of a scenario that says this of it."""
+    return build_network(NetworkSettings.model_validate(given), workers)
+
+
+def make_problem(
+    task: str, workers: int, seed: int, method: Method, batch_size: int = 32, **options: Any
+) -> Problem:
+    """A task spread iid over the workers."""
+    workload = find_task(task).build(find_task(task).options(**options), seed)
+    labels = None if workload.labels is None else workload.labels.numpy()
+    parts = shards(Partition(), workload.inputs.shape[0], labels, workers, seed)
+    return Problem(workload, Batches(parts, batch_size, seed), method)
+
+
+def make_job(
+    scheme: str | Scheme = "gossip",
+    options: dict[str, Any] | Settings | None = None,
+    *,
+    workers: int = 4,
+    seed: int = 1,
+    task: str | None = None,
+    task_options: dict[str, Any] | None = None,
+    method: Method = "batched",
+    batch_size: int = 32,
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    start: torch.Tensor | None = None,
+    bytes_per_parameter: float = 4.0,
+    compute_s: float = 1.0,
+    cv: float = 0.0,
+    stragglers: Sequence[Straggler] = (),
+    network: Network | None = None,
+    latency_s: float = 0.0,
+    bandwidth_bytes_per_s: float = math.inf,
+    sharing: str = "max_min",
+    streams: bool = False,
+    overhead_s: float = 0.0,
+    announcement: float = 0.0,
+    all_reduce: str = "ring",
+    every: int = 1,
+    max_iterations: int | None = 4,
+    record_events: bool = True,
+) -> Job:
+    """A job with the given parts; without a task only the clock matters."""
+    found = find_scheme(scheme) if isinstance(scheme, str) else scheme
+    problem = make_problem(task, workers, seed, method, batch_size, **(task_options or {})) if task else None
+    jitter = Jitter(lognormal=Lognormal(cv=cv)) if cv else None
+    if start is None:
+        start = problem.workload.start if problem else torch.zeros(1)
+    optimizer: Optimizer = Sgd(lr, momentum) if problem else Still()
+    if problem is not None and problem.workload.num_buffers:
+        optimizer = WithBuffers(optimizer, problem.workload.num_buffers)
+    return Job(
+        scheme=found,
+        options=options if isinstance(options, Settings) else found.options(**(options or {})),
+        label=found.name,
+        workers=workers,
+        seed=seed,
+        start=start,
+        optimizer=optimizer,
+        problem=problem,
+        task=find_task(task) if task else None,
+        bytes_per_parameter=bytes_per_parameter,
+        compute=ComputeModel(
+            Compute.model_validate({"time": f"{compute_s!r} s", "jitter": jitter}), tuple(stragglers), seed
+        ),
+        transfer=TransferModel(
+            network or flat_network(workers, latency_s, bandwidth_bytes_per_s),
+            sharing,
+            overhead_s,
+            announcement,
+            streams=streams,
+        ),
+        all_reduce=all_reduce,
+        segments=problem.workload.segments if problem else (("x", 0, start.numel()),),
+        every=every,
+        on="mean",
+        max_iterations=max_iterations,
+        record_events=record_events,
+    )
+
+
+def placed(job: Job, device: torch.device) -> Job:
+    """The same job with its values on ``device``."""
+    if job.problem is None:
+        return replace(job, start=job.start.to(device))
+    workload = job.problem.workload.to(device)
+    problem = Problem(workload, job.problem.batches, job.problem.method)
+    return replace(job, start=job.start.to(device), problem=problem)
+
+
+class NoOptions(Settings):
+    """A scheme of a test has no options."""
+
+
+def make_scheme(
+    program: Callable[[Worker, Any], Coroutine[Any, Any, None] | Program], *, synchronous: bool = True
+) -> Scheme:
+    """A scheme from a coroutine function of a test."""
+    return Scheme("test", program, NoOptions, synchronous, lambda options, workers: None)
+
+
+def one_message(network: Network, num_bytes: int, begin_s: float = 0.0) -> Job:
+    """Worker 0 sends to worker 1; both then end."""
+
+    async def program(worker: Worker, options: NoOptions) -> None:
+        x = torch.zeros(1)
+        await worker.sleep(begin_s)
+        if worker.rank == 0:
+            await worker.send(1, x)
+        elif worker.rank == 1:
+            await worker.receive(0, x)
+
+    return make_job(
+        make_scheme(program), workers=network.num_hosts, network=network, bytes_per_parameter=num_bytes
+    )
+
+
+def run_events(job: Job, **driver_options: Any) -> Outcome:
+    """Run on the event driver."""
+    scorer = job.scorer()
+    scorer.begin([job.start] * job.workers)
+    return EventDriver(job, [job.program(r) for r in range(job.workers)], scorer, **driver_options).run()
+
+
+def simulated(job: Job, **driver_options: Any) -> Run:
+    """Run on the event driver and score."""
+    scorer = job.scorer()
+    scorer.begin([job.start] * job.workers)
+    driver = EventDriver(job, [job.program(r) for r in range(job.workers)], scorer, **driver_options)
+    return run_record(job, driver.run(), scorer, "simulated")

@@ -1,0 +1,60 @@
+"""Probes of a cluster that is known: the simulator made their durations itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from paceline.realrun.calibration import fit, measure
+from paceline.realrun.calibration.probes import plan_for
+from paceline.sim.drivers.job import TransferModel
+from tests.support.factory import flat_network
+
+NETWORK = {"latency": "5 ms", "bandwidth": "1 Gbit/s"}
+TRUE = {
+    "overhead_s": 2e-4,
+    "added_latency_s": 3e-4,
+    "resume_s": 4e-4,
+    "efficiency": 0.97,
+    "copy_s_per_byte": 4e-10,
+}
+
+
+def measurements(
+    truth: dict[str, float], noise: float = 0.0, outliers: int = 0, **changes: Any
+) -> measure.Measurements:
+    """What a cluster with these factors would have measured, five times, with relative noise."""
+    network = flat_network(4, 0.005, 125e6)
+    plan = plan_for(network, (64, 65_536, 1_048_576), 1)
+    empty = measure.Measurements(
+        version=measure.VERSION, made="2026-01-01T00:00:00+00:00", machine="test", software="test",
+        hosts=measure.lab_hosts(), settings={"net.ipv4.tcp_wmem": "4096 33554432 33554432"}, load=(0.0, 0.0),
+        switch={}, network=NETWORK, plan=plan, steps_s=(1e-4, 2e-4, 3e-4),
+        durations=(measure.Duration(trial=0, operation="send", worker=0, part=0, values_s=(1.0,)),),
+    )  # fmt: skip
+    model = TransferModel(network, announcement=1.0, streams=True, buffer_bytes=33554432.0)
+    found, _ = empty.predict(replace(model, **truth))  # type: ignore[arg-type]
+    draws = np.random.Generator(np.random.Philox(1))
+    durations = tuple(
+        measure.Duration(
+            trial=key[0], operation=key[1], worker=key[2], part=key[3],
+            values_s=tuple(float(v) for v in value * (1 + noise * draws.standard_normal(5))),
+        )
+        for key, value in found.items()
+    )  # fmt: skip
+    spoilt = tuple(
+        d.model_copy(update={"values_s": tuple(3 * v for v in d.values_s)})
+        if k % 10 == 0 and k < 10 * outliers
+        else d
+        for k, d in enumerate(durations)
+    )
+    return empty.model_copy(update={"durations": spoilt, **changes})
+
+
+@cache
+def exact_fit() -> fit.Fit:
+    """What calibration makes of exact measurements."""
+    return fit.calibrate([measurements(TRUE)])

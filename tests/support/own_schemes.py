@@ -1,0 +1,73 @@
+"""Schemes as users write them, right and wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paceline import Program, Scheme, Settings, ops
+from paceline.sim.schemes import local_sgd
+
+if TYPE_CHECKING:
+    from paceline import Worker
+
+
+async def lazy(worker: Worker, period: int = 3, rates: list[float] = []) -> None:  # noqa: B006
+    """Local SGD, written again."""
+    x = worker.start
+    state = worker.optimizer.init(x)
+    async for k in worker.steps():
+        gradient = await worker.gradient(x)
+        x, state = worker.optimizer.update(x, gradient, state)
+        if (k + 1) % period == 0:
+            x = await worker.all_reduce(x)
+        await worker.publish(k, x)
+
+
+async def pairs(worker: Worker) -> None:
+    """Everybody swaps models with the next rank of its pair."""
+    x = worker.start
+    peer = worker.rank ^ 1
+    state = worker.optimizer.init(x)
+    async for k in worker.steps():
+        x, state = worker.optimizer.update(x, await worker.gradient(x), state)
+        heard = await worker.begin(ops.Receive(peer, like=x))
+        await worker.send(peer, x)
+        x = 0.5 * (x + (await worker.wait(heard)).value)
+        await worker.publish(k, x)
+
+
+def with_a_service(worker: Worker) -> Program:
+    return Program(lazy(worker), services=(_idle(worker),))
+
+
+async def _idle(worker: Worker) -> None:
+    await worker.receive(ops.ANY, like=worker.start)
+
+
+def check(options: Settings, workers: int) -> None:
+    """Anything will do."""
+
+
+REGISTERED = Scheme("mine", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, check)
+
+
+# --- wrong ------------------------------------------------------------------------------------------
+
+
+async def stumbles(worker: Worker) -> None:
+    x = worker.start
+    async for k in worker.steps():
+        if k == 2:
+            raise ValueError("no such thing")
+        await worker.publish(k, x)
+
+
+def not_async(worker: Worker) -> Any:
+    return worker.start
+
+
+async def takes_nothing() -> None:
+    pass
+
+
+NOT_A_SCHEME = 5
