@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from paceline.api import attach, load, simulate
     from paceline.app import main
-    from paceline.sim.collectives.algorithms import Round, Schedule
+    from paceline.sim.collectives.schedule import Round, Schedule
     from paceline.sim.config.settings import Settings
     from paceline.sim.errors import Deadlock, InputError, PacelineError, PeerLost, RunError, SchemeError
     from paceline.sim.experiments.study import Study
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from paceline.sim.program.groups import Groups
     from paceline.sim.program.operations import Handle
     from paceline.sim.program.pattern import Pattern
-    from paceline.sim.program.worker import Program, Worker
+    from paceline.sim.program.worker import Optimizer, Program, Worker
     from paceline.sim.records.run import Event, Run
     from paceline.sim.scenario.schema import Scenario
     from paceline.sim.schemes.scheme import Scheme
     from paceline.sim.schemes.wire import Wire
-    from paceline.sim.training.optimizer import Optimizer
 
 _OPERATIONS: Final = "paceline.sim.program.operations"
 _HOMES: Final = {

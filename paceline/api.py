@@ -85,7 +85,7 @@ def simulate(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.study import Study
-    from paceline.sim.scenario.asked import asked
+    from paceline.sim.scenario.schema import asked
 
     where = prepare.device_named(device)
     resolved = prepare.resolve(asked(scenario, task, changes), where)

@@ -114,7 +114,7 @@ def probe(
     """Measure transfers, collectives and gradients, one at a time, on the scenario's network."""
     from paceline.realrun.calibration import measure as probing
     from paceline.realrun.calibration import validate as validation
-    from paceline.sim.config import json_file
+    from paceline.sim.config import files
     from paceline.sim.scenario.schema import load
 
     asked = load(scenario, changes or [])
@@ -124,7 +124,7 @@ def probe(
     with validation.open_pool(asked, lab, probing=False) as pool:
         say(f"probing a {hosts}")
         found = probing.measure(pool, hosts, asked)
-    json_file.write(found, out)
+    files.write(found, out)
     say(f"wrote {out}")
 
 
@@ -145,7 +145,7 @@ def calibrate(
 ) -> None:
     """Fit the correction factors to measurements; also draws measured against fitted durations."""
     from paceline.realrun.calibration import fit as calibration
-    from paceline.realrun.calibration import measured as reading
+    from paceline.realrun.calibration import fit as reading
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.schema import load
 
@@ -178,7 +178,7 @@ def validate(
     from paceline.realrun.calibration import measure as probing
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.driver import clocks
-    from paceline.reports import compare_table
+    from paceline.reports import tables
     from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import dump, load
 
@@ -202,7 +202,7 @@ def validate(
     if as_json:
         print_json(found.comparison)
     else:
-        Console().print(compare_table.render(found.comparison))
+        Console().print(tables.render_comparison(found.comparison))
     if sentence := clocks.said(found.measured):
         say(sentence)
     failed = [run for run in (*found.predicted, *found.measured) if run.status == "partial"]

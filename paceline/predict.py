@@ -90,7 +90,7 @@ def check(
     """Say what a scenario means: its cluster and routes, what a step costs, how long simulating takes."""
     from rich.console import Console
 
-    from paceline.reports import check_table
+    from paceline.reports import tables
     from paceline.sim.experiments import check as checking
     from paceline.sim.experiments import prepare
     from paceline.sim.scenario.schema import load
@@ -99,7 +99,7 @@ def check(
     if as_json:
         print_json(found)
     else:
-        Console().print(check_table.render(found))
+        Console().print(tables.render_check(found))
 
 
 def replay(

@@ -1,16 +1,18 @@
-"""The summary as a table for the terminal."""
+"""Tables for the terminal: a summary, a prediction beside a measurement, and what a scenario means."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from paceline.sim.config.units import format_bytes, format_rate, format_seconds
+from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.summary import Row, Summary
 
 from . import words
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 def render(summary: Summary) -> Table:
@@ -104,3 +106,121 @@ def status(summary: Summary, row: Row) -> str:
 def wanted(summary: Summary) -> bool:
     """Whether the runs had a target at all."""
     return summary["target"] is not None or any(run["reached_target"] for run in summary["runs"])
+
+
+_WORDS = {"time_to_target_s": "time to target", "wall_clock_s": "wall clock", "iteration_time_s": "one step"}
+
+
+def render_comparison(found: Comparison) -> RenderableType:
+    """Predicted beside measured, whether both computed the same, and a verdict."""
+    table = Table("scheme", "seed", "", "predicted", "measured", "error")
+    for cell in found["cells"]:
+        values = (f"{value:.3f} s" for value in (cell["predicted"], cell["measured"]))
+        table.add_row(
+            cell["label"], str(cell["seed"]), _WORDS[cell["metric"]], *values, f"{cell['error_pct']:+.2f} %"
+        )
+    lines = [f"{each['label']}, seed {each['seed']}: {each['says']}" for each in found["trajectories"]]
+    return Group(table, *lines, *found["warnings"], verdict(found))
+
+
+def verdict(found: Comparison) -> str:
+    """One line: is the prediction to be trusted here?"""
+    decision = found["decision"]
+    if found["mean_abs_error_pct"] is None:
+        return "There is nothing to compare."
+    errors = (
+        f"{found['mean_abs_error_pct']:.2f} % off on average, {found['max_abs_error_pct']:.2f} % at worst"
+    )
+    predicted, measured = decision["winner_predicted"], decision["winner_measured"]
+    if predicted is None or measured is None:
+        choice = "no scheme got to the target on both sides"
+    elif predicted == measured:
+        choice = f"the winner, {measured}, was predicted"
+    else:
+        regret = "" if decision["regret_pct"] is None else f", which costs {decision['regret_pct']:.1f} %"
+        choice = f"{predicted} was predicted, {measured} won{regret}"
+    return f"Predicted times are {errors}; {choice}."
+
+
+MAX_ROUTES: Final = 20
+"""So many kinds of routes are shown; ``--json`` has them all."""
+
+
+def render_check(found: Mapping[str, Any]) -> RenderableType:
+    """The cluster, its routes, the cost of a step of each scheme, and how long the simulation will take."""
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(Text(_cluster(found)), "", _routes(found), "", _schemes(found), "", Text(_effort(found)))
+
+
+def _cluster(found: Mapping[str, Any]) -> str:
+    sites = ", ".join(f"{name} {count}" for name, count in found["sites"].items())
+    fastest, slowest = found["compute_s"]["fastest"], found["compute_s"]["slowest"]
+    compute = format_seconds(fastest)
+    if slowest > fastest:
+        compute += f" to {format_seconds(slowest)}"
+    where = f" ({sites})" if len(found["sites"]) > 1 else ""
+    return (
+        f"{found['scenario']}: {found['workers']} workers{where}; a gradient takes {compute} on average; "
+        f"a model is {format_bytes(found['model_bytes'])}"
+    )
+
+
+def _routes(found: Mapping[str, Any]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    several = len(found["sites"]) > 1
+    for name in (*(["from", "to"] if several else []), "pairs", "latency", "bandwidth", "links, for example"):
+        table.add_column(name, justify="right" if name in ("pairs", "latency", "bandwidth") else "left")
+    varies = {link["name"] for link in found["links"] if link["varies"]}
+    for route in found["routes"][:MAX_ROUTES]:
+        rate = "unlimited" if route["bytes_per_s"] is None else format_rate(route["bytes_per_s"])
+        example = route["example"]
+        links = ", ".join(f"{name} (varies)" if name in varies else name for name in example["links"])
+        cells = [
+            *([route["from"], route["to"]] if several else []),
+            str(route["pairs"]),
+            format_seconds(route["latency_s"]),
+            rate,
+            f"{example['source']} to {example['destination']}: {links or 'none that limits'}",
+        ]
+        table.add_row(*(Text(cell) for cell in cells))
+    more = len(found["routes"]) - MAX_ROUTES
+    if more > 0:
+        table.caption = f"and {more} kinds more (--json has them)"
+    return table
+
+
+def _schemes(found: Mapping[str, Any]) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    random = any(row.get("random_step_s") is not None for row in found["schemes"])
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("scheme", overflow="fold", min_width=14)
+    columns = ["a step", "compute", "latency", "bandwidth", "sent"]
+    for name in [*columns, *(["with what\nis random"] if random else [])]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in found["schemes"]:
+        if row["problem"] is not None:
+            table.add_row(Text(row["label"]), Text(f"not known: {row['problem']}"))
+            continue
+        parts = [row[key] for key in ("step_s", "compute_s", "latency_s", "bandwidth_s")]
+        cells = [*(format_seconds(max(part, 0.0)) for part in parts), format_bytes(row["bytes_per_step"])]
+        if random:
+            cells.append("" if row["random_step_s"] is None else format_seconds(row["random_step_s"]))
+        table.add_row(*(Text(cell) for cell in [row["label"], *cells]))
+    return table
+
+
+def _effort(found: Mapping[str, Any]) -> str:
+    known = [row for row in found["schemes"] if row["problem"] is None]
+    each_s = sum(row["simulation_s_per_100_steps"] for row in known)
+    runs = f"{found['repeats']} repeats" if found["repeats"] > 1 else "all of it"
+    return (
+        f"Simulating takes {format_seconds(each_s)} for 100 steps of every scheme on this machine, and "
+        f"{format_seconds(found['simulation_s_at_most'])} at most for {runs}."
+    )

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -14,11 +14,12 @@ from typing import Any, Final, Literal
 
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.config import yaml_file
-from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.network import free_network
+from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, parse
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import NoneType
@@ -57,7 +56,7 @@ def _sections() -> Iterator[str]:
         yield f"### `{name}`\n\n{about}\n\n{_options(task.options, 'workload.')}"
     yield "## Schemes\n"
     for name, scheme in sorted(SCHEMES.items()):
-        about = _first_paragraph(sys.modules[scheme.program.__module__].__doc__)
+        about = _first_paragraph(scheme.program.__doc__)
         kind = "Synchronous." if scheme.synchronous else "Asynchronous."
         yield f"### `{name}`\n\n{about} {kind}\n\n{_options(scheme.options, f'schemes[].{name}.')}"
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from docs.make import page as made_page
 from paceline.sim.config.files import write_whole
-from paceline.sim.topology.registry import FILE, TOPOLOGIES, Topology
+from paceline.sim.topology import TOPOLOGIES
+from paceline.sim.topology.entry import FILE, Topology
 from paceline.sim.topology.weights import RULES
 
 PAGE: Final = Path(__file__).parents[1] / "topologies.md"

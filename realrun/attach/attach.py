@@ -28,23 +28,25 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from pydantic import ValidationError
+from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute
-from paceline.sim.config import json_file
+from paceline.sim.config import files
 from paceline.sim.config.problems import explain, one_line
 from paceline.sim.config.yaml_file import dotted
-from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError, RunError
 from paceline.sim.network.network import free_network
+from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import find_scheme
 from paceline.sim.training.gradients import Problem
 from paceline.sim.training.optimizer import WithBuffers
-from paceline.sim.workloads.evaluated import Evaluated, Told
 from paceline.sim.workloads.modules import backward_segments
+from paceline.sim.workloads.workload import Evaluated, Told
 
 from ..calibration.training_run import record_of
 from ..driver.run import run_job
@@ -54,8 +56,6 @@ from ..transport.device import settle, use
 from .model_vector import ModelVector, check_wrappers
 from .team import ENDED, FAILED, WANTED, Team, find_team
 from .torch_rule import TorchRule
-
-Tensor = torch.Tensor
 
 
 class Attached:
@@ -317,4 +317,4 @@ def _write(run: Run, job: Job, scheme: SchemeEntry, folder: Path) -> None:
     record = record_of(run, job, scheme)
     if record is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        json_file.write(record, folder / "attached.json")
+        files.write(record, folder / "attached.json")

@@ -6,13 +6,12 @@ from collections.abc import Collection
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.sim.errors import InputError
-
-Tensor = torch.Tensor
 
 
 class ModelVector:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from paceline.sim.errors import InputError, RunError
 
 from ..group.store import Control
-
-Tensor = torch.Tensor
 
 WANTED: Final = 1.0
 """Another gradient is wanted."""

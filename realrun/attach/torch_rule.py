@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from paceline.sim.errors import InputError
-from paceline.sim.training.optimizer import Adam, AdamSettings, AdamWSettings, Optimizer, Sgd, State
-
-Tensor = torch.Tensor
+from paceline.sim.program.worker import Optimizer, State
+from paceline.sim.training.optimizer import Adam, AdamSettings, AdamWSettings, Sgd
 
 
 class TorchRule:
-    """A ``sim.training.optimizer.Optimizer`` with whatever learning rate a torch optimiser has at the time.
+    """A ``sim.program.worker.Optimizer`` with whatever learning rate a torch optimiser has at the time.
 
     The scheme keeps the moments, since it may average them; those of the torch optimiser stay empty.
 

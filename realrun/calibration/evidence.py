@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from paceline.sim.drivers.event import EventDriver
-from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.drivers.job import Job
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import Hosts, Measured
+from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.worker import Program
 from paceline.sim.records.run import Event
 

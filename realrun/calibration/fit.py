@@ -19,12 +19,17 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import least_squares
 
+from paceline.sim.config import files
 from paceline.sim.config.files import save_whole
-from paceline.sim.drivers.job import TransferModel
 from paceline.sim.errors import InputError
 from paceline.sim.network.profile import FACTORS, VERSION, Factor, Measured, Profile
+from paceline.sim.network.transfer import TransferModel
+from paceline.sim.records import attached
+from paceline.sim.scenario.schema import Scenario
 
+from . import measure
 from .evidence import Evidence, Row
+from .training_run import TrainingRun
 
 _FITTED: Final = {
     "overhead_s": 1e-4,
@@ -257,3 +262,24 @@ def plot(fit: Fit, path: Path) -> None:
             axis.set_minor_formatter(LogFormatter())
         axes.legend(fontsize="small")
         save_whole(path, partial(figure.savefig, dpi=120))
+
+
+def load(path: Path, nominal: Scenario | None) -> Evidence:
+    """What ``paceline probe`` or ``paceline.attach`` has written.
+
+    Args:
+        path: of the file.
+        nominal: says what network an attached run had; probes know theirs.
+
+    Raises:
+        InputError: the file will not do, or nobody says what network its run had.
+    """
+    found = files.read(path, "'paceline probe' or paceline.attach")
+    if found.get("kind") != attached.KIND:
+        return measure.checked(found, path)
+    record = attached.checked(found, path)
+    if nominal is None:
+        raise InputError(
+            f"{path}: was recorded by paceline.attach; say on what network with --nominal SCENARIO"
+        )
+    return TrainingRun(record, nominal, path)

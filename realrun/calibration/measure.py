@@ -16,14 +16,14 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from paceline.sim.config import json_file
+from paceline.sim.config import files
 from paceline.sim.config.settings import Settings
-from paceline.sim.drivers.job import TransferModel
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import Hosts, Measured
 from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Event
 from paceline.sim.scenario.schema import Scenario, dump, parse
 
@@ -231,17 +231,17 @@ def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[K
 
 
 def load(path: Path) -> Measurements:
-    """Read what ``paceline.sim.config.json_file.write`` wrote.
+    """Read what ``paceline.sim.config.files.write`` wrote.
 
     Raises:
         InputError: it cannot be read, is damaged, is of another version, or holds numbers that are none.
     """
-    return checked(json_file.read(path, "'paceline probe'"), path)
+    return checked(files.read(path, "'paceline probe'"), path)
 
 
 def checked(found: dict[str, Any], path: Path) -> Measurements:
     """The same of what has been read."""
-    measurements = json_file.as_model(Measurements, found, path, VERSION)
+    measurements = files.as_model(Measurements, found, path, VERSION)
     if not all(math.isfinite(v) and v >= 0 for d in measurements.durations for v in d.values_s):
         raise InputError(f"{path}: holds a negative duration; probe again")
     return measurements

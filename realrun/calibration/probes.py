@@ -15,8 +15,9 @@ from pydantic import Field
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute
 from paceline.sim.config.settings import Settings
-from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.drivers.job import Job
 from paceline.sim.network.network import Network, free_network
+from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Program, Worker

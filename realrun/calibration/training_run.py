@@ -23,12 +23,13 @@ import torch
 
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute, Trace
-from paceline.sim.config.validated import validated
-from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.config.yaml_file import validated
+from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
 from paceline.sim.network.profile import Hosts, Measured
+from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
 from paceline.sim.records.attached import STEPS, AttachedRun

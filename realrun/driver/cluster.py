@@ -12,11 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.tasks import SUSPENDED, Handles
-from paceline.sim.drivers.underway import Task
+from paceline.sim.drivers.tasks import SUSPENDED, Handles, Task
 from paceline.sim.errors import PeerLost, RunError, SchemeError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
@@ -36,8 +33,6 @@ from .exchanges import Exchanges
 from .loop import Loop
 from .pending import Pending
 from .watchdog import Beat, Watch
-
-Tensor = torch.Tensor
 
 _GRACE_S = 0.5
 """How long what a dead peer had already sent may take to arrive."""

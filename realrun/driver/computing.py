@@ -16,20 +16,19 @@ from functools import partial
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
 from paceline.sim.records.accounting import Account
-from paceline.sim.workloads.evaluated import Evaluated
+from paceline.sim.workloads.workload import Evaluated
 
 from ..transport.device import CPU, Aside
 from ..transport.threads import Finished, Threads
 from .diary import Timing
 from .loop import Loop
 from .pending import Pending
-
-Tensor = torch.Tensor
 
 _OVERRUN = 1.01
 _ROOM: Final = 4.0

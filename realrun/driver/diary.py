@@ -1,7 +1,7 @@
 """What one rank writes down during a run, and how it is handed in afterwards.
 
 A rank does not know when its peers started; rows carry the *key* of the exchange that they took part in,
-so that ``paceline.realrun.driver.peers`` can find it out later.
+so that ``paceline.realrun.driver.collect`` can find it out later.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from paceline.sim.records.run import Event
-
-Tensor = torch.Tensor
 
 
 class Exchange(NamedTuple):

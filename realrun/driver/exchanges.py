@@ -6,16 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import torch
-
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.schedules import part_of
 from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
-from paceline.sim.program.averaging import root_of
+from paceline.sim.program.averaging import root_of, weighted_sum
 from paceline.sim.program.encoding import Payload, decoded
 from paceline.sim.program.groups import members
-from paceline.sim.program.mixing import weighted_sum
 
 from ..transport.buffers import Buffers
 from ..transport.carrier import Collective
@@ -27,8 +23,6 @@ from .closing import Traffic
 from .diary import Exchange
 from .loop import Loop
 from .pending import Pending
-
-Tensor = torch.Tensor
 
 
 class Driver(Protocol):
@@ -171,7 +165,7 @@ class Exchanges:
         group = members(groups, self._job.workers, self._rank)
         others = tuple(r for r in group if r != self._rank)
         pending.exchange = Exchange(f"{name} {number}", others)
-        pending.bytes = part_of(self._job, operation, group, self._rank).bytes_sent
+        pending.bytes = self._job.part_of(operation, group, self._rank).bytes_sent
         if isinstance(operation, ops.Broadcast):
             pending.peer = root_of(operation, self._rank, group)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from torch import Tensor
 
-from paceline.sim.drivers.underway import Underway
+from paceline.sim.drivers.tasks import Underway
 
 from ..transport.messages import Posted
 from .diary import Exchange
-
-Tensor = torch.Tensor
 
 
 class Pending(Underway):

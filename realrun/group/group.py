@@ -20,8 +20,8 @@ from torch._C._distributed_c10d import Store
 from paceline.sim.errors import RunError
 
 from ..transport.connections import connect
+from ..transport.gloo import Subgroup
 from ..transport.nccl import Lane
-from ..transport.subgroups import Subgroup
 from ..transport.threads import Threads
 from .store import Control
 

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
+from torch import Tensor
 
 from paceline.sim.program.encoding import Encoded, Payload, decoded
 
 from .device import CPU, host_buffer
-
-Tensor = torch.Tensor
 
 
 class Buffers:

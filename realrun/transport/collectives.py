@@ -11,18 +11,16 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, BroadcastOptions
 
 from paceline.sim.program import operations as ops
-from paceline.sim.program.averaging import root_of
+from paceline.sim.program.averaging import mean_model, root_of
 from paceline.sim.program.encoding import Encoded, Payload, decoded
-from paceline.sim.program.strips import joined, strip, strip_length
-from paceline.sim.training.scoring import mean_model
+from paceline.sim.program.groups import joined, strip, strip_length
 
 from .buffers import Buffers, own_bytes, unpacked
 from .carrier import Carrier, Swap, Wait
-
-Tensor = torch.Tensor
 
 
 class Begun(NamedTuple):

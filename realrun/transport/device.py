@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from paceline.sim.errors import InputError
 
 from .connections import FOREVER
 
-Tensor = torch.Tensor
 Found = TypeVar("Found")
 
 CPU = torch.device("cpu")

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from paceline.sim.program.encoding import Payload
 from paceline.sim.program.operations import ANY
@@ -20,8 +21,6 @@ from paceline.sim.program.operations import ANY
 from . import connections
 from .buffers import Buffers, unpacked
 from .carrier import Carrier, Wait
-
-Tensor = torch.Tensor
 
 _MIX_TAG = 1 << 24
 _MESSAGE_TAG = 1 << 30

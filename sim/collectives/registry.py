@@ -9,7 +9,8 @@ from typing import Any
 
 from ..config import user_code
 from ..errors import Deadlock, InputError, nearest
-from .algorithms import ALL_REDUCE, Schedule, critical_path_s
+from .algorithms import ALL_REDUCE
+from .schedule import Schedule, critical_path_s
 
 
 @cache

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from .. import seeds
 from ..errors import InputError
-from .own import own_duration_s
-from .settings import Compute, Straggler
+from .settings import Compute, Straggler, own_duration_s
 from .stragglers import slow
 
 

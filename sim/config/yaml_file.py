@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import yaml
+from pydantic import ValidationError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..errors import InputError, nearest
-from .problems import KeyPath, one_line
+from . import yaml_file
+from .problems import KeyPath, explain, one_line
+from .settings import Settings
 
 MAX_BYTES: Final = 2**20
 """A longer file is not read."""
@@ -236,3 +239,18 @@ def write(value: Any) -> str:
     return yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True, default_flow_style=None
     )
+
+
+Model = TypeVar("Model", bound=Settings)
+
+
+def validated(
+    model: type[Model], found: object, source: str, place: Callable[[Any], object] | None = None
+) -> Model:
+    """``found`` as ``model``, or one ``InputError`` that names the first thing that is wrong."""
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        first = explain(error, model, found)[0]
+        where = str(place(first.at)) if place is not None else source
+        raise InputError(f"{where}: {yaml_file.dotted(first.at)}: {one_line(first.message)}") from error

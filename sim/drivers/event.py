@@ -9,15 +9,15 @@ from typing import Any
 
 import simpy.core
 import torch
+from torch import Tensor
 
 from ..errors import Deadlock, PeerLost, RunError, SchemeError
 from ..network.lateness import Lateness
 from ..network.profile import Traffic
 from ..program import operations as ops
-from ..program.averaging import COLLECTIVES, root_of
+from ..program.averaging import COLLECTIVES, root_of, weighted_sum
 from ..program.encoding import decoded
 from ..program.groups import members
-from ..program.mixing import weighted_sum
 from ..program.worker import Program
 from ..records.accounting import Account
 from ..records.run import Event
@@ -29,11 +29,8 @@ from .job import Job
 from .outcome import Outcome
 from .pending import Pending
 from .streams import Streams
-from .tasks import SUSPENDED, Handles
+from .tasks import SUSPENDED, Handles, Task
 from .transfers import Transfers
-from .underway import Task
-
-Tensor = torch.Tensor
 
 _NAMES: Mapping[type, str] = {
     ops.Gradient: "gradient",

@@ -4,65 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from ..collectives import algorithms
+from ..collectives.registry import all_reduce_named
+from ..collectives.schedule import Part, among
 from ..compute.model import ComputeModel
 from ..config.settings import Settings
-from ..network.network import Network
+from ..network.transfer import TransferModel
+from ..program import operations as ops
+from ..program.averaging import root_of
 from ..program.encoding import Encoded, Payload
-from ..program.worker import Program, Worker
+from ..program.groups import strip_length
+from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import Journal
+from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..training.gradients import Problem
-from ..training.optimizer import Optimizer
-from ..training.scoring import On, Scorer, Target
+from ..training.scoring import Scorer, Target
 from ..workloads.workload import Task
-
-
-@dataclass(frozen=True)
-class TransferModel:
-    """How the network carries a message: the nominal cluster, and factors that correct it.
-
-    The defaults are neutral. A calibration says what they are for one kind of cluster and software.
-
-    Attributes:
-        network: hosts, links, routes.
-        sharing: ``max_min``: transfers share every link on their route fairly; ``rtt``: so, but weighted by
-            one over the round trip; ``none``: each has its links alone.
-        overhead_s: software overhead before a transfer's bytes start.
-        announcement: what the receiver's announcement costs, as a factor on the route's latency. Where it is
-            not 0, a receive from anybody is announced to a sender only when it has heard of that sender.
-        added_latency_s: what hosts and switches add to every message's and announcement's latency.
-        efficiency: share of the nominal bandwidth that the payload gets.
-        streams: messages from one host to another, and announcements, share one stream of bytes, first come
-            first served (one TCP connection); False: they overtake each other. Not where each is alone.
-        buffer_bytes: what the sender's socket takes off its hands: a send is complete when the bytes of its
-            stream that have not left are no more than this; 0: when its last byte has left.
-        copy_s_per_byte: what handing bytes to the socket takes.
-        resume_s: from the end of an exchange until the coroutine goes on.
-        late_s: from the end of a computation until the coroutine's next operation.
-        lateness_s: instead of that, values as they followed each other when measured: a worker goes through
-            them from one drawn at random on, and begins its run that late too.
-        unevenness_s: equally likely deviations from ``resume_s``, of which each exchange draws one; it never
-            ends before its transfers.
-        seed: of the run, for latencies and bandwidths that vary at random.
-    """
-
-    network: Network
-    sharing: str = "max_min"
-    overhead_s: float = 0.0
-    announcement: float = 0.0
-    added_latency_s: float = 0.0
-    efficiency: float = 1.0
-    streams: bool = False
-    buffer_bytes: float = 0.0
-    copy_s_per_byte: float = 0.0
-    resume_s: float = 0.0
-    late_s: float = 0.0
-    lateness_s: tuple[float, ...] = ()
-    unevenness_s: tuple[float, ...] = ()
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -182,3 +144,36 @@ class Job:
             done += stop - start
             fractions.append(1 / 3 + (2 / 3) * done / total if done < total else 1.0)
         return tuple(fractions)
+
+    def part_of(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> Part:
+        """The part of ``rank`` in a collective among ``members``.
+
+        Raises:
+            SchemeError: the root of a broadcast is not one of the members.
+        """
+        as_gloo = self.all_reduce == "gloo_ring"
+        match operation:
+            case ops.AllReduce(value=value):
+                found = among(all_reduce_named(self.all_reduce), members, self.num_bytes(value))
+            case ops.ReduceScatter(value=Encoded() as value):
+                found = among(algorithms.direct_reduce_scatter, members, self.num_bytes(value))
+            case ops.ReduceScatter(value=value):
+                found = among(algorithms.ring_reduce_scatter, members, self.num_bytes(value))
+            case ops.GatherStrips(value=value, length=length):
+                per_element = self.ratio(value) * self.bytes_per_parameter
+                if as_gloo:
+                    strip_bytes = round(strip_length(length, len(members)) * per_element)
+                    found = among(algorithms.gloo_all_gather, members, strip_bytes)
+                else:
+                    num_bytes = round(length * per_element)
+                    found = among(algorithms.ring_gather_chunks, members, num_bytes)
+            case ops.AllGather(value=value):
+                gather = algorithms.gloo_all_gather if as_gloo else algorithms.ring_all_gather
+                found = among(gather, members, value.numel() * value.element_size())
+            case ops.Broadcast(value=value):
+                spread = algorithms.gloo_broadcast if as_gloo else algorithms.binomial_broadcast
+                root = members.index(root_of(operation, rank, members))
+                found = among(spread, members, self.num_bytes(value), root)
+            case _:
+                found = among(algorithms.dissemination_barrier, members)
+        return found[rank]

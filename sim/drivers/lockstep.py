@@ -10,18 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import SchemeError
 from ..program import operations as ops
-from ..program.averaging import COLLECTIVES, combined, part, root_of
+from ..program.averaging import COLLECTIVES, combined, part, root_of, weighted_sum_stacked
 from ..program.encoding import decoded
 from ..program.groups import partition
-from ..program.mixing import weighted_sum_stacked
 from ..training.gradients import loss_given
 from ..training.scoring import Scorer
 from .job import Job
-
-Tensor = torch.Tensor
 
 _BY_SIZE = (ops.ReduceScatter, ops.AllGather)
 """Operations whose reply's shape depends on the size of the group."""

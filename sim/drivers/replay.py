@@ -16,19 +16,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from ..errors import RunError
 from ..program import operations as ops
-from ..program.averaging import COLLECTIVES, combined, part
+from ..program.averaging import COLLECTIVES, combined, part, weighted_sum
 from ..program.encoding import Payload, decoded
 from ..program.groups import members
-from ..program.mixing import weighted_sum
 from ..program.worker import Program
 from ..records.run import Event
 from ..training.gradients import loss_given
 from .job import Job
-
-Tensor = torch.Tensor
 
 _LATER: Final = object()
 _ABOUT_HANDLES: Final = frozenset({"wait", "wait_any", "segment"})

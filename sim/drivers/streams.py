@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 
 from ..network.profile import Traffic
+from ..network.transfer import TransferModel
 from .clock import Clock
-from .job import TransferModel
 from .transfers import Announced, Notice, Transfers, _What
 
 

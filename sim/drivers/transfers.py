@@ -12,17 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-import torch
-
 from ..network.latency import Latencies
 from ..network.sharing import FairSharing, rtt_weight
+from ..network.transfer import TransferModel
 from ..network.variation import Changes
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
-from .job import TransferModel
 
-Tensor = torch.Tensor
 Tag = str | tuple[str, int, int]
 
 

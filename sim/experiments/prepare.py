@@ -13,9 +13,10 @@ import torch
 from ..compute.measure import device_name, timer_of, typical_times_s
 from ..compute.model import ComputeModel
 from ..compute.settings import Measured
-from ..drivers.job import Job, TransferModel
+from ..drivers.job import Job
 from ..errors import InputError
 from ..network.build import build_network
+from ..network.transfer import TransferModel
 from ..scenario.entries import SchemeEntry, Workload
 from ..scenario.repeats import most
 from ..scenario.schema import Scenario

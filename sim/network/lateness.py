@@ -6,7 +6,7 @@ Nothing is late without a profile. With one, workers that would begin together b
 from __future__ import annotations
 
 from .. import seeds
-from ..drivers.job import TransferModel
+from .transfer import TransferModel
 
 
 class Lateness:

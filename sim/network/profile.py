@@ -19,9 +19,9 @@ from .. import seeds
 from ..config import yaml_file
 from ..config.problems import wrong
 from ..config.settings import Settings
-from ..config.validated import validated
-from ..drivers.job import Job
+from ..config.yaml_file import validated
 from ..errors import InputError
+from .transfer import TransferModel
 
 VERSION: Final = 2
 """Of the file's format."""
@@ -39,6 +39,10 @@ FACTORS: Final[Mapping[str, str]] = {
     "late_s": "s",
 }
 """The fields of ``TransferModel`` that a profile sets, and their units."""
+
+
+ALL_REDUCE: Final = "gloo_ring"
+"""The algorithm of what a profile is measured on."""
 
 
 class Factor(Settings):
@@ -134,18 +138,17 @@ class Profile(Settings):
         except InputError as error:
             raise wrong(str(error)) from None
 
-    def applied(self, job: Job) -> Job:
-        """``job`` with these factors, and the algorithms that the transport has."""
+    def transfer(self, model: TransferModel) -> TransferModel:
+        """``model`` with these factors, and gloo's rules. Its collectives are gloo's, too: ``ALL_REDUCE``."""
         values: dict[str, Any] = {name: self.factors[name].value for name in FACTORS}
-        transfer = replace(
-            job.transfer,
+        return replace(
+            model,
             announcement=1.0,
             streams=True,
             lateness_s=self.lateness_s,
             unevenness_s=self.unevenness_s,
             **values,
         )
-        return replace(job, transfer=transfer, all_reduce="gloo_ring")
 
     def drawn(self, seed: int) -> Profile:
         """As good a profile as this one: the factors drawn from what the measurements leave open.

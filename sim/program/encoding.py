@@ -14,10 +14,9 @@ from typing import Literal, Self
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from ..config.settings import Settings
-
-Tensor = torch.Tensor
 
 
 class Qsgd(Settings):

@@ -20,14 +20,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Generic, TypeVar
 
-import torch
+from torch import Tensor
 
 from .encoding import Payload
 from .groups import Groups
 from .pattern import Pattern
 
 Reply = TypeVar("Reply")
-Tensor = torch.Tensor
 
 ANY: Final = -1
 """Source of a ``Receive`` that takes a message from whoever sends first."""

@@ -9,24 +9,48 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from .. import seeds
 from ..devices import on_device
 from ..errors import SchemeError
-from ..training.optimizer import Optimizer
 from . import groups as groups_of
 from . import operations as ops
-from . import strips
 from .encoding import Payload
 from .groups import Groups
 from .pattern import Pattern
 
-Tensor = torch.Tensor
+
+class State(NamedTuple):
+    """What an optimiser remembers.
+
+    Attributes:
+        updates: how many were done; says which learning rate is next.
+        moments: running means of gradients [..., d]: () or (velocity,) or (mean, mean of squares).
+    """
+
+    updates: int
+    moments: tuple[Tensor, ...]
+
+
+class Optimizer(Protocol):
+    """An update rule; pure, and elementwise over all axes but the last."""
+
+    def init(self, x: Tensor) -> State:
+        """The state before the first update at ``x``."""
+
+    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
+
+    def lr_at(self, k: int) -> float:
+        """Learning rate of update ``k``, counted from 0."""
+
+
 Reply = TypeVar("Reply")
 
 
@@ -112,7 +136,7 @@ class Worker:
         rows = []
         for rank, row in zip(self.ranks, value.unbind() if self.stacked else [value], strict=True):
             members = groups_of.members(groups, self.size, rank)
-            rows.append(strips.strip(row, members.index(rank), len(members)))
+            rows.append(groups_of.strip(row, members.index(rank), len(members)))
         return torch.stack(rows) if self.stacked else rows[0]
 
     async def steps(self) -> AsyncIterator[int]:

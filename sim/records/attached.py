@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..config import json_file
+from ..config import files
 from ..config.problems import wrong
 from ..config.settings import Settings
 from .run import Event
@@ -78,9 +78,9 @@ def load(path: Path) -> AttachedRun:
     Raises:
         InputError: it cannot be read, is damaged, or is of another version.
     """
-    return checked(json_file.read(path, "paceline.attach"), path)
+    return checked(files.read(path, "paceline.attach"), path)
 
 
 def checked(found: dict[str, Any], path: Path) -> AttachedRun:
     """The same of what has been read."""
-    return json_file.as_model(AttachedRun, found, path, VERSION)
+    return files.as_model(AttachedRun, found, path, VERSION)

@@ -11,7 +11,6 @@ import numpy as np
 from scipy import stats
 from typing_extensions import TypedDict
 
-from ..schemes import find_scheme
 from .run import Run
 from .summary import Row, summarise
 
@@ -126,7 +125,7 @@ class Pair:
 
 
 def _same(p: Run, m: Run, asynchronous: bool) -> tuple[str, bool | None]:
-    if asynchronous or not find_scheme(p.scheme).synchronous:
+    if asynchronous:
         return "asynchronous: the order of arrival decides, so the models differ", None
     if p.iterations == m.iterations and p.digest == m.digest:
         return f"the same bits after {p.iterations:g} steps", True

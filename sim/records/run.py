@@ -11,7 +11,13 @@ A run is one scheme under one seed. A result folder holds all runs of one comman
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
+
+On = Literal["mean", "workers", "worst", "leader"]
+
+
+EVERY_ON: Final[tuple[On, ...]] = get_args(On)
+
 
 Source = Literal["simulated", "measured"]
 Status = Literal["completed", "diverged", "partial"]

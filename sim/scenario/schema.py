@@ -10,7 +10,7 @@ in ``workload`` beside the common keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
@@ -30,7 +30,7 @@ from pydantic_core import CoreSchema
 
 from ..collectives.registry import all_reduce_named
 from ..compute.settings import Compute, Straggler
-from ..config import yaml_file
+from ..config import user_code, yaml_file
 from ..config.problems import Problem, explain, one_line, problems, wrong
 from ..config.settings import Settings
 from ..config.units import Seconds, Steps
@@ -39,9 +39,9 @@ from ..errors import InputError, nearest
 from ..network.build import build_network
 from ..network.profile import Profile
 from ..network.settings import Graph, NetworkSettings
+from ..records.run import On
 from ..schemes import find_scheme
 from ..topology.entry import BRIEF
-from ..training.scoring import On
 from ..workloads import find_task
 from ..workloads.workload import Facts
 from . import overrides
@@ -456,3 +456,34 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of scenario files, for editors."""
     schema = Scenario.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def asked(
+    scenario: Scenario | Mapping[str, Any] | str | Path,
+    task: Callable[..., Any] | None = None,
+    changes: Sequence[str] = (),
+) -> Scenario:
+    """The scenario that is meant.
+
+    Args:
+        scenario: one, the path of its file, or what would stand there.
+        task: takes the place of its task, if given.
+        changes: ``dotted.key=value`` each.
+
+    Raises:
+        InputError: what is wrong.
+    """
+    own = [] if task is None else [f"workload.task={user_code.name_of(task)}"]
+    try:
+        if isinstance(scenario, str | Path):
+            return load(scenario, [*own, *changes])
+        if isinstance(scenario, Scenario):
+            if not own and not changes:
+                return scenario
+            data = scenario.model_dump(mode="json")
+            for option in type(scenario.workload.options).model_fields if own else ():
+                data["workload"].pop(option, None)
+            scenario = data
+        return parse(yaml_file.write(scenario), "scenario", [*own, *changes])
+    except InputError as error:
+        raise InputError(str(error).replace(f"--set {own[0]}", "task") if own else str(error)) from error

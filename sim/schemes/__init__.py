@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..config.user_code import is_dotted
-from . import (
-    ad_psgd,
-    adaptive_local_sgd,
-    all_reduce,
-    downpour,
-    gossip,
-    leader_sgd,
-    local_sgd,
-    parameter_server,
-    post_local_sgd,
-    sgp,
-)
+from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp
 from .scheme import Scheme
 from .user import own_scheme
 
@@ -27,17 +16,17 @@ SCHEMES: Mapping[str, Scheme] = {
         Scheme("local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, local_sgd.check),
         Scheme(
             "adaptive_local_sgd",
-            adaptive_local_sgd.adaptive_local_sgd,
-            adaptive_local_sgd.AdaptiveLocalSgdOptions,
+            local_sgd.adaptive_local_sgd,
+            local_sgd.AdaptiveLocalSgdOptions,
             True,
-            adaptive_local_sgd.check,
+            local_sgd.check_adaptive,
         ),
         Scheme(
             "post_local_sgd",
-            post_local_sgd.post_local_sgd,
-            post_local_sgd.PostLocalSgdOptions,
+            local_sgd.post_local_sgd,
+            local_sgd.PostLocalSgdOptions,
             True,
-            post_local_sgd.check,
+            local_sgd.check_post,
         ),
         Scheme("gossip", gossip.gossip, gossip.GossipOptions, True, gossip.check),
         Scheme("sgp", sgp.sgp, sgp.SgpOptions, True, sgp.check),
@@ -59,7 +48,13 @@ SCHEMES: Mapping[str, Scheme] = {
             parameter_server.check,
             own_momentum=True,
         ),
-        Scheme("downpour", downpour.downpour, downpour.DownpourOptions, False, downpour.check),
+        Scheme(
+            "downpour",
+            parameter_server.downpour,
+            parameter_server.DownpourOptions,
+            False,
+            parameter_server.check_downpour,
+        ),
     )
 }
 

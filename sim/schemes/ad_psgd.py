@@ -116,7 +116,10 @@ def check(options: AdPsgdOptions, workers: int) -> None:
 
 
 def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:
-    """AD-PSGD: active and passive workers run different programs."""
+    """Asynchronous decentralised SGD: nobody waits for a straggler.
+
+    Active and passive workers run different programs.
+    """
     host = _Host(worker.start)
     neighbours = passive_neighbours(options.topology, worker.size, worker.seed)[worker.rank]
     if neighbours is not None:

@@ -61,7 +61,7 @@ def check(options: AllReduceOptions, workers: int) -> None:
 
 
 async def all_reduce(worker: Worker, options: AllReduceOptions) -> None:
-    """Synchronous SGD."""
+    """Synchronous SGD: average the gradients of all workers at every step."""
     if options.part_reduce:
         await _part_reduce(worker)
         return

@@ -38,8 +38,7 @@ from ..program import operations as ops
 from ..program.encoding import Compression, Payload
 from ..program.worker import Worker
 from ..topology import TopologyEntry
-from .momentum import Momentum, pack, unpack
-from .wire import Wire, with_rest
+from .wire import Momentum, Wire, pack, unpack, with_rest
 
 
 class GossipOptions(Settings):
@@ -77,7 +76,7 @@ def check(options: GossipOptions, workers: int) -> None:
 
 
 async def gossip(worker: Worker, options: GossipOptions) -> None:
-    """Decentralised SGD."""
+    """Decentralised SGD: average with the neighbours of a topology at every step."""
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
     x = worker.start
     state = worker.optimizer.init(x)

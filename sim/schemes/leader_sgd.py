@@ -17,7 +17,8 @@ that has done its steps waits in the next round for the others.
 Bytes per step and worker, over the period: (n-1)/n models (a broadcast along a tree), 4 (n-1) bytes of losses
 and, asynchronous, two numbers a step to and from the counter. Waits for: its group once a period, everybody
 once a global period; asynchronous: everybody once a round, and for the counter's answer, which was asked for
-one step ahead.
+one step ahead. The counter is a service on the host of worker 0; a worker asks it before each of its steps,
+while it still computes the one before.
 
 Source: Teng et al., NeurIPS 2019 (arXiv 1905.10395), the algorithm and the multi-leader objective; the
 score of the leader as in its experiments. The continuous pull between rounds of the authors' code is not in
@@ -27,20 +28,113 @@ here.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from ..config.settings import Settings
 from ..errors import InputError
+from ..program import operations as ops
 from ..program.groups import Groups
 from ..program.worker import Program, Worker
-from .starts import Spread, scattered
-from .step_counter import StepCounter
+from .scheme import Spread, scattered
 
-Tensor = torch.Tensor
+_COUNTS: Final = 0
+"""The worker whose host counts."""
+
+_ASKS, _LEAVES = 0, 1
+_LIKE: Final = torch.zeros(1, dtype=torch.int32)
+
+
+class Grants:
+    """Grants ``budget`` steps to whoever asks; then sends everybody who still steps to a round; and again."""
+
+    def __init__(self, workers: int, budget: int) -> None:
+        self._budget = budget
+        self._left = budget
+        self._stepping = set(range(workers))
+        self._expected: set[int] = set()
+
+    def grant(self, rank: int) -> bool:
+        """Whether a worker may do one more step; otherwise it has to come to the round."""
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self._expected = set(self._stepping)
+            return True
+        self._came(rank)
+        return False
+
+    def leave(self, rank: int) -> None:
+        """A worker has done all its steps: it comes to every round by itself."""
+        self._stepping.discard(rank)
+        if not self._left:
+            self._came(rank)
+
+    def _came(self, rank: int) -> None:
+        self._expected.discard(rank)
+        if not self._expected:
+            self._left = self._budget
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question under way to the counter, and its answer."""
+
+    question: ops.Handle
+    answer: ops.Handle
+
+
+class StepCounter:
+    """The counter as one worker sees it; ``budget`` steps of all workers together between two rounds."""
+
+    def __init__(self, worker: Worker, budget: int) -> None:
+        self._worker = worker
+        self._steps = Grants(worker.size, budget) if worker.rank == _COUNTS else None
+
+    def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """What the counting host runs beside its own steps."""
+        if self._steps is None:
+            return ()
+        return tuple(self._serve(self._steps, rank) for rank in range(self._worker.size) if rank != _COUNTS)
+
+    async def ask(self) -> Asked | bool:
+        """Ask for one more step, and go on."""
+        if self._steps is not None:
+            return self._steps.grant(self._worker.rank)
+        answer = await self._worker.begin(ops.Receive(_COUNTS, like=_LIKE, tag="granted"))
+        question = await self._worker.begin(ops.Send(_COUNTS, _number(_ASKS), tag="step"))
+        return Asked(question, answer)
+
+    async def granted(self, asked: Asked | bool) -> bool:
+        """Whether it may be done; otherwise a round is due first."""
+        if isinstance(asked, bool):
+            return asked
+        await self._worker.wait(asked.question)
+        message: ops.Message = await self._worker.wait(asked.answer)
+        return bool(message.value)
+
+    async def leave(self, asked: Asked | bool) -> None:
+        """Say that there will be no more steps; the grant that was asked for is not used."""
+        await self.granted(asked)
+        if self._steps is not None:
+            self._steps.leave(self._worker.rank)
+        else:
+            await self._worker.send(_COUNTS, _number(_LEAVES), tag="step")
+
+    async def _serve(self, steps: Grants, rank: int) -> None:
+        while (await self._worker.receive(rank, like=_LIKE, tag="step")).value.item() == _ASKS:
+            await self._worker.send(rank, _number(int(steps.grant(rank))), tag="granted")
+        steps.leave(rank)
+
+
+def _number(value: int) -> Tensor:
+    """Whole numbers are sent as they are, whatever a model stands for."""
+    return torch.full((1,), value, dtype=torch.int32)
 
 
 class LeaderSgdOptions(Settings):
@@ -88,7 +182,7 @@ def check_sites(options: LeaderSgdOptions, sites: int) -> None:
 
 
 def leader_sgd(worker: Worker, options: LeaderSgdOptions) -> Program:
-    """Leader SGD, with one leader or one for each group and one for all."""
+    """Leader SGD: workers step alone and are pulled towards the best of them."""
     if not options.asynchronous:
         return Program(_synchronous(worker, options))
     counter = StepCounter(worker, options.period * worker.size)

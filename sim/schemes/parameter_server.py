@@ -1,4 +1,6 @@
-"""Elastic averaging: workers are held to a centre as if by springs, and the centre to their mean.
+"""Schemes around a centre: elastic averaging (EASGD, EAMSGD) and DOWNPOUR.
+
+Elastic averaging: workers are held to a centre as if by springs, and the centre to their mean.
 
 Every ``period`` steps, with alpha = pull / n, and whether or not there is an exchange a gradient at the
 model from before it:
@@ -14,21 +16,102 @@ copy of the centre, and the mean is an all-reduce: as many bytes as a reduce and
 one model out and one in, but for the centre's own host. Waits for: everybody, or the centre's host alone.
 
 Source: Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), equations 5 and 6 and Algorithms 1 and 2.
+
+A centre: one value on the host of a worker, which is changed by whoever visits it, one after another.
+
+A visit sends one value there and brings one back; visits meet the centre one by one, but travel at the same
+time. The worker on whose host it is pays nothing. A visitor that is lost is not missed.
+
+DOWNPOUR: workers push the sum of their updates to a centre, and go on from what it has become.
+
+Every ``period`` steps of a worker, with u_i its updates since its last visit:
+
+    c <- c + u_i,   x_i <- c,   u_i <- 0
+
+so that n workers at the same time move the centre n times as far as one: the learning rate has to be smaller.
+
+Bytes per step and worker: one model out and one in over the period, but for the centre's own host. Waits
+for: the centre's host alone.
+
+Source: Dean et al., NeurIPS 2012, with equal periods for pushing and fetching and without Adagrad, as in
+Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), Algorithm 3.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Annotated, Any, Protocol
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from ..config.settings import Settings
+from ..errors import InputError, PeerLost
+from ..program import operations as ops
 from ..program.worker import Program, Worker
-from .centre import Centre, Host, check_host
-from .starts import Spread, scattered
+from .scheme import Spread, scattered
 
-Tensor = torch.Tensor
+Meeting = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(centre, visitor), both [d] -> (centre afterwards, reply to the visitor)."""
+
+Host = Annotated[int, Field(ge=0, description="rank of the worker on whose host the centre is")]
+
+
+def check_host(host: int, workers: int) -> None:
+    """Raise ``InputError`` where there is no such worker."""
+    if host >= workers:
+        raise InputError(f"there is no worker {host} to host the centre; ranks go from 0 to {workers - 1}")
+
+
+class Centre:
+    """The centre as one worker sees it.
+
+    Args:
+        worker: who sees it.
+        host: the worker on whose host it is.
+        meet: what a visit does.
+    """
+
+    def __init__(self, worker: Worker, host: int, meet: Meeting) -> None:
+        self._worker = worker
+        self._host = host
+        self._meet = meet
+        self._value = worker.start
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is on this worker's host."""
+        return self._worker.rank == self._host
+
+    @property
+    def known(self) -> Tensor | None:
+        """Its value [d] where it is, None elsewhere."""
+        return self._value if self.is_here else None
+
+    def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """What its host has to run beside its own steps."""
+        others = (rank for rank in range(self._worker.size) if rank != self._host)
+        return tuple(self._serve(rank) for rank in others) if self.is_here else ()
+
+    async def visit(self, value: Tensor) -> Tensor:
+        """Bring a value [d]; returns the reply. Waits for the centre's host alone."""
+        if self.is_here:
+            self._value, reply = self._meet(self._value, value)
+            return reply
+        answer = await self._worker.begin(ops.Receive(self._host, like=value, tag="reply"))
+        await self._worker.send(self._host, value, tag="visit")
+        message: ops.Message = await self._worker.wait(answer)
+        return message.value
+
+    async def _serve(self, rank: int) -> None:
+        # Who is gone does not come again; the others have services of their own.
+        with suppress(PeerLost):
+            while True:
+                visitor = await self._worker.receive(rank, like=self._value, tag="visit")
+                self._value, reply = self._meet(self._value, visitor.value)
+                await self._worker.send(rank, reply, tag="reply")
 
 
 class EasgdOptions(Settings):
@@ -55,12 +138,12 @@ def check(options: EasgdOptions, workers: int) -> None:
 
 
 def easgd(worker: Worker, options: EasgdOptions) -> Program:
-    """Elastic averaging SGD."""
+    """Elastic averaging: workers are held to a centre as if by springs, and the centre to their mean."""
     return _program(worker, options, 0.0)
 
 
 def eamsgd(worker: Worker, options: EamsgdOptions) -> Program:
-    """Elastic averaging SGD with momentum."""
+    """Elastic averaging with Nesterov momentum in the local steps."""
     return _program(worker, options, options.momentum)
 
 
@@ -120,3 +203,40 @@ class _Copy:
         difference = (self._pull / self._worker.size) * (value - self._value)
         self._value = self._value + self._pull * (mean - self._value)
         return difference
+
+
+class DownpourOptions(Settings):
+    """Options of ``downpour``."""
+
+    period: int = Field(ge=1, description="steps between two visits to the centre")
+    host: Host = 0
+
+
+def check_downpour(options: DownpourOptions, workers: int) -> None:
+    """Raise ``InputError`` where there is no worker to host the centre."""
+    check_host(options.host, workers)
+
+
+def downpour(worker: Worker, options: DownpourOptions) -> Program:
+    """DOWNPOUR: workers push the sum of their updates to a centre, and go on from what it has become."""
+
+    def meet(centre: Tensor, updates: Tensor) -> tuple[Tensor, Tensor]:
+        return centre + updates, centre + updates
+
+    centre = Centre(worker, options.host, meet)
+    return Program(_downpour_steps(worker, options, centre), centre.services())
+
+
+async def _downpour_steps(worker: Worker, options: DownpourOptions, centre: Centre) -> None:
+    x = worker.start
+    updates = torch.zeros_like(x)
+    state = worker.optimizer.init(x)
+    async for k in worker.steps():
+        if k % options.period == 0:
+            x = await centre.visit(updates)
+            updates = torch.zeros_like(x)
+        gradient = await worker.gradient(x)
+        moved, state = worker.optimizer.update(x, gradient, state)
+        updates = updates + (moved - x)
+        x = moved
+        await worker.publish(k, x, leader=centre.known)

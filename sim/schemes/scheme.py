@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
 
 from ..config.settings import Settings
 from ..program.worker import Program, Worker
@@ -41,3 +44,20 @@ class Scheme:
         """The coroutines of one worker, not yet started."""
         made = self.program(worker, options)
         return made if isinstance(made, Program) else Program(made)
+
+
+Spread = Annotated[
+    float,
+    Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="standard deviation of every worker's own start around the common one",
+    ),
+]
+
+
+def scattered(worker: Worker, spread: float) -> torch.Tensor:
+    """This worker's first model: x(0) + ``spread`` times standard normal numbers of its own, [..., d]."""
+    if spread == 0:
+        return worker.start
+    return worker.start + spread * worker.normal("start", 0, worker.start.shape[-1:])

@@ -30,6 +30,7 @@ from functools import lru_cache
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from .. import topology
 from ..config.settings import Settings
@@ -39,8 +40,6 @@ from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
 from ..topology import Plan, TopologyEntry
 from ..training.optimizer import Still
-
-Tensor = torch.Tensor
 
 
 class SgpOptions(Settings):
@@ -103,7 +102,7 @@ def check(options: SgpOptions, workers: int) -> None:
 
 
 def sgp(worker: Worker, options: SgpOptions) -> Program:
-    """Stochastic gradient push."""
+    """Stochastic gradient push: gossip over directed graphs, in which every sender splits what it has."""
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
     in_step = not options.asynchronous
     stays_one = in_step and options.overlap == 0 and plan.row_stochastic

@@ -28,7 +28,7 @@ import torch
 
 from ..config import user_code
 from ..config.settings import Settings
-from ..config.signature import options_of
+from ..config.user_code import options_of
 from ..errors import InputError, PacelineError, SchemeError
 from ..program import operations as ops
 from ..program.worker import Program, Worker

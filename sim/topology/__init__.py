@@ -3,10 +3,10 @@
 ``plan(entry, workers, weights, seed).at(step)`` is the mixing pattern of a step.
 """
 
-from .entry import TopologyEntry
+from . import registry as registry
+from .entry import TOPOLOGIES, Topology, TopologyEntry, topology_named
 from .graphs.files import write_graph
 from .plan import AUTO, GIVEN, Plan, patterns, plan
-from .registry import TOPOLOGIES, Topology, topology_named
 
 __all__ = [
     "AUTO",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,7 +24,55 @@ from pydantic_core import CoreSchema
 
 from ..config.problems import Problem, explain, problems, shown, wrong
 from ..config.settings import Settings
-from ..errors import InputError
+from ..config.user_code import is_dotted
+from ..errors import InputError, nearest
+from .graphs import files, static
+from .graphs.static import Graphs
+from .graphs.user import from_function
+
+
+@dataclass(frozen=True)
+class Topology:
+    """What is known of a topology; its row in ``docs/topologies.md``.
+
+    Attributes:
+        name: as in scenarios.
+        build: (workers, options, seed) -> the graphs; raises ``InputError`` where there are none.
+        options: the settings model of ``options``.
+        workers: which numbers of workers it accepts, in words.
+        degree: how many others a worker hears in a step, in words.
+        directed: whether i may hear j without j hearing i.
+    """
+
+    name: str
+    build: Callable[[int, Any, int], Graphs]
+    options: type[Settings]
+    workers: str
+    degree: str
+    directed: bool = False
+
+
+TOPOLOGIES: Final[dict[str, Topology]] = {}
+"""Those that have a name. ``registry`` fills it, since some (matcha) name another one in their options."""
+FILE: Final = Topology("file", files.from_file, files.FileOptions, "as in the file", "as in the file", True)
+
+
+def topology_named(name: str) -> Topology:
+    """Look a topology up; ``file`` is one whose graph is in a file, ``package.module:function`` a user's.
+
+    Raises:
+        InputError: no such topology; names the nearest.
+    """
+    if name == FILE.name:
+        return FILE
+    if is_dotted(name):
+        return Topology(name, partial(from_function, name), static.NoOptions, "as its author says", "", True)
+    if name.endswith(files.SUFFIXES):
+        raise InputError(f"unknown topology '{name}'; for a graph in a file write {{file: {name}}}")
+    if name not in TOPOLOGIES:
+        raise InputError(f"unknown topology '{name}'; {nearest(name, TOPOLOGIES)}")
+    return TOPOLOGIES[name]
+
 
 BRIEF: Final = {"files": "by name"}
 """Context of a serialisation for people."""
@@ -63,7 +113,7 @@ class TopologyEntry(Settings):
         if len(data) != 1:
             raise wrong(f"must be one topology, not {len(data)} keys ({', '.join(data)}); {_SHAPE}")
         ((name, given),) = data.items()
-        from .registry import topology_named  # whose topologies may have entries as options
+        pass  # whose topologies may have entries as options
 
         try:
             model = topology_named(name).options
@@ -104,8 +154,6 @@ class TopologyEntry(Settings):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        from .registry import TOPOLOGIES, topology_named
-
         held = read.resolve_ref_schema(read(topology_named(_FILE).options.__pydantic_core_schema__))
         path_or_held = {"anyOf": [{"type": "string"}, held]}
         of_file = {"type": "object", "properties": {_FILE: path_or_held}, "required": [_FILE]}

@@ -12,11 +12,10 @@ import numpy as np
 from ..errors import InputError, nearest
 from ..program.pattern import Pattern
 from . import weights as rules
-from .contraction import refuse_stuck
-from .entry import TopologyEntry
+from .entry import TopologyEntry, topology_named
 from .graphs.static import Graphs
 from .matrix import Matrix, is_symmetric, row_sums, support
-from .registry import topology_named
+from .spectra import refuse_stuck
 
 AUTO: Final = "auto"
 GIVEN: Final = "given"

@@ -2,42 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from . import matcha
+from .entry import TOPOLOGIES, Topology
+from .graphs import finite_time, random, sequences, static
 
-from ..config.settings import Settings
-from ..config.user_code import is_dotted
-from ..errors import InputError, nearest
-from .graphs import files, finite_time, matcha, random, sequences, static
-from .graphs.static import Graphs
-from .graphs.user import from_function
-
-
-@dataclass(frozen=True)
-class Topology:
-    """What is known of a topology; its row in ``docs/topologies.md``.
-
-    Attributes:
-        name: as in scenarios.
-        build: (workers, options, seed) -> the graphs; raises ``InputError`` where there are none.
-        options: the settings model of ``options``.
-        workers: which numbers of workers it accepts, in words.
-        degree: how many others a worker hears in a step, in words.
-        directed: whether i may hear j without j hearing i.
-    """
-
-    name: str
-    build: Callable[[int, Any, int], Graphs]
-    options: type[Settings]
-    workers: str
-    degree: str
-    directed: bool = False
-
-
-TOPOLOGIES: Final[Mapping[str, Topology]] = {
-    t.name: t
+TOPOLOGIES.update(
+    (t.name, t)
     for t in (
         Topology("ring", static.ring, static.NoOptions, "any", "2"),
         Topology("path", static.path, static.NoOptions, "any", "1 or 2"),
@@ -95,24 +65,4 @@ TOPOLOGIES: Final[Mapping[str, Topology]] = {
             "`budget` x that of `graph` on average",
         ),
     )
-}  # fmt: skip
-
-
-FILE: Final = Topology("file", files.from_file, files.FileOptions, "as in the file", "as in the file", True)
-
-
-def topology_named(name: str) -> Topology:
-    """Look a topology up; ``file`` is one whose graph is in a file, ``package.module:function`` a user's.
-
-    Raises:
-        InputError: no such topology; names the nearest.
-    """
-    if name == FILE.name:
-        return FILE
-    if is_dotted(name):
-        return Topology(name, partial(from_function, name), static.NoOptions, "as its author says", "", True)
-    if name.endswith(files.SUFFIXES):
-        raise InputError(f"unknown topology '{name}'; for a graph in a file write {{file: {name}}}")
-    if name not in TOPOLOGIES:
-        raise InputError(f"unknown topology '{name}'; {nearest(name, TOPOLOGIES)}")
-    return TOPOLOGIES[name]
+)  # fmt: skip

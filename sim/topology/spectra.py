@@ -7,13 +7,15 @@ decomposition, larger ones by Lanczos and Arnoldi iterations on the sparse matri
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigvals, eigvalsh
-from scipy.sparse import csc_array, diags_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
+from scipy.sparse import csc_array, csr_array, diags_array
+from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
 from .. import seeds
@@ -33,7 +35,7 @@ _QUICK: Final = 12
 """Restarts after which Lanczos counts as slow."""
 _FILL: Final = 5 * 10**7
 """At most so many numbers in a factor of a matrix."""
-_ROUNDING: Final = 1e-13
+_NORM_ROUNDING: Final = 1e-13
 
 
 def spectrum(w: Matrix) -> NDArray[np.complex128]:
@@ -161,7 +163,7 @@ def exact_after(matrices: list[Matrix]) -> int | None:
     begun = np.linalg.norm(x)
     for step in range(max(len(matrices), (n - 1).bit_length())):
         x = np.asarray(matrices[step % len(matrices)] @ x)
-        if np.linalg.norm(x - x.mean(axis=0)) <= _ROUNDING * begun:
+        if np.linalg.norm(x - x.mean(axis=0)) <= _NORM_ROUNDING * begun:
             return step + 1
     return None
 
@@ -246,3 +248,67 @@ def _band(matrix: Matrix) -> int:
     place[order] = np.arange(order.size)
     rows = np.repeat(np.arange(order.size), np.diff(matrix.indptr))
     return int(abs(place[rows] - place[matrix.indices]).max())
+
+
+_PROVEN: Final = ("laplacian", "fdla")
+"""Rules that may give negative weights and contract on every connected graph."""
+_MODULUS_ROUNDING: Final = 1e-14
+
+
+def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool) -> None:
+    """Refuse mixing matrices whose powers do not converge to one common value.
+
+    Matrices without negative weights contract exactly where all workers reach each other and the lengths of
+    the walks have no common divisor, which one positive own weight rules out (Perron and Frobenius).
+
+    Args:
+        name, rule: for the message.
+        matrices: those of one period.
+        endless: they are but the first of an endless random sequence, which is not judged by them.
+
+    Raises:
+        InputError: they do not contract, and why.
+    """
+    if endless:
+        return
+    union = _union(matrices)
+    count, part = connected_components(union, directed=True, connection="strong")
+    if count > 1:
+        apart = int(np.flatnonzero(part != part[0])[0])
+        raise InputError(
+            f"the graph of topology {name} is not connected: workers 0 and {apart} never hear of each other "
+            f"({count} parts); add edges, or use another topology"
+        )
+    positive = all(w.data.min() >= 0.0 for w in matrices)
+    if positive and all(w.diagonal().min() > 0.0 for w in matrices):
+        return
+    if rule.removeprefix("lazy_") in _PROVEN:
+        return
+    if positive and len(matrices) == 1:
+        if matrices[0].diagonal().max() > 0.0 or nx.is_aperiodic(_digraph(matrices[0])):
+            return
+        hint = "give everybody a weight of its own" if rule == "given" else f"use lazy_{rule}"
+        raise InputError(
+            f"{rule} weights on topology {name} do not contract: workers only swap their values, since "
+            f"nobody keeps a share; {hint}"
+        )
+    modulus = second_modulus(matrices[0]) if len(matrices) == 1 else product_norm(list(matrices))
+    if modulus >= 1.0 - _MODULUS_ROUNDING:
+        raise InputError(
+            f"the weights of topology {name} do not contract: the second-largest eigenvalue modulus is "
+            f"{modulus:.6g}, not below 1; make the weights smaller"
+        )
+
+
+def _union(matrices: Sequence[Matrix]) -> Matrix:
+    total = abs(matrices[0])
+    for w in matrices[1:]:
+        total = total + abs(w)
+    return csr_array(total)
+
+
+def _digraph(matrix: Matrix) -> nx.DiGraph[int]:
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    rows, columns = matrix.nonzero()
+    graph.add_edges_from(zip(columns.tolist(), rows.tolist(), strict=True))
+    return graph

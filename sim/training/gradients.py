@@ -15,15 +15,14 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import seeds
 from ..devices import on_device
 from ..errors import RunError, SchemeError
-from ..workloads.evaluated import Evaluated, Told
 from ..workloads.partition import Batches
-from ..workloads.workload import Gradient, Workload
+from ..workloads.workload import Evaluated, Gradient, Told, Workload
 
-Tensor = torch.Tensor
 Method = Literal["batched", "looped"]
 
 CHUNK_BYTES: Final = 64 * 2**20

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Self
 
 import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from torch import Tensor
 
 from ..config.problems import wrong
 from ..config.settings import Settings
+from ..program.worker import Optimizer, State
 from .learning_rate import Schedule
 
-Tensor = torch.Tensor
 CONSTANT = Schedule()
 
 
@@ -74,31 +75,6 @@ class OptimizerSettings(Settings):
         if self.lr is None:
             data = {key: data[key] for key in ("adam", "adamw", "schedule") if key in data}
         return data
-
-
-class State(NamedTuple):
-    """What an optimiser remembers.
-
-    Attributes:
-        updates: how many were done; says which learning rate is next.
-        moments: running means of gradients [..., d]: () or (velocity,) or (mean, mean of squares).
-    """
-
-    updates: int
-    moments: tuple[Tensor, ...]
-
-
-class Optimizer(Protocol):
-    """An update rule; pure, and elementwise over all axes but the last."""
-
-    def init(self, x: Tensor) -> State:
-        """The state before the first update at ``x``."""
-
-    def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
-
-    def lr_at(self, k: int) -> float:
-        """Learning rate of update ``k``, counted from 0."""
 
 
 def make_optimizer(settings: OptimizerSettings, num_buffers: int = 0) -> Optimizer:

@@ -17,17 +17,16 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final
 
 import torch
+from torch import Tensor
 
 from ..errors import SchemeError
-from ..records.run import NO_METRICS, Evaluation, metric_name
+from ..program.averaging import mean_model
+from ..records.run import EVERY_ON, NO_METRICS, Evaluation, On, metric_name
 from ..workloads.workload import Task, Workload
 
-Tensor = torch.Tensor
-On = Literal["mean", "workers", "worst", "leader"]
-EVERY_ON: Final[tuple[On, ...]] = get_args(On)
 Scores = dict[str, float | None]
 """Metric -> value, None where it is not finite."""
 
@@ -47,14 +46,6 @@ class Target:
         if score is None:
             return False
         return score <= self.value if self.falling else score >= self.value
-
-
-def mean_model(values: Sequence[Tensor]) -> Tensor:
-    """Mean of the workers' models, added up in rank order and in double precision."""
-    total = values[0].to(torch.float64, copy=True)
-    for value in values[1:]:
-        total += value
-    return (total / len(values)).to(values[0].dtype)
 
 
 def consensus_distance(values: Sequence[Tensor], mean: Tensor) -> float:

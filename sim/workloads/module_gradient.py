@@ -14,10 +14,10 @@ from threading import Lock
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from .evaluated import Evaluated, Told
+from .workload import Evaluated, Told
 
-Tensor = torch.Tensor
 ModuleLoss = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
+from torch import Tensor
 
 from ..errors import InputError
-
-Tensor = torch.Tensor
 
 
 def flatten(module: torch.nn.Module) -> Tensor:

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from .. import seeds
 from .module_gradient import ModuleGradient
 from .modules import flat
 from .workload import Workload
 
-Tensor = torch.Tensor
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Examples = tuple[Tensor, Tensor]
 

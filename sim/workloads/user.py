@@ -24,15 +24,15 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..config import user_code
 from ..config.settings import Settings
-from ..config.signature import options_of
+from ..config.user_code import options_of
 from ..errors import InputError, RunError
 from .supervised import TRIED, Examples, initial_weights, supervised
 from .workload import Facts, Task, Workload
 
-Tensor = torch.Tensor
 Build = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 METRICS = ("train_loss", "test_loss", "test_accuracy")

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..config.settings import Settings
-from .evaluated import Evaluated, Told
 
-Tensor = torch.Tensor
+
+class Evaluated(NamedTuple):
+    """A gradient [..., d] and the loss [..., 1] on its batch, which it computes on the way."""
+
+    value: Tensor
+    loss: Tensor
+
+
+Told = Callable[[int, int, Evaluated], None]
+"""``told(start, stop, so_far)``: elements [start, stop) of the gradient ``so_far`` [d] are known now."""
+
+
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 LossAndBuffers = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Gradient = Callable[[Tensor, Tensor, Tensor, Told | None], Evaluated]

@@ -10,19 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from paceline.sim import seeds, topology
 from paceline.sim.drivers.job import Job
 from paceline.sim.program import operations as ops
 from paceline.sim.program.encoding import Compression, Encoded, Qsgd, decoded, encode
-from paceline.sim.program.strips import strips
+from paceline.sim.program.groups import strips
 from paceline.sim.program.worker import Program, Worker
 from paceline.sim.schemes.wire import Wire
 from paceline.sim.training.optimizer import Still
 from tests.contract.case import ONE_APART, UNIT, Case, Log, X, contract_job
 from tests.contract.failures import FAILURES
-
-Tensor = torch.Tensor
 
 
 def _gradients(workers: int) -> Tensor:

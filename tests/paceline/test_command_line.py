@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import paceline
-from paceline.sim.config import json_file
+from paceline.sim.config import files as json_file
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results
 from tests.support.made_measurements import TRUE, exact_fit, measurements

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from paceline.reports.figures.bands import bands
+from paceline.reports.figures.curves import bands
 
 
 def frame(*repeats: list[tuple[float, float]]) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from paceline.reports.figures.lanes import lanes, span_s
+from paceline.reports.figures.timeline import lanes, span_s
 from paceline.sim.records.run import Event
 from tests.support.made_runs import made_event
 

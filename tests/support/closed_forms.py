@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from paceline.sim.drivers.job import Job
 from paceline.sim.program.worker import Worker
@@ -17,8 +18,6 @@ from paceline.sim.training.optimizer import Sgd
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.workload import Workload
 from tests.support.factory import make_job
-
-Tensor = torch.Tensor
 
 
 def line_job(

@@ -13,18 +13,19 @@ from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute, Straggler
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.event import EventDriver
-from paceline.sim.drivers.job import Job, TransferModel
+from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.outcome import Outcome, run_record
 from paceline.sim.jitter import Jitter, Lognormal
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Link, Network
 from paceline.sim.network.settings import NetworkSettings
-from paceline.sim.program.worker import Program, Worker
+from paceline.sim.network.transfer import TransferModel
+from paceline.sim.program.worker import Optimizer, Program, Worker
 from paceline.sim.records.run import Run
 from paceline.sim.schemes import find_scheme
 from paceline.sim.schemes.scheme import Scheme
 from paceline.sim.training.gradients import Method, Problem
-from paceline.sim.training.optimizer import Optimizer, Sgd, Still, WithBuffers
+from paceline.sim.training.optimizer import Sgd, Still, WithBuffers
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Batches, Partition, shards
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.realrun.calibration import fit, measure
 from paceline.realrun.calibration.probes import plan_for
-from paceline.sim.drivers.job import TransferModel
+from paceline.sim.network.transfer import TransferModel
 from tests.support.factory import flat_network
 
 NETWORK = {"latency": "5 ms", "bandwidth": "1 Gbit/s"}

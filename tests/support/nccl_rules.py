@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions, ProcessGroupGloo, Store
 from torch.distributed.distributed_c10d import GroupName
 
 NAME = "nccl_rules"
 
-Tensor = torch.Tensor
 _VALUE, _HEAD = 0, 1
 _COLLECTIVES = ("allreduce", "broadcast", "allgather")
 

@@ -11,14 +11,12 @@ from functools import lru_cache
 import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from ... import seeds
 from ...config.settings import Settings
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
-
-Tensor = torch.Tensor
 
 NUM_TRAIN = 1437
 """Four fifths of the images; the split is the same for every seed."""

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from ...config.settings import Settings
 from ..workload import Task, Workload
 from . import digits
 
-Tensor = torch.Tensor
 NUM_PIXELS, NUM_CLASSES = 64, 10
 
 

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from ... import seeds
 from ...config.settings import Settings
 from ..workload import Facts, Task, Workload
 
-Tensor = torch.Tensor
 METRICS = ("train_loss", "gradient_norm", "relative_error")
 
 _START = 0.1

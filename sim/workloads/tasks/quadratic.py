@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from ... import seeds
 from ...config.settings import Settings
 from ...devices import constants
 from ..workload import Facts, Task, Workload
 
-Tensor = torch.Tensor
 METRICS = ("train_loss", "suboptimality", "distance_to_optimum")
 
 

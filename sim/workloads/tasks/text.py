@@ -12,7 +12,7 @@ from typing import Self
 
 import torch
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from ...config.problems import wrong
 from ...config.settings import Settings
@@ -20,7 +20,6 @@ from ...errors import InputError
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
 
-Tensor = torch.Tensor
 METRICS = ("train_loss", "test_loss", "test_accuracy")
 NUM_BYTES = 256
 SCORED = 128

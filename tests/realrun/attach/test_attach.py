@@ -14,7 +14,7 @@ from paceline.realrun.attach import attach as attaching
 from paceline.realrun.attach.attach import _Loop, attach
 from paceline.realrun.attach.model_vector import check_wrappers
 from paceline.realrun.calibration import fit as calibrate
-from paceline.realrun.calibration import measured
+from paceline.realrun.calibration import fit as measured
 from paceline.sim.errors import InputError
 from paceline.sim.records.attached import load as load_run
 from tests.support import nccl_rules

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.realrun.calibration import fit as calibrate
 from paceline.realrun.calibration import measure
-from paceline.sim.config import json_file
+from paceline.sim.config import files
 from paceline.sim.errors import InputError
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
@@ -90,7 +90,7 @@ def test_the_plot_is_drawn(tmp_path: Path) -> None:
 def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     one = measurements(TRUE)
-    json_file.write(one, path)
+    files.write(one, path)
     assert measure.load(path) == one
     assert [p.name for p in tmp_path.iterdir()] == ["measured.json"]
 
@@ -108,7 +108,7 @@ def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
 )
 def test_damaged_measurements_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "measured.json"
-    json_file.write(measurements(TRUE), path)
+    files.write(measurements(TRUE), path)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -119,7 +119,7 @@ def test_damaged_measurements_are_refused(tmp_path: Path, old: str, new: str, me
 
 def test_truncated_measurements_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
-    json_file.write(measurements(TRUE), path)
+    files.write(measurements(TRUE), path)
     path.write_text(path.read_text()[:-200])
     with pytest.raises(InputError, match="damaged"):
         measure.load(path)

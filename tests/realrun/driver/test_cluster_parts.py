@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.realrun.driver.closing import Closing, Traffic, closings
+from paceline.realrun.driver.collect import Starts, account, joined_events
 from paceline.realrun.driver.computing import spread_s
 from paceline.realrun.driver.diary import Diary, Exchange, Exposure, Published, Row, decode, encode
-from paceline.realrun.driver.peers import Starts, account, joined_events
 from paceline.realrun.driver.watchdog import Beat, Watch
 from paceline.realrun.group.store import Control, file_store
 from paceline.realrun.transport.messages import message_tag, mix_tag

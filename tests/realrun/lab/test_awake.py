@@ -7,28 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from paceline.realrun.lab import awake
+from paceline.realrun.lab import lab
 
 
 def test_without_the_device_nothing_is_held(tmp_path: Path) -> None:
-    held = awake.keep_awake(tmp_path / "missing")
+    held = lab.keep_awake(tmp_path / "missing")
     assert held == -1
-    assert awake.read_back(held) == "default"
+    assert lab.read_back(held) == "default"
 
 
 def test_the_request_is_four_bytes_and_is_read_back(tmp_path: Path) -> None:
     device = tmp_path / "device"
     device.write_bytes(b"\xff\xff\xff\x7f")
-    held = awake.keep_awake(device)
+    held = lab.keep_awake(device)
     assert device.read_bytes() == bytes(4)
-    assert awake.read_back(held) == "0 us"
+    assert lab.read_back(held) == "0 us"
     os.close(held)
 
 
 @pytest.mark.lab
 def test_the_kernel_takes_the_request() -> None:
-    held = awake.keep_awake()
+    held = lab.keep_awake()
     if held < 0:
         pytest.skip("this machine has no /dev/cpu_dma_latency that this user may write to")
-    assert awake.read_back(held) == "0 us"
+    assert lab.read_back(held) == "0 us"
     os.close(held)

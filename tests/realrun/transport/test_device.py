@@ -22,7 +22,7 @@ from paceline.sim.errors import RunError
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.training import gradients
 from paceline.sim.training.gradients import Method, Problem
-from paceline.sim.workloads.evaluated import Evaluated
+from paceline.sim.workloads.workload import Evaluated
 from tests.support.factory import make_job, make_problem
 
 META = torch.device("meta")

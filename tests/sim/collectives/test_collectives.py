@@ -14,11 +14,7 @@ from hypothesis import strategies as st
 from paceline.sim.collectives import algorithms
 from paceline.sim.collectives.algorithms import (
     ALL_REDUCE,
-    Round,
-    Schedule,
-    among,
     binomial_broadcast,
-    critical_path_s,
     dissemination_barrier,
     gloo_all_gather,
     gloo_broadcast,
@@ -29,6 +25,7 @@ from paceline.sim.collectives.algorithms import (
     ring_gather_chunks,
     ring_reduce_scatter,
 )
+from paceline.sim.collectives.schedule import Round, Schedule, among, critical_path_s
 from paceline.sim.errors import Deadlock
 
 MIB = 1024 * 1024

@@ -19,7 +19,7 @@ from paceline.sim.experiments.prepare import prepare, resolve, resolves
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import Scenario, dump, parse
 from paceline.sim.training.gradients import Problem
-from paceline.sim.workloads.evaluated import Evaluated
+from paceline.sim.workloads.workload import Evaluated
 from tests.sim.scenario.test_schema import FLAT
 
 

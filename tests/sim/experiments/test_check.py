@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from paceline.app import app
-from paceline.reports.check_table import render
+from paceline.reports.tables import render_check
 from paceline.sim.experiments.check import Effort, StepCost, check, most_steps, route_kinds, step_cost
 from paceline.sim.network.build import build_network
 from paceline.sim.scenario.schema import parse
@@ -149,7 +149,7 @@ def test_how_long_a_simulation_takes() -> None:
 
 def said(found: dict[str, Any]) -> str:
     out = io.StringIO()
-    Console(file=out, width=120).print(render(found))
+    Console(file=out, width=120).print(render_check(found))
     return out.getvalue()
 
 

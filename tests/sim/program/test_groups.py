@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import SchemeError
-from paceline.sim.program.groups import fault, members, partition
-from paceline.sim.program.strips import joined, strip
+from paceline.sim.program.groups import fault, joined, members, partition, strip
 from paceline.sim.program.worker import Worker
 from paceline.sim.training.optimizer import Still
 

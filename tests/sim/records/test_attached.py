@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from paceline.realrun.calibration import fit as calibrate
-from paceline.realrun.calibration import measured
+from paceline.realrun.calibration import fit as measured
 from paceline.realrun.calibration.training_run import TrainingRun, deviations_s, exchanges_s, record_of
-from paceline.sim.config import json_file
-from paceline.sim.drivers.job import TransferModel
+from paceline.sim.config import files
 from paceline.sim.errors import InputError
-from paceline.sim.network.profile import Profile
+from paceline.sim.network.profile import ALL_REDUCE, Profile
+from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.attached import STEPS, AttachedRun
 from paceline.sim.records.run import Event, Run, TimeShare
 from paceline.sim.scenario.entries import SchemeEntry
@@ -35,7 +35,8 @@ def fitted(scheme: str = "gossip", num_bytes: int = 400_000) -> calibrate.Fit:
 
 def wall_s(profile: Profile, scheme: str, options: dict[str, Any], num_bytes: int) -> float:
     job = true_job(scheme, options, num_bytes, 30)
-    return run_events(profile.applied(replace(job, transfer=TransferModel(job.transfer.network)))).wall_s
+    transfer = profile.transfer(TransferModel(job.transfer.network))
+    return run_events(replace(job, transfer=transfer, all_reduce=ALL_REDUCE)).wall_s
 
 
 # --- what comes back ----------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_a_record_has_the_first_steps_that_all_have_done() -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    json_file.write(record("gossip", RING, 40_000, steps=6), tmp_path / "attached.json")
+    files.write(record("gossip", RING, 40_000, steps=6), tmp_path / "attached.json")
     return tmp_path / "attached.json"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.reports.compare_table import verdict
+from paceline.reports.tables import verdict
 from paceline.sim.records import comparison
 from paceline.sim.records.run import Evaluation, Run, TimeShare
 
@@ -66,7 +66,7 @@ def test_trajectories(scheme: str, change: float, same: bool | None) -> None:
     m = replace(
         p, digest="other", iterations=3.0, evaluations=(Evaluation(2, 1.0, 0, {"train_loss": 0.5 + change}),)
     )
-    assert comparison.Pair(p, m).trajectory()["same"] is same
+    assert comparison.Pair(p, m, asynchronous=scheme == "ad_psgd").trajectory()["same"] is same
 
 
 def test_equal_length_and_other_bits_are_not_the_same_for_messages() -> None:

@@ -20,7 +20,7 @@ from paceline.sim.network.network import Network
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.step_counter import Grants
+from paceline.sim.schemes.leader_sgd import Grants
 from paceline.sim.training.learning_rate import InverseTime, Schedule
 from paceline.sim.training.optimizer import Sgd
 from paceline.sim.training.scoring import digest

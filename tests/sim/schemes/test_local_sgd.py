@@ -15,7 +15,7 @@ from paceline.sim import seeds
 from paceline.sim.errors import InputError
 from paceline.sim.records.run import Run
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.adaptive_local_sgd import Period
+from paceline.sim.schemes.local_sgd import Period
 from paceline.sim.training.learning_rate import Drops, Schedule
 from paceline.sim.training.optimizer import Sgd
 from tests.support.factory import make_job, run_events, simulated

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
-from paceline.sim.topology import TopologyEntry, plan, spectra, weights
-from paceline.sim.topology.graphs import matcha
+from paceline.sim.topology import TopologyEntry, matcha, plan, spectra, weights
 from paceline.sim.topology.matrix import from_networkx, in_degrees, laplacian, support
 
 laws = settings(deadline=None, derandomize=True, max_examples=40)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+from torch import Tensor
 
 from paceline.sim.config.settings import Settings
 from paceline.sim.training.scoring import Scorer, Target, recorded, score_models
 from paceline.sim.workloads.workload import Facts, Task, Workload
-
-Tensor = torch.Tensor
 
 
 def _score(x: Tensor) -> Mapping[str, float]:

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from paceline.realrun.driver.computing import Segments
-from paceline.sim.workloads.evaluated import Evaluated, Told
 from paceline.sim.workloads.supervised import supervised
-from paceline.sim.workloads.workload import Workload
+from paceline.sim.workloads.workload import Evaluated, Told, Workload
 from tests.support.factory import make_problem
 
 

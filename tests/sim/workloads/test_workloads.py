@@ -21,8 +21,7 @@ from paceline.sim.workloads import TASKS, find_task
 from paceline.sim.workloads.modules import flat, flatten
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.supervised import initial_weights
-from paceline.sim.workloads.tasks.image_files import read_cifar, read_mnist
-from paceline.sim.workloads.tasks.images import ImageOptions, resnet20
+from paceline.sim.workloads.tasks.images import ImageOptions, read_cifar, read_mnist, resnet20
 from tests.sim.scenario.test_schema import FLAT
 from tests.support.factory import make_job, run_events, simulated
 

@@ -17,13 +17,13 @@ from pydantic import Field, WithJsonSchema
 from scipy.linalg import eigh, eigvalsh
 from scipy.sparse import csr_array
 
-from ... import seeds
-from ...config.settings import Settings
-from ...errors import InputError
-from ..entry import TopologyEntry
-from ..matrix import Matrix, edges_of, in_degrees, is_symmetric, laplacian, undirected, with_diagonal
-from ..spectra import DENSE, laplacian_ends
-from .static import Graphs
+from .. import seeds
+from ..config.settings import Settings
+from ..errors import InputError
+from .entry import TopologyEntry, topology_named
+from .graphs.static import Graphs
+from .matrix import Matrix, edges_of, in_degrees, is_symmetric, laplacian, undirected, with_diagonal
+from .spectra import DENSE, laplacian_ends
 
 Floats = NDArray[np.float64]
 
@@ -72,7 +72,6 @@ def matcha(workers: int, options: MatchaOptions, seed: int) -> Graphs:
     Raises:
         InputError: the graph is directed, changes, has weights of its own, is not connected or too large.
     """
-    from ..registry import topology_named  # which knows this module
 
     if workers > DENSE:
         raise InputError(f"matcha takes up to {DENSE} workers, not {workers}; use random_matching")

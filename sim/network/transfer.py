@@ -1,0 +1,52 @@
+"""What a transfer costs beside its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .network import Network
+
+
+@dataclass(frozen=True)
+class TransferModel:
+    """How the network carries a message: the nominal cluster, and factors that correct it.
+
+    The defaults are neutral. A calibration says what they are for one kind of cluster and software.
+
+    Attributes:
+        network: hosts, links, routes.
+        sharing: ``max_min``: transfers share every link on their route fairly; ``rtt``: so, but weighted by
+            one over the round trip; ``none``: each has its links alone.
+        overhead_s: software overhead before a transfer's bytes start.
+        announcement: what the receiver's announcement costs, as a factor on the route's latency. Where it is
+            not 0, a receive from anybody is announced to a sender only when it has heard of that sender.
+        added_latency_s: what hosts and switches add to every message's and announcement's latency.
+        efficiency: share of the nominal bandwidth that the payload gets.
+        streams: messages from one host to another, and announcements, share one stream of bytes, first come
+            first served (one TCP connection); False: they overtake each other. Not where each is alone.
+        buffer_bytes: what the sender's socket takes off its hands: a send is complete when the bytes of its
+            stream that have not left are no more than this; 0: when its last byte has left.
+        copy_s_per_byte: what handing bytes to the socket takes.
+        resume_s: from the end of an exchange until the coroutine goes on.
+        late_s: from the end of a computation until the coroutine's next operation.
+        lateness_s: instead of that, values as they followed each other when measured: a worker goes through
+            them from one drawn at random on, and begins its run that late too.
+        unevenness_s: equally likely deviations from ``resume_s``, of which each exchange draws one; it never
+            ends before its transfers.
+        seed: of the run, for latencies and bandwidths that vary at random.
+    """
+
+    network: Network
+    sharing: str = "max_min"
+    overhead_s: float = 0.0
+    announcement: float = 0.0
+    added_latency_s: float = 0.0
+    efficiency: float = 1.0
+    streams: bool = False
+    buffer_bytes: float = 0.0
+    copy_s_per_byte: float = 0.0
+    resume_s: float = 0.0
+    late_s: float = 0.0
+    lateness_s: tuple[float, ...] = ()
+    unevenness_s: tuple[float, ...] = ()
+    seed: int = 0
