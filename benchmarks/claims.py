@@ -15,7 +15,7 @@ from typing import Final
 
 
 @dataclass(frozen=True)
-class Study:
+class PaperStudy:
     """One scenario to simulate.
 
     Attributes:
@@ -52,7 +52,7 @@ class Claim:
 class Paper:
     """What is simulated for one page, and what is claimed."""
 
-    studies: tuple[Study, ...]
+    studies: tuple[PaperStudy, ...]
     claims: tuple[Claim, ...]
 
 
@@ -275,43 +275,43 @@ _SLOW_NODE: Final = "cluster.stragglers=[{workers: [5], slowdown: 3}]"
 PAPERS: Final[Mapping[str, Paper]] = {
     "adaptive-periodic-averaging": Paper(
         (
-            Study("iid", "periods"),
-            Study("iid, QSGD", "quantised"),
-            Study("by label", "periods", _BY_LABEL),
-            Study("by label, QSGD", "quantised", _BY_LABEL),
+            PaperStudy("iid", "periods"),
+            PaperStudy("iid, QSGD", "quantised"),
+            PaperStudy("by label", "periods", _BY_LABEL),
+            PaperStudy("by label, QSGD", "quantised", _BY_LABEL),
         ),
         _PERIODS,
     ),
     "exponential-graph": Paper(
-        (Study("iid", "topologies"), Study("by label", "topologies", _BY_LABEL)), _TOPOLOGIES
+        (PaperStudy("iid", "topologies"), PaperStudy("by label", "topologies", _BY_LABEL)), _TOPOLOGIES
     ),
     "optimal-topology-search": Paper(
         (
-            Study("by label", "equal-degree"),
-            Study("iid, mean model", "equal-degree", _IID_MEAN),
-            Study("four sites", "four-sites"),
+            PaperStudy("by label", "equal-degree"),
+            PaperStudy("iid, mean model", "equal-degree", _IID_MEAN),
+            PaperStudy("four sites", "four-sites"),
         ),
         _LEARNED,
     ),
     "stochastic-gradient-push": Paper(
         (
-            Study("iid", "ethernet"),
-            Study("by label", "ethernet", _BY_LABEL),
-            Study("slow moments", "ethernet", (_SLOW_MOMENTS,)),
-            Study("slow node", "ethernet", (_SLOW_NODE,)),
-            Study("text", "text"),
+            PaperStudy("iid", "ethernet"),
+            PaperStudy("by label", "ethernet", _BY_LABEL),
+            PaperStudy("slow moments", "ethernet", (_SLOW_MOMENTS,)),
+            PaperStudy("slow node", "ethernet", (_SLOW_NODE,)),
+            PaperStudy("text", "text"),
         ),
         _PUSH,
     ),
     "leader-sgd": Paper(
         (
-            Study("matrix", "matrix"),
-            Study("matrix, to 1 %", "matrix", ("stop.target={metric: relative_error, value: 0.01}",)),
-            Study("4 workers", "digits"),
-            Study("16 workers", "nodes"),
-            Study("16 workers, own shards", "nodes", ("workload.partition.kind=iid",)),
-            Study("16 workers, by label", "nodes", _BY_LABEL),
-            Study("slow node", "digits", (_SLOW_LEADER,)),
+            PaperStudy("matrix", "matrix"),
+            PaperStudy("matrix, to 1 %", "matrix", ("stop.target={metric: relative_error, value: 0.01}",)),
+            PaperStudy("4 workers", "digits"),
+            PaperStudy("16 workers", "nodes"),
+            PaperStudy("16 workers, own shards", "nodes", ("workload.partition.kind=iid",)),
+            PaperStudy("16 workers, by label", "nodes", _BY_LABEL),
+            PaperStudy("slow node", "digits", (_SLOW_LEADER,)),
         ),
         _LEADER,
     ),

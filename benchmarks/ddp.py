@@ -24,7 +24,7 @@ from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group
 from paceline.realrun.transport.connections import connect
 from paceline.sim.drivers.job import Job
-from paceline.sim.training.gradients import Problem
+from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads.supervised import supervised
 from tests.support.cluster_pool import Pool, default_group
 from tests.support.factory import make_job, make_problem
@@ -44,12 +44,12 @@ def _module() -> torch.nn.Sequential:
 
 
 @cache
-def _problem() -> Problem:
+def _problem() -> TrainingProblem:
     """That module on the digits."""
     digits = make_problem("digits-mlp", WORKERS, 1, "looped", BATCH)
     examples = (digits.workload.inputs, digits.workload.targets)
     workload = supervised("mlp", _module(), torch.nn.functional.cross_entropy, examples, None, ["train_loss"])
-    return Problem(workload, digits.batches, "looped")
+    return TrainingProblem(workload, digits.batches, "looped")
 
 
 def _job(overlap: bool) -> Job:

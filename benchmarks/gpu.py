@@ -24,13 +24,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_page import Facts, Part, page
+from benchmarks.gpu_page import MachineFacts, PagePart, page
 from benchmarks.gpu_parts import parts
 from paceline.sim.compute.measure import device_name
-from paceline.sim.config.files import write_whole
+from paceline.sim.config.files import write_atomically
 
 
-def run_part(name: str, limit_s: float, command: Sequence[str], environment: Mapping[str, str]) -> Part:
+def run_part(name: str, limit_s: float, command: Sequence[str], environment: Mapping[str, str]) -> PagePart:
     """Run a part in a process group of its own; its last line of output is what it found."""
     begin_s = time.monotonic()
     child = subprocess.Popen(
@@ -55,19 +55,19 @@ def run_part(name: str, limit_s: float, command: Sequence[str], environment: Map
         with contextlib.suppress(ProcessLookupError):  # with whatever it has left behind
             os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-    return Part(name, found, error, time.monotonic() - begin_s)
+    return PagePart(name, found, error, time.monotonic() - begin_s)
 
 
-def facts(device: torch.device) -> Facts:
+def facts(device: torch.device) -> MachineFacts:
     """The machine, today's date and the versions."""
-    return Facts(
+    return MachineFacts(
         machine=f"{device_name(device)}, {os.cpu_count()} cores, {platform.machine()}",
         date=datetime.now(UTC).date().isoformat(),
         versions=f"torch {torch.__version__}, CUDA {torch.version.cuda}, Python {platform.python_version()}",
     )
 
 
-def measure(device: torch.device) -> list[Part]:
+def measure(device: torch.device) -> list[PagePart]:
     """Run every part, one after the other."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = []
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("make gpu: this machine has no CUDA device, so there is nothing to measure\n")
         return 2
     done = measure(device)
-    write_whole(asked.out, page(facts(device), done))
+    write_atomically(asked.out, page(facts(device), done))
     sys.stderr.write(f"wrote {asked.out}\n")
     return 0
 

@@ -59,7 +59,7 @@ Predicted beside measured, after probing this machine; columns and limits as in
 
 
 @dataclass(frozen=True)
-class Facts:
+class MachineFacts:
     """What the figures are about, for people."""
 
     machine: str
@@ -68,7 +68,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """One part: what it found, or (found is None) why it found nothing; and how long it took."""
 
     name: str
@@ -77,7 +77,7 @@ class Part:
     seconds: float
 
 
-def page(facts: Facts, parts: Sequence[Part]) -> str:
+def page(facts: MachineFacts, parts: Sequence[PagePart]) -> str:
     """The page, with every part in its section."""
     text = _HEAD.format(
         machine=facts.machine, versions=facts.versions, date=facts.date, seconds=sum(p.seconds for p in parts)
@@ -96,7 +96,7 @@ def page(facts: Facts, parts: Sequence[Part]) -> str:
     return text
 
 
-def _gradients(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+def _gradients(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
     rates, ratios = found["rates"], found["ratios"]
     ways = " | ".join(
         f"{rates[way]:,.0f}" for way in ("looped", "batched", "raw vmap", "stacked step", "event driver")
@@ -108,7 +108,7 @@ def _gradients(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _measured(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+def _measured(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
     errors = {size: error for size, _, _, error in found["unseen"]}
     worst = max(errors, key=lambda size: abs(errors[size]))
     yield (
@@ -118,7 +118,7 @@ def _measured(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _contract(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+def _contract(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
     ranks = f"{found['ranks']} rank" + ("s" if found["ranks"] > 1 else "")
     if found["refused"]:
         yield f"- {ranks}: NCCL refuses: `{' '.join(found['refused'].split())}`"
@@ -128,7 +128,7 @@ def _contract(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  - {line}"
 
 
-def _sharing(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+def _sharing(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"- {found['ranks']} ranks, gossip on a ring, {found['steps']} steps in "
         f"{found['wall_clock_s']:.2f} s: final models within {found['difference']:.1e} of the event "
@@ -136,7 +136,7 @@ def _sharing(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _validation(part: Part, found: Mapping[str, Any]) -> Iterator[str]:
+def _validation(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
     yield f"On a {found['where']}."
     yield ""
     yield "| | found | limit |"

@@ -23,8 +23,8 @@ from paceline.sim.compute.batch_sizes import seconds_at
 from paceline.sim.compute.measure import timer_of, typical_times_s
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep import run_stacked
-from paceline.sim.training.gradients import Method, Problem
+from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.training.gradients import Method, TrainingProblem
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Batches, Partition, shards
@@ -62,10 +62,10 @@ def workload(task: str, device: torch.device, images: int = IMAGES) -> Workload:
     return supervised(task, module, loss, examples, examples, ("train_loss",)).to(device)
 
 
-def problem_of(found: Workload, workers: int, batch_size: int, method: Method) -> Problem:
+def problem_of(found: Workload, workers: int, batch_size: int, method: Method) -> TrainingProblem:
     """The workload, spread evenly."""
     parts = shards(Partition(), len(found.inputs), None, workers, 0)
-    return Problem(found, Batches(parts, batch_size, 0), method)
+    return TrainingProblem(found, Batches(parts, batch_size, 0), method)
 
 
 def raw_vmap(found: Workload) -> Callable[..., object]:
@@ -109,14 +109,14 @@ def gradient_rates(
     def repeated(call: Callable[[], object]) -> Callable[[int], object]:
         return lambda repeats: [call() for _ in range(repeats)][-1]
 
-    def gradients(problem: Problem) -> Callable[[int], object]:
+    def gradients(problem: TrainingProblem) -> Callable[[int], object]:
         return repeated(lambda: problem.gradients(ranks, [next(indices)] * workers, points))
 
     ways = {
         "looped": gradients(looped),
         "batched": gradients(batched),
         "raw vmap": repeated(lambda: raw(stacked_points, inputs, targets)),
-        "stacked step": steps(run_stacked),
+        "stacked step": steps(run_lockstep),
         "event driver": steps(_on_events),
     }
     timer = settled(device)
@@ -155,7 +155,7 @@ def settled(device: torch.device) -> Callable[[Callable[[], object]], float]:
     return timer
 
 
-def _job(problem: Problem, workers: int) -> Job:
+def _job(problem: TrainingProblem, workers: int) -> Job:
     plain = make_job(
         "local_sgd", {"period": 10**9}, task="quadratic", workers=workers, every=10**9, latency_s=0.01,
         sharing="none", record_events=False,
@@ -263,7 +263,7 @@ def validation(cells: int = 3) -> Found:
     from benchmarks.validation.design import spread
 
     with tempfile.TemporaryDirectory() as folder:
-        rows, _, profile, _ = campaign.run(spread(cells), campaign.State(Path(folder)), None)
+        rows, _, profile, _ = campaign.run(spread(cells), campaign.RunStore(Path(folder)), None)
     bars = [[bar.says, bar.found, bar.range] for bar in page.bars(rows)]
     return {"where": f"{profile.hosts}, {cells} of the cells of validation.md", "bars": bars}
 

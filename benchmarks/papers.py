@@ -16,9 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from benchmarks.claims import PAPERS, Claim, Paper, Study
+from benchmarks.claims import PAPERS, Claim, Paper, PaperStudy
 from docs.make.page import renewed
-from paceline.sim.config.files import write_whole
+from paceline.sim.config.files import write_atomically
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate, unfinished
 from paceline.sim.records import folder as result_folder
@@ -65,12 +65,12 @@ Runs = Mapping[str, Mapping[str, Mapping[int, Run]]]
 """Study -> label -> seed -> run."""
 
 
-def scenario_of(paper: str, study: Study) -> Scenario:
+def scenario_of(paper: str, study: PaperStudy) -> Scenario:
     """The scenario of a study."""
     return load(ROOT / "scenarios" / "papers" / paper / f"{study.scenario}.yaml", study.changes)
 
 
-def runs_of(paper: str, study: Study, out: Path) -> dict[str, dict[int, Run]]:
+def runs_of(paper: str, study: PaperStudy, out: Path) -> dict[str, dict[int, Run]]:
     """All runs of a study, label -> seed -> run; simulated if the folder does not hold them."""
     scenario, folder = scenario_of(paper, study), out / paper / study.name
     runs = _kept(folder, scenario)
@@ -87,9 +87,9 @@ def runs_of(paper: str, study: Study, out: Path) -> dict[str, dict[int, Run]]:
 
 def _kept(folder: Path, scenario: Scenario) -> list[Run] | None:
     """The runs of a folder, if they are all of this scenario."""
-    if not (folder / result_folder.SCENARIO).is_file():
+    if not (folder / result_folder.SCENARIO_FILE).is_file():
         return None
-    made = load(folder / result_folder.SCENARIO)
+    made = load(folder / result_folder.SCENARIO_FILE)
     if not prepare.resolves(made, scenario):
         return None
     runs = result_folder.runs_of(result_folder.read_results(folder))
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         paper = PAPERS[name]
         runs = {study.name: runs_of(name, study, chosen.out) for study in paper.studies}
         path = ROOT / "docs" / "papers" / f"{name}.md"
-        write_whole(path, renewed(path.read_text(encoding="utf-8"), MARK, page(paper, runs)))
+        write_atomically(path, renewed(path.read_text(encoding="utf-8"), MARK, page(paper, runs)))
         print(f"renewed {path}")
 
 

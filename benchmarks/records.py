@@ -12,8 +12,8 @@ from __future__ import annotations
 import statistics
 import time
 
-from paceline.realrun.driver.diary import Exchange, Row
-from paceline.realrun.launch.cells import Cell
+from paceline.realrun.driver.rank_log import Exchange, LoggedOperation
+from paceline.realrun.launch.cells import RunRequest
 from paceline.realrun.launch.processes import Processes
 from paceline.sim.scenario.schema import dump, parse
 
@@ -32,17 +32,17 @@ events: all
 
 def seconds_per_row() -> float:
     """What it takes to make a row and to append it."""
-    rows: list[Row] = []
+    rows: list[LoggedOperation] = []
     begin = time.perf_counter()
     for step in range(ROWS):
-        rows.append(Row(0, -1, step, "mix", 0.1, 0.2, 19240, -1, Exchange("mix", (1, 3))))
+        rows.append(LoggedOperation(0, -1, step, "mix", 0.1, 0.2, 19240, -1, Exchange("mix", (1, 3))))
     return (time.perf_counter() - begin) / ROWS
 
 
 def main() -> None:
     """Measure and print."""
     with Processes(4) as processes:
-        run = processes.run(Cell(dump(parse(SCENARIO)), 0, 0, STEPS)).run
+        run = processes.run(RunRequest(dump(parse(SCENARIO)), 0, 0, STEPS)).run
     row_s = statistics.median(seconds_per_row() for _ in range(5))
     rows = len(run.events) / 4
     share = rows * row_s / run.wall_clock_s

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from paceline.sim.program.worker import Optimizer, Program, Worker
     from paceline.sim.records.run import Event, Run
     from paceline.sim.scenario.schema import Scenario
+    from paceline.sim.schemes.compressed import CompressedAllReduce
     from paceline.sim.schemes.scheme import Scheme
-    from paceline.sim.schemes.wire import Wire
 
 _OPERATIONS: Final = "paceline.sim.program.operations"
 _HOMES: Final = {
@@ -47,7 +47,7 @@ _HOMES: Final = {
     "Settings": "paceline.sim.config.settings",
     "Compression": "paceline.sim.program.encoding",
     "Optimizer": "paceline.sim.training.optimizer",
-    "Wire": "paceline.sim.schemes.wire",
+    "CompressedAllReduce": "paceline.sim.schemes.compressed",
     "Round": "paceline.sim.collectives.algorithms",
     "Schedule": "paceline.sim.collectives.algorithms",
     "Link": "paceline.sim.network.network",
@@ -64,6 +64,7 @@ _HOMES: Final = {
 """Public name -> the module that has it; ``ops`` is that module itself."""
 
 __all__ = [
+    "CompressedAllReduce",
     "Compression",
     "Deadlock",
     "Event",
@@ -87,7 +88,6 @@ __all__ = [
     "SchemeError",
     "Settings",
     "Study",
-    "Wire",
     "Worker",
     "attach",
     "load",

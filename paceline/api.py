@@ -85,10 +85,10 @@ def simulate(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.study import Study
-    from paceline.sim.scenario.schema import asked
+    from paceline.sim.scenario.schema import resolve_scenario
 
     where = prepare.device_named(device)
-    resolved = prepare.resolve(asked(scenario, task, changes), where)
+    resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
     tuning: list[Tuned] = []
     with watching(resolved) if progress else nullcontext(None) as told:
         if resolved.tune is not None:

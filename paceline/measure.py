@@ -24,7 +24,7 @@ from paceline.console import (
     say,
     watching,
 )
-from paceline.sim.config.files import write_whole
+from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def realrun(
     """Measure: the same scenario and the same scheme code on real processes."""
     from contextlib import ExitStack
 
-    from paceline.realrun.launch.length import plan
-    from paceline.realrun.launch.processes import Processes, measure
+    from paceline.realrun.launch.length import with_lengths
+    from paceline.realrun.launch.processes import Processes, measure_runs
     from paceline.realrun.launch.slurm import script
     from paceline.sim.experiments.prepare import seeds_of
     from paceline.sim.network.build import build_network
@@ -85,7 +85,7 @@ def realrun(
     try:
         with ExitStack() as stack:
             progress = stack.enter_context(watching(asked))
-            cells = plan(asked, progress)
+            cells = with_lengths(asked, progress)
             how: dict[str, Any] = {"timeout_s": timeout}
             if lab:
                 from paceline.realrun.lab import Lab
@@ -94,7 +94,7 @@ def realrun(
                 hosts = stack.enter_context(Lab(network, hosts=asked.lab.hosts, queue=asked.lab.queue))
                 how |= {"popen": hosts.popen, "environment": {"GLOO_SOCKET_IFNAME": hosts.interface}}
             pool = stack.enter_context(Processes(asked.cluster.workers, **how))
-            for result in measure(asked, cells, pool, progress=progress):
+            for result in measure_runs(asked, cells, pool, progress=progress):
                 runs.append(result.run)
     except KeyboardInterrupt:
         interrupted = True
@@ -124,7 +124,7 @@ def probe(
     with validation.open_pool(asked, lab, probing=False) as pool:
         say(f"probing a {hosts}")
         found = probing.measure(pool, hosts, asked)
-    files.write(found, out)
+    files.write_json(found, out)
     say(f"wrote {out}")
 
 
@@ -153,7 +153,7 @@ def calibrate(
     fit = calibration.calibrate([reading.load(path, known) for path in measured])
     picture = out.with_suffix(".png")
     calibration.plot(fit, picture)
-    write_whole(out, profiles.dump(fit.profile))
+    write_atomically(out, profiles.dump(fit.profile))
     say(f"wrote {out} and {picture}: durations fit to {fit.profile.residual_pct:.1f} % (median)")
 
 
@@ -196,14 +196,14 @@ def validate(
         runs = [*found.predicted, *found.measured]
         result_folder.write_results(out, dump(found.scenario), found.scenario.name, runs, force=force)
         text = json.dumps(found.comparison, indent=1, allow_nan=False)
-        write_whole(out / "validation.json", text + "\n")
+        write_atomically(out / "validation.json", text + "\n")
         reports.build([out], out / "report.html")
         say(f"wrote {out}")
     if as_json:
         print_json(found.comparison)
     else:
         Console().print(tables.render_comparison(found.comparison))
-    if sentence := clocks.said(found.measured):
+    if sentence := clocks.describe_clocks(found.measured):
         say(sentence)
     failed = [run for run in (*found.predicted, *found.measured) if run.status == "partial"]
     for run in failed:
@@ -254,8 +254,8 @@ def netem(
 
     cluster = load(scenario, changes or []).cluster
     n = cluster.workers
-    named = commands.checked_addresses(hosts, n) if hosts else [f"$HOST{rank}" for rank in range(n)]
-    found = commands.scripts(build_network(cluster.network, n), named, commands.checked_interface(interface))
+    named = commands.validate_addresses(hosts, n) if hosts else [f"$HOST{rank}" for rank in range(n)]
+    found = commands.scripts(build_network(cluster.network, n), named, commands.validate_interface(interface))
     if host is not None and host >= n:
         raise InputError(f"--host {host}: ranks go from 0 to {n - 1}")
     chosen = found if host is None else found[host : host + 1]

@@ -42,7 +42,7 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Predict: real gradients under a virtual clock, for every scheme and seed."""
-    from paceline.sim.errors import nearest
+    from paceline.sim.errors import did_you_mean
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.network import profile as profiles
@@ -51,7 +51,7 @@ def simulate(
 
     check_trace(trace, out)
     if engine not in ("auto", "event"):
-        raise InputError(f"--engine {engine}: {nearest(engine, ['auto', 'event'])}")
+        raise InputError(f"--engine {engine}: {did_you_mean(engine, ['auto', 'event'])}")
     asked = load(scenario, changes or [])
     if profile is not None:
         cluster = asked.cluster.model_copy(update={"profile": profiles.load(profile)})

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from paceline.console import AsJson, Force, print_json, say
-from paceline.sim.errors import InputError, nearest
+from paceline.sim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from paceline.sim.topology import TopologyEntry
-    from paceline.sim.topology.search import Found, Request, StepTime
+    from paceline.sim.topology.search import Request, SearchResult, StepTime
 
 topology_app = typer.Typer(help="Who averages with whom.", no_args_is_help=True)
 
@@ -113,7 +113,7 @@ def search(
     from paceline.sim.topology.search import Budget, Request, default_budget, describe, save
 
     if objective not in ("spectral", "wall-clock"):
-        raise InputError(f"--objective {objective}: {nearest(objective, ['spectral', 'wall-clock'])}")
+        raise InputError(f"--objective {objective}: {did_you_mean(objective, ['spectral', 'wall-clock'])}")
     step_time, workers = _cluster(objective, scenario, workers)
     if out is not None and out.suffix != ".json":
         raise InputError(f"--out {out}: the file is JSON; call it {out.with_suffix('.json')}")
@@ -152,7 +152,7 @@ def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tupl
     return AveragingStepTime(asked), there
 
 
-def _watched(request: Request, step_time: StepTime | None) -> Found:
+def _watched(request: Request, step_time: StepTime | None) -> SearchResult:
     """Search with a bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

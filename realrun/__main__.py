@@ -64,7 +64,7 @@ def _run(asked: argparse.Namespace, environment: MutableMapping[str, str]) -> in
     from .group import hosts
     from .group.group import join, leave
     from .group.store import Control, torchrun_store
-    from .launch.cells import cells_of, fingerprint, run_cell
+    from .launch.cells import fingerprint, run_request, run_requests
 
     store, rank, size = torchrun_store(environment, asked.timeout, _HOW)
     text, problem = _scenario_text(asked)
@@ -84,13 +84,13 @@ def _run(asked: argparse.Namespace, environment: MutableMapping[str, str]) -> in
             "torchrun ends all processes when one crashes: let 'paceline realrun --processes' or --lab start "
             "them, or leave cluster.stragglers with crash out"
         )
-    cells = cells_of(scenario)
+    cells = run_requests(scenario)
     names = control.meet("hosts", hosts.host_name(), asked.timeout)
     group = join(store, hosts.workers_of(names, scenario.cluster.hosts)[rank], size, asked.timeout)
     runs = []
     failure: RunError | None = None
     for cell in cells:
-        measured = run_cell(group, cell, asked.timeout)
+        measured = run_request(group, cell, asked.timeout)
         if measured.run is not None:
             runs.append(measured.run)
         if group.broken:
@@ -108,7 +108,7 @@ def _hand_over(asked: argparse.Namespace, text: str, name: str, runs: list[Any])
     from paceline.sim.records import folder
     from paceline.sim.records.summary import summarise
 
-    from .driver.clocks import said
+    from .driver.clocks import describe_clocks
 
     if asked.out is not None:
         folder.write_results(asked.out, text, name, runs, force=asked.force, trace=asked.trace)
@@ -121,7 +121,7 @@ def _hand_over(asked: argparse.Namespace, text: str, name: str, runs: list[Any])
                 f"{run.label}, seed {run.seed}: {run.status}, "
                 f"{run.iterations:g} iterations in {run.wall_clock_s:.3f} s\n"
             )
-    if sentence := said(runs):
+    if sentence := describe_clocks(runs):
         sys.stderr.write(f"{sentence}\n")
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from paceline.sim.errors import InputError
-from paceline.sim.records.folder import REPORT_FILES, whole_folder
-from paceline.sim.records.summary import Row
+from paceline.sim.records.folder import REPORT_FILES, write_folder_atomically
+from paceline.sim.records.summary import SchemeSummary
 
 from .figures.drawing import CSS, Picture
-from .folders import Study
+from .folders import ReportSources
 from .tables import column_unit, time_to_target
 from .words import digits, factor, size
 
@@ -31,7 +31,7 @@ _PARTS: Final = ("color", "facecolor", "edgecolor", "markerfacecolor", "markered
 _MARK: Final = "table.csv"
 
 
-def write_files(folder: Path, studies: Sequence[Study], pictures: Sequence[Picture]) -> None:
+def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequence[Picture]) -> None:
     """Write everything into ``folder``; an older one of ours is replaced as a whole.
 
     Raises:
@@ -39,7 +39,7 @@ def write_files(folder: Path, studies: Sequence[Study], pictures: Sequence[Pictu
     """
     if folder.exists():
         _check_ours(folder)
-    with whole_folder(folder) as new:
+    with write_folder_atomically(folder) as new:
         (new / "figures").mkdir()
         table = pd.DataFrame(
             [_line(study, row) for study in studies for part in study.parts for row in part.rows]
@@ -58,7 +58,7 @@ def _check_ours(folder: Path) -> None:
         raise InputError(f"{folder} holds {foreign[0]}, which is no part of a report: choose another name")
 
 
-def _line(study: Study, row: Row) -> dict[str, Any]:
+def _line(study: ReportSources, row: SchemeSummary) -> dict[str, Any]:
     """A row of the table, as numbers."""
     found: dict[str, Any] = {"study": study.title}
     for key, value in row.items():
@@ -70,7 +70,7 @@ def _line(study: Study, row: Row) -> dict[str, Any]:
     return found
 
 
-def _tex(studies: Sequence[Study]) -> str:
+def _tex(studies: Sequence[ReportSources]) -> str:
     """The table for LaTeX, in the style of booktabs."""
     lines = []
     for study in studies:

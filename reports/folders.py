@@ -12,7 +12,7 @@ import yaml
 
 from paceline.sim.records.folder import Results, read_results
 from paceline.sim.records.run import Source
-from paceline.sim.records.summary import Row, RunRow
+from paceline.sim.records.summary import RunRow, SchemeSummary
 
 from . import words
 
@@ -38,7 +38,7 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Part:
+class SourceRuns:
     """The runs of one source in one folder.
 
     Attributes:
@@ -48,7 +48,7 @@ class Part:
 
     source: Source
     results: Results
-    rows: list[Row]
+    rows: list[SchemeSummary]
 
     @property
     def runs(self) -> list[RunRow]:
@@ -57,7 +57,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Study:
+class ReportSources:
     """One scenario: a part that is told about, and perhaps measurements beside a prediction.
 
     Attributes:
@@ -70,28 +70,28 @@ class Study:
 
     key: str
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[SourceRuns, ...]
     styles: dict[str, Style]
     scenario: dict[str, Any]
 
     @property
-    def main(self) -> Part:
+    def main(self) -> SourceRuns:
         """The part that the page is about."""
         return self.parts[0]
 
     @property
-    def measured(self) -> Part | None:
+    def measured(self) -> SourceRuns | None:
         """The measurements to be compared with a prediction, if there are both."""
         return self.parts[1] if len(self.parts) == 2 else None
 
 
-def studies(folders: Sequence[Path]) -> list[Study]:
+def studies(folders: Sequence[Path]) -> list[ReportSources]:
     """Read folders, and put a prediction and a measurement of the same scenario together.
 
     Raises:
         InputError: a folder cannot be read.
     """
-    found: list[tuple[str, list[Part]]] = []
+    found: list[tuple[str, list[SourceRuns]]] = []
     for folder in folders:
         results = read_results(folder)
         for part in _parts(results):
@@ -115,10 +115,10 @@ def studies(folders: Sequence[Path]) -> list[Study]:
     ]
 
 
-def _parts(results: Results) -> list[Part]:
+def _parts(results: Results) -> list[SourceRuns]:
     sources: list[Source] = list(dict.fromkeys(run["source"] for run in results.summary["runs"]))
     return [
-        Part(
+        SourceRuns(
             source,
             Results(
                 summary=results.summary,
@@ -136,17 +136,17 @@ def _only(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
     return frame[frame["source"] == source]
 
 
-def _study(key: str, title: str, parts: tuple[Part, ...]) -> Study:
+def _study(key: str, title: str, parts: tuple[SourceRuns, ...]) -> ReportSources:
     try:
         scenario = yaml.safe_load(parts[0].results.scenario)
     except yaml.YAMLError:
         scenario = {}
     rows = [row for part in parts for row in part.results.summary["summary"]]
     styles = _styles(rows, len(parts) == 2)
-    return Study(key, title, parts, styles, scenario if isinstance(scenario, dict) else {})
+    return ReportSources(key, title, parts, styles, scenario if isinstance(scenario, dict) else {})
 
 
-def _styles(rows: Sequence[Row], solid: bool) -> dict[str, Style]:
+def _styles(rows: Sequence[SchemeSummary], solid: bool) -> dict[str, Style]:
     """Colour by scheme; labels of one scheme differ in lightness, and in dashes unless ``solid``."""
     schemes = [*_SCHEMES, *dict.fromkeys(row["scheme"] for row in rows if row["scheme"] not in _SCHEMES)]
     labels: dict[str, list[str]] = {}

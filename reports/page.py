@@ -13,10 +13,10 @@ from typing import Any, Final, Literal
 import jinja2
 from markupsafe import Markup, escape
 
-from paceline.sim.config.files import write_whole
+from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.records.intervals import Interval
-from paceline.sim.records.summary import Row
+from paceline.sim.records.summary import SchemeSummary
 
 from . import words
 from .figures.bars import cost_of_a_run, cost_of_a_step
@@ -26,7 +26,7 @@ from .figures.drawing import Picture
 from .figures.timeline import timeline
 from .figures.waterfall import gap, waterfall
 from .files import write_files
-from .folders import Part, Study, studies
+from .folders import ReportSources, SourceRuns, studies
 from .tables import column_unit, shares, status, time_to_target
 
 _HERE: Final = Path(__file__).parent
@@ -57,7 +57,7 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> None
     text = _rendered(found, views)
     if files is not None:
         write_files(files, found, [each for view in views for each in view["pictures"]])
-    write_whole(out, text)
+    write_atomically(out, text)
 
 
 def render(folders: Sequence[Path]) -> str:
@@ -70,13 +70,13 @@ def render(folders: Sequence[Path]) -> str:
     return _rendered(found, [_view(study) for study in found])
 
 
-def _checked(folders: Sequence[Path]) -> list[Study]:
+def _checked(folders: Sequence[Path]) -> list[ReportSources]:
     if not folders:
         raise InputError("name at least one result folder")
     return studies(folders)
 
 
-def _rendered(found: Sequence[Study], views: Sequence[dict[str, Any]]) -> str:
+def _rendered(found: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -112,7 +112,7 @@ def breakable(label: str) -> Markup:
     return Markup(re.sub("([_=])", r"\1<wbr>", str(escape(label))))
 
 
-def _view(study: Study) -> dict[str, Any]:
+def _view(study: ReportSources) -> dict[str, Any]:
     """What the template shows of one study."""
     summary, measured = study.main.results.summary, study.measured
     metric = second_metric(study)
@@ -169,7 +169,7 @@ def _view(study: Study) -> dict[str, Any]:
     }
 
 
-def overview(found: Sequence[Study]) -> list[tuple[str, list[str]]]:
+def overview(found: Sequence[ReportSources]) -> list[tuple[str, list[str]]]:
     """Of several studies, each scheme's time to target in each of them; the best is marked with a star."""
     labels = dict.fromkeys(row["label"] for study in found for row in study.main.rows)
     lines = []
@@ -184,7 +184,7 @@ def overview(found: Sequence[Study]) -> list[tuple[str, list[str]]]:
     return lines
 
 
-def equal_scores(part: Part) -> dict[str, Any] | None:
+def equal_scores(part: SourceRuns) -> dict[str, Any] | None:
     """Scores at equal time and at equal bytes, in the order of the table; None where nothing was scored."""
     equal = part.results.summary.get("equal")
     if equal is None or not part.rows:
@@ -210,7 +210,7 @@ def _score(found: Interval | None) -> tuple[str, str]:
     return words.digits(found["median"]), between
 
 
-def second_metric(study: Study) -> str | None:
+def second_metric(study: ReportSources) -> str | None:
     """What to draw beside the training loss: the target's metric, the accuracy, or the first other one."""
     target = study.main.results.summary["target"]
     own = [name for run in study.main.results.summary["runs"] for name in run["final"]]
@@ -235,7 +235,7 @@ def proxy(scenario: dict[str, Any]) -> str | None:
     )
 
 
-def comparison(predicted: Part, measured: Part) -> list[dict[str, Any]]:
+def comparison(predicted: SourceRuns, measured: SourceRuns) -> list[dict[str, Any]]:
     """Predicted beside measured, per scheme in the order measured; errors in per cent of the measurement."""
     pairs = [
         (guess, real) for real in measured.rows for guess in predicted.rows if guess["label"] == real["label"]
@@ -263,7 +263,7 @@ def comparison(predicted: Part, measured: Part) -> list[dict[str, Any]]:
     ]
 
 
-def agreement(predicted: Part, measured: Part) -> str | None:
+def agreement(predicted: SourceRuns, measured: SourceRuns) -> str | None:
     """How far predicted times were from measured ones, and whether the winner was predicted."""
     pairs = [
         (guess, real)
@@ -294,10 +294,10 @@ def _error(predicted: float | None, measured: float | None) -> str:
     return f"{100 * (predicted - measured) / measured:+.1f} %" if predicted is not None and measured else "-"
 
 
-def _step_s(row: Row) -> float | None:
+def _step_s(row: SchemeSummary) -> float | None:
     return row["wall_clock_s"] / row["iterations"] if row["iterations"] else None
 
 
-def _has(study: Study, metric: str) -> bool:
+def _has(study: ReportSources, metric: str) -> bool:
     metrics = study.main.results.metrics
     return metric in metrics and bool(metrics[metric].notna().any())

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.records.comparison import Comparison
-from paceline.sim.records.summary import Row, Summary
+from paceline.sim.records.summary import SchemeSummary, Summary
 
 from . import words
 
@@ -43,7 +43,7 @@ def render(summary: Summary) -> Table:
     return table
 
 
-def _cells(summary: Summary, row: Row, unit: tuple[str, float]) -> list[str]:
+def _cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float]) -> list[str]:
     ratio = row["ratio_to_best"]["median"]
     return [
         "\n".join(part for part in time_to_target(summary, row, unit) if part),
@@ -55,20 +55,22 @@ def _cells(summary: Summary, row: Row, unit: tuple[str, float]) -> list[str]:
     ]
 
 
-def shares(row: Row) -> str:
+def shares(row: SchemeSummary) -> str:
     """Compute, communicate and wait in per cent of the wall clock."""
     wall_s = row["wall_clock_s"] or 1.0
     parts = row["time_s"]["compute"], row["time_s"]["communicate"], row["time_s"]["wait"]
     return " / ".join(f"{100 * part / wall_s:.0f}" for part in parts) + " %"
 
 
-def column_unit(rows: Sequence[Row]) -> tuple[str, float]:
+def column_unit(rows: Sequence[SchemeSummary]) -> tuple[str, float]:
     """The unit for a column of times to target, or of what is known of them."""
     known = (row["time_to_target_s"]["median"] or row["at_least_s"] or row["wall_clock_s"] for row in rows)
     return words.time_unit(known)
 
 
-def time_to_target(summary: Summary, row: Row, unit: tuple[str, float] | None = None) -> tuple[str, str]:
+def time_to_target(
+    summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None = None
+) -> tuple[str, str]:
     """A row's time to target, ``> bound`` where it is censored, and its interval ('' for none)."""
     time = row["time_to_target_s"]
     if time["median"] is None:
@@ -83,7 +85,7 @@ def time_to_target(summary: Summary, row: Row, unit: tuple[str, float] | None = 
     return text, f"{words.digits(time['low'] / second)} to {high}"
 
 
-def status(summary: Summary, row: Row) -> str:
+def status(summary: Summary, row: SchemeSummary) -> str:
     """How a row's repeats ended."""
     found: list[str] = []
     if wanted(summary):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from paceline.sim.config.files import save_whole, write_whole
+from paceline.sim.config.files import save_atomically, write_atomically
 from paceline.sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def write(record: Record, folder: Path, force: bool) -> None:
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    write_whole(folder / "topology.json", text)
+    write_atomically(folder / "topology.json", text)
     panels: dict[str, Callable[[Record, Axes], None]] = {"decay": decay}
     if record["positions"] is not None and record["edges"] is not None:
         panels["graph"] = drawing
@@ -226,4 +226,4 @@ def write(record: Record, folder: Path, force: bool) -> None:
             figure = Figure(figsize=(5.0, 5.0), layout="constrained")
             figure.suptitle(textwrap.fill(title, 60))
             panel(record, figure.subplots())
-            save_whole(folder / f"{name}.png", partial(figure.savefig, dpi=150))
+            save_atomically(folder / f"{name}.png", partial(figure.savefig, dpi=150))

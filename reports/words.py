@@ -9,7 +9,7 @@ from typing import Final
 from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.intervals import FEWEST
 from paceline.sim.records.run import Source
-from paceline.sim.records.summary import Row, Summary, ranking
+from paceline.sim.records.summary import SchemeSummary, Summary, ranking
 
 _TIMES: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES: Final = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
@@ -90,7 +90,7 @@ def goal(target: Goal) -> str:
     return f"a {plain(target['metric'])} of {target['value']:g}"
 
 
-def ranked(summary: Summary, source: Source | None = None) -> list[Row]:
+def ranked(summary: Summary, source: Source | None = None) -> list[SchemeSummary]:
     """The rows of one source (by default of the first run), best first."""
     rows = summary["summary"]
     main = rows[0]["source"] if rows else None
@@ -213,7 +213,7 @@ def why(summary: Summary, source: Source | None = None) -> str | None:
     return f"{one} needs {much} {two} ({counts}), {joint} each costs {cost}."
 
 
-def _nobody(summary: Summary, rows: Sequence[Row]) -> str:
+def _nobody(summary: Summary, rows: Sequence[SchemeSummary]) -> str:
     target = summary["target"]
     if target is None:
         cheapest = min((row for row in rows if row["iterations"]), key=_step_s, default=None)
@@ -236,11 +236,11 @@ def _nobody(summary: Summary, rows: Sequence[Row]) -> str:
     return text
 
 
-def _step_s(row: Row) -> float:
+def _step_s(row: SchemeSummary) -> float:
     return row["wall_clock_s"] / row["iterations"]
 
 
-def _cost(best: Row, second: Row, than: str = "") -> str:
+def _cost(best: SchemeSummary, second: SchemeSummary, than: str = "") -> str:
     """How the cost of a step compares, and which parts make the difference."""
     ratio = _step_s(best) / _step_s(second)
     if abs(ratio - 1) < _SAME:
@@ -257,7 +257,7 @@ def _cost(best: Row, second: Row, than: str = "") -> str:
     )
 
 
-def _parts(row: Row) -> dict[str, float]:
+def _parts(row: SchemeSummary) -> dict[str, float]:
     """Seconds per step."""
     shares, steps = row["time_s"], row["iterations"]
     return {

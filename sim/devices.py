@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """``tensor``, which is the host's, on ``device``.
 
     A copy from memory that can be paged out makes the host wait until the device has come that far; from

@@ -66,7 +66,7 @@ class SchemeError(RunError):
     """A scheme broke a rule of the vocabulary (see ``docs/architecture.md``)."""
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a hint that names the choice nearest to ``word``, or all of them.
 
     >>> nearest("gosip", ["gossip", "local_sgd"])

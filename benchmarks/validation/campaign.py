@@ -30,16 +30,16 @@ from benchmarks.validation.design import (
     SCHEMES,
     SEED,
     STEPS,
-    Cell,
+    DesignPoint,
     computation_s,
     spread,
     time_to_target_s,
     with_draws,
 )
 from paceline.realrun.calibration import fit, measure
-from paceline.realrun.calibration.validate import checked
+from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.launch.pool import Pool
-from paceline.sim.config.files import write_whole
+from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
@@ -61,7 +61,7 @@ _PROBE_REPEATS: Final = 4
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CampaignResult:
     """What is kept of one run.
 
     Attributes:
@@ -82,17 +82,19 @@ class Outcome:
     load: float | None = None
 
 
-def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None) -> Outcome:
+def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None) -> CampaignResult:
     """Keep what the page needs."""
     sums: dict[str, float] = defaultdict(float)
     for event in run.events:
         if event.task == 0 and event.operation != "next_step":
             sums[event.operation] += (event.end_s - event.start_s) / workers
     loss = run.evaluations[-1].metrics["train_loss"] if run.evaluations else None
-    return Outcome(run.wall_clock_s, time_to_target_s(run), dict(sums), run.digest, loss, overruns, load)
+    return CampaignResult(
+        run.wall_clock_s, time_to_target_s(run), dict(sums), run.digest, loss, overruns, load
+    )
 
 
-def runs_wanted(cell: Cell) -> int:
+def runs_wanted(cell: DesignPoint) -> int:
     """Measured runs: one with the scenario's draws, others with other ones."""
     return _REPEATS_ASYNCHRONOUS if cell.asynchronous else 2
 
@@ -102,7 +104,7 @@ def draws_of(number: int) -> int | None:
     return None if number == 0 else _FIRST_DRAW - number
 
 
-def measure_cell(pool: Pool, cell: Cell, number: int) -> Outcome:
+def measure_cell(pool: Pool, cell: DesignPoint, number: int) -> CampaignResult:
     """One real run."""
     scenario = cell.scenario()
     pool.shape(build_network(scenario.cluster.network, cell.workers))
@@ -112,10 +114,10 @@ def measure_cell(pool: Pool, cell: Cell, number: int) -> Outcome:
         asked["draws"] = draws
     load = os.getloadavg()[0]
     answer = pool.run(cell.workers, asked)
-    return outcome(checked(answer), cell.workers, answer.overruns, load)
+    return outcome(successful_run(answer), cell.workers, answer.overruns, load)
 
 
-def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
+def predict_cell(cell: DesignPoint, profile: Profile) -> dict[str, Any]:
     """The mechanism (the same draws) and the forecast (others, of the factors too)."""
     job = cell.job()
     run = simulate_job(job, profile=profile)
@@ -135,7 +137,7 @@ def predict_cell(cell: Cell, profile: Profile) -> dict[str, Any]:
     }
 
 
-class State:
+class RunStore:
     """Complete runs, one file each; what was made with other code or another profile is not used."""
 
     def __init__(self, folder: Path) -> None:
@@ -155,7 +157,9 @@ class State:
 
     def put(self, name: str, key: str, value: Any) -> None:
         """Keep a complete run."""
-        write_whole(self._folder / f"{name}.json", json.dumps({"key": key, "value": value}, allow_nan=False))
+        write_atomically(
+            self._folder / f"{name}.json", json.dumps({"key": key, "value": value}, allow_nan=False)
+        )
 
 
 def key_of(*parts: object) -> str:
@@ -167,7 +171,7 @@ _PROBE_KEY: Final = key_of(_PROBES, _PROBE_REPEATS)
 
 
 def run(
-    cells: Sequence[Cell], state: State, profile: Profile | None
+    cells: Sequence[DesignPoint], state: RunStore, profile: Profile | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any], Profile, float]:
     """Measure what is missing, then predict.
 
@@ -217,27 +221,29 @@ def run(
     torch.set_num_threads(1)
     for cell in cells:
         key = key_of(cell, SEED, STEPS, EVERY)
-        measured = [Outcome(**state.get(f"{cell.name}.{n}", key)) for n in range(runs_wanted(cell))]
+        measured = [CampaignResult(**state.get(f"{cell.name}.{n}", key)) for n in range(runs_wanted(cell))]
         rows.append(row_of(cell, predict_cell(cell, profile), measured))
     alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile)
     return rows, alone, profile, time.monotonic() - begin_s
 
 
-def _probe(pool: Pool, state: State, k: int) -> None:
+def _probe(pool: Pool, state: RunStore, k: int) -> None:
     """Measure the standard setting once more, and keep it."""
     _say(f"probe {k + 1} of {_PROBES}")
     found = measure.measure(pool, measure.lab_hosts(), repeats=_PROBE_REPEATS)
     state.put(f"probe.{k}", _PROBE_KEY, found.model_dump(mode="json"))
 
 
-def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -> dict[str, Any]:
+def row_of(
+    cell: DesignPoint, predicted: dict[str, Any], measured: Sequence[CampaignResult]
+) -> dict[str, Any]:
     """Everything about one cell, errors in per cent of what was measured.
 
     The forecast is compared with every real run that it does not share draws with, and with their mean where
     the scheme is asynchronous. ``targets_s``: the mean of the forecast's times to the target, and of the
     measured ones; None where a run did not get there.
     """
-    same = Outcome(**predicted["same"])
+    same = CampaignResult(**predicted["same"])
     first = measured[0]
     computed_s = predicted["computation_s"]
     walls = np.array([wall for wall, _ in predicted["fresh"]])
@@ -279,7 +285,7 @@ def row_of(cell: Cell, predicted: dict[str, Any], measured: Sequence[Outcome]) -
     }
 
 
-def _likeness(predicted: Outcome, measured: Outcome) -> str:
+def _likeness(predicted: CampaignResult, measured: CampaignResult) -> str:
     """How the final models of both sides compare: a synchronous scheme has to give the same ones."""
     if predicted.digest == measured.digest:
         return "same bits"
@@ -316,9 +322,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     cells = list(CELLS) if asked.cells is None else spread(asked.cells)
     profile = profiles.load(asked.profile) if asked.profile is not None else None
-    rows, alone, profile, spent_s = run(cells, State(asked.state), profile)
-    write_whole(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
-    write_whole(asked.out, page.page(rows, alone, profile, spent_s))
+    rows, alone, profile, spent_s = run(cells, RunStore(asked.state), profile)
+    write_atomically(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_atomically(asked.out, page.page(rows, alone, profile, spent_s))
     _say(f"wrote {asked.out}")
     return 0 if page.met(rows) else 1
 

@@ -40,7 +40,7 @@ SCHEMES: Final[dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class DesignPoint:
     """One scheme at one setting.
 
     Attributes:
@@ -162,44 +162,44 @@ def time_to_target_s(run: Run) -> float | None:
     return None
 
 
-def _all_schemes(*setting: Any) -> tuple[Cell, ...]:
-    return tuple(Cell(scheme, *setting) for scheme in SCHEMES)
+def _all_schemes(*setting: Any) -> tuple[DesignPoint, ...]:
+    return tuple(DesignPoint(scheme, *setting) for scheme in SCHEMES)
 
 
-CELLS: Final[Sequence[Cell]] = (
+CELLS: Final[Sequence[DesignPoint]] = (
     *_all_schemes(8, 20, 100, 1000, "two sites", 80),
     *_all_schemes(4, 50, 400, 200, "straggler", 40),
     *_all_schemes(8, 2, 100, 1000, "homogeneous", 80),
     *_all_schemes(6, 50, 100, 1000, "lognormal", 80),
-    Cell("all_reduce", 4, 2, 100, 1000, "homogeneous", 50),
-    Cell("all_reduce", 4, 50, 100, 200, "lognormal", 200),
-    Cell("all_reduce", 6, 20, 400, 4000, "straggler", 40),
-    Cell("all_reduce", 8, 2, 100, 40, "two sites", 40),
-    Cell("all_reduce", 8, 20, 400, 1000, "homogeneous", 100),
-    Cell("local_sgd", 4, 20, 400, 40, "homogeneous", 30),
-    Cell("local_sgd", 4, 50, 100, 200, "straggler", 30),
-    Cell("local_sgd", 8, 2, 400, 4000, "straggler", 20),
-    Cell("local_sgd", 8, 20, 100, 4000, "two sites", 100),
-    Cell("ring", 4, 2, 100, 1000, "straggler", 30),
-    Cell("ring", 4, 50, 400, 4000, "lognormal", 100),
-    Cell("ring", 6, 20, 400, 1000, "lognormal", 40),
-    Cell("ring", 6, 20, 100, 200, "two sites", 40),
-    Cell("ring", 8, 50, 100, 40, "homogeneous", 50),
-    Cell("ring", 8, 2, 400, 4000, "homogeneous", 100),
-    Cell("one_peer", 4, 20, 400, 200, "lognormal", 30),
-    Cell("one_peer", 4, 2, 400, 40, "homogeneous", 20),
-    Cell("one_peer", 6, 20, 100, 1000, "two sites", 60),
-    Cell("one_peer", 8, 2, 100, 1000, "straggler", 30),
-    Cell("one_peer", 8, 50, 400, 4000, "homogeneous", 80),
-    Cell("ad_psgd", 4, 20, 400, 1000, "straggler", 40),
-    Cell("ad_psgd", 6, 50, 100, 200, "lognormal", 100),
-    Cell("ad_psgd", 8, 20, 100, 200, "two sites", 60),
-    Cell("ad_psgd", 8, 20, 400, 4000, "lognormal", 150),
+    DesignPoint("all_reduce", 4, 2, 100, 1000, "homogeneous", 50),
+    DesignPoint("all_reduce", 4, 50, 100, 200, "lognormal", 200),
+    DesignPoint("all_reduce", 6, 20, 400, 4000, "straggler", 40),
+    DesignPoint("all_reduce", 8, 2, 100, 40, "two sites", 40),
+    DesignPoint("all_reduce", 8, 20, 400, 1000, "homogeneous", 100),
+    DesignPoint("local_sgd", 4, 20, 400, 40, "homogeneous", 30),
+    DesignPoint("local_sgd", 4, 50, 100, 200, "straggler", 30),
+    DesignPoint("local_sgd", 8, 2, 400, 4000, "straggler", 20),
+    DesignPoint("local_sgd", 8, 20, 100, 4000, "two sites", 100),
+    DesignPoint("ring", 4, 2, 100, 1000, "straggler", 30),
+    DesignPoint("ring", 4, 50, 400, 4000, "lognormal", 100),
+    DesignPoint("ring", 6, 20, 400, 1000, "lognormal", 40),
+    DesignPoint("ring", 6, 20, 100, 200, "two sites", 40),
+    DesignPoint("ring", 8, 50, 100, 40, "homogeneous", 50),
+    DesignPoint("ring", 8, 2, 400, 4000, "homogeneous", 100),
+    DesignPoint("one_peer", 4, 20, 400, 200, "lognormal", 30),
+    DesignPoint("one_peer", 4, 2, 400, 40, "homogeneous", 20),
+    DesignPoint("one_peer", 6, 20, 100, 1000, "two sites", 60),
+    DesignPoint("one_peer", 8, 2, 100, 1000, "straggler", 30),
+    DesignPoint("one_peer", 8, 50, 400, 4000, "homogeneous", 80),
+    DesignPoint("ad_psgd", 4, 20, 400, 1000, "straggler", 40),
+    DesignPoint("ad_psgd", 6, 50, 100, 200, "lognormal", 100),
+    DesignPoint("ad_psgd", 8, 20, 100, 200, "two sites", 60),
+    DesignPoint("ad_psgd", 8, 20, 400, 4000, "lognormal", 150),
 )
 """In three quarters of them computation takes at most half of the predicted wall clock, by test."""
 
 
-def spread(count: int) -> list[Cell]:
+def spread(count: int) -> list[DesignPoint]:
     """``count`` of the cells, 1 to all of them, evenly spread over the design.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.sim.network.profile import Profile
 from paceline.sim.records.comparison import kendall_tau
 
-Row = dict[str, Any]
+PageRow = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Bar:
         return f"{self.least:g} to {self.limit:g} %" if self.least else f"{self.limit:g} %"
 
 
-def bars(rows: Sequence[Row]) -> list[Bar]:
+def bars(rows: Sequence[PageRow]) -> list[Bar]:
     """The promises, in per cent."""
     targets = [row["target_pct"] for row in rows if row["target_pct"] is not None]
     found = [
@@ -77,9 +77,9 @@ class Choice:
     tau: float | None
 
 
-def choices(rows: Sequence[Row]) -> list[Choice]:
+def choices(rows: Sequence[PageRow]) -> list[Choice]:
     """The settings with all schemes, of which all got to the target on both sides."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[PageRow]] = {}
     for row in rows:
         groups.setdefault(" ".join(str(part) for part in row["setting"]), []).append(row)
     most = max((len(group) for group in groups.values()), default=0)
@@ -94,12 +94,12 @@ def choices(rows: Sequence[Row]) -> list[Choice]:
     return found
 
 
-def met(rows: Sequence[Row]) -> bool:
+def met(rows: Sequence[PageRow]) -> bool:
     """Whether every promise was kept."""
     return all(bar.met for bar in bars(rows)) and all(row["same_models"] != "**differ**" for row in rows)
 
 
-def page(rows: Sequence[Row], alone: Row, profile: Profile, spent_s: float) -> str:
+def page(rows: Sequence[PageRow], alone: PageRow, profile: Profile, spent_s: float) -> str:
     """The page."""
     lines = [
         "# Validation",
@@ -166,7 +166,7 @@ def page(rows: Sequence[Row], alone: Row, profile: Profile, spent_s: float) -> s
     return "\n".join(lines) + "\n"
 
 
-def _unpadded(alone: Row) -> list[str]:
+def _unpadded(alone: PageRow) -> list[str]:
     lines = [
         "## (c) Unpadded computation",
         "",
@@ -185,7 +185,7 @@ def _unpadded(alone: Row) -> list[str]:
     return lines
 
 
-def _more(rows: Sequence[Row]) -> list[str]:
+def _more(rows: Sequence[PageRow]) -> list[str]:
     half = [row for row in rows if row["share"] <= 0.5]
     overruns = sum(row["overruns"] for row in rows)
     lines = [
@@ -202,11 +202,11 @@ def _more(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _mean(rows: Sequence[Row], name: str) -> float:
+def _mean(rows: Sequence[PageRow], name: str) -> float:
     return statistics.fmean(abs(row[name]) for row in rows)
 
 
-def _worst(rows: Sequence[Row], name: str) -> float:
+def _worst(rows: Sequence[PageRow], name: str) -> float:
     return max(abs(float(row[name])) for row in rows)
 
 

@@ -13,9 +13,9 @@ from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from docs.make import page as made_page
-from paceline.sim.config.files import write_whole
+from paceline.sim.config.files import write_atomically
 from paceline.sim.network.profile import Profile
-from paceline.sim.scenario.entries import SchemeEntry, Workload
+from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
 from paceline.sim.scenario.schema import Cluster, Scenario
 from paceline.sim.scenario.tune import Tune
 from paceline.sim.schemes import SCHEMES
@@ -73,7 +73,7 @@ def _options(model: type[BaseModel], prefix: str) -> str:
 def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
         if name == "options":
-            what = "tasks" if model is Workload else "schemes"
+            what = "tasks" if model is WorkloadEntry else "schemes"
             yield f"| `{prefix}OPTION` | see [{what}](#{what}) | | {field.description} |\n"
             continue
         if model is SchemeEntry and name == "name":
@@ -146,7 +146,7 @@ def _default(field: FieldInfo) -> str:
 
 def main() -> None:
     """Renew the page."""
-    write_whole(PAGE, renewed(PAGE.read_text(encoding="utf-8")))
+    write_atomically(PAGE, renewed(PAGE.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from docs.make import page as made_page
-from paceline.sim.config.files import write_whole
+from paceline.sim.config.files import write_atomically
 from paceline.sim.topology import TOPOLOGIES
 from paceline.sim.topology.entry import FILE, Topology
 from paceline.sim.topology.weights import RULES
@@ -62,7 +62,7 @@ def _told(function: Callable[..., Any]) -> tuple[str, str]:
 
 def main() -> None:
     """Renew the page."""
-    write_whole(PAGE, renewed(PAGE.read_text(encoding="utf-8")))
+    write_atomically(PAGE, renewed(PAGE.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute
 from paceline.sim.config import files
 from paceline.sim.config.problems import explain, one_line
-from paceline.sim.config.yaml_file import dotted
+from paceline.sim.config.yaml_file import join_keys
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError, RunError
 from paceline.sim.network.network import free_network
@@ -43,7 +43,7 @@ from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import find_scheme
-from paceline.sim.training.gradients import Problem
+from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import WithBuffers
 from paceline.sim.workloads.modules import backward_segments
 from paceline.sim.workloads.workload import Evaluated, Told
@@ -54,7 +54,7 @@ from ..group.group import SWITCH_S, Group, leave, meet
 from ..group.store import Control, torchrun_store
 from ..transport.device import settle, use
 from .model_vector import ModelVector, check_wrappers
-from .team import ENDED, FAILED, WANTED, Team, find_team
+from .replica_group import ENDED, FAILED, WANTED, ReplicaGroup, find_replica_group
 from .torch_rule import TorchRule
 
 
@@ -66,7 +66,9 @@ class Attached:
         run: the record, after the ``with`` block, on one of the ranks; None on the others.
     """
 
-    def __init__(self, vector: ModelVector, x: Tensor, team: Team, control: Control, loop: _Loop) -> None:
+    def __init__(
+        self, vector: ModelVector, x: Tensor, team: ReplicaGroup, control: Control, loop: _Loop
+    ) -> None:
         self.rank = team.worker
         self.size = team.workers
         self.run: Run | None = None
@@ -223,7 +225,7 @@ def attach(
     entry = _entry(scheme)
     store, rank, size = _surroundings(timeout_s)
     control = Control(store, rank, size)
-    team = find_team(control, inside, timeout_s)
+    team = find_replica_group(control, inside, timeout_s)
     check_wrappers(model, team.members)
     found = find_scheme(entry.name)
     found.check(entry.options, team.workers)
@@ -239,7 +241,7 @@ def attach(
         seed=seed,
         start=x,
         optimizer=WithBuffers(rule, vector.num_buffers) if vector.num_buffers else rule,
-        problem=cast("Problem", loop),
+        problem=cast("TrainingProblem", loop),
         task=None,
         bytes_per_parameter=x.element_size(),
         compute=ComputeModel(Compute.model_validate({"time": "0 s"}), (), seed),
@@ -266,7 +268,7 @@ def attach(
 
 @contextmanager
 def _driven(
-    loop: _Loop, team: Team, store: Store, job: Job, backend: str, timeout_s: float
+    loop: _Loop, team: ReplicaGroup, store: Store, job: Job, backend: str, timeout_s: float
 ) -> Iterator[None]:
     """Meanwhile the driver runs in a thread, on the rank that leads."""
     if not team.leads:
@@ -292,7 +294,7 @@ def _entry(scheme: str | Mapping[str, Any]) -> SchemeEntry:
         entry = SchemeEntry.model_validate(scheme)
     except ValidationError as error:
         first = explain(error, SchemeEntry, scheme)[0]
-        where = f"{dotted(first.at)}: " if first.at else ""
+        where = f"{join_keys(first.at)}: " if first.at else ""
         raise InputError(f"attach: {where}{one_line(first.message)}") from error
     if entry.optimizer is not None:
         raise InputError(f"attach: {entry.name}.optimizer: the optimizer is the loop's own; leave this out")
@@ -317,4 +319,4 @@ def _write(run: Run, job: Job, scheme: SchemeEntry, folder: Path) -> None:
     record = record_of(run, job, scheme)
     if record is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        files.write(record, folder / "attached.json")
+        files.write_json(record, folder / "attached.json")

@@ -20,15 +20,15 @@ from scipy import stats
 from scipy.optimize import least_squares
 
 from paceline.sim.config import files
-from paceline.sim.config.files import save_whole
+from paceline.sim.config.files import save_atomically
 from paceline.sim.errors import InputError
-from paceline.sim.network.profile import FACTORS, VERSION, Factor, Measured, Profile
+from paceline.sim.network.profile import FACTORS, PROFILE_VERSION, Factor, MeasuredRange, Profile
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records import attached
 from paceline.sim.scenario.schema import Scenario
 
 from . import measure
-from .evidence import Evidence, Row
+from .calibration_data import CalibrationData, MeasuredOperation
 from .training_run import TrainingRun
 
 _FITTED: Final = {
@@ -70,7 +70,7 @@ class Fit:
     fitted_s: Floats
 
 
-def calibrate(several: Sequence[Evidence]) -> Fit:
+def calibrate(several: Sequence[CalibrationData]) -> Fit:
     """Fit the factors to one or more sets of measurements of the same kind of hosts.
 
     Several sets are fitted together. How far each set's own factors are from one another is how much the
@@ -132,7 +132,7 @@ def calibrate(several: Sequence[Evidence]) -> Fit:
     model = replace(known, **final)
     ranges = [m.predict(model)[1] for m in several]
     profile = Profile(
-        version=VERSION,
+        version=PROFILE_VERSION,
         made=max(m.made for m in several),
         machine=first.machine,
         software=first.software,
@@ -140,7 +140,7 @@ def calibrate(several: Sequence[Evidence]) -> Fit:
         workers=first.workers,
         factors={name: factors[name] for name in FACTORS},
         covariance=dict(zip(_FITTED, (tuple(row) for row in joint.tolist()), strict=True)),
-        range=Measured(
+        range=MeasuredRange(
             smallest_bytes=min(r.smallest_bytes for r in ranges),
             largest_bytes=max(r.largest_bytes for r in ranges),
             in_flight=max(r.in_flight for r in ranges),
@@ -163,11 +163,11 @@ class _Found:
     fitted_s: Floats
 
 
-def _rows(several: Sequence[Evidence]) -> list[tuple[Evidence, Row]]:
+def _rows(several: Sequence[CalibrationData]) -> list[tuple[CalibrationData, MeasuredOperation]]:
     return [(m, row) for m in several for row in m.rows()]
 
 
-def _fit(several: Sequence[Evidence], known: TransferModel) -> _Found:
+def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Found:
     """Robust least squares over all durations of ``several``."""
     rows = _rows(several)
     measured = np.array([row.median_s for _, row in rows])
@@ -210,12 +210,12 @@ def _alike(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(float(q) for q in np.quantile(values, (np.arange(_VALUES) + 0.5) / _VALUES))
 
 
-def _scale(row: Row) -> float:
+def _scale(row: MeasuredOperation) -> float:
     """How far off a fitted duration may be before it counts: its noise, and a share of it."""
     return float(np.hypot(np.hypot(_FLOOR_S, _SHARE * row.median_s), row.noise_s))
 
 
-def _buffer(several: Sequence[Evidence]) -> Factor:
+def _buffer(several: Sequence[CalibrationData]) -> Factor:
     """What a socket holds: as the hosts have it, else the largest message that was taken off at once.
 
     Hosts have three numbers: the least, what a socket begins with, and how far it may grow.
@@ -261,10 +261,10 @@ def plot(fit: Fit, path: Path) -> None:
             axis.set_major_formatter(LogFormatter())
             axis.set_minor_formatter(LogFormatter())
         axes.legend(fontsize="small")
-        save_whole(path, partial(figure.savefig, dpi=120))
+        save_atomically(path, partial(figure.savefig, dpi=120))
 
 
-def load(path: Path, nominal: Scenario | None) -> Evidence:
+def load(path: Path, nominal: Scenario | None) -> CalibrationData:
     """What ``paceline probe`` or ``paceline.attach`` has written.
 
     Args:
@@ -274,10 +274,10 @@ def load(path: Path, nominal: Scenario | None) -> Evidence:
     Raises:
         InputError: the file will not do, or nobody says what network its run had.
     """
-    found = files.read(path, "'paceline probe' or paceline.attach")
+    found = files.read_json(path, "'paceline probe' or paceline.attach")
     if found.get("kind") != attached.KIND:
-        return measure.checked(found, path)
-    record = attached.checked(found, path)
+        return measure.validate_measurements(found, path)
+    record = attached.validate_record(found, path)
     if nominal is None:
         raise InputError(
             f"{path}: was recorded by paceline.attach; say on what network with --nominal SCENARIO"

@@ -21,7 +21,7 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
-from paceline.sim.network.profile import Hosts, Measured
+from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.settings import NetworkSettings
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Event
@@ -29,11 +29,11 @@ from paceline.sim.scenario.schema import Scenario, dump, parse
 
 from ..group.hosts import machine, software
 from ..launch.pool import Pool
-from .evidence import Key, Row, mad_s, simulated
-from .probes import Plan, job_of, plan_for
+from .calibration_data import Key, MeasuredOperation, mad_s, simulate_programs
+from .probes import ProbePlan, plan_for, probe_job
 
-VERSION: Final = 1
-SIZES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
+MEASUREMENTS_VERSION: Final = 1
+MESSAGE_SIZES_BYTES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
 """Of the probes' messages, in bytes; those of models are between them."""
 
 REPEATS: Final = 7
@@ -91,12 +91,12 @@ class Measurements(Settings):
     made: str
     machine: str
     software: str
-    hosts: Hosts
+    hosts: HostKind
     settings: dict[str, str] = Field(description="of the hosts, as read back")
     load: tuple[float, float] = Field(description="processes that wanted to run, before and after")
     switch: dict[str, float] = Field(description="what a lab's switch did")
     network: dict[str, Any] = Field(description="nominal, as in the scenario")
-    plan: Plan
+    plan: ProbePlan
     durations: tuple[Duration, ...] = Field(min_length=1)
     steps_s: tuple[float, ...] = Field(
         min_length=1, description="of training: from when a gradient was due until the next operation started"
@@ -124,21 +124,21 @@ class Measurements(Settings):
         """Its trials were chosen to tell all factors apart."""
         return True
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MeasuredOperation]:
         """Every operation but the gradients, which are the machine's and not the network's."""
         found = []
         for d in self.durations:
             if d.operation != "gradient":
                 trial = self.plan.trials[d.trial]
                 label = f"{trial.kind} {trial.num_bytes} {d.operation}"
-                found.append(Row(d.key, label, d.median_s, mad_s(d.values_s)))
+                found.append(MeasuredOperation(d.key, label, d.median_s, mad_s(d.values_s)))
         return found
 
-    def predict(self, model: TransferModel) -> tuple[dict[Key, float], Measured]:
+    def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
         """What the simulator says that each operation of the plan takes, and the range of its messages."""
         plan = self.plan.model_copy(update={"repeats": 1})
-        job = job_of(plan, replace(model, network=self.nominal()))
-        events, measured = simulated(job, [job.program(rank) for rank in range(job.workers)])
+        job = probe_job(plan, replace(model, network=self.nominal()))
+        events, measured = simulate_programs(job, [job.program(rank) for rank in range(job.workers)])
         return {key: values[0] for key, values in durations(events, len(plan.trials)).items()}, measured
 
     def lateness_s(self) -> tuple[float, ...]:
@@ -164,12 +164,12 @@ class Measurements(Settings):
 
 
 def measure(
-    pool: Pool, hosts: Hosts, scenario: Scenario | None = None, repeats: int = REPEATS
+    pool: Pool, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
 ) -> Measurements:
     """Probe with the processes of ``pool``: the scenario's network, or the standard setting."""
     scenario = scenario or parse(STANDARD)
     network = build_network(scenario.cluster.network, scenario.cluster.workers)
-    plan = plan_for(network, SIZES, repeats + 1)
+    plan = plan_for(network, MESSAGE_SIZES_BYTES, repeats + 1)
     pool.shape(network)
     before = os.getloadavg()[0]
     run = pool.run(plan.workers, {"probe": plan.model_dump(mode="json")}).run
@@ -178,7 +178,7 @@ def measure(
     switch = pool.statistics()
     steps_s = training_steps_s(scenario, pool)
     return Measurements(
-        version=VERSION,
+        version=MEASUREMENTS_VERSION,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine(),
         software=software(),
@@ -231,22 +231,24 @@ def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[K
 
 
 def load(path: Path) -> Measurements:
-    """Read what ``paceline.sim.config.files.write`` wrote.
+    """Read what ``paceline.sim.config.files.write_json`` wrote.
 
     Raises:
         InputError: it cannot be read, is damaged, is of another version, or holds numbers that are none.
     """
-    return checked(files.read(path, "'paceline probe'"), path)
+    return validate_measurements(files.read_json(path, "'paceline probe'"), path)
 
 
-def checked(found: dict[str, Any], path: Path) -> Measurements:
+def validate_measurements(found: dict[str, Any], path: Path) -> Measurements:
     """The same of what has been read."""
-    measurements = files.as_model(Measurements, found, path, VERSION)
+    measurements = files.as_model(Measurements, found, path, MEASUREMENTS_VERSION)
     if not all(math.isfinite(v) and v >= 0 for d in measurements.durations for v in d.values_s):
         raise InputError(f"{path}: holds a negative duration; probe again")
     return measurements
 
 
-def lab_hosts(tuning: Literal["tuned", "stock"] = "tuned", queue: Literal["fair", "fifo"] = "fair") -> Hosts:
+def lab_hosts(
+    tuning: Literal["tuned", "stock"] = "tuned", queue: Literal["fair", "fifo"] = "fair"
+) -> HostKind:
     """The kind of hosts that a lab has."""
-    return Hosts(kind="lab", tuning=tuning, queue=queue)
+    return HostKind(kind="lab", tuning=tuning, queue=queue)

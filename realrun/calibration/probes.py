@@ -22,7 +22,7 @@ from paceline.sim.program import operations as ops
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Program, Worker
 from paceline.sim.schemes.scheme import Scheme
-from paceline.sim.training.optimizer import Still
+from paceline.sim.training.optimizer import NullOptimizer
 
 Kind = Literal[
     "message",
@@ -54,7 +54,7 @@ _BYTES_PER_PARAMETER: Final = 64
 """Values are padded on the wire, as in validation: large tensors would cost fresh memory each time."""
 
 
-class Trial(Settings):
+class ProbeTrial(Settings):
     """One exchange, done as often as the plan says."""
 
     kind: Kind
@@ -62,7 +62,7 @@ class Trial(Settings):
     slot_s: float = Field(gt=0)
 
 
-class Plan(Settings):
+class ProbePlan(Settings):
     """What to measure.
 
     The whole list of trials is gone through ``repeats`` times, so that a disturbance of the machine hits one
@@ -70,12 +70,12 @@ class Plan(Settings):
     """
 
     workers: int = Field(ge=2)
-    trials: tuple[Trial, ...]
+    trials: tuple[ProbeTrial, ...]
     repeats: int = Field(ge=1)
     lead_s: float = Field(default=0.05, description="time before the first slot")
 
 
-def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> Plan:
+def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> ProbePlan:
     """Trials of every kind and size, in slots that are long enough on ``network``."""
     n = network.num_hosts
     latency_s = max(max(row) for row in network.latency_s)
@@ -89,14 +89,16 @@ def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> Plan:
         return 0.04 + 1.3 * (bulk * num_bytes / slowest + hops * (latency_s + 0.001))
 
     sized: tuple[Kind, ...] = ("message", "ready", "any", "burst", "pairs", "ring", "fan_in", "all_reduce")
-    trials = [Trial(kind=kind, num_bytes=size, slot_s=slot_s(kind, size)) for size in sizes for kind in sized]
-    trials += [Trial(kind="all_gather", num_bytes=8, slot_s=slot_s("all_gather", 8))]
-    trials += [Trial(kind="barrier", num_bytes=0, slot_s=slot_s("barrier", 0))]
-    trials += [Trial(kind="gradient", num_bytes=0, slot_s=2 * NOMINAL_GRADIENT_S)] * 5
-    return Plan(workers=n, trials=tuple(trials), repeats=repeats)
+    trials = [
+        ProbeTrial(kind=kind, num_bytes=size, slot_s=slot_s(kind, size)) for size in sizes for kind in sized
+    ]
+    trials += [ProbeTrial(kind="all_gather", num_bytes=8, slot_s=slot_s("all_gather", 8))]
+    trials += [ProbeTrial(kind="barrier", num_bytes=0, slot_s=slot_s("barrier", 0))]
+    trials += [ProbeTrial(kind="gradient", num_bytes=0, slot_s=2 * NOMINAL_GRADIENT_S)] * 5
+    return ProbePlan(workers=n, trials=tuple(trials), repeats=repeats)
 
 
-def job_of(plan: Plan, transfer: TransferModel | None = None) -> Job:
+def probe_job(plan: ProbePlan, transfer: TransferModel | None = None) -> Job:
     """The plan as a job; a real run needs no transfer model."""
     return Job(
         scheme=PROBE,
@@ -105,7 +107,7 @@ def job_of(plan: Plan, transfer: TransferModel | None = None) -> Job:
         workers=plan.workers,
         seed=0,
         start=torch.zeros(1),
-        optimizer=Still(),
+        optimizer=NullOptimizer(),
         problem=None,
         task=None,
         bytes_per_parameter=float(_BYTES_PER_PARAMETER),
@@ -119,7 +121,7 @@ def job_of(plan: Plan, transfer: TransferModel | None = None) -> Job:
     )
 
 
-async def _probe(worker: Worker, plan: Plan) -> None:
+async def _probe(worker: Worker, plan: ProbePlan) -> None:
     begin_s = plan.lead_s
     async for k in worker.steps():
         trial = plan.trials[k % len(plan.trials)]
@@ -130,7 +132,7 @@ async def _probe(worker: Worker, plan: Plan) -> None:
         await worker.publish(k, worker.start)
 
 
-async def _trial(worker: Worker, trial: Trial) -> None:
+async def _trial(worker: Worker, trial: ProbeTrial) -> None:
     rank, n = worker.rank, worker.size
     value = torch.zeros(-(-trial.num_bytes // _BYTES_PER_PARAMETER))
     match trial.kind:
@@ -177,11 +179,11 @@ async def _both(worker: Worker, first: ops.Operation[Any], second: ops.Operation
         await worker.wait(handle)
 
 
-def _start(worker: Worker, plan: Plan) -> Program:
+def _start(worker: Worker, plan: ProbePlan) -> Program:
     return Program(_probe(worker, plan))
 
 
-PROBE: Final = Scheme("probe", _start, Plan, False, lambda options, workers: None)
+PROBE: Final = Scheme("probe", _start, ProbePlan, False, lambda options, workers: None)
 
 
 def _pattern(sources: list[tuple[int, ...]]) -> Pattern:

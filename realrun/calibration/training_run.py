@@ -23,28 +23,28 @@ import torch
 
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute, Trace
-from paceline.sim.config.yaml_file import validated
+from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
-from paceline.sim.network.profile import Hosts, Measured
+from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
-from paceline.sim.records.attached import STEPS, AttachedRun
+from paceline.sim.records.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.records.run import Event, Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes import find_scheme
-from paceline.sim.training.optimizer import Still
+from paceline.sim.training.optimizer import NullOptimizer
 
 from ..group.hosts import machine, software
 from ..lab.kernel import sysctl_path
-from .evidence import Key, Row, mad_s, simulated
+from .calibration_data import Key, MeasuredOperation, mad_s, simulate_programs
 
 _ELEMENTS: Final = 4096
-"""Of a model in a simulation: enough for strips of it to have their share."""
+"""Of a model in a simulation: enough for shards of it to have their share."""
 _TIMES: Final = 20
 """So often every exchange is simulated: there it takes about as long each time."""
 _QUANTILES: Final = 200
@@ -67,7 +67,7 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
         scheme: as its user wrote it.
     """
     gradients = [e.worker for e in run.events if e.operation == "gradient"]
-    steps = min(STEPS, min(gradients.count(worker) for worker in range(job.workers)))
+    steps = min(MAX_RECORDED_STEPS, min(gradients.count(worker) for worker in range(job.workers)))
     if steps == 0:
         return None
     return AttachedRun(
@@ -115,7 +115,7 @@ class TrainingRun:
     scenario: Scenario
     path: Path
 
-    hosts = Hosts(kind="cluster")
+    hosts = HostKind(kind="cluster")
     tells_all = False
 
     def __post_init__(self) -> None:
@@ -162,14 +162,16 @@ class TrainingRun:
         """The network, as the scenario has it."""
         return build_network(self.scenario.cluster.network, self.workers)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MeasuredOperation]:
         """Every exchange of a step, on every worker."""
         return [
-            Row(key, key[1], statistics.median(values), 1.86 * mad_s(values) / len(values) ** 0.5)
+            MeasuredOperation(
+                key, key[1], statistics.median(values), 1.86 * mad_s(values) / len(values) ** 0.5
+            )
             for key, values in self._measured.items()
         ]
 
-    def predict(self, model: TransferModel) -> tuple[dict[Key, float], Measured]:
+    def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
         """What the simulator says that each exchange takes, and the range of its messages.
 
         Raises:
@@ -226,12 +228,12 @@ class TrainingRun:
     def _measured(self) -> dict[Key, list[float]]:
         return exchanges_s(self._events)
 
-    def _simulated(self, model: TransferModel) -> tuple[list[Event], Measured]:
+    def _simulated(self, model: TransferModel) -> tuple[list[Event], MeasuredRange]:
         network = self.scenario.cluster.network
         transfer = replace(model, network=self._network, sharing=network.sharing, seed=self.record.seed)
         job = replace(self._job, transfer=transfer)
         try:
-            found = simulated(job, [self._job.program(rank) for rank in range(self.workers)])
+            found = simulate_programs(job, [self._job.program(rank) for rank in range(self.workers)])
         except PacelineError as error:
             raise InputError(f"{self.path}: its simulation failed: {error}") from error
         self._check_alike(found[0])
@@ -245,7 +247,7 @@ class TrainingRun:
     def _job(self) -> Job:
         """What was run, as the scheme saw it: on one site."""
         record = self.record
-        entry = validated(SchemeEntry, record.scheme, f"{self.path}: scheme")
+        entry = validate_document(SchemeEntry, record.scheme, f"{self.path}: scheme")
         num_elements = min(record.parameters, _ELEMENTS)
         trace = Trace.model_construct(workers=record.gradients_s())
         return Job(
@@ -255,7 +257,7 @@ class TrainingRun:
             workers=record.workers,
             seed=record.seed,
             start=torch.zeros(num_elements),
-            optimizer=Still(record.moments),
+            optimizer=NullOptimizer(record.moments),
             problem=None,
             task=None,
             bytes_per_parameter=record.bytes_per_parameter * record.parameters / num_elements,

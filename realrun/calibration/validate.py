@@ -14,7 +14,7 @@ from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
-from paceline.sim.network.profile import Hosts, Profile
+from paceline.sim.network.profile import HostKind, Profile
 from paceline.sim.records import comparison as compare
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
@@ -41,7 +41,7 @@ class Validation:
     comparison: compare.Comparison
 
 
-def limited(scenario: Scenario, steps: int | None) -> Scenario:
+def with_step_limit(scenario: Scenario, steps: int | None) -> Scenario:
     """The scenario for both sides: gradients one by one, as real workers do; exactly ``steps`` if given."""
     changes: dict[str, object] = {"gradients": "looped"}
     if steps is not None:
@@ -79,7 +79,7 @@ def request(scenario: Scenario, number: int, seed: int, stop: dict[str, object])
     return found
 
 
-def checked(answer: Answer) -> Run:
+def successful_run(answer: Answer) -> Run:
     """The run, unless its computations did not fit into their time.
 
     Raises:
@@ -96,7 +96,7 @@ def checked(answer: Answer) -> Run:
 def validate(scenario: Scenario, pool: Pool, profile: Profile, steps: int | None, say: Say) -> Validation:
     """Simulate every scheme and seed with the profile, run each for real, compare."""
     check_fixed(scenario)
-    both = limited(scenario, steps)
+    both = with_step_limit(scenario, steps)
     pool.shape(build_network(both.cluster.network, both.cluster.workers))
     warnings: list[str] = []
     predicted, measured = [], []
@@ -106,7 +106,7 @@ def validate(scenario: Scenario, pool: Pool, profile: Profile, steps: int | None
             predicted.append(run)
             say(f"{entry.label}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
             measured.append(
-                checked(
+                successful_run(
                     pool.run(
                         both.cluster.workers, request(both, number, seed, measured_stop(both, entry, run))
                     )
@@ -119,12 +119,12 @@ def validate(scenario: Scenario, pool: Pool, profile: Profile, steps: int | None
     )
 
 
-def hosts_of(scenario: Scenario, lab: bool) -> Hosts:
+def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
     """What kind of hosts a real run of the scenario would have."""
-    return measure.lab_hosts(scenario.lab.hosts, scenario.lab.queue) if lab else Hosts(kind="cluster")
+    return measure.lab_hosts(scenario.lab.hosts, scenario.lab.queue) if lab else HostKind(kind="cluster")
 
 
-def profile_for(scenario: Scenario, path: Path | None, hosts: Hosts) -> Profile | None:
+def profile_for(scenario: Scenario, path: Path | None, hosts: HostKind) -> Profile | None:
     """The profile in ``path``, else that of the scenario, if it has one.
 
     Raises:

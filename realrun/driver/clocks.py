@@ -26,7 +26,7 @@ from paceline.sim.records.run import Machine, Run
 from ..group.hosts import boot_id, host_name
 from ..group.store import Control
 from ..transport import connections
-from .diary import Diary
+from .rank_log import RankLog
 
 EXCHANGES: Final = 8
 
@@ -40,7 +40,7 @@ _EXCHANGE_S: Final = 600.0
 """How long worker 0 may take to come to a machine: it answers one after the other."""
 
 
-class Exchange(NamedTuple):
+class ClockSample(NamedTuple):
     """Seconds: asked (asker's clock), heard, answered (worker 0's clock), got the answer (asker's)."""
 
     asked: float
@@ -62,7 +62,7 @@ class Reading(NamedTuple):
     error_s: float
 
 
-def reading(exchanges: Sequence[Exchange]) -> Reading:
+def reading(exchanges: Sequence[ClockSample]) -> Reading:
     """What the exchange with the shortest round trip says."""
     best = min(exchanges, key=lambda each: each.round_trip)
     offset_s = ((best.heard - best.asked) + (best.answered - best.got)) / 2
@@ -95,7 +95,7 @@ def alignment(begin: Reading, end: Reading, zero_s: float) -> Alignment:
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """How a run began.
 
     Attributes:
@@ -111,7 +111,7 @@ class Start:
     reading: Reading | None
 
 
-def start(gloo: dist.ProcessGroupGloo, control: Control) -> Start:
+def start(gloo: dist.ProcessGroupGloo, control: Control) -> RunStart:
     """Agree with the others on when a run begins: one moment, as well as their clocks can tell.
 
     Raises:
@@ -127,18 +127,18 @@ def start(gloo: dist.ProcessGroupGloo, control: Control) -> Start:
         raise RunError("worker 0 was lost (zero)")
     own = readings.get(machines[control.rank])
     zero_s = float(control.get("zero")) - (own.offset_s if own is not None else 0.0)
-    return Start(zero_s, machines, names, own)
+    return RunStart(zero_s, machines, names, own)
 
 
-def unaligned(begun: Start) -> tuple[Machine, ...]:
+def unaligned(begun: RunStart) -> tuple[Machine, ...]:
     """What is known of the workers' machines as long as clocks have not been compared at a run's end."""
     error_s = 0.0 if len(set(begun.machines)) == 1 else None
     return tuple(Machine(name, error_s) for name in begun.names)
 
 
 def end(
-    gloo: dist.ProcessGroupGloo, control: Control, begun: Start, diary: Diary
-) -> tuple[Diary, tuple[Machine, ...]]:
+    gloo: dist.ProcessGroupGloo, control: Control, begun: RunStart, diary: RankLog
+) -> tuple[RankLog, tuple[Machine, ...]]:
     """The diary in worker 0's time, and what is known of every worker's machine.
 
     Raises:
@@ -155,7 +155,7 @@ def end(
     return corrected(diary, aligned), tuple(map(Machine, begun.names, errors))
 
 
-def corrected(diary: Diary, by: Alignment) -> Diary:
+def corrected(diary: RankLog, by: Alignment) -> RankLog:
     """The diary with its times in worker 0's time."""
 
     def at(time_s: float) -> float:
@@ -175,7 +175,7 @@ def corrected(diary: Diary, by: Alignment) -> Diary:
     )  # fmt: skip
 
 
-def said(runs: Sequence[Run]) -> str:
+def describe_clocks(runs: Sequence[Run]) -> str:
     """A sentence for people about the clocks of measured runs; "" where one machine ran them all."""
     machines = [machine for run in runs for machine in run.machines]
     hosts = len({machine.host for machine in machines})
@@ -205,12 +205,14 @@ def _readings(
     return {machine: Reading(*told[asker]) for machine, asker in askers.items()}
 
 
-Send = Callable[[float, float], None]
-Receive = Callable[[], Callable[[], tuple[float, float]]]
+SendTimes = Callable[[float, float], None]
+PostReceive = Callable[[], Callable[[], tuple[float, float]]]
 """Posts a receive; what it returns waits for the two numbers."""
 
 
-def ask(send: Send, receive: Receive, clock: Callable[[], float] = time.monotonic) -> list[Exchange]:
+def ask(
+    send: SendTimes, receive: PostReceive, clock: Callable[[], float] = time.monotonic
+) -> list[ClockSample]:
     """Ask for the time; the other side calls ``answer``."""
     found = []
     for _ in range(EXCHANGES):
@@ -218,11 +220,11 @@ def ask(send: Send, receive: Receive, clock: Callable[[], float] = time.monotoni
         asked = clock()
         send(0.0, 0.0)
         heard, answered = wait()
-        found.append(Exchange(asked, heard, answered, clock()))
+        found.append(ClockSample(asked, heard, answered, clock()))
     return found
 
 
-def answer(send: Send, receive: Receive, clock: Callable[[], float] = time.monotonic) -> None:
+def answer(send: SendTimes, receive: PostReceive, clock: Callable[[], float] = time.monotonic) -> None:
     """Tell the time as often as it is asked for."""
     wait = receive()
     for number in range(EXCHANGES):
@@ -233,7 +235,7 @@ def answer(send: Send, receive: Receive, clock: Callable[[], float] = time.monot
         send(heard, clock())
 
 
-def _sender(gloo: dist.ProcessGroupGloo, peer: int) -> Send:
+def _sender(gloo: dist.ProcessGroupGloo, peer: int) -> SendTimes:
     def send(heard: float, answered: float) -> None:
         numbers = torch.tensor([heard, answered], dtype=torch.float64)
         work = connections.send(gloo, numbers, peer, connections.CLOCK_TAG)
@@ -242,7 +244,7 @@ def _sender(gloo: dist.ProcessGroupGloo, peer: int) -> Send:
     return send
 
 
-def _receiver(gloo: dist.ProcessGroupGloo, peer: int) -> Receive:
+def _receiver(gloo: dist.ProcessGroupGloo, peer: int) -> PostReceive:
     def receive() -> Callable[[], tuple[float, float]]:
         numbers = torch.empty(2, dtype=torch.float64)
         work = connections.receive(gloo, numbers, peer, connections.CLOCK_TAG)

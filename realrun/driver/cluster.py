@@ -13,32 +13,32 @@ from functools import partial
 from typing import Any
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.tasks import SUSPENDED, Handles, Task
+from paceline.sim.drivers.tasks import SUSPENDED, CoroutineTask, Handles
 from paceline.sim.errors import PeerLost, RunError, SchemeError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
 from paceline.sim.program.worker import Program
-from paceline.sim.records.accounting import Account
+from paceline.sim.records.accounting import TimeBreakdown
 from paceline.sim.training.gradients import loss_given
 
 from ..group.store import POLL_S, Control
-from ..transport.buffers import Buffers
+from ..transport.buffers import StagingBuffers
 from ..transport.collectives import Collectives
 from ..transport.connections import PeerGone
 from ..transport.messages import Transport
-from ..transport.threads import Finished, Threads
-from .computing import Computing, Known
-from .diary import Diary, Exchange, Exposure, Published, Row
+from ..transport.threads import CallResult, ThreadPool
+from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
 from .loop import Loop
-from .pending import Pending
-from .watchdog import Beat, Watch
+from .pending import ClusterPending
+from .rank_log import Exchange, Exposure, LoggedOperation, Published, RankLog
+from .watchdog import Heartbeat, Watchdog
 
 _GRACE_S = 0.5
 """How long what a dead peer had already sent may take to arrive."""
 
 
-class Driver:
+class ClusterDriver:
     """Runs one worker's program on the wall clock.
 
     Args:
@@ -63,11 +63,11 @@ class Driver:
         *,
         transport: Transport,
         collectives: Collectives,
-        buffers: Buffers,
-        threads: Threads,
+        buffers: StagingBuffers,
+        threads: ThreadPool,
         survives: bool,
         control: Control,
-        watch: Watch,
+        watch: Watchdog,
         zero_s: float,
         keeps: Callable[[int], bool],
         took_s: float = 0.0,
@@ -86,15 +86,15 @@ class Driver:
         self._die_at = die_at
         self._crash = job.compute.crash_of(rank)
         self._progress = progress
-        self._account = Account(rank)
-        self._tasks: list[Task[Pending]] = [
-            Task(rank, number, coroutine, self._account)
+        self._account = TimeBreakdown(rank)
+        self._tasks: list[CoroutineTask[ClusterPending]] = [
+            CoroutineTask(rank, number, coroutine, self._account)
             for number, coroutine in enumerate((program.main, *program.services))
         ]
-        self.diary = Diary(rank, job.start)
-        self.in_flight: set[Pending] = set()
+        self.diary = RankLog(rank, job.start)
+        self.in_flight: set[ClusterPending] = set()
         self._died_s: dict[int, float] = {}
-        self._unexplained: set[Pending] = set()
+        self._unexplained: set[ClusterPending] = set()
         self._look_s = 0.0
         self._since_s = 0.0
         self._issued = 0
@@ -110,8 +110,8 @@ class Driver:
         self.with_value = self._computing.with_value
         self.with_part = self._computing.with_part
         self.now_s = self._loop.now_s
-        self._handles = handles = Handles[Pending](job, self)
-        self._handlers: dict[type, Callable[[Task[Pending], Any], Any]] = {
+        self._handles = handles = Handles[ClusterPending](job, self)
+        self._handlers: dict[type, Callable[[CoroutineTask[ClusterPending], Any], Any]] = {
             ops.NextStep: self._next_step,
             ops.Publish: self._publish,
             ops.Now: lambda task, operation: self._write_reply(task, "now", self._account.steps),
@@ -122,7 +122,7 @@ class Driver:
             ops.Poll: handles.poll,
             ops.NextSegment: self._next_segment,
         }
-        self._timed: dict[type, Callable[[Pending], None]] = {
+        self._timed: dict[type, Callable[[ClusterPending], None]] = {
             ops.Gradient: self._computing.begin_gradient,
             ops.Sleep: self._computing.begin_sleep,
             ops.Mix: self._exchanges.begin_mix,
@@ -201,7 +201,7 @@ class Driver:
             self._deliver(finished)
         return finished is not None
 
-    def at(self, time_s: float, call: Callable[[Pending], None], pending: Pending) -> None:
+    def at(self, time_s: float, call: Callable[[ClusterPending], None], pending: ClusterPending) -> None:
         """Call later, never from within this call."""
         if time_s <= self.now_s():
             self._loop.soon(lambda: call(pending))
@@ -215,7 +215,7 @@ class Driver:
             self._watch.look_at_others(now_s)
         else:
             waiting = "the scheme's own code" if main.waiting is None else ops.describe(main.waiting)
-            self._watch.look(Beat(now_s, self._since_s, self._loop.next_s < float("inf"), waiting))
+            self._watch.look(Heartbeat(now_s, self._since_s, self._loop.next_s < float("inf"), waiting))
         for pending in list(self._unexplained):
             self._unexplained.discard(pending)
             if pending in self.in_flight:
@@ -235,12 +235,12 @@ class Driver:
                     ):
                         self.lose(pending, rank)
 
-    def _deliver(self, finished: Finished) -> None:
-        if isinstance(finished.token, Known):
+    def _deliver(self, finished: CallResult) -> None:
+        if isinstance(finished.token, SegmentReady):
             if finished.token.pending in self.in_flight:
                 self._computing.known(finished.token.pending, finished.token.start, finished.result)
             return
-        pending: Pending = finished.token
+        pending: ClusterPending = finished.token
         if pending not in self.in_flight:
             return
         if isinstance(finished.error, PeerGone):
@@ -260,7 +260,7 @@ class Driver:
         """Whether this worker has heard of that one's death."""
         return rank in self._died_s
 
-    def gone(self, pending: Pending, rank: int) -> None:
+    def gone(self, pending: ClusterPending, rank: int) -> None:
         """gloo has lost a connection that an operation needs; -1 where it does not tell to whom."""
         self._watch.check()  # a rank that fails tells why before it closes its connections
         gone = [rank] if rank >= 0 else sorted(self._control.dead()) or self._transport.gone()
@@ -271,7 +271,7 @@ class Driver:
         else:  # its connection for messages is not known to be closed yet
             self._unexplained.add(pending)
 
-    def lose(self, pending: Pending, rank: int) -> None:
+    def lose(self, pending: ClusterPending, rank: int) -> None:
         """Raise ``PeerLost`` where an operation is waited for, or here if the run cannot go on."""
         self.in_flight.discard(pending)
         error = PeerLost(rank, pending.name)
@@ -285,15 +285,15 @@ class Driver:
 
     # --- coroutines -----------------------------------------------------------------------------
 
-    def advance(self, task: Task[Pending], reply: Any) -> None:
+    def advance(self, task: CoroutineTask[ClusterPending], reply: Any) -> None:
         """Run a coroutine until it has to wait."""
         self._run(task, partial(task.coroutine.send, reply))
 
-    def throw(self, task: Task[Pending], error: RunError) -> None:
+    def throw(self, task: CoroutineTask[ClusterPending], error: RunError) -> None:
         """Raise an error where a coroutine waits."""
         self._run(task, partial(task.coroutine.throw, error))
 
-    def _run(self, task: Task[Pending], resume: Callable[[], Any]) -> None:
+    def _run(self, task: CoroutineTask[ClusterPending], resume: Callable[[], Any]) -> None:
         if not task.alive:
             return
         task.waiting = task.blocked = None
@@ -323,7 +323,7 @@ class Driver:
                 return
             resume = partial(task.coroutine.send, reply)
 
-    def _ended(self, task: Task[Pending]) -> None:
+    def _ended(self, task: CoroutineTask[ClusterPending]) -> None:
         task.alive = False
         if task.outstanding:
             names = ", ".join(p.name for p in task.outstanding.values())
@@ -333,14 +333,16 @@ class Driver:
 
     # --- operations that take time --------------------------------------------------------------
 
-    def issue(self, task: Task[Pending], operation: ops.Operation[Any], handle: ops.Handle | None) -> Pending:
+    def issue(
+        self, task: CoroutineTask[ClusterPending], operation: ops.Operation[Any], handle: ops.Handle | None
+    ) -> ClusterPending:
         """Let an operation that takes time begin."""
         begin = self._timed.get(type(operation))
         if begin is None:
             frame = getattr(task.coroutine, "cr_frame", None)
             where = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
             raise SchemeError(f"worker {self._rank} awaited {operation!r}, which is no operation{where}")
-        pending = Pending(task, ops.name_of(type(operation)), operation, self.now_s(), handle)
+        pending = ClusterPending(task, ops.name_of(type(operation)), operation, self.now_s(), handle)
         if handle is None:
             task.waiting = operation
             if task.number == 0:
@@ -351,7 +353,7 @@ class Driver:
         begin(pending)
         return pending
 
-    def complete(self, pending: Pending) -> None:
+    def complete(self, pending: ClusterPending) -> None:
         """An operation is complete now."""
         task = pending.task
         if not task.alive:
@@ -373,14 +375,16 @@ class Driver:
         else:
             self.advance(task, pending.reply)
 
-    def _complete_handle(self, pending: Pending) -> None:
+    def _complete_handle(self, pending: ClusterPending) -> None:
         pending.done = True
         self.note(pending, pending.name, pending.start_s)
         if pending.waiter is not None:
             waiter, pending.waiter = pending.waiter, None
             waiter(pending)
 
-    def blocked(self, task: Task[Pending], start_s: float, busy_s: float, pending: Pending) -> None:
+    def blocked(
+        self, task: CoroutineTask[ClusterPending], start_s: float, busy_s: float, pending: ClusterPending
+    ) -> None:
         """A main coroutine was blocked on a started operation from ``start_s`` until now."""
         if task.number == 0:
             self._expose(start_s, busy_s, pending.exchange, pending.start_s)
@@ -391,32 +395,32 @@ class Driver:
         exposed_s = (now_s - start_s) - (self._account.busy_s(now_s) - busy_s)
         self.diary.exposures.append(Exposure(start_s, exposed_s, exchange, peer_s))
 
-    def note(self, pending: Pending, name: str, start_s: float) -> None:
+    def note(self, pending: ClusterPending, name: str, start_s: float) -> None:
         """A row about an operation: of its completion, or of the coroutine's resumption."""
         num_bytes = pending.bytes if name == pending.name else 0
         handle = -1 if pending.handle is None else pending.handle.number
         self.diary.bytes_sent += num_bytes
         self.diary.rows.append(
-            Row(
+            LoggedOperation(
                 pending.task.number, handle, self._account.steps, name, start_s, self.now_s(),
                 num_bytes, pending.peer, pending.exchange,
             )
         )  # fmt: skip
 
-    def _write_reply(self, task: Task[Pending], name: str, step: int) -> float:
+    def _write_reply(self, task: CoroutineTask[ClusterPending], name: str, step: int) -> float:
         """A row about an operation that took no time, whose reply depends on the clock; returns the time."""
         now_s = self.now_s()
-        self.diary.rows.append(Row(task.number, -1, step, name, now_s, now_s, 0, -1, Exchange()))
+        self.diary.rows.append(LoggedOperation(task.number, -1, step, name, now_s, now_s, 0, -1, Exchange()))
         return now_s
 
-    def _next_segment(self, task: Task[Pending], operation: ops.NextSegment) -> Any:
+    def _next_segment(self, task: CoroutineTask[ClusterPending], operation: ops.NextSegment) -> Any:
         if (pending := task.outstanding.get(operation.handle.number)) is not None:
             self._computing.hurry(pending)
         return self._handles.next_segment(task, operation)
 
     # --- operations that take no time -----------------------------------------------------------
 
-    def _next_step(self, task: Task[Pending], operation: ops.NextStep) -> bool:
+    def _next_step(self, task: CoroutineTask[ClusterPending], operation: ops.NextStep) -> bool:
         limit = self._job.max_iterations
         goes_on = limit is None or operation.step < limit
         if not self._job.synchronous and self.now_s() >= self._job.max_time_s:
@@ -425,7 +429,7 @@ class Driver:
             self._write_reply(task, "next_step", operation.step)
         return goes_on
 
-    def _publish(self, task: Task[Pending], operation: ops.Publish) -> None:
+    def _publish(self, task: CoroutineTask[ClusterPending], operation: ops.Publish) -> None:
         self._account.steps = operation.step + 1
         self.diary.final = operation.value
         if operation.leader is not None:

@@ -12,21 +12,21 @@ import torch.distributed as dist
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.outcome import Outcome, run_record
 from paceline.sim.errors import RunError
-from paceline.sim.records.accounting import Account
+from paceline.sim.records.accounting import TimeBreakdown
 from paceline.sim.records.run import Event, Run
 
 from ..group.store import Control
 from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
-from .diary import Diary, Exchange, Timing, decode, encode
+from .rank_log import Exchange, RankLog, Timing, decode, encode
 
 _AFTERWARDS = frozenset({"wait", "wait_any", "poll", "segment"})
 """Rows about an operation that has a row of its own."""
 
 
-class Starts:
+class StartTimes:
     """When each worker started its part of each exchange."""
 
-    def __init__(self, diaries: Sequence[Diary]) -> None:
+    def __init__(self, diaries: Sequence[RankLog]) -> None:
         self._start_s = {
             (diary.rank, row.exchange.key): row.start_s
             for diary in diaries
@@ -40,7 +40,7 @@ class Starts:
         return max((time_s for time_s in known if time_s is not None), default=default_s)
 
 
-def joined_events(diaries: Sequence[Diary], starts: Starts) -> list[Event]:
+def joined_events(diaries: Sequence[RankLog], starts: StartTimes) -> list[Event]:
     """All workers' events with their ``peer_s``, in order of time, each worker's in its own order."""
     columns = []
     for diary in diaries:
@@ -52,9 +52,9 @@ def joined_events(diaries: Sequence[Diary], starts: Starts) -> list[Event]:
     return list(heapq.merge(*columns, key=lambda event: event.end_s))
 
 
-def account(diary: Diary, starts: Starts) -> Account:
+def time_breakdown(diary: RankLog, starts: StartTimes) -> TimeBreakdown:
     """A worker's account, with its blocked time split into waiting and communicating."""
-    found = Account(diary.rank, diary.bytes_sent, diary.steps, ended_s=diary.ended_s)
+    found = TimeBreakdown(diary.rank, diary.bytes_sent, diary.steps, ended_s=diary.ended_s)
     for each in diary.exposures:
         peer_s = starts.last_s(each.exchange, each.peer_s)
         found.blocked(each.start_s, each.start_s + each.exposed_s, peer_s, 0.0)
@@ -67,7 +67,7 @@ _GRACE_S = 3.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class RankResult:
     """What a rank knows after a run.
 
     Attributes:
@@ -87,11 +87,11 @@ def hand_in(
     gloo: dist.ProcessGroupGloo,
     control: Control,
     job: Job,
-    diary: Diary,
+    diary: RankLog,
     collector: int,
     gone: Collection[int],
     failed: bool,
-) -> list[Diary] | None:
+) -> list[RankLog] | None:
     """Give this rank's diary to the collector, who gets those of all ranks but the ``gone`` ones.
 
     Values travel over gloo, their sizes through the control store.
@@ -110,7 +110,7 @@ def hand_in(
 
 
 def _give(
-    gloo: dist.ProcessGroupGloo, control: Control, diary: Diary, collector: int, patience_s: float
+    gloo: dist.ProcessGroupGloo, control: Control, diary: RankLog, collector: int, patience_s: float
 ) -> None:
     packed, values = encode(diary)
     control.put(_report(control.rank), [packed.numel(), list(values.shape)])
@@ -122,10 +122,10 @@ def _collect(
     gloo: dist.ProcessGroupGloo,
     control: Control,
     job: Job,
-    diary: Diary,
+    diary: RankLog,
     gone: Collection[int],
     patience_s: float,
-) -> list[Diary]:
+) -> list[RankLog]:
     others = [r for r in range(control.size) if r != control.rank and r not in gone]
     late = control.wait_for(_report, others, patience_s, lambda: False)
     # whoever holds the store may exit as soon as it has handed in
@@ -145,7 +145,7 @@ def _report(rank: int) -> str:
     return f"report/{rank}"
 
 
-def assemble(job: Job, diaries: Sequence[Diary], message: str) -> Run:
+def assemble(job: Job, diaries: Sequence[RankLog], message: str) -> Run:
     """The record of a measured run, scored. ``message`` says why it is partial; "" if it is complete.
 
     A worker whose diary is lost counts with no steps and no model.
@@ -158,8 +158,8 @@ def assemble(job: Job, diaries: Sequence[Diary], message: str) -> Run:
     for time_s, rank, each in heapq.merge(*columns, key=lambda row: row[:2]):
         value = job.start if each.value is None else each.value
         scorer.publish(rank, each.step, time_s, value, each.bytes_sent, each.leader, each.notes)
-    starts = Starts(diaries)
-    accounts = {diary.rank: account(diary, starts) for diary in diaries}
+    starts = StartTimes(diaries)
+    accounts = {diary.rank: time_breakdown(diary, starts) for diary in diaries}
     wall_s = max(
         max((row.end_s for row in diary.rows if row.task == 0), default=0.0)
         if diary.ended_s is None else diary.ended_s
@@ -171,7 +171,7 @@ def assemble(job: Job, diaries: Sequence[Diary], message: str) -> Run:
             journal.add(event)
     outcome = Outcome(
         wall_s=wall_s,
-        accounts=[accounts.get(rank, Account(rank, ended_s=0.0)) for rank in range(job.workers)],
+        accounts=[accounts.get(rank, TimeBreakdown(rank, ended_s=0.0)) for rank in range(job.workers)],
         finals=[diary.final for diary in diaries],
         leader=next((diary.leader for diary in diaries if diary.leader is not None), None),
         events=journal.events if journal else [],

@@ -21,14 +21,14 @@ from torch import Tensor
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
-from paceline.sim.records.accounting import Account
+from paceline.sim.records.accounting import TimeBreakdown
 from paceline.sim.workloads.workload import Evaluated
 
-from ..transport.device import CPU, Aside
-from ..transport.threads import Finished, Threads
-from .diary import Timing
+from ..transport.device import CPU, SideStream
+from ..transport.threads import CallResult, ThreadPool
 from .loop import Loop
-from .pending import Pending
+from .pending import ClusterPending
+from .rank_log import Timing
 
 _OVERRUN = 1.01
 _ROOM: Final = 4.0
@@ -37,7 +37,7 @@ _BRIEF_S: Final = 0.05
 """So long the loop may be busy with a gradient."""
 
 
-def spread_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
+def compute_offset_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
     """How long after its start a padded gradient is really computed.
 
     Anywhere within its time will do. Workers that share a machine and start together would all want its
@@ -52,10 +52,10 @@ def spread_s(rank: int, workers: int, duration_s: float, took_s: float) -> float
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SegmentReady:
     """What a helper thread tells of a gradient under way: its segment that begins at ``start``."""
 
-    pending: Pending
+    pending: ClusterPending
     start: int
 
 
@@ -102,13 +102,13 @@ class Computing:
         job: Job,
         rank: int,
         *,
-        threads: Threads,
+        threads: ThreadPool,
         loop: Loop,
-        account: Account,
+        account: TimeBreakdown,
         timing: Timing,
-        in_flight: set[Pending],
+        in_flight: set[ClusterPending],
         took_s: float,
-        complete: Callable[[Pending], None],
+        complete: Callable[[ClusterPending], None],
         turn: Callable[[], None],
     ) -> None:
         self._job = job
@@ -123,11 +123,11 @@ class Computing:
         self._turn = turn
         self._raised: BaseException | None = None
         self._may_stay = 0.0 < took_s <= _BRIEF_S and job.start.device == CPU
-        self._aside = Aside(job.start.device)
+        self._aside = SideStream(job.start.device)
         self.loss: Tensor | None = None
         """That came with the latest gradient which the scheme has got."""
 
-    def begin_gradient(self, pending: Pending) -> None:
+    def begin_gradient(self, pending: ClusterPending) -> None:
         """Start the worker's next gradient."""
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
         index = self._timing.gradients
@@ -142,16 +142,18 @@ class Computing:
         else:
             self._in_flight.add(pending)
             pending.compute = partial(self._begin, pending, index, operation.point)
-            wait_s = spread_s(self._rank, self._job.workers, pending.ready_s - pending.start_s, self._took_s)
+            wait_s = compute_offset_s(
+                self._rank, self._job.workers, pending.ready_s - pending.start_s, self._took_s
+            )
             self._loop.at(pending.start_s + wait_s, lambda: self.hurry(pending))
 
-    def hurry(self, pending: Pending) -> None:
+    def hurry(self, pending: ClusterPending) -> None:
         """Compute a gradient's value as soon as can be, unless that has begun."""
         compute, pending.compute = pending.compute, None
         if compute is not None:
             self._loop.at(self._loop.now_s(), compute)  # after alarms that are due
 
-    def _begin(self, pending: Pending, index: int, point: Tensor) -> None:
+    def _begin(self, pending: ClusterPending, index: int, point: Tensor) -> None:
         """From the loop: compute a gradient."""
         if not self._alone():
             self._threads.run(pending, self._compute, pending, index, point, self._tell)
@@ -172,7 +174,11 @@ class Computing:
         )
 
     def _compute(
-        self, pending: Pending, index: int, point: Tensor, tell: Callable[[Pending, int, Evaluated], None]
+        self,
+        pending: ClusterPending,
+        index: int,
+        point: Tensor,
+        tell: Callable[[ClusterPending, int, Evaluated], None],
     ) -> tuple[Evaluated, float]:
         """The gradient, and how long it took; its segments are told during the backward pass."""
         assert self._job.problem is not None
@@ -184,7 +190,7 @@ class Computing:
         self._aside.hand_over(*found)
         return found, took_s
 
-    def _known_here(self, pending: Pending, start: int, part: Evaluated) -> None:
+    def _known_here(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
         """From within the backward pass, in the loop's thread: a segment is known."""
         if self._raised is None:
             try:
@@ -193,23 +199,23 @@ class Computing:
             except BaseException as error:  # it is not the gradient's
                 self._raised = error
 
-    def _tell(self, pending: Pending, start: int, part: Evaluated) -> None:
+    def _tell(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
         """In another thread, that of the backward pass: a segment is known."""
         self._aside.settle()
         self._aside.hand_over(*part)
-        self._threads.finished.put(Finished(Known(pending, start), part, None))
+        self._threads.finished.put(CallResult(SegmentReady(pending, start), part, None))
 
-    def known(self, pending: Pending, start: int, part: Evaluated) -> None:
+    def known(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
         """The helper thread has a segment of the gradient, and with it the loss."""
         pending.parts[start], pending.loss = part
         self._resume(pending)
 
-    def _resume(self, pending: Pending) -> None:
+    def _resume(self, pending: ClusterPending) -> None:
         if pending.on_part is not None:
             resume, pending.on_part = pending.on_part, None
             resume()
 
-    def computed(self, pending: Pending, found: Evaluated, took_s: float) -> None:
+    def computed(self, pending: ClusterPending, found: Evaluated, took_s: float) -> None:
         """The helper thread has the gradient."""
         if pending.operation.point._version != pending.version:  # type: ignore[attr-defined]
             raise SchemeError(
@@ -224,12 +230,12 @@ class Computing:
         if pending.padded:
             self._complete(pending)
 
-    def _pad_over(self, pending: Pending) -> None:
+    def _pad_over(self, pending: ClusterPending) -> None:
         pending.padded = True
         if pending.computed:
             self._complete(pending)
 
-    def ended(self, pending: Pending) -> None:
+    def ended(self, pending: ClusterPending) -> None:
         """A gradient is complete: note how much later than due that was noticed."""
         now_s = self._loop.now_s()
         self._account.computed(now_s)
@@ -237,7 +243,7 @@ class Computing:
         self._timing.late_s += late_s
         self._timing.latest_s = max(self._timing.latest_s, late_s)
 
-    def with_value(self, pending: Pending, call: Callable[[Tensor], None]) -> None:
+    def with_value(self, pending: ClusterPending, call: Callable[[Tensor], None]) -> None:
         """Call with a gradient's value, at once or when it has been computed; with it goes its loss."""
 
         def hand_over() -> None:
@@ -249,7 +255,9 @@ class Computing:
         else:
             pending.on_part = lambda: self.with_value(pending, call)
 
-    def with_part(self, pending: Pending, start: int, stop: int, call: Callable[[Tensor], None]) -> None:
+    def with_part(
+        self, pending: ClusterPending, start: int, stop: int, call: Callable[[Tensor], None]
+    ) -> None:
         """Call with a segment of a gradient, at once or when it is known."""
         if pending.computed:
             self.loss = pending.loss
@@ -260,7 +268,7 @@ class Computing:
         else:
             pending.on_part = lambda: self.with_part(pending, start, stop, call)
 
-    def begin_sleep(self, pending: Pending) -> None:
+    def begin_sleep(self, pending: ClusterPending) -> None:
         """Start doing nothing."""
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
         pending.ready_s = pending.start_s + operation.duration_s

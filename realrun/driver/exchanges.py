@@ -13,33 +13,33 @@ from paceline.sim.program.averaging import root_of, weighted_sum
 from paceline.sim.program.encoding import Payload, decoded
 from paceline.sim.program.groups import members
 
-from ..transport.buffers import Buffers
-from ..transport.carrier import Collective
+from ..transport.backend import Collective
+from ..transport.buffers import StagingBuffers
 from ..transport.collectives import Collectives
 from ..transport.connections import PeerGone
-from ..transport.messages import Posted, Transport, message_tag
-from ..transport.threads import Threads
-from .closing import Traffic
-from .diary import Exchange
+from ..transport.messages import TransferInFlight, Transport, message_tag
+from ..transport.threads import ThreadPool
+from .drain import PostedCounts
 from .loop import Loop
-from .pending import Pending
+from .pending import ClusterPending
+from .rank_log import Exchange
 
 
-class Driver(Protocol):
+class ExchangeListener(Protocol):
     """What exchanges need of the driver."""
 
-    in_flight: set[Pending]
+    in_flight: set[ClusterPending]
 
     def known_dead(self, rank: int) -> bool:
         """Whether this worker has heard of that one's death."""
 
-    def complete(self, pending: Pending) -> None:
+    def complete(self, pending: ClusterPending) -> None:
         """An operation is complete."""
 
-    def lose(self, pending: Pending, rank: int) -> None:
+    def lose(self, pending: ClusterPending, rank: int) -> None:
         """An operation cannot be completed: that peer is dead."""
 
-    def gone(self, pending: Pending, rank: int) -> None:
+    def gone(self, pending: ClusterPending, rank: int) -> None:
         """gloo has lost a connection that an operation needs; -1 where it does not tell to whom."""
 
 
@@ -60,10 +60,10 @@ class Exchanges:
         *,
         transport: Transport,
         collectives: Collectives,
-        buffers: Buffers,
-        threads: Threads,
+        buffers: StagingBuffers,
+        threads: ThreadPool,
         loop: Loop,
-        driver: Driver,
+        driver: ExchangeListener,
     ) -> None:
         self._job = job
         self._rank = rank
@@ -74,11 +74,11 @@ class Exchanges:
         self._loop = loop
         self._driver = driver
         self._numbers: Counter[str] = Counter()
-        self.traffic = Traffic()
+        self.traffic = PostedCounts()
         self.collectives_at_once = 0
         """The most that were under way."""
 
-    def _expect(self, pending: Pending, *peers: int) -> bool:
+    def _expect(self, pending: ClusterPending, *peers: int) -> bool:
         """Whether the peers exist and none of them is known to be dead."""
         for peer in peers:
             if not 0 <= peer < self._job.workers or peer == self._rank:
@@ -89,7 +89,7 @@ class Exchanges:
                 return False
         return True
 
-    def _post(self, pending: Pending, post: Callable[[], Callable[[], None]]) -> None:
+    def _post(self, pending: ClusterPending, post: Callable[[], Callable[[], None]]) -> None:
         """Post transfers, to be waited for with what ``post`` returns."""
         self._driver.in_flight.add(pending)
         try:
@@ -103,7 +103,7 @@ class Exchanges:
         else:
             self._threads.run(pending, wait)
 
-    def _wait_for(self, pending: Pending, post: Callable[[], Posted]) -> None:
+    def _wait_for(self, pending: ClusterPending, post: Callable[[], TransferInFlight]) -> None:
         """Post messages, and wait for them."""
 
         def posted() -> Callable[[], None]:
@@ -117,7 +117,7 @@ class Exchanges:
         self._numbers[name] += 1
         return self._numbers[name] - 1
 
-    def begin_mix(self, pending: Pending) -> None:
+    def begin_mix(self, pending: ClusterPending) -> None:
         """Swap values with the neighbours."""
         operation: ops.Mix = pending.operation  # type: ignore[assignment]
         pattern, value = operation.pattern, operation.value
@@ -127,12 +127,12 @@ class Exchanges:
         pending.version = value._version
         pending.bytes = self._job.num_bytes(value) * len(destinations)
         if not sources and not destinations:
-            pending.posted = Posted(self._buffers)
+            pending.posted = TransferInFlight(self._buffers)
             self._loop.soon(lambda: self._driver.complete(pending))
         elif self._expect(pending, *sources, *destinations):
             self._wait_for(pending, lambda: self._transport.mix(number, sources, destinations, value))
 
-    def begin_send(self, pending: Pending) -> None:
+    def begin_send(self, pending: ClusterPending) -> None:
         """Send a message."""
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         peer, tag, value = operation.destination, operation.tag, operation.value
@@ -142,7 +142,7 @@ class Exchanges:
             pending.exchange = Exchange(_message_key(self._rank, peer, tag, number), (peer,))
             self._wait_for(pending, lambda: self._transport.post(message_tag(tag), (), None, (peer,), value))
 
-    def begin_receive(self, pending: Pending) -> None:
+    def begin_receive(self, pending: ClusterPending) -> None:
         """Receive a message."""
         operation: ops.Receive = pending.operation  # type: ignore[assignment]
         peer, tag, like = operation.source, operation.tag, operation.like
@@ -157,7 +157,7 @@ class Exchanges:
     def _message_from(self, source: int, tag: str) -> Exchange:
         return Exchange(_message_key(source, self._rank, tag, self.traffic.receives(source, tag)), (source,))
 
-    def begin_collective(self, pending: Pending) -> None:
+    def begin_collective(self, pending: ClusterPending) -> None:
         """Take part in a collective of this worker's group."""
         operation, name = pending.operation, pending.name
         number = self._number(name)
@@ -177,7 +177,7 @@ class Exchanges:
         if self._expect(pending, *others):
             self._post(pending, begin)
 
-    def reply(self, pending: Pending) -> Any:
+    def reply(self, pending: ClusterPending) -> Any:
         """The reply of an exchange that is complete."""
         operation = pending.operation
         if pending.result is not None:

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.sim.drivers.tasks import Underway
+from paceline.sim.drivers.tasks import InFlight
 
-from ..transport.messages import Posted
-from .diary import Exchange
+from ..transport.messages import TransferInFlight
+from .rank_log import Exchange
 
 
-class Pending(Underway):
+class ClusterPending(InFlight):
     """An operation that takes time, from its start to its completion."""
 
     exchange = Exchange()
@@ -23,5 +23,5 @@ class Pending(Underway):
     loss: Tensor | None = None  # that a gradient came with
     parts: dict[int, Tensor]  # of a gradient, by where they begin: segments that are known
     on_part: Callable[[], None] | None = None  # somebody waits for one of them, or for the whole
-    posted: Posted | None = None
+    posted: TransferInFlight | None = None
     result: Callable[[], Any] | None = None  # a collective's

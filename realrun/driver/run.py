@@ -16,20 +16,20 @@ from paceline.sim.training.scoring import digest
 from ..group.group import Group
 from ..group.store import Control, Stopped
 from ..lab import start
-from ..transport.buffers import Buffers
-from ..transport.carrier import Carrier
+from ..transport.backend import Backend
+from ..transport.buffers import StagingBuffers
 from ..transport.collectives import Collectives
 from ..transport.connections import COLLECTIVES_AT_ONCE
-from ..transport.device import CPU, Aside
+from ..transport.device import CPU, SideStream
 from ..transport.gloo import Gloo
 from ..transport.messages import Transport
-from ..transport.threads import Threads
+from ..transport.threads import ThreadPool
 from . import clocks
-from .closing import Traffic, closings
-from .cluster import Driver
-from .collect import Measured, assemble, hand_in
-from .diary import Diary
-from .watchdog import Watch
+from .cluster import ClusterDriver
+from .collect import RankResult, assemble, hand_in
+from .drain import PostedCounts, drains
+from .rank_log import RankLog
+from .watchdog import Watchdog
 
 
 def run_job(
@@ -42,7 +42,7 @@ def run_job(
     faults: Mapping[int, int] | None = None,
     progress: Callable[[int], None] | None = None,
     warm_up: bool = True,
-) -> Measured:
+) -> RankResult:
     """Run one job for real.
 
     A run that fails is collected too, as a partial one; then no other can follow in this group.
@@ -70,11 +70,11 @@ def run_job(
         "backend": backend,
     }  # fmt: skip
     control.agree("job", facts, clocks.TO_START_S)
-    watch = Watch(control, timeout_s)
+    watch = Watchdog(control, timeout_s)
     lane = None if backend == "gloo" else group.lane(backend, job.start.device, timeout_s)
-    buffers = Buffers(job.num_bytes, staging=lane is not None or job.start.device != CPU)
-    values = buffers if lane is None else Buffers(job.num_bytes, job.start.device)
-    carrier: Carrier = Gloo(group.gloo, group.subgroup) if lane is None else lane
+    buffers = StagingBuffers(job.num_bytes, staging=lane is not None or job.start.device != CPU)
+    values = buffers if lane is None else StagingBuffers(job.num_bytes, job.start.device)
+    carrier: Backend = Gloo(group.gloo, group.subgroup) if lane is None else lane
     if lane is not None and not job.synchronous:
         group.say(
             f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
@@ -83,7 +83,7 @@ def run_job(
     transport = Transport(group.gloo, buffers, None if lane is None else (values, lane))
     took_s = 0.0
     if job.problem is not None and warm_up:
-        aside = Aside(job.start.device)
+        aside = SideStream(job.start.device)
         gradient = partial(job.problem.gradient, group.rank, 0, job.start)
         for _ in range(2):
             _, took_s = aside.run(gradient)
@@ -91,7 +91,7 @@ def run_job(
     begun = clocks.start(group.gloo, control)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
-    driver = Driver(
+    driver = ClusterDriver(
         job,
         group.rank,
         program,
@@ -140,12 +140,17 @@ def _check(group: Group, job: Job, backend: str) -> None:
 
 
 def _leave_nothing(
-    driver: Driver, control: Control, transport: Transport, threads: Threads, watch: Watch, timeout_s: float
+    driver: ClusterDriver,
+    control: Control,
+    transport: Transport,
+    threads: ThreadPool,
+    watch: Watchdog,
+    timeout_s: float,
 ) -> None:
     """Complete everything that the services have left in flight."""
     told = control.meet("traffic", driver.traffic.told(), timeout_s)
     waited: set[object] = set(driver.in_flight)
-    for number, closing in enumerate(closings([Traffic.heard(each) for each in told])):
+    for number, closing in enumerate(drains([PostedCounts.heard(each) for each in told])):
         posted = None
         if closing.source == control.rank:
             posted = transport.close(closing.tag, closing.destination)
@@ -168,8 +173,8 @@ def _leave_nothing(
 
 
 def _collected(
-    group: Group, job: Job, diary: Diary, machines: tuple[Machine, ...], control: Control, watch: Watch
-) -> Measured:
+    group: Group, job: Job, diary: RankLog, machines: tuple[Machine, ...], control: Control, watch: Watchdog
+) -> RankResult:
     failure = watch.failure()
     dead = control.dead()
     group.broken = failure is not None or bool(dead)
@@ -178,9 +183,9 @@ def _collected(
     diaries = hand_in(group.gloo, control, job, diary, collector, gone, group.broken)
     error = failure.error if failure else None
     if diaries is None:
-        return Measured(None, error, diary.final)
+        return RankResult(None, error, diary.final)
     message = str(failure) if failure else ""
     if dead and not failure:
         message = f"worker {', '.join(str(r) for r in sorted(dead))} died"
     run = replace(assemble(job, diaries, message), machines=machines)
-    return Measured(run, error, diary.final, tuple(d.timing for d in diaries))
+    return RankResult(run, error, diary.final, tuple(d.timing for d in diaries))

@@ -49,7 +49,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """A sign of life.
 
     Attributes:
@@ -65,7 +65,7 @@ class Beat:
     waiting: str
 
 
-class Watch:
+class Watchdog:
     """One rank's watchdog.
 
     Args:
@@ -119,7 +119,7 @@ class Watch:
         if self._control.failed():
             raise Stopped
 
-    def look(self, beat: Beat) -> None:
+    def look(self, beat: Heartbeat) -> None:
         """Look around: to be called every ``period_s``.
 
         Raises:
@@ -149,7 +149,7 @@ class Watch:
             if silent:
                 raise Deadlock(tuple(_silence(r) for r in silent))
 
-    def _beats(self) -> dict[int, Beat]:
+    def _beats(self) -> dict[int, Heartbeat]:
         """The latest beats of those who have neither ended nor died."""
         dead = self._control.dead()
         going = [
@@ -158,11 +158,11 @@ class Watch:
         ]  # fmt: skip
         never = [0.0, 0.0, False, "the start"]
         return {
-            r: Beat(*(self._control.get(f"beat/{r}") if self._control.has(f"beat/{r}") else never))
+            r: Heartbeat(*(self._control.get(f"beat/{r}") if self._control.has(f"beat/{r}") else never))
             for r in going
         }
 
-    def _judge(self, own: Beat) -> None:
+    def _judge(self, own: Heartbeat) -> None:
         lines = {self._control.rank: waits(self._control.rank, own.waiting)}
         anybody_silent = anybody_able = False
         for rank, beat in self._beats().items():

@@ -20,9 +20,9 @@ from torch._C._distributed_c10d import Store
 from paceline.sim.errors import RunError
 
 from ..transport.connections import connect
-from ..transport.gloo import Subgroup
-from ..transport.nccl import Lane
-from ..transport.threads import Threads
+from ..transport.gloo import LazyGroup
+from ..transport.nccl import OrderedBackend
+from ..transport.threads import ThreadPool
 from .store import Control
 
 Made = TypeVar("Made")
@@ -53,20 +53,20 @@ class Group:
     size: int
     store: Store
     gloo: dist.ProcessGroupGloo
-    threads: Threads = field(default_factory=Threads)
+    threads: ThreadPool = field(default_factory=ThreadPool)
     runs: int = 0
     broken: bool = False
-    subgroups: dict[tuple[int, ...], Subgroup] = field(default_factory=dict)
-    lanes: dict[str, Lane] = field(default_factory=dict)
+    subgroups: dict[tuple[int, ...], LazyGroup] = field(default_factory=dict)
+    lanes: dict[str, OrderedBackend] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
 
-    def subgroup(self, members: tuple[int, ...]) -> Subgroup:
+    def subgroup(self, members: tuple[int, ...]) -> LazyGroup:
         """The group of some ranks; they connect when they first need it."""
         if members not in self.subgroups:
-            self.subgroups[members] = Subgroup(self.store, members, self.rank)
+            self.subgroups[members] = LazyGroup(self.store, members, self.rank)
         return self.subgroups[members]
 
-    def lane(self, backend: str, device: torch.device, timeout_s: float) -> Lane:
+    def lane(self, backend: str, device: torch.device, timeout_s: float) -> OrderedBackend:
         """This rank's lane over ``backend``; all ranks ask for it at the same time.
 
         Raises:
@@ -74,7 +74,7 @@ class Group:
         """
         if backend in self.lanes:
             return self.lanes[backend]
-        lane = Lane(backend, device, self.store, self.rank, self.size)
+        lane = OrderedBackend(backend, device, self.store, self.rank, self.size)
         self.broken = True
         _in_time(backend, lane.connect(), timeout_s)
         self.broken = False
@@ -107,7 +107,7 @@ def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
 
 def _in_time(backend: str, connecting: Callable[[], Made], timeout_s: float) -> Made:
     """What ``connecting`` makes; a backend may wait for ever for a rank that it cannot reach."""
-    threads = Threads()
+    threads = ThreadPool()
     threads.run(None, connecting)
     try:
         done = threads.finished.get(timeout=timeout_s)

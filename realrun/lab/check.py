@@ -19,10 +19,10 @@ from rich.table import Table
 from paceline.sim.network.network import Link, Network
 
 from .lab import Lab, python_environment
-from .probe import Job, jobs_to_json
+from .probe import ProbeFlow, jobs_to_json
 from .protocol import Discipline, Statistics
 
-TOLERANCE = 0.03
+BANDWIDTH_TOLERANCE = 0.03
 """A bandwidth counts as emulated if it is measured to within this share."""
 
 _MBIT = 125_000.0
@@ -114,7 +114,7 @@ class LabCheck:
     @property
     def fastest_bytes_per_s(self) -> float:
         """The largest nominal bandwidth that was met within ``TOLERANCE``; 0 if none was."""
-        met = [r.bandwidth_bytes_per_s for r in self.routes if abs(r.bandwidth_error) <= TOLERANCE]
+        met = [r.bandwidth_bytes_per_s for r in self.routes if abs(r.bandwidth_error) <= BANDWIDTH_TOLERANCE]
         return max((b for b in met if math.isfinite(b)), default=0.0)
 
 
@@ -196,8 +196,9 @@ def render(found: LabCheck) -> RenderableType:
         f"{'runs' if worst.real_time else 'does NOT run'} ahead of other processes, released packets up to "
         f"{_ms(worst.worst_lateness_s)} late ({_ms(worst.mean_lateness_s)} on average there) and dropped "
         f"{sum(s.drops for s in found.switch)}.\n"
-        f"This machine emulates bandwidths up to {_mbit(found.fastest_bytes_per_s)} to {TOLERANCE:.0%}; "
-        f"a small message takes {_ms(found.added_latency_s)} more than the nominal latency."
+        f"This machine emulates bandwidths up to {_mbit(found.fastest_bytes_per_s)} to "
+        f"{BANDWIDTH_TOLERANCE:.0%}; a small message takes {_ms(found.added_latency_s)} more than the "
+        f"nominal latency."
     )
     return Group(*parts)
 
@@ -212,12 +213,12 @@ class _Probe:
         )
         self._answer()
 
-    def start(self, jobs: Sequence[Job]) -> None:
+    def start(self, jobs: Sequence[ProbeFlow]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(jobs_to_json(list(jobs)))
         self._process.stdin.flush()
 
-    def run(self, jobs: Sequence[Job]) -> list[_Times]:
+    def run(self, jobs: Sequence[ProbeFlow]) -> list[_Times]:
         self.start(jobs)
         return self._answer()
 
@@ -240,10 +241,12 @@ def _check_route(lab: Lab, probes: Sequence[_Probe], network: Network, a: int, b
     bandwidth = _slowest(network, a, b)
     to = lab.address(b)
     soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
-    small = [end - start for start, end in probes[a].run([Job(to, 64, 15, soon_s, 0.003)])[0]]
+    small = [end - start for start, end in probes[a].run([ProbeFlow(to, 64, 15, soon_s, 0.003)])[0]]
     size = int(max(_SMALLEST_BYTES, min(_LARGEST_BYTES, bandwidth * _BULK_S)))
     soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
-    bulk = [end - start - latency_s for start, end in probes[a].run([Job(to, size, 3, soon_s, 0.02)])[0]]
+    bulk = [
+        end - start - latency_s for start, end in probes[a].run([ProbeFlow(to, size, 3, soon_s, 0.02)])[0]
+    ]
     return RouteCheck(
         source=a,
         destination=b,
@@ -259,7 +262,7 @@ def _check_sharing(lab: Lab, probes: Sequence[_Probe], bandwidth: float, latency
     size = int(min(_LARGEST_BYTES, bandwidth * 2 * _BULK_S))
     soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
     for probe in probes[:2]:
-        probe.start([Job(lab.address(2), size, 1, soon_s)])
+        probe.start([ProbeFlow(lab.address(2), size, 1, soon_s)])
     times = [probe.finish()[0][0] for probe in probes[:2]]
     first_s = min(start for start, _ in times)
     return SharingCheck(bandwidth, tuple(size / (end - first_s - latency_s) for _, end in times))
@@ -267,8 +270,8 @@ def _check_sharing(lab: Lab, probes: Sequence[_Probe], bandwidth: float, latency
 
 def _check_busy(lab: Lab, probe: _Probe, queue: Discipline, bandwidth: float, latency_s: float) -> BusyCheck:
     soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
-    bulk = Job(lab.address(1), int(bandwidth * 0.5), 1, soon_s)
-    small = Job(lab.address(1), 64, 10, soon_s + 0.02, 0.003)
+    bulk = ProbeFlow(lab.address(1), int(bandwidth * 0.5), 1, soon_s)
+    small = ProbeFlow(lab.address(1), 64, 10, soon_s + 0.02, 0.003)
     (whole,), parts = probe.run([bulk, small])
     times = [end - start for start, end in parts if start < whole[1] - latency_s]
     return BusyCheck(queue, latency_s, statistics.median(times), max(times))

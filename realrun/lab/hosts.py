@@ -12,7 +12,7 @@ from paceline.sim.errors import InputError
 
 from . import kernel
 
-Hosts = Literal["tuned", "stock"]
+HostTuning = Literal["tuned", "stock"]
 
 INTERFACE = "pace0"
 MTU_BYTES = 1500
@@ -47,7 +47,7 @@ def address(host: int) -> str:
     return f"10.0.{host // 250}.{host % 250 + 1}"
 
 
-def make_host(host: int, hosts: Hosts) -> Host:
+def make_host(host: int, hosts: HostTuning) -> Host:
     """Move this process into a new network namespace and set it up as ``host``.
 
     Raises:

@@ -29,7 +29,7 @@ from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
 
 from . import enter, lab
-from .hosts import INTERFACE, Hosts, address
+from .hosts import INTERFACE, HostTuning, address
 from .protocol import Discipline, Statistics, plan_of, to_json
 
 SETTING = "cpu_dma_latency"
@@ -93,9 +93,9 @@ class Lab:
     interface = INTERFACE
     """Name of the network device inside each host."""
 
-    def __init__(self, network: Network, *, hosts: Hosts = "tuned", queue: Discipline = "fair") -> None:
+    def __init__(self, network: Network, *, hosts: HostTuning = "tuned", queue: Discipline = "fair") -> None:
         self._network = network
-        self._hosts: Hosts = hosts
+        self._hosts: HostTuning = hosts
         self._queue: Discipline = queue
         self._namespaces: list[int] = []
         self._user_namespace = -1

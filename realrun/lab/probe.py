@@ -22,7 +22,7 @@ _SIZE, _TIME = struct.Struct("!Q"), struct.Struct("!d")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ProbeFlow:
     """Messages to one host over one connection, each sent ``gap_s`` after the last one's receipt came back.
 
     Attributes:
@@ -40,12 +40,12 @@ class Job:
     gap_s: float = 0.0
 
 
-def jobs_to_json(jobs: list[Job]) -> bytes:
+def jobs_to_json(jobs: list[ProbeFlow]) -> bytes:
     """One line for a probe's standard input."""
     return json.dumps([asdict(job) for job in jobs]).encode() + b"\n"
 
 
-def _run(job: Job) -> list[tuple[float, float]]:
+def _run(job: ProbeFlow) -> list[tuple[float, float]]:
     times: list[tuple[float, float]] = []
     with socket.create_connection((job.to, PORT)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,7 +90,7 @@ def main() -> None:
     sys.stdout.write("[]\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        jobs = [Job(**job) for job in json.loads(line)]
+        jobs = [ProbeFlow(**job) for job in json.loads(line)]
         with ThreadPoolExecutor(len(jobs)) as pool:
             sys.stdout.write(json.dumps(list(pool.map(_run, jobs))) + "\n")
             sys.stdout.flush()

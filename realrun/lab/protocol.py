@@ -17,7 +17,7 @@ Discipline = Literal["fair", "fifo"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Forwarding:
     """How packets go.
 
     Attributes:
@@ -44,7 +44,7 @@ class Plan:
         )
 
 
-def plan_of(network: Network, queue: Discipline) -> Plan:
+def plan_of(network: Network, queue: Discipline) -> Forwarding:
     """Spell out all routes of ``network``.
 
     Raises:
@@ -66,10 +66,10 @@ def plan_of(network: Network, queue: Discipline) -> Plan:
                 path = Path(route.links, route.per_flow_bytes_per_s)
                 routes[source, destination] = (path, route.latency_s)
     bandwidths = tuple(link.bandwidth_bytes_per_s for link in network.links)
-    return Plan(queue, bandwidths, routes, network.jitter, variation)
+    return Forwarding(queue, bandwidths, routes, network.jitter, variation)
 
 
-def to_json(plan: Plan) -> str:
+def to_json(plan: Forwarding) -> str:
     """One line of JSON (with ``Infinity``, which Python reads back)."""
     routes = [
         [source, destination, path.links, path.cap_bytes_per_s, latency_s]
@@ -85,7 +85,7 @@ def to_json(plan: Plan) -> str:
     return json.dumps(written)
 
 
-def from_json(line: str) -> Plan:
+def from_json(line: str) -> Forwarding:
     """The inverse of ``to_json``."""
     data = json.loads(line)
     routes = {
@@ -94,7 +94,7 @@ def from_json(line: str) -> Plan:
     }
     jitter = None if data["jitter"] is None else Jitter.model_validate(data["jitter"])
     variation = tuple((link, Variation.model_validate(found)) for link, found in data["variation"])
-    return Plan(data["queue"], tuple(data["bandwidth"]), routes, jitter, variation)
+    return Forwarding(data["queue"], tuple(data["bandwidth"]), routes, jitter, variation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ from paceline.sim.network.variation import Changes
 
 from . import kernel, start
 from .delays import Delay
-from .hosts import INTERFACE, Host, Hosts, address, make_host
-from .protocol import Plan, Statistics, from_json
+from .hosts import INTERFACE, Host, HostTuning, address, make_host
+from .protocol import Forwarding, Statistics, from_json
 from .queues import Fair, Fifo, Queue
 
 HEADER_BYTES = 10  # virtio_net_hdr
@@ -68,7 +68,7 @@ class Switch:
         self._hosts = hosts
         self._commands, self._answers, self._real_time = commands, answers, real_time
         self._unread = b""
-        self._new_plan: Plan | None = None
+        self._new_plan: Forwarding | None = None
         # Fresh memory costs more than reading into it, so buffers are kept, and touched before the first use.
         self._buffers = [bytearray(b"\1" * _LARGEST_BYTES) for _ in range(_BUFFERS)]
         self._due: list[tuple[float, int, int, Data]] = []
@@ -79,7 +79,7 @@ class Switch:
         self._poll.register(commands, select.EPOLLIN)
         for host in hosts:
             self._poll.register(host.tun, select.EPOLLIN)
-        self._set_plan(Plan("fair", (), {}))
+        self._set_plan(Forwarding("fair", (), {}))
 
     def run(self) -> None:
         """Forward packets until ``commands`` ends."""
@@ -108,7 +108,7 @@ class Switch:
                 self._answer({})
             self._longest_turn_s = max(self._longest_turn_s, monotonic() - now_s)
 
-    def _set_plan(self, plan: Plan) -> None:
+    def _set_plan(self, plan: Forwarding) -> None:
         paths = [path for path, _ in plan.routes.values()]
         discipline = Fair[Packet] if plan.queue == "fair" else Fifo[Packet]
         self._queue: Queue[Packet] = discipline(plan.bandwidth_bytes_per_s, paths, self._leave)
@@ -279,7 +279,7 @@ def _write_line(descriptor: int, value: Mapping[str, object]) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _make_hosts(count: int, hosts: Hosts) -> tuple[list[Host], int | None]:
+def _make_hosts(count: int, hosts: HostTuning) -> tuple[list[Host], int | None]:
     """Make the hosts, in a new user namespace if need be; return it too."""
     user_namespace = None
     try:
@@ -298,7 +298,7 @@ def _run_ahead() -> bool:
     return os.sched_getscheduler(0) == os.SCHED_RR
 
 
-def main(count: int, kind: Hosts, namespaces: int) -> None:
+def main(count: int, kind: HostTuning, namespaces: int) -> None:
     """Be the switch of ``count`` hosts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # packets form no cycles, and a collection would be a pause

@@ -15,14 +15,14 @@ from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.scenario.repeats import AutoRepeats
 from paceline.sim.scenario.schema import Scenario, dump, parse
 
-from ..driver.collect import Measured
+from ..driver.collect import RankResult
 from ..driver.run import run_job
 from ..group.group import Group
 from ..transport.device import device_of
 
 
 @dataclass(frozen=True)
-class Cell:
+class RunRequest:
     """A run to be made for real.
 
     Attributes:
@@ -43,12 +43,12 @@ class Cell:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def from_json(line: str | bytes) -> Cell:
+    def from_json(line: str | bytes) -> RunRequest:
         """The inverse of ``to_json``."""
-        return Cell(**json.loads(line))
+        return RunRequest(**json.loads(line))
 
 
-def cells_of(scenario: Scenario) -> list[Cell]:
+def run_requests(scenario: Scenario) -> list[RunRequest]:
     """All schemes under all seeds, for as long as the scenario says.
 
     Raises:
@@ -64,7 +64,7 @@ def cells_of(scenario: Scenario) -> list[Cell]:
             )
     text = dump(scenario)
     return [
-        Cell(text, number, seed, stop.max_iterations, stop.max_time)
+        RunRequest(text, number, seed, stop.max_iterations, stop.max_time)
         for seed in seeds_of(scenario)
         for number in range(len(scenario.schemes))
     ]
@@ -94,7 +94,7 @@ def _scenario(text: str) -> Scenario:
     return parse(text)
 
 
-def job_of(cell: Cell, rank: int) -> Job:
+def requested_job(cell: RunRequest, rank: int) -> Job:
     """The job of a cell, with its values where the backend of this rank wants them."""
     scenario = _scenario(cell.scenario)
     device = device_of(scenario.cluster.backend, rank)
@@ -103,18 +103,22 @@ def job_of(cell: Cell, rank: int) -> Job:
     return replace(job, max_iterations=cell.max_iterations, max_time_s=limit_s)
 
 
-def crashing(cell: Cell) -> frozenset[int]:
+def crashing(cell: RunRequest) -> frozenset[int]:
     """The ranks whose processes end before the run does, as the scenario plans it."""
     stragglers = _scenario(cell.scenario).cluster.stragglers
     return frozenset(rank for each in stragglers if each.crash for rank in each.workers or ())
 
 
-def run_cell(
-    group: Group, cell: Cell, timeout_s: float, progress: Callable[[int], None] | None = None, **options: Any
-) -> Measured:
+def run_request(
+    group: Group,
+    cell: RunRequest,
+    timeout_s: float,
+    progress: Callable[[int], None] | None = None,
+    **options: Any,
+) -> RankResult:
     """Run a cell on a group; every rank calls this with the same cell. ``options`` as for ``run_job``."""
     backend = _scenario(cell.scenario).cluster.backend
-    job = job_of(cell, group.rank)
+    job = requested_job(cell, group.rank)
     return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)
 
 

@@ -33,7 +33,7 @@ _JOIN_S = 60.0
 def job_of(what: Mapping[str, Any], rank: int) -> tuple[Job, str]:
     """The job that a request asks for, and the backend that it wants."""
     if "probe" in what:
-        return probes.job_of(probes.Plan.model_validate_json(json.dumps(what["probe"]))), "gloo"
+        return probes.probe_job(probes.ProbePlan.model_validate_json(json.dumps(what["probe"]))), "gloo"
     scenario = parse(what["scenario"])
     backend = scenario.cluster.backend
     job = prepare(scenario, scenario.schemes[what["scheme"]], what["seed"], device_of(backend, rank))

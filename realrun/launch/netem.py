@@ -122,7 +122,7 @@ def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Scr
     ]
 
 
-def checked_addresses(text: str, workers: int) -> list[str]:
+def validate_addresses(text: str, workers: int) -> list[str]:
     """Addresses as the user lists them, separated by commas.
 
     Raises:
@@ -139,7 +139,7 @@ def checked_addresses(text: str, workers: int) -> list[str]:
     return found
 
 
-def checked_interface(name: str) -> str:
+def validate_interface(name: str) -> str:
     """The name of a network device, as the kernel allows them and a shell takes them as they are.
 
     Raises:

@@ -24,7 +24,7 @@ from paceline.sim.network.network import Network
 from paceline.sim.records.run import Evaluation, Event, Machine, Run, TimeShare
 
 from ..lab import Lab
-from ..lab.hosts import Hosts
+from ..lab.hosts import HostTuning
 from ..lab.lab import python_environment
 from ..lab.protocol import Discipline, Statistics
 
@@ -59,7 +59,7 @@ class Pool:
     """
 
     def __init__(
-        self, network: Network, *, lab: bool = True, hosts: Hosts = "tuned", queue: Discipline = "fair"
+        self, network: Network, *, lab: bool = True, hosts: HostTuning = "tuned", queue: Discipline = "fair"
     ) -> None:
         self._network = network
         self._lab = Lab(network, hosts=hosts, queue=queue) if lab else None

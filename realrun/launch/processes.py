@@ -24,12 +24,12 @@ from paceline.sim.errors import InputError, RunError
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario
 
-from ..driver.diary import Timing
+from ..driver.rank_log import Timing
 from ..group.store import Control, file_store
 from . import serve
-from .cells import Cell, crashing
+from .cells import RunRequest, crashing
 
-Progress = Callable[[str, int], None]
+RunProgress = Callable[[str, int], None]
 """Called with a run's label and the number of steps that rank 0 has done."""
 
 _LAST_LINES: Final = 20
@@ -115,7 +115,7 @@ class Processes:
     ) -> None:
         self.close()
 
-    def run(self, cell: Cell, progress: Callable[[int], None] | None = None) -> Result:
+    def run(self, cell: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
         """Run a cell.
 
         Raises:
@@ -318,8 +318,12 @@ class _Watched:
         raise RunError(fates or "the processes ended without a word")
 
 
-def measure(
-    scenario: Scenario, cells: Iterable[Cell], processes: Processes, *, progress: Progress | None = None
+def measure_runs(
+    scenario: Scenario,
+    cells: Iterable[RunRequest],
+    processes: Processes,
+    *,
+    progress: RunProgress | None = None,
 ) -> Iterator[Result]:
     """Run the cells of a scenario for real; yields each when it is complete."""
     for cell in cells:

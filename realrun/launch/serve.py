@@ -26,7 +26,7 @@ from paceline.sim.records.run import Run
 
 from ..group.group import Group, join
 from ..group.store import file_store
-from .cells import Cell, run_cell
+from .cells import RunRequest, run_request
 
 STORE: Final = "PACELINE_STORE"
 RANK: Final = "PACELINE_RANK"
@@ -72,7 +72,7 @@ def _answer(group: Group, tell: Callable[[Mapping[str, Any]], None], environment
     timeout_s = float(environment[TIMEOUT])
     for line in sys.stdin:
         progress = _Progress(tell) if group.rank == 0 else None
-        measured = run_cell(group, Cell.from_json(line), timeout_s, progress, faults=faults)
+        measured = run_request(group, RunRequest.from_json(line), timeout_s, progress, faults=faults)
         if measured.run is not None:
             told = {
                 "run": RUN.dump_python(measured.run, mode="json"),

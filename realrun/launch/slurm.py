@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.schema import Scenario
 
-from .cells import cells_of
+from .cells import run_requests
 
 _SCRIPT = """\
 #!/bin/bash
@@ -51,7 +51,7 @@ def script(scenario: Scenario, path: Path, per_node: int, options: Sequence[str]
     Raises:
         InputError: the scenario does not fix how long it runs.
     """
-    cells_of(scenario)
+    run_requests(scenario)
     workers = scenario.cluster.workers
     if per_node < 1:
         raise InputError(f"--per-node {per_node}: a node runs at least one process")

@@ -20,7 +20,7 @@ from paceline.sim.program.encoding import Encoded, Payload, decoded
 from .device import CPU, host_buffer
 
 
-class Buffers:
+class StagingBuffers:
     """One worker's buffers.
 
     Args:

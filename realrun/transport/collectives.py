@@ -1,7 +1,7 @@
 """Collective operations: the library's own, and a reduce-scatter spelled out.
 
 (torch offers one for gloo, but it moves no fewer bytes than an all-reduce: torch 2.13, counted on loopback.)
-Who carries them is another matter: ``paceline.realrun.transport.carrier``.
+Who carries them is another matter: ``paceline.realrun.transport.backend``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, Broad
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import mean_model, root_of
 from paceline.sim.program.encoding import Encoded, Payload, decoded
-from paceline.sim.program.groups import joined, strip, strip_length
+from paceline.sim.program.groups import concatenate_shards, shard, shard_length
 
-from .buffers import Buffers, own_bytes, unpacked
-from .carrier import Carrier, Swap, Wait
+from .backend import Backend, Swap, WaitFunction
+from .buffers import StagingBuffers, own_bytes, unpacked
 
 
 class Begun(NamedTuple):
@@ -31,7 +31,7 @@ class Begun(NamedTuple):
         result: afterwards, once, in the driver's thread: this worker's reply.
     """
 
-    wait: Wait
+    wait: WaitFunction
     result: Callable[[], Any]
 
 
@@ -44,7 +44,7 @@ class Collectives:
         carrier: who carries them.
     """
 
-    def __init__(self, rank: int, buffers: Buffers, carrier: Carrier) -> None:
+    def __init__(self, rank: int, buffers: StagingBuffers, carrier: Backend) -> None:
         self._rank = rank
         self._buffers = buffers
         self._carrier = carrier
@@ -59,11 +59,11 @@ class Collectives:
             case ops.AllReduce(value=value):
                 return self._all_reduce(value, members)
             case ops.ReduceScatter(value=Encoded() as value):
-                return self._exchange_strips(value, members, number)
+                return self._exchange_shards(value, members, number)
             case ops.ReduceScatter(value=Tensor() as value):
                 return self._reduce_scatter(value, members, number)
-            case ops.GatherStrips(value=value, length=length):
-                return self._gather_strips(value, length, members)
+            case ops.AllGatherShards(value=value, length=length):
+                return self._all_gather_shards(value, length, members)
             case ops.AllGather(value=value):
                 return self._all_gather(value, members)
             case ops.Broadcast(value=value):
@@ -71,7 +71,7 @@ class Collectives:
             case _:
                 return Begun(_nothing if len(members) == 1 else self._carrier.barrier(members), _nothing)
 
-    def _library(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait:
+    def _library(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
         return _nothing if len(members) == 1 else self._carrier.collective(members, begin)
 
     def _all_reduce(self, value: Tensor, members: tuple[int, ...]) -> Begun:
@@ -111,12 +111,12 @@ class Collectives:
         wait = self._library(members, lambda group: group.allgather([parts], [own], AllgatherOptions()))
         return Begun(wait, lambda: torch.stack(parts).to(value.device))
 
-    def _gather_strips(self, value: Payload, length: int, members: tuple[int, ...]) -> Begun:
+    def _all_gather_shards(self, value: Payload, length: int, members: tuple[int, ...]) -> Begun:
         own = self._buffers.packed(value, self._buffers.wire_bytes(value))
         parts = [own] if len(members) == 1 else [torch.empty_like(own) for _ in members]
 
         def result() -> Tensor:
-            whole = joined([unpacked(part, value) for part in parts], length)
+            whole = concatenate_shards([unpacked(part, value) for part in parts], length)
             self._buffers.give_back(own)
             return whole
 
@@ -124,8 +124,8 @@ class Collectives:
             self._library(members, lambda group: group.allgather([parts], [own], AllgatherOptions())), result
         )
 
-    def _exchange_strips(self, value: Encoded, members: tuple[int, ...], number: int) -> Begun:
-        """Every strip straight to the member that averages it, which decodes them first."""
+    def _exchange_shards(self, value: Encoded, members: tuple[int, ...], number: int) -> Begun:
+        """Every shard straight to the member that averages it, which decodes them first."""
         n, position = len(members), members.index(self._rank)
         rows = [value.row(i) for i in range(n)]
         room = max(own_bytes(rows[0]), -(-self._buffers.wire_bytes(value) // n))
@@ -147,20 +147,20 @@ class Collectives:
         return Begun(wait, result)
 
     def _reduce_scatter(self, value: Tensor, members: tuple[int, ...], number: int) -> Begun:
-        """Partial sums around a ring of all strips but one: as ``ring_reduce_scatter`` of the simulator."""
+        """Partial sums around a ring of all shards but one: as ``ring_reduce_scatter`` of the simulator."""
         n, position = len(members), members.index(self._rank)
-        length = strip_length(value.shape[-1], n)
+        length = shard_length(value.shape[-1], n)
         count = max(length, -(-self._buffers.wire_bytes(value) // (n * value.element_size())))
         arriving, leaving = (self._buffers.take(value.dtype, count) for _ in range(2))
         source, destination = members[(position + 1) % n], members[(position - 1) % n]
         own = value.to(self._buffers.device)
 
         def go_round(swap: Swap) -> None:
-            arriving[:length].copy_(strip(own, (position + 1) % n, n))
+            arriving[:length].copy_(shard(own, (position + 1) % n, n))
             for i in range(n - 1):
                 leaving[:length].copy_(arriving[:length])
                 swap([(arriving, source)], [(leaving, destination)])
-                arriving[:length] += strip(own, (position + 2 + i) % n, n)
+                arriving[:length] += shard(own, (position + 2 + i) % n, n)
 
         def result() -> Tensor:
             mean = arriving[:length] / n

@@ -16,7 +16,7 @@ from paceline.sim.errors import InputError
 
 from .connections import FOREVER
 
-Found = TypeVar("Found")
+_Result = TypeVar("_Result")
 
 CPU = torch.device("cpu")
 
@@ -76,7 +76,7 @@ def settle(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-class Aside:
+class SideStream:
     """Work that runs beside what the driver does with its values: on a GPU in a stream of its own.
 
     Args:
@@ -87,7 +87,7 @@ class Aside:
         self._device = device
         self._stream = _stream(device) if device.type == "cuda" else None
 
-    def run(self, call: Callable[[], Found]) -> tuple[Found, float]:
+    def run(self, call: Callable[[], _Result]) -> tuple[_Result, float]:
         """Call, and wait until the device has done what that asked for; returns how long it took, too.
 
         The work begins after all that the driver has asked for so far. A GPU's time is that between two of

@@ -15,11 +15,11 @@ from torch._C._distributed_c10d import BarrierOptions, Store
 from paceline.sim.program import operations as ops
 
 from . import connections
-from .carrier import Collective, Routes, Swap, Wait
+from .backend import Collective, Routes, Swap, WaitFunction
 from .connections import connect
 
 
-class Subgroup:
+class LazyGroup:
     """Some ranks that carry out collectives among themselves.
 
     Connecting takes the presence of all members, so that it is left to the helper thread of the first
@@ -79,12 +79,12 @@ class Gloo:
     survives = True
 
     def __init__(
-        self, everybody: dist.ProcessGroupGloo, subgroup: Callable[[tuple[int, ...]], Subgroup]
+        self, everybody: dist.ProcessGroupGloo, subgroup: Callable[[tuple[int, ...]], LazyGroup]
     ) -> None:
         self._everybody = everybody
         self._subgroup = subgroup
 
-    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait:
+    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
         """Among all ranks it begins now, else when it is waited for.
 
         Raises:
@@ -108,11 +108,11 @@ class Gloo:
 
         return wait
 
-    def barrier(self, members: tuple[int, ...]) -> Wait:
+    def barrier(self, members: tuple[int, ...]) -> WaitFunction:
         """The library's own."""
         return self.collective(members, lambda group: group.barrier(BarrierOptions()))
 
-    def exchange(self, receives: Routes, sends: Routes, number: int) -> Wait:
+    def exchange(self, receives: Routes, sends: Routes, number: int) -> WaitFunction:
         """All messages begin now.
 
         Raises:
@@ -128,7 +128,7 @@ class Gloo:
 
         return wait
 
-    def rounds(self, run: Callable[[Swap], None], number: int) -> Wait:
+    def rounds(self, run: Callable[[Swap], None], number: int) -> WaitFunction:
         """All of them in the helper thread."""
 
         def swap(receives: Routes, sends: Routes) -> None:

@@ -19,8 +19,8 @@ from paceline.sim.program.encoding import Payload
 from paceline.sim.program.operations import ANY
 
 from . import connections
-from .buffers import Buffers, unpacked
-from .carrier import Carrier, Wait
+from .backend import Backend, WaitFunction
+from .buffers import StagingBuffers, unpacked
 
 _MIX_TAG = 1 << 24
 _MESSAGE_TAG = 1 << 30
@@ -46,7 +46,7 @@ class _Incoming:
 
 
 @dataclass(slots=True)
-class Posted:
+class TransferInFlight:
     """Transfers under way for one operation.
 
     Attributes:
@@ -56,9 +56,9 @@ class Posted:
         sources: who sent, for each receive in the order in which they were posted; filled by ``wait``.
     """
 
-    buffers: Buffers
+    buffers: StagingBuffers
     works: list[tuple[dist.Work, int, bool]] = field(default_factory=list)
-    carried: Wait | None = None
+    carried: WaitFunction | None = None
     incoming: list[_Incoming] = field(default_factory=list)
     outgoing: list[Tensor] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
@@ -89,8 +89,8 @@ class Transport:
     def __init__(
         self,
         gloo: dist.ProcessGroupGloo,
-        buffers: Buffers,
-        carried: tuple[Buffers, Carrier] | None = None,
+        buffers: StagingBuffers,
+        carried: tuple[StagingBuffers, Backend] | None = None,
     ) -> None:
         self._gloo = gloo
         self._buffers = buffers
@@ -105,13 +105,13 @@ class Transport:
         like: Payload | None,
         destinations: tuple[int, ...],
         value: Payload | None,
-    ) -> Posted:
+    ) -> TransferInFlight:
         """Post receives shaped like ``like`` from all sources, then send ``value`` to all destinations.
 
         Raises:
             PeerGone: a connection is closed already.
         """
-        posted = Posted(self._buffers)
+        posted = TransferInFlight(self._buffers)
         if like is not None:
             for source in sources:
                 work = connections.receive(self._gloo, _incoming(posted, like), source, tag)
@@ -125,7 +125,7 @@ class Transport:
 
     def mix(
         self, number: int, sources: tuple[int, ...], destinations: tuple[int, ...], value: Payload
-    ) -> Posted:
+    ) -> TransferInFlight:
         """Post what this worker's ``number``-th mix needs: ``value`` goes to all destinations.
 
         Raises:
@@ -134,14 +134,14 @@ class Transport:
         if self._carried is None:
             return self.post(mix_tag(number), sources, value, destinations, value)
         buffers, carrier = self._carried
-        posted = Posted(buffers)
+        posted = TransferInFlight(buffers)
         receives = [(_incoming(posted, value), source) for source in sources]
         outgoing = _outgoing(posted, value) if destinations else None
         sends = [(outgoing, destination) for destination in destinations if outgoing is not None]
         posted.carried = carrier.exchange(receives, sends, number)
         return posted
 
-    def finish(self, posted: Posted) -> list[Tensor]:
+    def finish(self, posted: TransferInFlight) -> list[Tensor]:
         """The received values, decoded, in the order in which their receives were posted; frees buffers."""
         values = []
         for each in posted.incoming:
@@ -156,16 +156,16 @@ class Transport:
 
     # --- after the run --------------------------------------------------------------------------
 
-    def close(self, tag: str, destination: int) -> Posted:
+    def close(self, tag: str, destination: int) -> TransferInFlight:
         """Release a receive that nobody will answer, with one element."""
-        posted = Posted(self._buffers)
+        posted = TransferInFlight(self._buffers)
         work = connections.send(self._gloo, torch.zeros(1, dtype=torch.uint8), destination, message_tag(tag))
         posted.works.append((work, destination, False))
         return posted
 
-    def swallow(self, tag: str, num_bytes: int) -> Posted:
+    def swallow(self, tag: str, num_bytes: int) -> TransferInFlight:
         """Take a message that nobody waits for any more."""
-        posted = Posted(self._buffers)
+        posted = TransferInFlight(self._buffers)
         buffer = torch.empty(num_bytes, dtype=torch.uint8)
         work = connections.receive(self._gloo, buffer, ANY, message_tag(tag))
         posted.works.append((work, ANY, True))
@@ -184,7 +184,7 @@ class Transport:
         return found
 
 
-def _incoming(posted: Posted, like: Payload) -> Tensor:
+def _incoming(posted: TransferInFlight, like: Payload) -> Tensor:
     """A buffer for one value such as ``like``."""
     buffers = posted.buffers
     if buffers.travels_itself(like):
@@ -195,7 +195,7 @@ def _incoming(posted: Posted, like: Payload) -> Tensor:
     return buffer
 
 
-def _outgoing(posted: Posted, value: Payload) -> Tensor:
+def _outgoing(posted: TransferInFlight, value: Payload) -> Tensor:
     if posted.buffers.travels_itself(value):
         return value.contiguous()
     buffer = posted.buffers.packed(value, posted.buffers.wire_bytes(value))

@@ -20,13 +20,13 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store
 
 from paceline.sim.program import operations as ops
 
-from .carrier import Routes, Swap, Wait
+from .backend import Routes, Swap, WaitFunction
 from .connections import FOREVER, PeerGone
-from .device import Aside, connected, set_up_nccl
+from .device import SideStream, connected, set_up_nccl
 
 
-class Lane:
-    """One rank's place in the order of all pattern operations; a ``realrun.transport.carrier.Carrier``.
+class OrderedBackend:
+    """One rank's place in the order of all pattern operations; a ``realrun.transport.backend.Backend``.
 
     Args:
         backend: torch's name of it.
@@ -46,31 +46,31 @@ class Lane:
         self._everybody = tuple(range(size))
         self._groups: dict[tuple[int, ...], Any] = {}
         self._made_default = False
-        self._aside = Aside(device)
+        self._aside = SideStream(device)
         self._last = threading.Event()
         self._last.set()
 
-    def connect(self) -> Wait:
+    def connect(self) -> WaitFunction:
         """Connect all ranks: some of them can exchange messages only after that."""
         return self._in_turn(self._everybody, lambda group: None)
 
-    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait:
+    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
         """One of the backend's own collectives among ``members``."""
         return self._in_turn(members, lambda group: begin(group).wait())
 
-    def barrier(self, members: tuple[int, ...]) -> Wait:
+    def barrier(self, members: tuple[int, ...]) -> WaitFunction:
         """As NCCL's: a sum of one element."""
         return self._in_turn(members, self._sum_of_nothing)
 
-    def exchange(self, receives: Routes, sends: Routes, number: int) -> Wait:
+    def exchange(self, receives: Routes, sends: Routes, number: int) -> WaitFunction:
         """Messages between this rank and others, in one batch."""
-        return self._in_turn(self._everybody, lambda group: _swap(group, receives, sends))
+        return self._in_turn(self._everybody, lambda group: _exchange(group, receives, sends))
 
-    def rounds(self, run: Callable[[Swap], None], number: int) -> Wait:
+    def rounds(self, run: Callable[[Swap], None], number: int) -> WaitFunction:
         """Several exchanges of one operation."""
-        return self._in_turn(self._everybody, lambda group: run(partial(_swap, group)))
+        return self._in_turn(self._everybody, lambda group: run(partial(_exchange, group)))
 
-    def _in_turn(self, members: tuple[int, ...], operation: Callable[[Any], object]) -> Wait:
+    def _in_turn(self, members: tuple[int, ...], operation: Callable[[Any], object]) -> WaitFunction:
         before, after = self._last, threading.Event()
         self._last = after
 
@@ -121,7 +121,7 @@ class Lane:
         group.allreduce([torch.zeros(1, device=self._device)], AllreduceOptions()).wait()
 
 
-def _swap(group: Any, receives: Routes, sends: Routes) -> None:
+def _exchange(group: Any, receives: Routes, sends: Routes) -> None:
     operations = [
         *(dist.P2POp(dist.irecv, buffer, source, group) for buffer, source in receives),
         *(dist.P2POp(dist.isend, buffer, destination, group) for buffer, destination in sends),

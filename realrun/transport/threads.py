@@ -13,10 +13,10 @@ from collections.abc import Callable, Set
 from queue import Empty, Queue, SimpleQueue
 from typing import Any, NamedTuple
 
-from .carrier import Collective
+from .backend import Collective
 
 
-class Finished(NamedTuple):
+class CallResult(NamedTuple):
     """A call that has returned, or raised.
 
     Attributes:
@@ -33,12 +33,12 @@ class Finished(NamedTuple):
 _Call = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 
 
-class Threads:
+class ThreadPool:
     """A pool without a limit: a call never waits for another one."""
 
     def __init__(self) -> None:
         # Up to Python 3.12 a SimpleQueue waits for ever if its time is over before it has begun to wait.
-        self.finished: Queue[Finished] = Queue()
+        self.finished: Queue[CallResult] = Queue()
         self._asked: dict[Any, Collective] = {}
         self._idle: list[SimpleQueue[_Call | None]] = []
         self._started = 0
@@ -64,7 +64,7 @@ class Threads:
         self._asked[token] = collective
         return len(self._asked)
 
-    def next(self, limit_s: float, under_way: Set[Any]) -> Finished | None:
+    def next(self, limit_s: float, under_way: Set[Any]) -> CallResult | None:
         """The next outcome; None if there is none within ``limit_s``.
 
         Args:
@@ -106,8 +106,8 @@ class Threads:
             del done, token
 
 
-def _outcome(token: Any, call: Callable[..., Any], arguments: tuple[Any, ...]) -> Finished:
+def _outcome(token: Any, call: Callable[..., Any], arguments: tuple[Any, ...]) -> CallResult:
     try:
-        return Finished(token, call(*arguments), None)
+        return CallResult(token, call(*arguments), None)
     except BaseException as error:  # it is raised again where the outcome is read
-        return Finished(token, None, error)
+        return CallResult(token, None, error)

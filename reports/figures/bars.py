@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pandas as pd
 
-from paceline.sim.records.summary import Row
+from paceline.sim.records.summary import SchemeSummary
 
 from .. import words
-from ..folders import Study
+from ..folders import ReportSources
 from .drawing import INK, PAPER, PHASE_KEY, PHASES, WIDTH_IN, Picture, cut, figure, picture
 
 if TYPE_CHECKING:
@@ -21,17 +21,17 @@ _FAR: Final = 4.0
 """A bar longer than so many times the median bar is cut off."""
 
 
-def cost_of_a_step(study: Study) -> Picture:
+def cost_of_a_step(study: ReportSources) -> Picture:
     """Stacked bars: where a worker's mean step went."""
     return _bars(study, per_step=True)
 
 
-def cost_of_a_run(study: Study) -> Picture:
+def cost_of_a_run(study: ReportSources) -> Picture:
     """Stacked bars: where a worker's wall clock went."""
     return _bars(study, per_step=False)
 
 
-def _bars(study: Study, per_step: bool) -> Picture:
+def _bars(study: ReportSources, per_step: bool) -> Picture:
     bars = [
         (place, part, row)
         for place, label in enumerate(row["label"] for row in study.main.rows)
@@ -84,7 +84,7 @@ def _bars(study: Study, per_step: bool) -> Picture:
     return picture(plot, f"{study.key}-{'step' if per_step else 'run'}-cost", data, key=PHASE_KEY)
 
 
-def _times(row: Row) -> list[tuple[str, float]]:
+def _times(row: SchemeSummary) -> list[tuple[str, float]]:
     shares = row["time_s"]
     return [("compute", shares["compute"]), ("communicate", shares["communicate"]), ("wait", shares["wait"])]
 

@@ -14,7 +14,7 @@ import pandas as pd
 from paceline.sim.config.units import format_rate, format_seconds, parse_rate, parse_seconds
 from paceline.sim.errors import InputError
 
-from ..folders import Study
+from ..folders import ReportSources
 from .drawing import FAINT, INK, PAPER, PHASES, WIDTH_IN, Picture, cut, figure, picture
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _LABELLED: Final = 12
 """Links up to which each is labelled."""
 
 
-def cluster_map(study: Study) -> Picture | None:
+def cluster_map(study: ReportSources) -> Picture | None:
     """Sites or nodes near each other where latency is low; None where the scenario does not say."""
     try:
         graph = _graph(study.scenario["cluster"])

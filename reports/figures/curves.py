@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pandas as pd
 
-from paceline.sim.records.summary import Row
+from paceline.sim.records.summary import SchemeSummary
 
 from .. import words
-from ..folders import Part, Study
+from ..folders import ReportSources, SourceRuns
 from .drawing import INK, PAPER, WIDTH_IN, Picture, figure, picture
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _FAR: Final = 8.0
 """Ends of runs this many times apart call for a logarithmic clock."""
 
 
-def curves(study: Study, metric: str, by: By) -> Picture:
+def curves(study: ReportSources, metric: str, by: By) -> Picture:
     """A metric against the clock, steps, or bytes: the median over repeats, in a band (``bands``).
 
     The training loss has a logarithmic axis, and so have the clock and the bytes if some schemes take far
@@ -110,7 +110,7 @@ def _unit(typical: float, by: By) -> tuple[str, float]:
     return words.size_unit(typical) if by == "bytes_sent" else ("", 1.0)
 
 
-def _y_axis(ax: Axes, study: Study, every: pd.DataFrame, metric: str, goal: float | None) -> None:
+def _y_axis(ax: Axes, study: ReportSources, every: pd.DataFrame, metric: str, goal: float | None) -> None:
     """Scale and limits; a diverged run must not squeeze all the others."""
     if metric.startswith("train_loss") and every[metric].notna().any():
         _make_log(ax, "y")
@@ -157,7 +157,7 @@ def _make_log(ax: Axes, which: Literal["x", "y"]) -> None:
     axis.set_minor_formatter(minor)
 
 
-def _scores(part: Part, metric: str, by: By) -> pd.DataFrame:
+def _scores(part: SourceRuns, metric: str, by: By) -> pd.DataFrame:
     """The scored rows at ``x``.
 
     A logarithmic axis has no place for a training loss that is not positive.
@@ -178,7 +178,7 @@ def _scores(part: Part, metric: str, by: By) -> pd.DataFrame:
     )
 
 
-def _end(ax: Axes, row: Row, x: float, y: float, colour: str) -> None:
+def _end(ax: Axes, row: SchemeSummary, x: float, y: float, colour: str) -> None:
     """Mark how most repeats ended: target reached, stopped before, diverged."""
     reached, diverged = 2 * row["reached"] > row["runs"], 2 * row["diverged"] > row["runs"]
     ax.plot(

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from .. import words
-from ..folders import Part, Study
+from ..folders import ReportSources, SourceRuns
 from .drawing import INK, PHASE_KEY, PHASES, Picture, cut, figure, picture
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _RESUMPTIONS: Final = frozenset({"wait", "wait_any"})
 
 
 @dataclass(frozen=True)
-class Lane:
+class TimelineRow:
     """One worker up to some time.
 
     Attributes:
@@ -59,13 +59,13 @@ def span_s(runs: Sequence[pd.DataFrame]) -> float:
     return min(max(needed, default=0.0), min(most, default=0.0)) or 1.0
 
 
-def lanes(events: pd.DataFrame, end_s: float, workers: int) -> list[Lane]:
+def lanes(events: pd.DataFrame, end_s: float, workers: int) -> list[TimelineRow]:
     """The first ``workers`` workers of one run, by rank, up to ``end_s``."""
     shown = events[(events["start_s"] < end_s) & (events["worker"] < workers)]
     return [_lane(int(str(worker)), mine, end_s) for worker, mine in shown.groupby("worker", sort=True)]
 
 
-def _lane(worker: int, events: pd.DataFrame, end_s: float) -> Lane:
+def _lane(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRow:
     operation = events["operation"].astype(str)
     gradients = events[operation == "gradient"]
     compute = _union(zip(gradients["start_s"], gradients["end_s"], strict=True), end_s)
@@ -75,7 +75,7 @@ def _lane(worker: int, events: pd.DataFrame, end_s: float) -> Lane:
     wait = _union(zip(awaited["start_s"], peer_s, strict=True), end_s)
     communicate = _union(zip(peer_s, awaited["end_s"], strict=True), end_s)
     beside = events[~operation.isin(_NO_EXCHANGE) & ((events["task"] > 0) | (events["handle"] >= 0))]
-    return Lane(
+    return TimelineRow(
         worker,
         {"compute": compute, "communicate": _without(communicate, compute), "wait": _without(wait, compute)},
         _union(zip(beside["peer_s"], beside["end_s"], strict=True), end_s),
@@ -129,7 +129,7 @@ _WIDTH_IN: Final = 9.6
 _LANE_IN: Final = 0.11
 
 
-def timeline(study: Study, part: Part, workers: int) -> Picture:
+def timeline(study: ReportSources, part: SourceRuns, workers: int) -> Picture:
     """What each of the first ``workers`` workers did in the first steps of each scheme's first repeat."""
     first = {row["label"]: _first_seed(part.results.events, row["label"]) for row in part.rows}
     events = {label: frame for label, frame in first.items() if len(frame)}
@@ -164,7 +164,7 @@ def _first_seed(events: pd.DataFrame, label: str) -> pd.DataFrame:
     return mine[mine["seed"] == mine["seed"].iloc[0]] if len(mine) else mine
 
 
-def _draw_lanes(ax: Axes, of: Sequence[Lane], unit_s: float) -> None:
+def _draw_lanes(ax: Axes, of: Sequence[TimelineRow], unit_s: float) -> None:
     for phase, colour in PHASES.items():
         boxes = [(*box, i - 0.38, i + 0.18) for i, lane in enumerate(of) for box in lane.main[phase]]
         _draw_boxes(ax, boxes, unit_s, colour)

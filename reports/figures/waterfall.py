@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from paceline.sim.records.summary import Row
+from paceline.sim.records.summary import SchemeSummary
 
 from .. import words
-from ..folders import Part, Study
+from ..folders import ReportSources, SourceRuns
 from .drawing import FAINT, INK, PHASES, WIDTH_IN, Picture, cut, figure, picture
 
 
@@ -42,7 +42,7 @@ class Gap:
     wait_s: float
 
 
-def gap(part: Part) -> Gap | None:
+def gap(part: SourceRuns) -> Gap | None:
     """Between the best and the second of a table; None unless both have a median time and steps."""
     if len(part.rows) < 2:
         return None
@@ -64,7 +64,7 @@ def gap(part: Part) -> Gap | None:
     )
 
 
-def _costs(row: Row) -> tuple[float, float, float, float] | None:
+def _costs(row: SchemeSummary) -> tuple[float, float, float, float] | None:
     """Steps to the target, and what a step's computing, transferring and waiting take of its time."""
     time_s, steps, wall_s = row["time_to_target_s"]["median"], row["steps_to_target"], row["wall_clock_s"]
     if not time_s or not steps or not wall_s:
@@ -76,7 +76,7 @@ def _costs(row: Row) -> tuple[float, float, float, float] | None:
     return steps, compute, communicate, wait
 
 
-def waterfall(study: Study, of: Gap) -> Picture:
+def waterfall(study: ReportSources, of: Gap) -> Picture:
     """Bars from the time of the one to that of the other."""
     parts = [
         ("number of steps", of.steps_s, FAINT),

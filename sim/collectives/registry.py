@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from ..config import user_code
-from ..errors import Deadlock, InputError, nearest
+from ..errors import Deadlock, InputError, did_you_mean
 from .algorithms import ALL_REDUCE
 from .schedule import Schedule, critical_path_s
 
@@ -22,18 +22,18 @@ def all_reduce_named(name: str) -> Callable[[int, int], Schedule]:
     Raises:
         InputError: there is no such algorithm or function. The algorithm raises it where its table is wrong.
     """
-    if not user_code.is_dotted(name):
+    if not user_code.is_import_path(name):
         if name not in ALL_REDUCE:
-            raise InputError(f"unknown choice '{name}'; {nearest(name, ALL_REDUCE)}")
+            raise InputError(f"unknown choice '{name}'; {did_you_mean(name, ALL_REDUCE)}")
         return ALL_REDUCE[name]
-    function: Any = user_code.load(name)
+    function: Any = user_code.load_object(name)
 
     @cache
     def checked(workers: int, num_bytes: int) -> Schedule:
         try:
             schedule = function(workers, num_bytes)
         except user_code.RAISED as error:
-            said = user_code.said(error)
+            said = user_code.format_error(error)
             raise InputError(f"'{name}' raised {said}; it has to take (workers, bytes)") from error
         _check(schedule, workers, f"'{name}' with {workers} workers and {num_bytes} bytes")
         found: Schedule = schedule

@@ -13,7 +13,7 @@ import torch
 Timer = Callable[[Callable[[], object]], float]
 """Runs something once and returns the seconds that it took."""
 
-WARM_UP: Final = 5
+WARM_UP_RUNS: Final = 5
 """Runs that do not count: caches, allocators and kernels that are compiled at first use."""
 MIN_RUNS: Final = 20
 MAX_RUNS: Final = 1000
@@ -34,7 +34,7 @@ def typical_s(run: Callable[[], object], timer: Timer) -> float:
 def typical_times_s(runs: Sequence[Callable[[], object]], timer: Timer) -> list[float]:
     """The same for several, in turn: what slows the device down for a while touches all of them alike."""
     for run in runs:
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP_RUNS):
             timer(run)
     taken: list[list[float]] = [[] for _ in runs]
     while not all(map(_enough, taken)):

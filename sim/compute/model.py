@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import seeds
 from ..errors import InputError
-from .settings import Compute, Straggler, own_duration_s
+from .settings import Compute, Straggler, user_duration_s
 from .stragglers import slow
 
 
@@ -75,7 +75,7 @@ class ComputeModel:
         if compute.model is not None:
             first = block * seeds.BLOCK
             indices = range(first, first + seeds.BLOCK)
-            return np.array([own_duration_s(compute.model, self.seed, worker, index) for index in indices])
+            return np.array([user_duration_s(compute.model, self.seed, worker, index) for index in indices])
         if compute.time is None:
             raise InputError(
                 "cluster.compute: 'measured' is for simulations; for a real run write a time (with 0 s its "

@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema
 
 from .. import seeds
 from ..config import user_code
-from ..config.problems import wrong
+from ..config.problems import mistake
 from ..config.settings import Settings
 from ..config.units import Seconds, Steps
 from ..errors import InputError
@@ -24,7 +24,7 @@ from .batch_sizes import seconds_at
 from .traces import read_durations
 
 
-def own_duration_s(path: str, seed: int, worker: int, index: int) -> float:
+def user_duration_s(path: str, seed: int, worker: int, index: int) -> float:
     """Seconds that gradient ``index`` of ``worker`` takes.
 
     Args:
@@ -35,7 +35,7 @@ def own_duration_s(path: str, seed: int, worker: int, index: int) -> float:
     Raises:
         InputError: there is no such function, it raises, or it returns no duration.
     """
-    function: Any = user_code.load(path)
+    function: Any = user_code.load_object(path)
     if not callable(function):
         raise InputError(f"'{path}' is no function of (worker, index, random)")
     random = seeds.generator(seed, worker, "own compute", index)
@@ -43,8 +43,8 @@ def own_duration_s(path: str, seed: int, worker: int, index: int) -> float:
         found = float(function(worker, index, random))
     except user_code.RAISED as error:
         raise InputError(
-            f"'{path}' raised {user_code.said(error)} for worker {worker}, gradient {index}; it has to take "
-            "(worker, index, random) and to return seconds"
+            f"'{path}' raised {user_code.format_error(error)} for worker {worker}, gradient {index}; it has "
+            "to take (worker, index, random) and to return seconds"
         ) from error
     if not 0 <= found < math.inf:
         raise InputError(
@@ -98,7 +98,7 @@ class Trace(Settings):
         try:
             found = read_durations(path, column, event)
         except InputError as error:
-            raise wrong(str(error), "file") from None
+            raise mistake(str(error), "file") from None
         return {**data, "durations": tuple(f"{value!r} s" for value in found)}
 
     @model_validator(mode="after")
@@ -106,7 +106,7 @@ class Trace(Settings):
         if bool(self.durations) == bool(self.workers):
             raise ValueError("give one of file, durations, attached, workers")
         if not all(self.workers):
-            raise wrong("a worker needs at least one duration", "workers")
+            raise mistake("a worker needs at least one duration", "workers")
         return self
 
     @property
@@ -119,11 +119,11 @@ def _read_attached(path: Path) -> tuple[tuple[str, ...], ...]:
     try:
         found = attached.load(path)
     except InputError as error:
-        raise wrong(str(error), "attached") from None
+        raise mistake(str(error), "attached") from None
     return tuple(tuple(f"{value!r} s" for value in each) for each in found.gradients_s())
 
 
-class Measured(Settings):
+class MeasuredCompute(Settings):
     """One gradient, timed on this device; at several batch sizes, to know it at others too."""
 
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -141,12 +141,12 @@ class Measured(Settings):
         return {} if data is True else data
 
     @model_validator(mode="after")
-    def _check(self) -> Measured:
+    def _check(self) -> MeasuredCompute:
         if any(a >= b for a, b in pairwise(self.batch_sizes)):
-            raise wrong("write them in ascending order, each once", "batch_sizes")
+            raise mistake("write them in ascending order, each once", "batch_sizes")
         if self.times and len(self.times) != len(self.batch_sizes):
             text = f"{len(self.times)} times for {len(self.batch_sizes)} batch sizes; give one for each"
-            raise wrong(text, "times")
+            raise mistake(text, "times")
         return self
 
     def known_at(self, batch_size: int) -> bool:
@@ -175,7 +175,7 @@ class Compute(Settings):
     time: Seconds | None = Field(default=None, description="mean duration of one gradient")
     jitter: Jitter | None = Field(default=None, description="how it varies; absent: constant")
     trace: Trace | None = Field(default=None, description="instead of a time: durations measured elsewhere")
-    measured: Measured | None = Field(
+    measured: MeasuredCompute | None = Field(
         default=None,
         description="instead of a time: measure one gradient on this device (`true`, or batch sizes); "
         "`compute: measured` for short",
@@ -196,12 +196,12 @@ class Compute(Settings):
             raise ValueError(f"give exactly one of {', '.join(_SOURCES)}")
         if self.jitter is not None and (self.trace is not None or self.model is not None):
             source = "trace" if self.trace is not None else "model"
-            raise wrong(f"a {source} varies by itself; leave one of them out", "jitter")
+            raise mistake(f"a {source} varies by itself; leave one of them out", "jitter")
         if self.model is not None:
             try:
-                own_duration_s(self.model, 0, 0, 0)
+                user_duration_s(self.model, 0, 0, 0)
             except InputError as error:
-                raise wrong(str(error), "model") from None
+                raise mistake(str(error), "model") from None
         return self
 
     def at(self, batch_size: int) -> Compute:
@@ -248,15 +248,15 @@ class Straggler(Settings):
     def _check(self) -> Straggler:
         when = [key for key in _WHEN if getattr(self, key) is not None]
         if len(when) > 1:
-            raise wrong(f"'{when[0]}' says when already; keep to one of {', '.join(_WHEN)}", when[1])
+            raise mistake(f"'{when[0]}' says when already; keep to one of {', '.join(_WHEN)}", when[1])
         if not when and self.workers is None:
             raise ValueError(f"say who is slow (workers) or when ({', '.join(_WHEN)})")
         if self.duration != 1 and self.probability is None and self.at is None:
-            raise wrong("goes with probability or at", "duration")
+            raise mistake("goes with probability or at", "duration")
         if self.crash and (self.slowdown is not None or self.pause is not None or self.duration != 1):
-            raise wrong("who is gone cannot be slow: leave out slowdown, pause and duration", "crash")
+            raise mistake("who is gone cannot be slow: leave out slowdown, pause and duration", "crash")
         if self.crash and (self.workers is None or self.at is None):
-            raise wrong("say who (workers) and after how many computations (at)", "crash")
+            raise mistake("say who (workers) and after how many computations (at)", "crash")
         if self.slowdown is None and self.pause is None and not self.crash:
             raise ValueError("say by how much: slowdown, pause or both; or crash")
         return self

@@ -11,11 +11,11 @@ from typing import Any, Final
 from ..config.tables import read_table
 from ..config.units import parse_seconds
 from ..config.yaml_file import read_text
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 
 MAX_DURATIONS: Final = 4096
 """Of a longer file every k-th duration is kept."""
-MAX_BYTES: Final = 2**30
+MAX_TRACE_BYTES: Final = 2**30
 
 _NUMBERED: Final = re.compile(r"#[0-9]+$")
 _OURS: Final = ("user_annotation", "cpu_op")
@@ -45,7 +45,7 @@ def read_durations(path: Path, column: str | None, event: str) -> list[float]:
 def _from_profiler(path: Path, event: str) -> list[float]:
     """Durations of complete events ("ph": "X"), whose times are microseconds (Chrome's trace format)."""
     try:
-        document = json.loads(read_text(path, MAX_BYTES))
+        document = json.loads(read_text(path, MAX_TRACE_BYTES))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
     events = document.get("traceEvents") if isinstance(document, Mapping) else document
@@ -56,7 +56,7 @@ def _from_profiler(path: Path, event: str) -> list[float]:
         if _complete(each):
             durations.setdefault(_NUMBERED.sub("", each["name"]), []).append(each["dur"] / 1e6)
     if event not in durations:
-        hint = nearest(event, durations) if durations else "it has no complete events of the host"
+        hint = did_you_mean(event, durations) if durations else "it has no complete events of the host"
         raise InputError(f"{path}: has no event '{event}'; {hint[:300]}")
     return durations[event]
 

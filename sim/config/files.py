@@ -11,19 +11,19 @@ from typing import Any, TypeVar
 
 from ..errors import InputError
 from .settings import Settings
-from .yaml_file import validated
+from .yaml_file import validate_document
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to a temporary name beside ``path``, then rename.
 
     Raises:
         InputError: that is not possible.
     """
-    save_whole(path, lambda new: new.write_text(text, encoding="utf-8"))
+    save_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
 
-def save_whole(path: Path, save: Callable[[Path], object]) -> None:
+def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
     """Have ``save`` write a temporary file beside ``path``, of the same suffix, then rename.
 
     Raises:
@@ -40,15 +40,15 @@ def save_whole(path: Path, save: Callable[[Path], object]) -> None:
             new.unlink()
 
 
-Model = TypeVar("Model", bound=Settings)
+_Model = TypeVar("_Model", bound=Settings)
 
 
-def write(found: Settings, path: Path) -> None:
+def write_json(found: Settings, path: Path) -> None:
     """Write the file, whole or not at all."""
-    write_whole(path, json.dumps(found.model_dump(mode="json"), allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(found.model_dump(mode="json"), allow_nan=False) + "\n")
 
 
-def read(path: Path, made_by: str) -> dict[str, Any]:
+def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """What stands in a file that ``made_by`` has written.
 
     Raises:
@@ -67,7 +67,7 @@ def read(path: Path, made_by: str) -> dict[str, Any]:
     return found
 
 
-def as_model(model: type[Model], found: dict[str, Any], path: Path, version: int) -> Model:
+def as_model(model: type[_Model], found: dict[str, Any], path: Path, version: int) -> _Model:
     """What was read, checked.
 
     Raises:
@@ -77,7 +77,7 @@ def as_model(model: type[Model], found: dict[str, Any], path: Path, version: int
         raise InputError(
             f"{path}: has version {found['version']!r}, this program reads version {version}; measure again"
         )
-    return validated(model, found, str(path))
+    return validate_document(model, found, str(path))
 
 
 def _refuse(name: str) -> float:

@@ -14,33 +14,33 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ..errors import nearest
+from ..errors import did_you_mean
 
 KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Mistake:
     """One thing that is wrong, and where: keys and list indices from the top."""
 
     at: KeyPath
     message: str
 
 
-def problems(found: Sequence[Problem]) -> PydanticCustomError:
+def mistakes(found: Sequence[Mistake]) -> PydanticCustomError:
     """An error for a pydantic validator to raise; paths are relative to the validated value."""
     return PydanticCustomError("problems", "{text}", {"text": found[0].message, "problems": tuple(found)})
 
 
-def wrong(message: str, *at: str | int) -> PydanticCustomError:
+def mistake(message: str, *at: str | int) -> PydanticCustomError:
     """The same for one problem."""
-    return problems([Problem(at, message)])
+    return mistakes([Mistake(at, message)])
 
 
 def unknown_key(key: str, choices: Iterable[str]) -> str:
     """The sentence for a key that nobody knows."""
     known = list(choices)
-    return f"unknown key; {nearest(key, known)}" if known else "unknown key; nothing can be set here"
+    return f"unknown key; {did_you_mean(key, known)}" if known else "unknown key; nothing can be set here"
 
 
 def one_line(text: str, limit: int = 500) -> str:
@@ -49,7 +49,7 @@ def one_line(text: str, limit: int = 500) -> str:
     return out if len(out) <= limit else out[: limit - 3] + "..."
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as it can stand in a sentence."""
     match value:
         case None:
@@ -68,7 +68,7 @@ def shown(value: object) -> str:
             return f"a value of type {type(value).__name__}"
 
 
-def explain(error: ValidationError, model: type[BaseModel], data: object) -> list[Problem]:
+def explain(error: ValidationError, model: type[BaseModel], data: object) -> list[Mistake]:
     """pydantic's findings on ``data`` as problems; those on the same key are joined by "or".
 
     Args:
@@ -88,7 +88,7 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
             messages.setdefault(at, []).append(unknown_key(str(at[-1]), choices))
         else:
             messages.setdefault(at, []).append(_sentence(details))
-    return [Problem(at, ", or ".join(dict.fromkeys(found))) for at, found in messages.items()]
+    return [Mistake(at, ", or ".join(dict.fromkeys(found))) for at, found in messages.items()]
 
 
 def _keys_only(location: KeyPath, data: object, keep_last: bool) -> KeyPath:
@@ -149,10 +149,10 @@ _WANTED: Final = {
 def _sentence(details: ErrorDetails) -> str:
     kind, value, context = details["type"], details.get("input"), details.get("ctx", {})
     if kind in _WANTED:
-        return f"must be {_WANTED[kind]}, not {shown(value)}"
+        return f"must be {_WANTED[kind]}, not {format_value(value)}"
     if kind in _COMPARED:
         words, key = _COMPARED[kind]
-        said = f"'{value}'" if isinstance(value, str) else shown(value)
+        said = f"'{value}'" if isinstance(value, str) else format_value(value)
         return f"must be {words} {context[key]:g}, not {said}"
     match kind:
         case "missing":
@@ -164,13 +164,13 @@ def _sentence(details: ErrorDetails) -> str:
         case "literal_error":
             choices = re.findall(r"'([^']*)'", str(context["expected"]))
             if isinstance(value, str):
-                return f"unknown choice '{value}'; {nearest(value, choices)}"
-            return f"must be one of {', '.join(choices)}, not {shown(value)}"
+                return f"unknown choice '{value}'; {did_you_mean(value, choices)}"
+            return f"must be one of {', '.join(choices)}, not {format_value(value)}"
         case "finite_number":
-            return f"must be a finite number, not {shown(value)}"
+            return f"must be a finite number, not {format_value(value)}"
         case "too_short":
             return f"has {context['actual_length']} entries; it needs at least {context['min_length']}"
         case "too_long":
             return f"has {context['actual_length']} entries; it takes at most {context['max_length']}"
         case _:
-            return f"{shown(value)} is not valid here"
+            return f"{format_value(value)} is not valid here"

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 from .problems import one_line
 from .yaml_file import read_text
 
-MAX_BYTES: Final = 64 * 2**20
+MAX_TABLE_BYTES: Final = 64 * 2**20
 """A longer file is not read."""
 
 _HEADER: Final = re.compile(r"(.*?)\s*\[(.*)\]")
@@ -50,7 +50,7 @@ class Table:
                 return 0
             raise InputError(f"{self.source}: has {len(self.names)} columns; name one of {_list(self.names)}")
         if name not in self.names:
-            raise InputError(f"{self.source}: has no column '{name}'; {nearest(name, self.names)}")
+            raise InputError(f"{self.source}: has no column '{name}'; {did_you_mean(name, self.names)}")
         return self.names.index(name)
 
     def values(self, name: str | None, parse: Callable[[object], float]) -> list[float]:
@@ -80,7 +80,7 @@ def read_table(path: Path) -> Table:
     Raises:
         InputError: it cannot be read, has no rows, or a row is longer or shorter than the header.
     """
-    lines = csv.reader(read_text(path, MAX_BYTES).splitlines(), skipinitialspace=True)
+    lines = csv.reader(read_text(path, MAX_TABLE_BYTES).splitlines(), skipinitialspace=True)
     found = []
     try:
         for cells in lines:

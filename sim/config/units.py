@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     import pint
@@ -112,7 +112,7 @@ def _unknown(unit: str, kind: str) -> str:
     symbols = [f"{prefix}{symbol}" for symbol in ("B", "bit") for prefix in ("", *_PREFIXES)]
     every = [*_USUAL[TIME], *symbols, *(f"{symbol}/s" for symbol in symbols)]
     same = [known for known in every if known.lower() == unit.lower()]
-    hint = f"did you mean '{same[0]}'?" if len(same) == 1 else nearest(unit, _USUAL[kind])
+    hint = f"did you mean '{same[0]}'?" if len(same) == 1 else did_you_mean(unit, _USUAL[kind])
     return f"has an unknown unit '{unit}'; {hint}"
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 from pydantic import create_model
 from pydantic.errors import PydanticSchemaGenerationError
 
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 from .settings import Settings
 
 _NOT_THEIRS: Final = (
@@ -38,12 +38,12 @@ _GIVEN: dict[str, object] = {}
 """Objects handed over from Python that no import finds: functions inside functions, lambdas."""
 
 
-def is_dotted(name: str) -> bool:
+def is_import_path(name: str) -> bool:
     """Whether ``name`` is written like ``package.module:name``."""
     return ":" in name
 
 
-def load(path: str) -> Any:
+def load_object(path: str) -> Any:
     """The object at ``package.module:name``; the current folder is searched too.
 
     A scenario may come from a stranger: what it names has to be written by the user, or by the authors of an
@@ -65,12 +65,12 @@ def load(path: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
-            raise InputError(f"importing '{module_name}' raised {said(error)}") from error
+            raise InputError(f"importing '{module_name}' raised {format_error(error)}") from error
         raise InputError(
             f"there is no module '{error.name}'; it is looked for in {here} and where Python looks"
         ) from None
     except RAISED as error:
-        raise InputError(f"importing '{module_name}' raised {said(error)}") from error
+        raise InputError(f"importing '{module_name}' raised {format_error(error)}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise InputError(f"'{module_name}' has no '{name}'{_hint(found, part)}")
@@ -125,16 +125,16 @@ def _hint(place: Any, name: str) -> str:
         for key, value in getattr(place, "__dict__", {}).items()
         if not key.startswith("_") and getattr(value, "__module__", None) == place.__name__
     ]
-    return f"; {nearest(name, own)}" if own else ""
+    return f"; {did_you_mean(name, own)}" if own else ""
 
 
-def name_of(thing: Any) -> str:
+def import_path_of(thing: Any) -> str:
     """A path under which ``load`` finds ``thing`` in this process."""
     module = getattr(thing, "__module__", type(thing).__module__)
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
     path = f"{module}:{name}"
     try:
-        if "<" not in path and load(path) is thing:
+        if "<" not in path and load_object(path) is thing:
             return path
     except InputError:
         pass
@@ -143,7 +143,7 @@ def name_of(thing: Any) -> str:
     return path
 
 
-def said(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """An exception of a user's code on one line, with the place where it was raised."""
     text = " ".join(str(error).split())
     named = type(error).__name__ + (f": {text}" if text else "")

@@ -18,7 +18,7 @@ import yaml
 from pydantic import ValidationError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 from . import yaml_file
 from .problems import KeyPath, explain, one_line
 from .settings import Settings
@@ -108,7 +108,7 @@ def _similar_file(path: Path) -> str:
         known = [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")]
     except OSError:
         return ""
-    return f"; {nearest(path.name, known)}" if known else ""
+    return f"; {did_you_mean(path.name, known)}" if known else ""
 
 
 def parse(text: str, source: str) -> Document:
@@ -211,10 +211,10 @@ def _tag_refused(node: Node) -> str:
 
 def _where(node: Node, at: KeyPath, source: str) -> str:
     place = f"{source}:{node.start_mark.line + 1}"
-    return f"{place}: {dotted(at)}" if at else place
+    return f"{place}: {join_keys(at)}" if at else place
 
 
-def dotted(at: KeyPath) -> str:
+def join_keys(at: KeyPath) -> str:
     """A path as people write it: ``schemes.0.local_sgd.period``."""
     return ".".join(one_line(str(part), 60) for part in at)
 
@@ -241,16 +241,16 @@ def write(value: Any) -> str:
     )
 
 
-Model = TypeVar("Model", bound=Settings)
+_Model = TypeVar("_Model", bound=Settings)
 
 
-def validated(
-    model: type[Model], found: object, source: str, place: Callable[[Any], object] | None = None
-) -> Model:
+def validate_document(
+    model: type[_Model], found: object, source: str, place: Callable[[Any], object] | None = None
+) -> _Model:
     """``found`` as ``model``, or one ``InputError`` that names the first thing that is wrong."""
     try:
         return model.model_validate(found)
     except ValidationError as error:
         first = explain(error, model, found)[0]
         where = str(place(first.at)) if place is not None else source
-        raise InputError(f"{where}: {yaml_file.dotted(first.at)}: {one_line(first.message)}") from error
+        raise InputError(f"{where}: {yaml_file.join_keys(first.at)}: {one_line(first.message)}") from error

@@ -16,7 +16,7 @@ from .pending import Pending
 from .transfers import Tag, Transfers
 
 
-class _Gathering:
+class _CollectiveInFlight:
     """The inputs of one collective operation of one group, and its one result."""
 
     __slots__ = ("early", "inputs", "last_s", "left", "members", "result")
@@ -30,7 +30,7 @@ class _Gathering:
         self.left = len(members)
 
 
-class Gatherings:
+class CollectivesInFlight:
     """All collective operations of a run, matched by kind, by their number on each worker, and by group."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Gatherings:
         self._transfers = transfers
         self._complete = complete
         self._sequence: list[dict[str, int]] = [{} for _ in range(job.workers)]
-        self._open: dict[Tag, _Gathering] = {}
+        self._open: dict[Tag, _CollectiveInFlight] = {}
 
     def begin(self, pending: Pending, members: tuple[int, ...]) -> None:
         """A worker joins its next collective of this kind, with the members of its group."""
@@ -50,7 +50,7 @@ class Gatherings:
         self._sequence[rank][name] = number + 1
         own = self._job.part_of(operation, members, rank)
         tag = (name, number, members[0])
-        gathering = self._open.setdefault(tag, _Gathering(members))
+        gathering = self._open.setdefault(tag, _CollectiveInFlight(members))
         if gathering.members != members:
             raise SchemeError(
                 f"{name}: worker {rank} has the group {members}, another member {gathering.members}; "
@@ -74,7 +74,7 @@ class Gatherings:
         gathering, operation = self._open[tag], pending.operation
         members = gathering.members
         if len(gathering.inputs) < len(members) and not isinstance(operation, ops.Broadcast):
-            gathering.early.append(pending)  # of a strip without elements nothing is sent, nor waited for
+            gathering.early.append(pending)  # of a shard without elements nothing is sent, nor waited for
             return
         if gathering.result is None:
             inputs = [gathering.inputs.get(rank) for rank in members]  # a broadcast needs the root's alone

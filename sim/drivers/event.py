@@ -12,24 +12,24 @@ import torch
 from torch import Tensor
 
 from ..errors import Deadlock, PeerLost, RunError, SchemeError
-from ..network.lateness import Lateness
-from ..network.profile import Traffic
+from ..network.profile import MessageRange
+from ..network.wake_up_delays import WakeUpDelays
 from ..program import operations as ops
 from ..program.averaging import COLLECTIVES, root_of, weighted_sum
 from ..program.encoding import decoded
 from ..program.groups import members
 from ..program.worker import Program
-from ..records.accounting import Account
+from ..records.accounting import TimeBreakdown
 from ..records.run import Event
 from ..training.gradients import Deferred, loss_given
 from ..training.scoring import Scorer
 from .clock import Clock
-from .collectives import Gatherings
+from .collectives import CollectivesInFlight
 from .job import Job
 from .outcome import Outcome
 from .pending import Pending
 from .streams import Streams
-from .tasks import SUSPENDED, Handles, Task
+from .tasks import SUSPENDED, CoroutineTask, Handles
 from .transfers import Transfers
 
 _NAMES: Mapping[type, str] = {
@@ -76,10 +76,10 @@ class EventDriver:
         self._mortal = bool(faults) or any(at is not None for at in self._crashes.values())
         self._progress = progress
         self._journal = job.journal()
-        self._accounts = [Account(rank) for rank in range(job.workers)]
-        self._tasks: list[list[Task[Pending]]] = [
+        self._accounts = [TimeBreakdown(rank) for rank in range(job.workers)]
+        self._tasks: list[list[CoroutineTask[Pending]]] = [
             [
-                Task(rank, number, coroutine, self._accounts[rank])
+                CoroutineTask(rank, number, coroutine, self._accounts[rank])
                 for number, coroutine in enumerate(_all(program))
             ]
             for rank, program in enumerate(programs)
@@ -92,12 +92,12 @@ class EventDriver:
         self._gradients = [0] * job.workers
         self._published = 0
         self._over = False
-        self._lateness = Lateness(job.transfer, job.compute.seed, job.workers)
+        self._lateness = WakeUpDelays(job.transfer, job.compute.seed, job.workers)
         ended = self._complete if self._lateness.none_after_exchanges else self._settled
-        self._gatherings = Gatherings(job, self._clock, self._transfers, ended)
+        self._gatherings = CollectivesInFlight(job, self._clock, self._transfers, ended)
         self.at = self._clock.at
         handles: Handles[Pending] = Handles(job, self)
-        self._handlers: dict[type, Callable[[Task[Pending], Any], Any]] = {
+        self._handlers: dict[type, Callable[[CoroutineTask[Pending], Any], Any]] = {
             ops.NextStep: self._next_step,
             ops.Publish: self._publish,
             ops.Now: self._now,
@@ -123,7 +123,7 @@ class EventDriver:
         return self._transfers.messages
 
     @property
-    def traffic(self) -> Traffic | None:
+    def traffic(self) -> MessageRange | None:
         """The range of its messages; None where messages are not sent over streams."""
         return self._transfers.traffic if isinstance(self._transfers, Streams) else None
 
@@ -151,7 +151,7 @@ class EventDriver:
         died = ", ".join(str(rank) for rank in sorted(self._dead))
         return self.outcome(f"worker {died} died" if self._dead else "")
 
-    def _begin(self, tasks: list[Task[Pending]]) -> None:
+    def _begin(self, tasks: list[CoroutineTask[Pending]]) -> None:
         """Start a worker's coroutines, services first."""
         for task in tasks[1:] + tasks[:1]:
             self.advance(task, None)
@@ -168,7 +168,7 @@ class EventDriver:
             message=failure,
         )
 
-    def _close(self, tasks: list[Task[Pending]]) -> None:
+    def _close(self, tasks: list[CoroutineTask[Pending]]) -> None:
         """End a worker's coroutines where they are, and its account with them."""
         if tasks[0].alive:
             self._interrupted(tasks[0])
@@ -176,7 +176,7 @@ class EventDriver:
             task.alive = False
             task.coroutine.close()
 
-    def _interrupted(self, task: Task[Pending]) -> None:
+    def _interrupted(self, task: CoroutineTask[Pending]) -> None:
         """Account for what a main coroutine waits in, and will not see the end of."""
         if task.blocked is not None:
             start_s, busy_s, pending = task.blocked
@@ -205,15 +205,15 @@ class EventDriver:
 
     # --- coroutines -----------------------------------------------------------------------------
 
-    def advance(self, task: Task[Pending], reply: Any) -> None:
+    def advance(self, task: CoroutineTask[Pending], reply: Any) -> None:
         """Run a coroutine until it has to wait."""
         self._run(task, task.coroutine.send, reply)
 
-    def throw(self, task: Task[Pending], error: RunError) -> None:
+    def throw(self, task: CoroutineTask[Pending], error: RunError) -> None:
         """Raise an error where a coroutine waits."""
         self._run(task, task.coroutine.throw, error)
 
-    def _run(self, task: Task[Pending], resume: Callable[[Any], Any], what: Any) -> None:
+    def _run(self, task: CoroutineTask[Pending], resume: Callable[[Any], Any], what: Any) -> None:
         if not task.alive:
             return
         task.waiting = task.blocked = None
@@ -244,7 +244,7 @@ class EventDriver:
                 return
             resume = task.coroutine.send
 
-    def _ended(self, task: Task[Pending]) -> None:
+    def _ended(self, task: CoroutineTask[Pending]) -> None:
         task.alive = False
         if task.outstanding:
             names = ", ".join(p.name for p in task.outstanding.values())
@@ -253,7 +253,7 @@ class EventDriver:
             task.account.ended_s = self._clock.now
             self._mains_alive -= 1
 
-    def _dies(self, task: Task[Pending], operation: ops.Operation[Any]) -> bool:
+    def _dies(self, task: CoroutineTask[Pending], operation: ops.Operation[Any]) -> bool:
         number = self._issued[task.rank]
         self._issued[task.rank] += 1
         crashes = self._crashes[task.rank] == self._gradients[task.rank] and ops.computes(operation)
@@ -286,7 +286,9 @@ class EventDriver:
 
     # --- operations that take time --------------------------------------------------------------
 
-    def issue(self, task: Task[Pending], operation: ops.Operation[Any], handle: ops.Handle | None) -> Pending:
+    def issue(
+        self, task: CoroutineTask[Pending], operation: ops.Operation[Any], handle: ops.Handle | None
+    ) -> Pending:
         """Let an operation that takes time begin."""
         kind = type(operation)
         begin = self._timed.get(kind)
@@ -353,7 +355,7 @@ class EventDriver:
             assert pending.handle is not None
             self._write(pending, name, start_s, pending.handle.number, num_bytes)
 
-    def blocked(self, task: Task[Pending], start_s: float, busy_s: float, pending: Pending) -> None:
+    def blocked(self, task: CoroutineTask[Pending], start_s: float, busy_s: float, pending: Pending) -> None:
         """A main coroutine was blocked on a started operation from ``start_s`` until now."""
         if task.number == 0:
             task.account.blocked(start_s, self._clock.now, pending.peer_s, busy_s)
@@ -377,13 +379,13 @@ class EventDriver:
             )
         )
 
-    def _note_reply(self, task: Task[Pending], name: str, step: int) -> None:
+    def _note_reply(self, task: CoroutineTask[Pending], name: str, step: int) -> None:
         """A row about an operation that took no time and whose reply depends on the clock."""
         if self._journal is not None:
             now_s = self._clock.now
             self._journal.add(Event(task.rank, task.number, -1, step, name, now_s, now_s, now_s, 0, -1))
 
-    def _compute(self, task: Task[Pending], operation: ops.Gradient) -> None:
+    def _compute(self, task: CoroutineTask[Pending], operation: ops.Gradient) -> None:
         """An awaited gradient: nobody else is involved, so that it needs no ``Pending``."""
         task.waiting = operation
         start_s = self._clock.now
@@ -392,7 +394,7 @@ class EventDriver:
         late_s = self._lateness.after_gradient_s(task.rank, self._gradients[task.rank])
         self._clock.at(start_s + duration_s + late_s, self._computed, what)
 
-    def _computed(self, what: tuple[Task[Pending], Tensor, int, float]) -> None:
+    def _computed(self, what: tuple[CoroutineTask[Pending], Tensor, int, float]) -> None:
         task, point, ticket, start_s = what
         if not task.alive:
             return
@@ -406,7 +408,7 @@ class EventDriver:
             )
         self.advance(task, point if self._deferred is None else self._deferred.take(ticket))
 
-    def _ask_gradient(self, task: Task[Pending], point: Tensor) -> tuple[int, float]:
+    def _ask_gradient(self, task: CoroutineTask[Pending], point: Tensor) -> tuple[int, float]:
         """A ticket for the worker's next gradient, and how long it takes."""
         rank = task.rank
         index = self._gradients[rank]
@@ -520,14 +522,14 @@ class EventDriver:
 
     # --- operations that take no time, or that wait for others ----------------------------------
 
-    def _next_step(self, task: Task[Pending], operation: ops.NextStep) -> bool:
+    def _next_step(self, task: CoroutineTask[Pending], operation: ops.NextStep) -> bool:
         limit = self._job.max_iterations
         goes_on = not self._over and (limit is None or operation.step < limit)
         if not goes_on:
             self._note_reply(task, "next_step", operation.step)
         return goes_on
 
-    def _publish(self, task: Task[Pending], operation: ops.Publish) -> None:
+    def _publish(self, task: CoroutineTask[Pending], operation: ops.Publish) -> None:
         task.account.steps = operation.step + 1
         self._finals[task.rank] = operation.value
         self._published += 1
@@ -546,12 +548,12 @@ class EventDriver:
         ):
             self._over = True
 
-    def _batch_loss(self, task: Task[Pending], operation: ops.BatchLoss) -> Tensor:
+    def _batch_loss(self, task: CoroutineTask[Pending], operation: ops.BatchLoss) -> Tensor:
         if self._deferred is None:
             return torch.zeros(1)
         return loss_given(self._deferred.loss(task.rank), task.rank)
 
-    def _now(self, task: Task[Pending], operation: ops.Now) -> float:
+    def _now(self, task: CoroutineTask[Pending], operation: ops.Now) -> float:
         self._note_reply(task, "now", task.account.steps)
         return float(self._clock.now)
 

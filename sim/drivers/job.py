@@ -17,12 +17,12 @@ from ..network.transfer import TransferModel
 from ..program import operations as ops
 from ..program.averaging import root_of
 from ..program.encoding import Encoded, Payload
-from ..program.groups import strip_length
+from ..program.groups import shard_length
 from ..program.worker import Optimizer, Program, Worker
-from ..records.accounting import Journal
+from ..records.accounting import EventLog
 from ..records.run import On
 from ..schemes.scheme import Scheme
-from ..training.gradients import Problem
+from ..training.gradients import TrainingProblem
 from ..training.scoring import Scorer, Target
 from ..workloads.workload import Task
 
@@ -57,7 +57,7 @@ class Job:
     seed: int
     start: torch.Tensor
     optimizer: Optimizer
-    problem: Problem | None
+    problem: TrainingProblem | None
     task: Task | None
     bytes_per_parameter: float
     compute: ComputeModel
@@ -114,9 +114,9 @@ class Job:
             target=self.target,
         )
 
-    def journal(self) -> Journal | None:
+    def journal(self) -> EventLog | None:
         """A fresh journal, or None where no operations are recorded."""
-        return Journal(self.events_until_step, self.max_events) if self.record_events else None
+        return EventLog(self.events_until_step, self.max_events) if self.record_events else None
 
     def num_bytes(self, value: Payload) -> int:
         """Bytes of ``value`` [d'] on the wire; whole numbers are sent as they are."""
@@ -159,10 +159,10 @@ class Job:
                 found = among(algorithms.direct_reduce_scatter, members, self.num_bytes(value))
             case ops.ReduceScatter(value=value):
                 found = among(algorithms.ring_reduce_scatter, members, self.num_bytes(value))
-            case ops.GatherStrips(value=value, length=length):
+            case ops.AllGatherShards(value=value, length=length):
                 per_element = self.ratio(value) * self.bytes_per_parameter
                 if as_gloo:
-                    strip_bytes = round(strip_length(length, len(members)) * per_element)
+                    strip_bytes = round(shard_length(length, len(members)) * per_element)
                     found = among(algorithms.gloo_all_gather, members, strip_bytes)
                 else:
                     num_bytes = round(length * per_element)

@@ -27,16 +27,16 @@ _BY_SIZE = (ops.ReduceScatter, ops.AllGather)
 _ELSEWHERE = "run on the event driver"
 
 
-def run_stacked(job: Job, scorer: Scorer | None = None) -> Tensor:
+def run_lockstep(job: Job, scorer: Scorer | None = None) -> Tensor:
     """Run a synchronous scheme to its end and return the last published values [n, d].
 
     Raises:
         SchemeError: the scheme uses an operation that has no stacked meaning.
     """
-    return _Stacked(job, scorer).run()
+    return _Lockstep(job, scorer).run()
 
 
-class _Stacked:
+class _Lockstep:
     def __init__(self, job: Job, scorer: Scorer | None) -> None:
         self._job = job
         self._scorer = scorer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..records.accounting import Account, mean_share
+from ..records.accounting import TimeBreakdown, mean_share
 from ..records.run import Event, Run, Source, Status
 from ..training.scoring import Scorer, digest
 from .job import Job
@@ -26,7 +26,7 @@ class Outcome:
     """
 
     wall_s: float
-    accounts: list[Account]
+    accounts: list[TimeBreakdown]
     finals: list[torch.Tensor]
     leader: torch.Tensor | None
     events: list[Event]

@@ -7,10 +7,10 @@ from typing import Any
 
 from ..program.encoding import Payload
 from ..program.operations import Handle, Operation
-from .tasks import Task, Underway
+from .tasks import CoroutineTask, InFlight
 
 
-class Pending(Underway):
+class Pending(InFlight):
     """An operation that takes time, in parts: it is complete when all of them are, at their latest time."""
 
     peer_s: float
@@ -20,7 +20,7 @@ class Pending(Underway):
 
     def __init__(
         self,
-        task: Task[Pending],
+        task: CoroutineTask[Pending],
         name: str,
         operation: Operation[Any],
         start_s: float,

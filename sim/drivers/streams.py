@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..network.profile import Traffic
+from ..network.profile import MessageRange
 from ..network.transfer import TransferModel
 from .clock import Clock
 from .transfers import Announced, Notice, Transfers, _What
@@ -67,7 +67,7 @@ class Streams(Transfers):
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._leaving: dict[int, tuple[_Message, float]] = {}
         self._at_host = [0] * model.network.num_hosts
-        self.traffic = Traffic()
+        self.traffic = MessageRange()
 
     def _stream(self, source: int, destination: int) -> _Stream:
         found = self._streams.get((source, destination))

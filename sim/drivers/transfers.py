@@ -23,7 +23,7 @@ from .clock import LATE, Clock
 Tag = str | tuple[str, int, int]
 
 
-class Part(Protocol):
+class TransferSide(Protocol):
     """Whoever waits for one side of a transfer."""
 
     def sent(self, time_s: float, peer_s: float) -> None:
@@ -52,9 +52,9 @@ class Notice:
 Announced = float | Notice
 """When the sender knows of a receive."""
 
-_Sent = tuple[Part, float, int, Payload | None]
-_Posted = tuple[Part, float, int, Announced]
-_Flow = tuple[Part, Part, int, Payload | None, int, float, float, float]
+_Sent = tuple[TransferSide, float, int, Payload | None]
+_Posted = tuple[TransferSide, float, int, Announced]
+_Flow = tuple[TransferSide, TransferSide, int, Payload | None, int, float, float, float]
 _What = tuple[_Flow, tuple[int, ...], float, float, int]
 
 
@@ -103,7 +103,13 @@ class Transfers:
         return box
 
     def send(
-        self, source: int, destination: int, tag: Tag, num_bytes: int, part: Part, value: Payload | None
+        self,
+        source: int,
+        destination: int,
+        tag: Tag,
+        num_bytes: int,
+        part: TransferSide,
+        value: Payload | None,
     ) -> None:
         """Post a send now."""
         box = self._boxes.get(tag) or self._box(tag)
@@ -151,7 +157,7 @@ class Transfers:
             source, destination, num_bytes, part, sender_s, value, receiver, posted_s, slot, announced
         )
 
-    def receive(self, source: int, destination: int, tag: Tag, part: Part, slot: int) -> None:
+    def receive(self, source: int, destination: int, tag: Tag, part: TransferSide, slot: int) -> None:
         """Post a receive now; ``source`` may be ``ANY``: then the send that was posted first is taken."""
         box = self._boxes.get(tag) or self._box(tag)
         if source == ANY and box.callers is None:
@@ -192,7 +198,7 @@ class Transfers:
         """Forget a tag that will not be used again."""
         self._boxes.pop(tag, None)  # a collective of one worker has sent nothing
 
-    def drop(self, part: Part) -> None:
+    def drop(self, part: TransferSide) -> None:
         """Forget everything that ``part`` has posted and that is not yet matched."""
         for box in self._boxes.values():
             for sends in box.sends.values():
@@ -202,9 +208,9 @@ class Transfers:
                 for received in [r for r in receives if r[0] is part]:
                     receives.remove(received)
 
-    def waiting_for(self, worker: int) -> list[Part]:
+    def waiting_for(self, worker: int) -> list[TransferSide]:
         """Who has posted something to or from ``worker`` that is not yet matched."""
-        found: list[Part] = []
+        found: list[TransferSide] = []
         for box in self._boxes.values():
             for key, sends in box.sends.items():
                 if key % self._workers == worker:
@@ -219,10 +225,10 @@ class Transfers:
         source: int,
         destination: int,
         num_bytes: int,
-        sender: Part,
+        sender: TransferSide,
         sender_s: float,
         value: Payload | None,
-        receiver: Part,
+        receiver: TransferSide,
         receiver_s: float,
         slot: int,
         announced: Announced,
@@ -253,10 +259,10 @@ class Transfers:
         source: int,
         destination: int,
         num_bytes: int,
-        sender: Part,
+        sender: TransferSide,
         sender_s: float,
         value: Payload | None,
-        receiver: Part,
+        receiver: TransferSide,
         receiver_s: float,
         slot: int,
         announced_s: float,

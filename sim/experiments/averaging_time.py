@@ -37,9 +37,9 @@ from ..program.worker import Worker
 from ..scenario.schema import Scenario
 from ..schemes.scheme import Scheme
 from ..topology.matrix import undirected
-from ..topology.search import Pairs
+from ..topology.search import EdgeArray
 from ..topology.weights import metropolis
-from ..training.optimizer import Still
+from ..training.optimizer import NullOptimizer
 from .prepare import prepare
 from .simulate import simulate_job
 
@@ -48,7 +48,7 @@ Floats = NDArray[np.float64]
 SAMPLED_STEPS: Final = 60
 """Steps of the recursion, and of the event driver."""
 
-WARM_UP: Final = 20
+WARM_UP_STEPS: Final = 20
 """Of these, the first ones, in which the workers drift apart, do not count."""
 
 
@@ -93,7 +93,7 @@ class AveragingStepTime:
         """The slowest worker's mean computation, which every step waits for."""
         return float(self._mean_compute_s.max())
 
-    def _transfers_s(self, edges: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+    def _transfers_s(self, edges: EdgeArray) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
         """Sources and destinations of a step's transfers, and the seconds from start to last byte sent."""
         source = np.concatenate([edges[:, 0], edges[:, 1]])
         destination = np.concatenate([edges[:, 1], edges[:, 0]])
@@ -106,7 +106,7 @@ class AveragingStepTime:
         busy_s = np.maximum(load_s[links].max(axis=1), self._own_s[source, destination])
         return source, destination, busy_s + self._overhead_s
 
-    def least_s(self, edges: Pairs) -> float:
+    def least_s(self, edges: EdgeArray) -> float:
         """A lower bound of ``mean_s``, without the recursion; edges [edges, 2]."""
         source, destination, busy_s = self._transfers_s(edges)
         there_s = busy_s + self._latency_s[source, destination] + self._announced_s[source, destination]
@@ -115,7 +115,7 @@ class AveragingStepTime:
         np.maximum.at(slowest_s, source, busy_s)
         return float((self._mean_compute_s + slowest_s).max())
 
-    def mean_s(self, edges: Pairs) -> float:
+    def mean_s(self, edges: EdgeArray) -> float:
         """Estimated seconds per step; edges [edges, 2]."""
         if not self._varies:
             return self.least_s(edges)
@@ -137,9 +137,9 @@ class AveragingStepTime:
             marks.append(float(end_s.max()))
             if k < SAMPLED_STEPS:
                 ready_s = end_s + self._compute_s[k]
-        return (marks[-1] - marks[WARM_UP - 1]) / (SAMPLED_STEPS - WARM_UP)
+        return (marks[-1] - marks[WARM_UP_STEPS - 1]) / (SAMPLED_STEPS - WARM_UP_STEPS)
 
-    def checked_s(self, edges: Pairs) -> float:
+    def checked_s(self, edges: EdgeArray) -> float:
         """Seconds per step on the event driver.
 
         Raises:
@@ -149,12 +149,12 @@ class AveragingStepTime:
         program = partial(_average, Pattern.from_matrix(metropolis(graph)))
         scheme = Scheme("averaging", program, Settings, True, lambda options, workers: None)
         marks = []
-        for steps in (WARM_UP, SAMPLED_STEPS):
+        for steps in (WARM_UP_STEPS, SAMPLED_STEPS):
             run = simulate_job(replace(self._job, scheme=scheme, max_iterations=steps))
             if run.status != "completed":
                 raise RunError(f"averaging on the graph found: {run.message}")
             marks.append(run.wall_clock_s)
-        return (marks[1] - marks[0]) / (SAMPLED_STEPS - WARM_UP)
+        return (marks[1] - marks[0]) / (SAMPLED_STEPS - WARM_UP_STEPS)
 
 
 async def _average(pattern: Pattern, worker: Worker, options: Settings) -> None:
@@ -174,7 +174,7 @@ def _clock_only(job: Job) -> Job:
         options=Settings(),
         label="averaging",
         start=start,
-        optimizer=Still(),
+        optimizer=NullOptimizer(),
         problem=None,
         task=None,
         bytes_per_parameter=float(job.num_bytes(job.start)),

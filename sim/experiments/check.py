@@ -28,12 +28,12 @@ from ..records.run import Run
 from ..scenario.entries import SchemeEntry
 from ..scenario.repeats import most
 from ..scenario.schema import Scenario
-from ..training.optimizer import Still
+from ..training.optimizer import NullOptimizer
 from ..training.scoring import score_models
 from .prepare import prepare, resolve
 from .simulate import simulate_job
 
-STEPS: Final = (1, 12, 60, 240)
+PROBED_STEPS: Final = (1, 12, 60, 240)
 """A step is the mean over the most of these that fit into the patience; 240 is a multiple of most periods."""
 PATIENCE_S: Final = 0.5
 """What following one scheme once may take."""
@@ -94,7 +94,13 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     """Follow a scheme on the clock. A scheme that cannot do without values has a ``problem`` instead."""
     job = prepare(scenario, entry, scenario.seed)
     job = replace(
-        job, problem=None, task=None, target=None, optimizer=Still(), record_events=False, max_time_s=math.inf
+        job,
+        problem=None,
+        task=None,
+        target=None,
+        optimizer=NullOptimizer(),
+        record_events=False,
+        max_time_s=math.inf,
     )
     network = job.transfer.network
     nominal = _nominal(network)
@@ -124,7 +130,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
 def _follow(job: Job) -> tuple[int, Run, float]:
     """As many steps as the patience allows: their number, the run, and seconds on this machine per step."""
     done: tuple[int, Run, float] | None = None
-    for steps in STEPS:
+    for steps in PROBED_STEPS:
         if done is not None and done[2] * steps > PATIENCE_S:
             break
         begin_s = time.perf_counter()

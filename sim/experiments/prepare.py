@@ -12,17 +12,17 @@ import torch
 
 from ..compute.measure import device_name, timer_of, typical_times_s
 from ..compute.model import ComputeModel
-from ..compute.settings import Measured
+from ..compute.settings import MeasuredCompute
 from ..drivers.job import Job
 from ..errors import InputError
 from ..network.build import build_network
 from ..network.transfer import TransferModel
-from ..scenario.entries import SchemeEntry, Workload
+from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.repeats import most
 from ..scenario.schema import Scenario
 from ..schemes import find_scheme
-from ..training.gradients import Method, Problem, cannot_batch, faster_method
-from ..training.optimizer import Still, make_optimizer
+from ..training.gradients import Method, TrainingProblem, cannot_batch, faster_method
+from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
 from ..workloads import find_task
 from ..workloads.partition import Batches, shards
@@ -115,12 +115,12 @@ def _measured(scenario: Scenario, device: torch.device) -> Scenario:
     return _with_measured(scenario, measured.model_copy(update=found))
 
 
-def _sizes(measured: Measured, scenario: Scenario) -> tuple[int, ...]:
+def _sizes(measured: MeasuredCompute, scenario: Scenario) -> tuple[int, ...]:
     """Where to measure."""
     return measured.batch_sizes or (scenario.workload.batch_size,)
 
 
-def _with_measured(scenario: Scenario, measured: Measured) -> Scenario:
+def _with_measured(scenario: Scenario, measured: MeasuredCompute) -> Scenario:
     compute = scenario.cluster.compute.model_copy(update={"measured": measured})
     return scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"compute": compute})})
 
@@ -157,7 +157,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         workers=cluster.workers,
         seed=seed,
         start=start,
-        optimizer=rule if problem else Still(len(rule.init(start).moments)),
+        optimizer=rule if problem else NullOptimizer(len(rule.init(start).moments)),
         problem=problem,
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
@@ -182,17 +182,19 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     )
 
 
-def _problem(workload: Workload, workers: int, seed: int, method: Method, device: torch.device) -> Problem:
+def _problem(
+    workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
+) -> TrainingProblem:
     """The workload of one seed, spread over its workers; all schemes share it."""
     return _built(find_task(workload.task), workload, workers, seed, method, device)
 
 
 @lru_cache(maxsize=8)
 def _built(
-    task: Task, workload: Workload, workers: int, seed: int, method: Method, device: torch.device
-) -> Problem:
+    task: Task, workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
+) -> TrainingProblem:
     # The task is a part of the key: a user's function may be defined anew under its name.
     built = task.build(workload.options, seed).to(device)
     labels = None if built.labels is None else built.labels.cpu().numpy()
     parts = shards(workload.partition, len(built.inputs), labels, workers, seed)
-    return Problem(built, Batches(parts, workload.batch_size, seed), method)
+    return TrainingProblem(built, Batches(parts, workload.batch_size, seed), method)

@@ -13,7 +13,7 @@ from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.outcome import run_record
 from ..errors import InputError, RunError
-from ..network.profile import ALL_REDUCE, Profile
+from ..network.profile import GLOO_ALL_REDUCE, Profile
 from ..records import folder as result_folder
 from ..records.run import Run
 from ..records.summary import Tuned
@@ -45,7 +45,7 @@ def simulate_job(
         warn: called with a sentence for every way in which the run left the profile's measured range.
     """
     if profile is not None:
-        job = replace(job, transfer=profile.transfer(job.transfer), all_reduce=ALL_REDUCE)
+        job = replace(job, transfer=profile.transfer(job.transfer), all_reduce=GLOO_ALL_REDUCE)
     scorer = job.scorer()
     scorer.begin([job.start] * job.workers)
     report = None

@@ -14,7 +14,7 @@ import pandas as pd
 from ..config.units import format_bytes, format_seconds
 from ..records import folder as result_folder
 from ..records.run import Run
-from ..records.summary import Row, Summary, Tuned, ranking, summarise
+from ..records.summary import SchemeSummary, Summary, Tuned, ranking, summarise
 from ..scenario.schema import Scenario, dump
 
 
@@ -95,7 +95,7 @@ class Study:
 _SHOWN = ("scheme", "time to target", "vs best", "steps", "wall clock", "sent", "reached")
 
 
-def _frame_row(row: Row) -> dict[str, Any]:
+def _frame_row(row: SchemeSummary) -> dict[str, Any]:
     time, ratio = row["time_to_target_s"], row["ratio_to_best"]
     return {
         "scheme": row["label"],
@@ -116,7 +116,7 @@ def _frame_row(row: Row) -> dict[str, Any]:
     }
 
 
-def _cells(row: Row) -> Iterator[str]:
+def _cells(row: SchemeSummary) -> Iterator[str]:
     time, ratio = row["time_to_target_s"]["median"], row["ratio_to_best"]["median"]
     yield row["label"]
     yield format_seconds(time) if time is not None else "-"

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import seeds
 from ..records.run import Run
-from ..records.summary import Trial, Tuned
+from ..records.summary import Tuned, TuningTrial
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
 from ..scenario.tune import Tune, Value, with_values
@@ -70,7 +70,9 @@ def _tuned(scenario: Scenario, tune: Tune, entry: SchemeEntry, run: RunEntry) ->
         made = run(scenario, with_values(entry, scenario.workload.optimizer, values), seed)
         score = made.evaluations[-1].metrics.get(metric) if made.evaluations else None
         ends.append(math.inf if score is None else score if falling else -score)
-        trials.append(Trial(values=values, seed=seed, time_to_target_s=made.time_to_target_s, score=score))
+        trials.append(
+            TuningTrial(values=values, seed=seed, time_to_target_s=made.time_to_target_s, score=score)
+        )
 
     def merit(point: dict[str, Value]) -> tuple[float, float]:
         mine = [number for number, trial in enumerate(trials) if trial["values"] == point]

@@ -11,7 +11,7 @@ from typing import Any, Final
 import networkx as nx
 
 from ..config import user_code
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 from .network import Link, Network, Route
 from .settings import Graph, NetworkSettings, Variation
 
@@ -91,7 +91,7 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
 
 
 def _own(path: str, workers: int) -> Network:
-    function: Any = user_code.load(path)
+    function: Any = user_code.load_object(path)
     try:
         found = function(workers)
         if not isinstance(found, Network):
@@ -103,7 +103,7 @@ def _own(path: str, workers: int) -> Network:
     except InputError:
         raise
     except user_code.RAISED as error:
-        raise InputError(f"'{path}' with {workers} workers raised {user_code.said(error)}") from error
+        raise InputError(f"'{path}' with {workers} workers raised {user_code.format_error(error)}") from error
     if found.num_hosts != workers:
         raise InputError(f"'{path}' returned a network of {found.num_hosts} hosts, not {workers}")
     return found
@@ -113,7 +113,7 @@ def _varied(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:
     found = [link.name for link in links if fnmatchcase(link.name, variation.links)]
     if not found:
         names = [link.name for link in links]
-        hint = nearest(variation.links, names) if names else "no link has a limited bandwidth"
+        hint = did_you_mean(variation.links, names) if names else "no link has a limited bandwidth"
         raise InputError(f"no link is called '{variation.links}'; {hint[:200]}")
     twice = [link.name for link in links if link.name in found and link.variation is not None]
     if twice:

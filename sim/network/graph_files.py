@@ -12,9 +12,9 @@ import networkx as nx
 
 from ..config.problems import one_line
 from ..config.yaml_file import read_text
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 
-MAX_BYTES: Final = 16 * 2**20
+MAX_GRAPH_BYTES: Final = 16 * 2**20
 """A longer file is not read."""
 
 _KINDS: Final = ("host", "switch")
@@ -37,7 +37,7 @@ def read_graph(path: Path) -> dict[str, Any]:
     """
     if path.suffix not in (".graphml", ".json"):
         raise InputError(f"{path}: a graph is a .graphml or a .json file")
-    text = read_text(path, MAX_BYTES)
+    text = read_text(path, MAX_GRAPH_BYTES)
     try:
         graph = _from_json(text) if path.suffix == ".json" else nx.parse_graphml(text)
     except _UNREADABLE as error:
@@ -69,7 +69,7 @@ def _from_json(text: str) -> nx.Graph[Any]:
 def _kind(path: Path, node: object, data: Mapping[str, Any]) -> str:
     kind = data.get("kind", "host")
     if kind not in _KINDS:
-        raise InputError(f"{path}: node '{node}' has the kind '{kind}'; {nearest(str(kind), _KINDS)}")
+        raise InputError(f"{path}: node '{node}' has the kind '{kind}'; {did_you_mean(str(kind), _KINDS)}")
     return str(kind)
 
 

@@ -17,13 +17,13 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from .. import seeds
 from ..config import yaml_file
-from ..config.problems import wrong
+from ..config.problems import mistake
 from ..config.settings import Settings
-from ..config.yaml_file import validated
+from ..config.yaml_file import validate_document
 from ..errors import InputError
 from .transfer import TransferModel
 
-VERSION: Final = 2
+PROFILE_VERSION: Final = 2
 """Of the file's format."""
 
 _EFFICIENCIES: Final = (0.5, 1.0)
@@ -41,7 +41,7 @@ FACTORS: Final[Mapping[str, str]] = {
 """The fields of ``TransferModel`` that a profile sets, and their units."""
 
 
-ALL_REDUCE: Final = "gloo_ring"
+GLOO_ALL_REDUCE: Final = "gloo_ring"
 """The algorithm of what a profile is measured on."""
 
 
@@ -57,11 +57,11 @@ class Factor(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.low <= self.value <= self.high:
-            raise wrong(f"{self.value:g} is not between low and high")
+            raise mistake(f"{self.value:g} is not between low and high")
         return self
 
 
-class Hosts(Settings):
+class HostKind(Settings):
     """What the factors are about: a profile says nothing about another kind of hosts or transport."""
 
     kind: Literal["lab", "cluster"]
@@ -74,7 +74,7 @@ class Hosts(Settings):
         return f"{lab} over {self.transport}"
 
 
-class Measured(Settings):
+class MeasuredRange(Settings):
     """The range in which the factors were measured."""
 
     smallest_bytes: int = Field(ge=0)
@@ -89,13 +89,13 @@ class Profile(Settings):
     made: str = Field(description="when the last of the measurements was made")
     machine: str
     software: str
-    hosts: Hosts
+    hosts: HostKind
     workers: int
     factors: dict[str, Factor]
     covariance: dict[str, tuple[float, ...]] = Field(
         description="of the factors that were fitted together: a row for each, columns in the same order"
     )
-    range: Measured
+    range: MeasuredRange
     residual_pct: float = Field(description="median absolute error of the fitted durations")
     lateness_s: tuple[float, ...] = Field(
         min_length=1,
@@ -110,21 +110,21 @@ class Profile(Settings):
     def _check(self) -> Self:
         for name in self.factors:
             if name not in FACTORS:
-                raise wrong(
+                raise mistake(
                     f"there is no factor of this name; choose from: {', '.join(FACTORS)}", "factors", name
                 )
         missing = [name for name in FACTORS if name not in self.factors]
         if missing:
-            raise wrong(f"the factor {missing[0]} is missing", "factors")
+            raise mistake(f"the factor {missing[0]} is missing", "factors")
         for name, row in self.covariance.items():
             if name not in FACTORS:
-                raise wrong(
+                raise mistake(
                     f"there is no factor {name}; choose from: {', '.join(FACTORS)}", "covariance", name
                 )
             if len(row) != len(self.covariance):
-                raise wrong(f"{len(row)} numbers for {len(self.covariance)} factors", "covariance", name)
+                raise mistake(f"{len(row)} numbers for {len(self.covariance)} factors", "covariance", name)
         if not self.factors["efficiency"].value > 0:
-            raise wrong("an efficiency of nothing carries nothing", "factors", "efficiency")
+            raise mistake("an efficiency of nothing carries nothing", "factors", "efficiency")
         return self
 
     @model_validator(mode="before")
@@ -136,7 +136,7 @@ class Profile(Settings):
         try:
             return load(Path((info.context or {}).get("folder", ".")) / data).model_dump()
         except InputError as error:
-            raise wrong(str(error)) from None
+            raise mistake(str(error)) from None
 
     def transfer(self, model: TransferModel) -> TransferModel:
         """``model`` with these factors, and gloo's rules. Its collectives are gloo's, too: ``ALL_REDUCE``."""
@@ -171,14 +171,14 @@ class Profile(Settings):
 
 
 @dataclass
-class Traffic:
+class MessageRange:
     """The messages of a prediction: sizes, and how many at one host at the same time."""
 
     smallest_bytes: float = float("inf")
     largest_bytes: float = 0.0
     in_flight: int = 0
 
-    def outside(self, measured: Measured) -> tuple[str, ...]:
+    def outside(self, measured: MeasuredRange) -> tuple[str, ...]:
         """A sentence for every way in which this leaves the measured range."""
         low, high, most = measured.smallest_bytes, measured.largest_bytes, measured.in_flight
         found = []
@@ -205,11 +205,12 @@ def _read(text: str, source: str) -> Profile:
     found = document.value
     if not isinstance(found, dict) or "version" not in found:
         raise InputError(f"{source}: is no profile, or not all of one: it has no version")
-    if found["version"] != VERSION:
+    if found["version"] != PROFILE_VERSION:
         raise InputError(
-            f"{source}: has version {found['version']!r}, this program reads {VERSION}; calibrate again"
+            f"{source}: has version {found['version']!r}, this program reads {PROFILE_VERSION}; calibrate "
+            "again"
         )
-    return validated(Profile, found, source, document.place)
+    return validate_document(Profile, found, source, document.place)
 
 
 def dump(profile: Profile) -> str:
@@ -217,7 +218,7 @@ def dump(profile: Profile) -> str:
     return yaml_file.write(profile.model_dump(mode="json"))
 
 
-def check_hosts(profile: Profile, wanted: Hosts, source: str) -> None:
+def check_hosts(profile: Profile, wanted: HostKind, source: str) -> None:
     """Raise ``InputError`` where a profile is about something else than what is to be predicted."""
     if profile.hosts != wanted:
         raise InputError(

@@ -27,11 +27,11 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..config.problems import KeyPath, Problem, problems, wrong
+from ..config.problems import KeyPath, Mistake, mistake, mistakes
 from ..config.settings import Settings
 from ..config.tables import read_table
 from ..config.units import BytesPerSecond, Seconds, parse_rate, parse_seconds
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 from ..jitter import Jitter
 from .graph_files import read_graph
 
@@ -61,7 +61,7 @@ def _read_beside(info: ValidationInfo, name: str, read: Callable[[Path], Any], *
     try:
         return read(Path((info.context or {}).get("folder", ".")) / name)
     except InputError as error:
-        raise wrong(str(error), *at) from None
+        raise mistake(str(error), *at) from None
 
 
 def _for_all_pairs(value: object, info: ValidationInfo) -> object:
@@ -138,7 +138,7 @@ class Graph(Settings):
             raise ValueError("has no hosts; give a file, or hosts and links")
         twice = [name for name, times in Counter(self.hosts).items() if times > 1]
         if twice:
-            raise wrong(f"the host '{twice[0]}' is named twice", "hosts")
+            raise mistake(f"the host '{twice[0]}' is named twice", "hosts")
         ways: set[tuple[str, str]] = set()
         for number, link in enumerate(self.links):
             both = [(link.source, link.target)] + [(link.target, link.source)] * (not link.one_way)
@@ -146,7 +146,7 @@ class Graph(Settings):
                 text = f"'{link.source}' and '{link.target}' cannot be joined " + (
                     "once more" if link.source != link.target else "with themselves"
                 )
-                raise wrong(text, "links", number)
+                raise mistake(text, "links", number)
             ways.update(both)
         return self
 
@@ -189,12 +189,12 @@ class BandwidthTrace(Settings):
         if not self.steps:
             raise ValueError("give a file, or steps")
         if self.steps[0].at != 0:
-            raise wrong("the first step has to be at 0 s", "steps", 0, "at")
+            raise mistake("the first step has to be at 0 s", "steps", 0, "at")
         for number, (before, after) in enumerate(pairwise(self.steps)):
             if after.at <= before.at:
-                raise wrong("is not later than the step before", "steps", number + 1, "at")
+                raise mistake("is not later than the step before", "steps", number + 1, "at")
         if self.period is not None and self.period <= self.steps[-1].at:
-            raise wrong(f"has to be longer than the last step's {self.steps[-1].at:g} s", "period")
+            raise mistake(f"has to be longer than the last step's {self.steps[-1].at:g} s", "period")
         return self
 
 
@@ -281,50 +281,50 @@ class NetworkSettings(Settings):
         if not found and self.sites is not None:
             found = [*self._wrong_names(self.sites), *self._wrong_pairs(self.sites)]
         if found:
-            raise problems(found)
+            raise mistakes(found)
         return self
 
-    def _wrong_form(self) -> list[Problem]:
+    def _wrong_form(self) -> list[Mistake]:
         flat = [key for key in ("latency", "bandwidth") if getattr(self, key) is not None]
         parts = [key for key in ("sites", "within", "between", "uplink") if getattr(self, key)]
         if self.variation and self.sharing == "none":
-            return [Problem(("variation",), "needs sharing: max_min or rtt")]
+            return [Mistake(("variation",), "needs sharing: max_min or rtt")]
         whole = [key for key in ("graph", "model") if getattr(self, key) is not None]
         if whole and (flat or parts or len(whole) > 1):
             other = [*flat, *parts, *whole[1:]][0]
             text = f"'{other}' is of another form than '{whole[0]}'; keep to one of them"
-            return [Problem((whole[0],), text)]
+            return [Mistake((whole[0],), text)]
         if flat and parts:
             text = f"'{flat[0]}' is of the flat form, '{parts[0]}' of the sites form; keep to one of them"
-            return [Problem((flat[0],), text)]
+            return [Mistake((flat[0],), text)]
         if whole:
             return []
         if not parts:
             text = "give latency and bandwidth (one switch), or sites, within and between, or a graph"
-            return [] if self.latency is not None else [Problem((), text)]
+            return [] if self.latency is not None else [Mistake((), text)]
         needed = ["sites", "within"]
         if self.sites is not None and len(self.sites) > 1:
             needed.append("between")
-        return [Problem((key,), "is missing") for key in needed if getattr(self, key) is None]
+        return [Mistake((key,), "is missing") for key in needed if getattr(self, key) is None]
 
-    def _wrong_names(self, sites: Mapping[str, int]) -> list[Problem]:
+    def _wrong_names(self, sites: Mapping[str, int]) -> list[Mistake]:
         found = [
-            Problem(("sites", name), "a site's name is letters, digits, '-' and '_'")
+            Mistake(("sites", name), "a site's name is letters, digits, '-' and '_'")
             for name in sites
             if not _SITE_NAME.fullmatch(name)
         ]
         found += [
-            Problem(("uplink", name), f"no site is called '{name}'; {nearest(name, sites)}")
+            Mistake(("uplink", name), f"no site is called '{name}'; {did_you_mean(name, sites)}")
             for name in self.uplink
             if name not in sites
         ]
         return found
 
-    def _wrong_pairs(self, sites: Mapping[str, int]) -> list[Problem]:
+    def _wrong_pairs(self, sites: Mapping[str, int]) -> list[Mistake]:
         if self.between is None:
             return []
         at: KeyPath = ("between", "latency")
-        found: list[Problem] = []
+        found: list[Mistake] = []
         given: dict[tuple[str, str], str] = {}
         pairs = _pair_names(sites)
         for name in self.between.latency:
@@ -332,10 +332,12 @@ class NetworkSettings(Settings):
             if name == DEFAULT:
                 continue
             if not meant:
-                found.append(Problem((*at, name), f"no two sites have this name; {nearest(name, pairs)}"))
+                found.append(
+                    Mistake((*at, name), f"no two sites have this name; {did_you_mean(name, pairs)}")
+                )
             elif len(meant) > 1:
                 both = " or ".join(f"'{a}' to '{b}'" for a, b in meant)
-                found.append(Problem((*at, name), f"may mean {both}; rename a site"))
+                found.append(Mistake((*at, name), f"may mean {both}; rename a site"))
             else:
                 given[meant[0]] = name
         if not found and DEFAULT not in self.between.latency:
@@ -346,7 +348,7 @@ class NetworkSettings(Settings):
             ]
             if silent:
                 more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-                found.append(Problem(at, f"says nothing of {', '.join(silent[:3])}{more}; add a 'default'"))
+                found.append(Mistake(at, f"says nothing of {', '.join(silent[:3])}{more}; add a 'default'"))
         return found
 
     def latencies(self) -> dict[tuple[str, str], float]:

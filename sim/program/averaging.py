@@ -9,14 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..devices import on_device
+from ..devices import to_device
 from ..errors import SchemeError
 from . import operations as ops
 from .encoding import Encoded, decoded
-from .groups import joined, strip
+from .groups import concatenate_shards, shard
 from .pattern import Pattern
 
-COLLECTIVES = (ops.AllReduce, ops.ReduceScatter, ops.GatherStrips, ops.AllGather, ops.Broadcast, ops.Barrier)
+COLLECTIVES = (
+    ops.AllReduce,
+    ops.ReduceScatter,
+    ops.AllGatherShards,
+    ops.AllGather,
+    ops.Broadcast,
+    ops.Barrier,
+)
 """The operations in which all members of a group take part."""
 
 
@@ -48,8 +55,8 @@ def combined(operation: ops.Operation[Any], inputs: Sequence[Any], members: Sequ
             return decoded(inputs[members.index(root_of(operation, members[0], members))])
         case ops.AllGather():
             return torch.stack(tuple(inputs))
-        case ops.GatherStrips(length=length):
-            return joined([decoded(value) for value in inputs], length)
+        case ops.AllGatherShards(length=length):
+            return concatenate_shards([decoded(value) for value in inputs], length)
         case ops.Barrier():
             return None
         case _:
@@ -60,8 +67,8 @@ def part(operation: ops.Operation[Any], result: Any, position: int, members: int
     """What the member at ``position`` of its group gets of ``combined``."""
     if not isinstance(operation, ops.ReduceScatter):
         return result
-    cut = isinstance(operation.value, Encoded)  # into all strips, before they were encoded
-    return result[..., position, :] if cut else strip(result, position, members)
+    cut = isinstance(operation.value, Encoded)  # into all shards, before they were encoded
+    return result[..., position, :] if cut else shard(result, position, members)
 
 
 def weighted_sum(own: float, value: Tensor, weights: Sequence[float], others: Sequence[Tensor]) -> Tensor:
@@ -91,12 +98,12 @@ def _slots(
     for k in range(max((len(row) for row in pattern.sources), default=0)):
         rank = [row[k] if k < len(row) else i for i, row in enumerate(pattern.sources)]
         weight = [row[k] if k < len(row) else 0.0 for row in pattern.weights]
-        slots.append((on_device(torch.tensor(rank), device), _column(weight, dtype, device)))
+        slots.append((to_device(torch.tensor(rank), device), _column(weight, dtype, device)))
     return own, slots
 
 
 def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return on_device(torch.tensor(values, dtype=dtype).unsqueeze(1), device)
+    return to_device(torch.tensor(values, dtype=dtype).unsqueeze(1), device)
 
 
 def weighted_sum_stacked(pattern: Pattern, values: Tensor) -> Tensor:

@@ -132,10 +132,10 @@ class AllReduce(Operation[Tensor]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReduceScatter(Operation[Tensor]):
-    """This worker's strip of the mean of ``value`` over its group: [..., d] becomes [..., ceil(d / g)].
+    """This worker's shard of the mean of ``value`` over its group: [..., d] becomes [..., ceil(d / g)].
 
     Of g members the one at position p (by rank) gets elements p ceil(d / g) and following of the last axis;
-    zeros fill up a strip that goes beyond the end. An encoded value is that of all strips, [g, ceil(d / g)].
+    zeros fill up a shard that goes beyond the end. An encoded value is that of all shards, [g, ceil(d / g)].
     """
 
     value: Payload
@@ -143,8 +143,8 @@ class ReduceScatter(Operation[Tensor]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GatherStrips(Operation[Tensor]):
-    """The strips of all members, one after another: the way back from ``ReduceScatter``.
+class AllGatherShards(Operation[Tensor]):
+    """The shards of all members, one after another: the way back from ``ReduceScatter``.
 
     [..., ceil(length / g)] becomes [..., length].
     """
@@ -273,6 +273,8 @@ def name_of(kind: type) -> str:
 
 @cache
 def _spelled(name: str) -> str:
+    if name == "AllGatherShards":
+        return "gather_strips"  # what it was called when the first records were written
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import seeds
-from ..devices import on_device
+from ..devices import to_device
 from ..errors import SchemeError
 from . import groups as groups_of
 from . import operations as ops
@@ -119,7 +119,7 @@ class Worker:
             for rank in self.ranks
         ]
         drawn = torch.stack(rows) if self.stacked else rows[0]
-        return on_device(drawn.to(self.start.dtype), self.start.device)
+        return to_device(drawn.to(self.start.dtype), self.start.device)
 
     @property
     def stacked(self) -> bool:
@@ -131,12 +131,12 @@ class Worker:
         rows = [torch.tensor(groups_of.members(groups, self.size, rank)) for rank in self.ranks]
         return torch.stack(rows) if self.stacked else rows[0]
 
-    def strip(self, value: Tensor, groups: Groups | None = None) -> Tensor:
+    def shard(self, value: Tensor, groups: Groups | None = None) -> Tensor:
         """What ``reduce_scatter`` would leave of ``value`` here if all workers had it: [..., ceil(d / g)]."""
         rows = []
         for rank, row in zip(self.ranks, value.unbind() if self.stacked else [value], strict=True):
             members = groups_of.members(groups, self.size, rank)
-            rows.append(groups_of.strip(row, members.index(rank), len(members)))
+            rows.append(groups_of.shard(row, members.index(rank), len(members)))
         return torch.stack(rows) if self.stacked else rows[0]
 
     async def steps(self) -> AsyncIterator[int]:
@@ -172,12 +172,12 @@ class Worker:
         return await ops.AllReduce(value, groups)
 
     async def reduce_scatter(self, value: Payload, groups: Groups | None = None) -> Tensor:
-        """This worker's strip of that mean: [..., d] becomes [..., ceil(d / group size)]."""
+        """This worker's shard of that mean: [..., d] becomes [..., ceil(d / group size)]."""
         return await ops.ReduceScatter(value, groups)
 
-    async def gather_strips(self, value: Payload, length: int, groups: Groups | None = None) -> Tensor:
-        """All members' strips joined: [..., length]."""
-        return await ops.GatherStrips(value, length, groups)
+    async def all_gather_shards(self, value: Payload, length: int, groups: Groups | None = None) -> Tensor:
+        """All members' shards joined: [..., length]."""
+        return await ops.AllGatherShards(value, length, groups)
 
     async def all_gather(self, value: Tensor, groups: Groups | None = None) -> Tensor:
         """Everybody's ``value`` [..., k], as [n, k] in rank order; with groups, the members': [..., g, k]."""

@@ -8,7 +8,7 @@ from .run import Event, TimeShare
 
 
 @dataclass(slots=True)
-class Journal:
+class EventLog:
     """The events of a run, up to a limit.
 
     Attributes:
@@ -32,7 +32,7 @@ class Journal:
 
 
 @dataclass(slots=True)
-class Account:
+class TimeBreakdown:
     """Time, bytes and events of one worker.
 
     The main coroutine's wall clock divides into *compute* (a gradient of this worker is running, or
@@ -89,7 +89,7 @@ class Account:
         )
 
 
-def mean_share(accounts: list[Account], wall_s: float) -> TimeShare:
+def mean_share(accounts: list[TimeBreakdown], wall_s: float) -> TimeShare:
     """Mean over workers of where the time went."""
     shares = [a.share(wall_s) for a in accounts]
     n = len(shares)

@@ -12,16 +12,16 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from ..config import files
-from ..config.problems import wrong
+from ..config.problems import mistake
 from ..config.settings import Settings
 from .run import Event
 
 KIND: Final = "attached run"
-VERSION: Final = 1
-STEPS: Final = 200
+RECORD_VERSION: Final = 1
+MAX_RECORDED_STEPS: Final = 200
 """So many steps at most are written down: more of them would say little more, and cost calibration time."""
 
-Row = tuple[int, int, int, int, str, float, float, float, int, int]
+EventTuple = tuple[int, int, int, int, str, float, float, float, int, int]
 """An ``Event``, its fields in their order."""
 
 
@@ -29,7 +29,7 @@ class AttachedRun(Settings):
     """The first steps of a run, and what is needed to simulate them."""
 
     kind: Literal["attached run"] = "attached run"
-    version: int = VERSION
+    version: int = RECORD_VERSION
     made: str
     machine: str
     software: str
@@ -42,20 +42,20 @@ class AttachedRun(Settings):
     parameters: int = Field(ge=1)
     bytes_per_parameter: float = Field(gt=0)
     moments: int = Field(ge=0, description="that the optimiser keeps for every parameter")
-    rows: tuple[Row, ...]
+    rows: tuple[EventTuple, ...]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         seen = set()
         for number, (worker, _, _, _, operation, start_s, end_s, *_) in enumerate(self.rows):
             if not 0 <= worker < self.workers:
-                raise wrong(f"there is no worker {worker}", "rows", number)
+                raise mistake(f"there is no worker {worker}", "rows", number)
             if end_s < start_s:
-                raise wrong("a duration is negative", "rows", number)
+                raise mistake("a duration is negative", "rows", number)
             if operation == "gradient" and end_s > start_s:
                 seen.add(worker)
         if missing := set(range(self.workers)) - seen:
-            raise wrong(f"there is no gradient of worker {min(missing)}", "rows")
+            raise mistake(f"there is no gradient of worker {min(missing)}", "rows")
         return self
 
     @property
@@ -78,9 +78,9 @@ def load(path: Path) -> AttachedRun:
     Raises:
         InputError: it cannot be read, is damaged, or is of another version.
     """
-    return checked(files.read(path, "paceline.attach"), path)
+    return validate_record(files.read_json(path, "paceline.attach"), path)
 
 
-def checked(found: dict[str, Any], path: Path) -> AttachedRun:
+def validate_record(found: dict[str, Any], path: Path) -> AttachedRun:
     """The same of what has been read."""
-    return files.as_model(AttachedRun, found, path, VERSION)
+    return files.as_model(AttachedRun, found, path, RECORD_VERSION)

@@ -12,15 +12,15 @@ from scipy import stats
 from typing_extensions import TypedDict
 
 from .run import Run
-from .summary import Row, summarise
+from .summary import SchemeSummary, summarise
 
 Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
-TOLERANCE: Final = 1e-5
+SUM_TOLERANCE: Final = 1e-5
 """How far the scores of library collectives may be from ours, relative: they sum in another order."""
 
 
-class Cell(TypedDict):
+class ErrorRow(TypedDict):
     """One number, predicted and measured; ``error_pct`` is 100 (predicted / measured - 1)."""
 
     scheme: str
@@ -70,7 +70,7 @@ class Trajectory(TypedDict):
 class Comparison(TypedDict):
     """The JSON object of ``paceline validate``."""
 
-    cells: list[Cell]
+    cells: list[ErrorRow]
     mean_abs_error_pct: float | None
     max_abs_error_pct: float | None
     decision: Decision
@@ -89,7 +89,7 @@ class Pair:
     measured: Run
     asynchronous: bool = False
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[ErrorRow]:
         """Errors of everything that both have."""
         p, m = self.predicted, self.measured
         found: list[tuple[Metric, float, float]] = []
@@ -100,7 +100,7 @@ class Pair:
             steps, p_s, m_s = common
             found += [("wall_clock_s", p_s, m_s), ("iteration_time_s", p_s / steps, m_s / steps)]
         return [
-            Cell(
+            ErrorRow(
                 scheme=p.scheme, label=p.label, seed=p.seed, metric=metric,
                 predicted=a, measured=b, error_pct=100 * (a / b - 1),
             )
@@ -144,7 +144,7 @@ def _same(p: Run, m: Run, asynchronous: bool) -> tuple[str, bool | None]:
         if worst == 0.0 and p.iterations != m.iterations:
             return f"the same scores at all {common} common steps", True
         return f"scores differ by up to {worst:.1e}, they should not at all", False
-    return f"scores agree to {worst:.1e} at {common} common steps", worst <= TOLERANCE
+    return f"scores agree to {worst:.1e} at {common} common steps", worst <= SUM_TOLERANCE
 
 
 def _apart(a: float | None, b: float | None) -> float:
@@ -218,7 +218,7 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
     )
 
 
-def _ratio(row: Row) -> float:
+def _ratio(row: SchemeSummary) -> float:
     """Median ratio to the winner, infinite where there is none."""
     return _or_inf(row["ratio_to_best"]["median"])
 
@@ -235,7 +235,7 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float | None:
     return None if math.isnan(tau) else tau
 
 
-def coverage(predicted: Sequence[Row], measured: Sequence[Row]) -> float | None:
+def coverage(predicted: Sequence[SchemeSummary], measured: Sequence[SchemeSummary]) -> float | None:
     """Share of the schemes whose measured median lies in the predicted 95 % interval."""
     medians = {row["label"]: _or_inf(row["time_to_target_s"]["median"]) for row in measured}
     inside = []

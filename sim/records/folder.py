@@ -24,16 +24,18 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import InputError
 from .equal_terms import Goal
 from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
-from .summary import VERSION, Summary, Tuned, summarise
+from .summary import SUMMARY_VERSION, Summary, Tuned, summarise
 from .trace import write_trace
 
-SCENARIO: Final = "scenario.yaml"
-SUMMARY: Final = "summary.json"
-METRICS: Final = "metrics.parquet"
-EVENTS: Final = "events.parquet"
-TRACE: Final = "trace.json"
+SCENARIO_FILE: Final = "scenario.yaml"
+SUMMARY_FILE: Final = "summary.json"
+METRICS_FILE: Final = "metrics.parquet"
+EVENTS_FILE: Final = "events.parquet"
+TRACE_FILE: Final = "trace.json"
 
-_OURS: Final = frozenset({SCENARIO, SUMMARY, METRICS, EVENTS, TRACE, "report.html", "validation.json"})
+_OURS: Final = frozenset(
+    {SCENARIO_FILE, SUMMARY_FILE, METRICS_FILE, EVENTS_FILE, TRACE_FILE, "report.html", "validation.json"}
+)
 """What a result folder may hold; ``force`` deletes no folder with anything else in it."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
@@ -115,14 +117,14 @@ def write_results(
     """
     summary = summarise(scenario_name, runs, target_of(scenario_yaml), tuning)
     check_free(folder, force)
-    with whole_folder(folder) as new:
-        (new / SCENARIO).write_text(scenario_yaml, encoding="utf-8")
+    with write_folder_atomically(folder) as new:
+        (new / SCENARIO_FILE).write_text(scenario_yaml, encoding="utf-8")
         text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False)
-        (new / SUMMARY).write_text(text + "\n", encoding="utf-8")
-        _write_parquet(new / METRICS, _metrics_tables(runs))
-        _write_parquet(new / EVENTS, _events_tables(runs))
+        (new / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
+        _write_parquet(new / METRICS_FILE, _metrics_tables(runs))
+        _write_parquet(new / EVENTS_FILE, _events_tables(runs))
         if trace:
-            write_trace(new / TRACE, runs)
+            write_trace(new / TRACE_FILE, runs)
     return summary
 
 
@@ -168,16 +170,20 @@ def read_results(folder: Path) -> Results:
     """
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
-    missing = [name for name in (SUMMARY, SCENARIO, METRICS, EVENTS) if not (folder / name).is_file()]
+    missing = [
+        name
+        for name in (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
+        if not (folder / name).is_file()
+    ]
     if missing:
         raise InputError(f"{folder} is no result folder: it has no {missing[0]}")
     try:
-        summary = _read_summary(folder / SUMMARY)
+        summary = _read_summary(folder / SUMMARY_FILE)
         return Results(
             summary=summary,
-            metrics=_read_parquet(folder / METRICS, _METRICS_SCHEMA),
-            events=_read_parquet(folder / EVENTS, _EVENTS_SCHEMA),
-            scenario=(folder / SCENARIO).read_text(encoding="utf-8"),
+            metrics=_read_parquet(folder / METRICS_FILE, _METRICS_SCHEMA),
+            events=_read_parquet(folder / EVENTS_FILE, _EVENTS_SCHEMA),
+            scenario=(folder / SCENARIO_FILE).read_text(encoding="utf-8"),
         )
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {folder}: {error}") from error
@@ -254,8 +260,10 @@ def _read_summary(path: Path) -> Summary:
         raise InputError(f"{path} is damaged: {error.msg} in line {error.lineno}") from error
     if not isinstance(found, dict) or "version" not in found:
         raise InputError(f"{path} is no summary of results: it has no version")
-    if found["version"] != VERSION:
-        raise InputError(f"{path} has version {found['version']!r}, this program reads version {VERSION}")
+    if found["version"] != SUMMARY_VERSION:
+        raise InputError(
+            f"{path} has version {found['version']!r}, this program reads version {SUMMARY_VERSION}"
+        )
     try:
         return TypeAdapter(Summary).validate_python(found)
     except ValidationError as error:
@@ -277,7 +285,7 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def write_folder_atomically(folder: Path) -> Iterator[Path]:
     """A new folder beside ``folder`` that takes its place if the block succeeds, else vanishes.
 
     Raises:

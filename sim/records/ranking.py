@@ -25,7 +25,7 @@ _SEED: Final = 20_260_101
 Floats = NDArray[np.float64]
 
 
-def first(times: Mapping[str, Mapping[int, float]]) -> str | None:
+def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
     """The label of who is first, None where nobody arrives.
 
     Args:
@@ -71,14 +71,14 @@ def chances(columns: Floats) -> Floats:
         unbeaten[a] &= (ahead >= 0) | ~arrived[b]
         unbeaten[b] &= (ahead <= 0) | ~arrived[a]
     unbeaten |= arrived & ~unbeaten.any(axis=0)
-    shares: Floats = firsts(np.where(unbeaten, medians, np.inf)).mean(axis=1)
+    shares: Floats = find_winners(np.where(unbeaten, medians, np.inf)).mean(axis=1)
     return shares
 
 
-def firsts(columns: Floats) -> Floats:
+def find_winners(columns: Floats) -> Floats:
     """Of times [schemes, races], 1 where a scheme is first; shared where several are, 0 if nobody arrives."""
-    first = (columns == columns.min(axis=0)) & np.isfinite(columns)
-    shares: Floats = first / np.maximum(first.sum(axis=0), 1)
+    find_winner = (columns == columns.min(axis=0)) & np.isfinite(columns)
+    shares: Floats = find_winner / np.maximum(find_winner.sum(axis=0), 1)
     return shares
 
 

@@ -20,10 +20,10 @@ from typing_extensions import TypedDict
 from ..errors import InputError
 from .equal_terms import Equal, Goal, equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
-from .ranking import chances, first, firsts
+from .ranking import chances, find_winner, find_winners
 from .run import Run, Source, Status
 
-VERSION: Final = 2
+SUMMARY_VERSION: Final = 2
 """Of ``summary.json``; changes when an older reader would misunderstand it."""
 
 _ALWAYS: Final = ("train_loss", "test_accuracy", "consensus_distance")
@@ -64,7 +64,7 @@ class RunRow(TypedDict):
     machines: NotRequired[list[MachineRow]]
 
 
-class Row(TypedDict):
+class SchemeSummary(TypedDict):
     """One scheme, over its repeats.
 
     Attributes:
@@ -107,7 +107,7 @@ class Lead(TypedDict):
     factor: Interval
 
 
-class Trial(TypedDict):
+class TuningTrial(TypedDict):
     """A run made to choose values.
 
     Attributes:
@@ -138,7 +138,7 @@ class Tuned(TypedDict):
     chosen: dict[str, bool | int | float | str]
     at_edge: list[str]
     metric: str
-    trials: list[Trial]
+    trials: list[TuningTrial]
 
 
 class Summary(TypedDict):
@@ -158,7 +158,7 @@ class Summary(TypedDict):
     scenario: str
     target: Goal | None
     runs: list[RunRow]
-    summary: list[Row]
+    summary: list[SchemeSummary]
     winner: str | None
     lead: Lead | None
     paired: int
@@ -182,13 +182,13 @@ def summarise(
     """
     groups = _grouped(runs)
     rows = [_row(group) for group in groups.values()]
-    winner: Row | None = None
+    winner: SchemeSummary | None = None
     lead: Lead | None = None
     paired, equal = 0, None
     for source in {run.source: None for run in runs}:
         mine = [row for row in rows if row["source"] == source]
         times = {label: _times(group) for (s, label), group in groups.items() if s == source}
-        label = first(times)
+        label = find_winner(times)
         best = next((row for row in mine if row["label"] == label), None)
         shared = _compare(mine, times, best)
         if source == runs[0].source:
@@ -201,7 +201,7 @@ def summarise(
             row["score_at_equal_time"] = score_at(group, equal, "time_s")
             row["score_at_equal_bytes"] = score_at(group, equal, "bytes_sent")
     found = Summary(
-        version=VERSION,
+        version=SUMMARY_VERSION,
         scenario=scenario_name,
         target=target,
         runs=[_run_row(run) for run in runs],
@@ -216,7 +216,7 @@ def summarise(
     return found
 
 
-def ranking(rows: Iterable[Row], winner: str | None = None) -> list[Row]:
+def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[SchemeSummary]:
     """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
 
     Equal ratios are in the order of median times; those without a time in that of how often they got there.
@@ -224,7 +224,7 @@ def ranking(rows: Iterable[Row], winner: str | None = None) -> list[Row]:
     third beats that one.
     """
 
-    def place(row: Row) -> tuple[bool, bool, float, float, int, int]:
+    def place(row: SchemeSummary) -> tuple[bool, bool, float, float, int, int]:
         median, ratio = row["time_to_target_s"]["median"], row["ratio_to_best"]["median"]
         # A ratio below 1 is one of a circle, in which the smallest median time decided.
         behind = math.inf if ratio is None else max(ratio, 1.0)
@@ -280,12 +280,12 @@ def _run_row(run: Run) -> RunRow:
     return row
 
 
-def _row(group: Sequence[Run]) -> Row:
+def _row(group: Sequence[Run]) -> SchemeSummary:
     times = _times(group)
     time = of_median(list(times.values()))
     median = time["median"]
     met = [steps_to_target(run) for run in group]
-    return Row(
+    return SchemeSummary(
         scheme=group[0].scheme,
         label=group[0].label,
         source=group[0].source,
@@ -328,13 +328,15 @@ def _at_least(run: Run) -> float:
     return math.inf if run.status == "diverged" else run.wall_clock_s
 
 
-def _compare(rows: Sequence[Row], times: Mapping[str, Mapping[int, float]], best: Row | None) -> int:
+def _compare(
+    rows: Sequence[SchemeSummary], times: Mapping[str, Mapping[int, float]], best: SchemeSummary | None
+) -> int:
     """Fill in what a row says in comparison with the others; returns how many seeds all of them share."""
     shared = sorted(set.intersection(*(set(column) for column in times.values())))
     if best is None or not shared:
         return len(shared)
     columns = np.array([[times[row["label"]][seed] for seed in shared] for row in rows])
-    wins = firsts(columns).sum(axis=1)
+    wins = find_winners(columns).sum(axis=1)
     for row, won in zip(rows, wins, strict=True):
         row["ratio_to_best"] = of_ratio(times[row["label"]], times[best["label"]])
         row["wins"] = float(won)
@@ -344,7 +346,7 @@ def _compare(rows: Sequence[Row], times: Mapping[str, Mapping[int, float]], best
     return len(shared)
 
 
-def _lead(ranked: Sequence[Row]) -> Lead | None:
+def _lead(ranked: Sequence[SchemeSummary]) -> Lead | None:
     if len(ranked) < 2 or ranked[1]["time_to_target_s"]["median"] is None:
         return None
     return Lead(second=ranked[1]["label"], factor=ranked[1]["ratio_to_best"])

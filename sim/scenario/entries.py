@@ -18,10 +18,10 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..config.problems import KeyPath, Problem, explain, problems, shown, unknown_key, wrong
+from ..config.problems import KeyPath, Mistake, explain, format_value, mistake, mistakes, unknown_key
 from ..config.settings import Settings
 from ..config.units import Bytes
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 from ..schemes import SCHEMES, find_scheme
 from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
@@ -55,7 +55,7 @@ def _read_open(
     """
     own = options.model_fields.keys()
     common = model.model_fields.keys() - {"options", *fixed}
-    found = [Problem((key,), unknown_key(key, own | common)) for key in data if key not in own | common]
+    found = [Mistake((key,), unknown_key(key, own | common)) for key in data if key not in own | common]
     made = Settings()
     written = {key: value for key, value in data.items() if key in own}
     try:
@@ -69,11 +69,11 @@ def _read_open(
     except ValidationError as error:
         found += explain(error, model, rest)
     if result is None or found:
-        raise problems([Problem(at + problem.at, problem.message) for problem in found])
+        raise mistakes([Mistake(at + problem.at, problem.message) for problem in found])
     return result
 
 
-class Workload(Settings):
+class WorkloadEntry(Settings):
     """What is trained. A task's own options stand beside these keys."""
 
     task: str = Field(description="what to train")
@@ -96,22 +96,22 @@ class Workload(Settings):
         if data.get("timing_only") is True:
             data = {"task": "quadratic", "batch_size": 1, "optimizer": {"lr": 1.0}, **data}
         if "task" not in data:
-            raise wrong(f"is missing; {nearest('', TASKS)}", "task")
+            raise mistake(f"is missing; {did_you_mean('', TASKS)}", "task")
         name = data["task"]
         if not isinstance(name, str):
-            raise wrong(f"must name a task, not {shown(name)}; {nearest('', TASKS)}", "task")
+            raise mistake(f"must name a task, not {format_value(name)}; {did_you_mean('', TASKS)}", "task")
         try:
             options = find_task(name).options
         except KeyError:
-            raise wrong(f"unknown task '{name}'; {nearest(name, TASKS)}", "task") from None
+            raise mistake(f"unknown task '{name}'; {did_you_mean(name, TASKS)}", "task") from None
         except InputError as error:
-            raise wrong(str(error), "task") from None
+            raise mistake(str(error), "task") from None
         return _read_open(cls, read, options, data, {}, (), info.context)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.timing_only and self.payload is None:
-            raise wrong("needs a payload; add for example 'payload: 100 MB'", "timing_only")
+            raise mistake("needs a payload; add for example 'payload: 100 MB'", "timing_only")
         return self
 
     @model_serializer(mode="wrap")
@@ -157,21 +157,21 @@ class SchemeEntry(Settings):
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping):
-            raise wrong(f"must be a scheme, not {shown(data)}; {_SHAPE}")
+            raise mistake(f"must be a scheme, not {format_value(data)}; {_SHAPE}")
         if isinstance(data.get("options"), Settings):
             return read(data)
         if len(data) != 1:
-            raise wrong(f"must be one scheme, not {len(data)} keys ({', '.join(data)}); {_SHAPE}")
+            raise mistake(f"must be one scheme, not {len(data)} keys ({', '.join(data)}); {_SHAPE}")
         ((name, given),) = data.items()
         try:
             options = find_scheme(name).options
         except KeyError:
-            raise wrong(f"unknown scheme '{name}'; {nearest(name, SCHEMES)}", name) from None
+            raise mistake(f"unknown scheme '{name}'; {did_you_mean(name, SCHEMES)}", name) from None
         except InputError as error:
-            raise wrong(str(error), name) from None
+            raise mistake(str(error), name) from None
         given = {} if given is None else given
         if not isinstance(given, Mapping):
-            raise wrong(f"its options must be a mapping of keys to values, not {shown(given)}", name)
+            raise mistake(f"its options must be a mapping of keys to values, not {format_value(given)}", name)
         return _read_open(cls, read, options, given, {"name": name}, (name,), info.context)
 
     @model_serializer(mode="wrap")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config import yaml_file
-from ..config.problems import KeyPath, shown
-from ..config.yaml_file import Document, Place, dotted
-from ..errors import InputError, nearest
+from ..config.problems import KeyPath, format_value
+from ..config.yaml_file import Document, Place, join_keys
+from ..errors import InputError, did_you_mean
 
 
 def apply(document: Document, assignments: Sequence[str]) -> Document:
@@ -43,7 +43,7 @@ def _replaced(value: Any, parts: Sequence[str], at: KeyPath, new: Any, source: s
         return new, at
     key = parts[0]
     if isinstance(value, tuple):
-        index = _index(key, len(value), f"{source}: {dotted((*at, key))}")
+        index = _index(key, len(value), f"{source}: {join_keys((*at, key))}")
         inner, path = _replaced(value[index], parts[1:], (*at, index), new, source)
         return (*value[:index], inner, *value[index + 1 :]), path
     if value is None:
@@ -51,9 +51,10 @@ def _replaced(value: Any, parts: Sequence[str], at: KeyPath, new: Any, source: s
     elif value == key:
         value = {key: None}
     if not isinstance(value, Mapping):
-        hint = f"; {nearest(key, [value])}" if isinstance(value, str) else ""
+        hint = f"; {did_you_mean(key, [value])}" if isinstance(value, str) else ""
         raise InputError(
-            f"{source}: {dotted((*at, key))}: {dotted(at)} is {shown(value)} and has no keys{hint}"
+            f"{source}: {join_keys((*at, key))}: {join_keys(at)} is {format_value(value)} and has "
+            f"no keys{hint}"
         )
     inner, path = _replaced(value.get(key), parts[1:], (*at, key), new, source)
     return {**value, key: inner}, path

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from ..config.problems import shown, wrong
+from ..config.problems import format_value, mistake
 from ..config.settings import Settings
 from ..records.intervals import FEWEST, Interval, of_median, of_ratio
-from ..records.ranking import first
+from ..records.ranking import find_winner
 from ..records.run import Run
 
 _PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *%")
@@ -25,7 +25,7 @@ _PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *%")
 def _read_percent(value: object) -> float:
     found = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     if not found:
-        raise wrong(f"must be a share such as '10 %', not {shown(value)}")
+        raise mistake(f"must be a share such as '10 %', not {format_value(value)}")
     return float(found[1]) / 100
 
 
@@ -55,9 +55,11 @@ def read_auto(value: Any) -> Any:
     if value == "auto":
         return {}
     if isinstance(value, bool) or not isinstance(value, int | Mapping | AutoRepeats):
-        raise wrong(f"must be a number, 'auto' or {{half_width: 10 %, most: 30}}, not {shown(value)}")
+        raise mistake(
+            f"must be a number, 'auto' or {{half_width: 10 %, most: 30}}, not {format_value(value)}"
+        )
     if isinstance(value, int) and value < 1:
-        raise wrong(f"must be at least 1, not {value}")
+        raise mistake(f"must be at least 1, not {value}")
     return value
 
 
@@ -83,7 +85,7 @@ def enough(repeats: int | AutoRepeats, labels: Sequence[str], runs: Sequence[Run
     arrived = {label: found for label, found in medians.items() if found["median"] is not None}
     if len(arrived) < 2:
         return all(_half_width(found) <= repeats.half_width for found in arrived.values())
-    best = first(times)
+    best = find_winner(times)
     assert best is not None
     ratios = (of_ratio(times[label], times[best]) for label in arrived if label != best)
     return all(_half_width(ratio) <= repeats.half_width for ratio in ratios)

@@ -31,11 +31,11 @@ from pydantic_core import CoreSchema
 from ..collectives.registry import all_reduce_named
 from ..compute.settings import Compute, Straggler
 from ..config import user_code, yaml_file
-from ..config.problems import Problem, explain, one_line, problems, wrong
+from ..config.problems import Mistake, explain, mistake, mistakes, one_line
 from ..config.settings import Settings
 from ..config.units import Seconds, Steps
-from ..config.user_code import is_dotted
-from ..errors import InputError, nearest
+from ..config.user_code import is_import_path
+from ..errors import InputError, did_you_mean
 from ..network.build import build_network
 from ..network.profile import Profile
 from ..network.settings import Graph, NetworkSettings
@@ -45,7 +45,7 @@ from ..topology.entry import BRIEF
 from ..workloads import find_task
 from ..workloads.workload import Facts
 from . import overrides
-from .entries import SchemeEntry, Workload
+from .entries import SchemeEntry, WorkloadEntry
 from .repeats import AutoRepeats, Repeats, read_auto
 from .tune import Tune, with_values
 
@@ -59,7 +59,7 @@ _FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,14}) +steps?")
 
 def _check_name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise wrong(f"'{value}' will not do as a name; use letters, digits, '-', '_' and '.'")
+        raise mistake(f"'{value}' will not do as a name; use letters, digits, '-', '_' and '.'")
     return value
 
 
@@ -67,7 +67,7 @@ def _check_all_reduce(value: str) -> str:
     try:
         all_reduce_named(value)
     except InputError as error:
-        raise wrong(str(error)) from None
+        raise mistake(str(error)) from None
     return value
 
 
@@ -77,7 +77,7 @@ def _check_events(value: str) -> str:
         return f"first {found[1]} steps"
     if value in ("all", "none", "auto"):
         return value
-    raise wrong(f"unknown choice '{value}'; choose from: all, auto, none, first N steps")
+    raise mistake(f"unknown choice '{value}'; choose from: all, auto, none, first N steps")
 
 
 PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
@@ -129,19 +129,19 @@ class Cluster(Settings):
         held = sum((self.network.sites or {}).values())
         if self.network.sites is not None and held != self.workers:
             found.append(
-                Problem(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
+                Mistake(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
             )
         placed = sum((self.hosts or {}).values())
         if self.hosts is not None and placed != self.workers:
             text = f"name places for {placed} workers, there are {self.workers}; make them agree"
-            found.append(Problem(("hosts",), text))
+            found.append(Mistake(("hosts",), text))
         for number, straggler in enumerate(self.stragglers):
             for index, rank in enumerate(straggler.workers or ()):
                 if not 0 <= rank < self.workers:
                     text = f"there is no worker {rank}; ranks go from 0 to {self.workers - 1}"
-                    found.append(Problem(("stragglers", number, "workers", index), text))
+                    found.append(Mistake(("stragglers", number, "workers", index), text))
         if found:
-            raise problems(found)
+            raise mistakes(found)
         self._lay_out_network()
         return self
 
@@ -153,7 +153,7 @@ class Cluster(Settings):
                 try:
                     build_network(self.network.model_copy(update=steady), self.workers)
                 except InputError as error:
-                    raise wrong(str(error), "network", part) from None
+                    raise mistake(str(error), "network", part) from None
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -175,7 +175,7 @@ class Evaluate(Settings):
     )
 
 
-class Target(Settings):
+class TargetSettings(Settings):
     """A score that ends the run; whether it has to rise or fall is known of each metric."""
 
     metric: str = Field(description="one of the task's metrics")
@@ -186,7 +186,7 @@ class Target(Settings):
 class Stop(Settings):
     """What ends a run: the first of these that is reached. At least one is needed."""
 
-    target: Target | None = Field(default=None, description="a score to reach")
+    target: TargetSettings | None = Field(default=None, description="a score to reach")
     max_time: Annotated[Seconds, Field(gt=0)] | None = Field(
         default=None, description="time on the run's clock"
     )
@@ -197,15 +197,15 @@ class Stop(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.target is None and self.max_time is None and self.max_iterations is None:
-            raise wrong("nothing ends the run; give at least one of target, max_time, max_iterations")
+            raise mistake("nothing ends the run; give at least one of target, max_time, max_iterations")
         if self.max_time is None and self.max_iterations is None:
-            raise wrong(
+            raise mistake(
                 "a scheme that never reaches it would run for ever; add max_time or max_iterations", "target"
             )
         return self
 
 
-class Collectives(Settings):
+class CollectiveSettings(Settings):
     """Algorithms of the collective operations."""
 
     all_reduce: Annotated[str, AfterValidator(_check_all_reduce)] = Field(
@@ -232,7 +232,7 @@ class Scenario(Settings):
 
     name: Annotated[str, AfterValidator(_check_name)] = Field(description="what results are filed under")
     seed: int = Field(default=0, ge=0, lt=2**63, description="of the first repeat; all schemes share it")
-    workload: Workload = Field(description="what is trained")
+    workload: WorkloadEntry = Field(description="what is trained")
     cluster: Cluster = Field(description="on which machines")
     evaluate: Evaluate = Field(default=Evaluate(), description="how models are scored")
     schemes: tuple[SchemeEntry, ...] = Field(min_length=1, description="which averaging schemes to compare")
@@ -245,7 +245,9 @@ class Scenario(Settings):
         default=None,
         description="values that each scheme chooses for itself before, on other seeds",
     )
-    collectives: Collectives = Field(default=Collectives(), description="algorithms of collective operations")
+    collectives: CollectiveSettings = Field(
+        default=CollectiveSettings(), description="algorithms of collective operations"
+    )
     lab: LabSettings = Field(default=LabSettings(), description="the emulated network of real runs")
     events: Annotated[str, AfterValidator(_check_events)] = Field(
         default="auto",
@@ -280,7 +282,7 @@ class Scenario(Settings):
             if label in labels[:number]:
                 first = labels.index(label)
                 text = f"its label '{label}' is that of schemes.{first} too; give it another 'label'"
-                raise wrong(text, number)
+                raise mistake(text, number)
         return tuple(
             entry if entry.label == label else entry.model_copy(update={"label": label})
             for entry, label in zip(entries, labels, strict=True)
@@ -296,73 +298,73 @@ class Scenario(Settings):
             *self._wrong_statistics(),
         ]
         if found:
-            raise problems(found)
+            raise mistakes(found)
         return self
 
-    def _wrong_clock(self) -> list[Problem]:
+    def _wrong_clock(self) -> list[Mistake]:
         if self.cluster.compute.time == 0 and self.stop.max_iterations is None:
             text = "0 s needs stop.max_iterations too, or the clock may stand still for ever"
-            return [Problem(("cluster", "compute", "time"), text)]
+            return [Mistake(("cluster", "compute", "time"), text)]
         measured = self.cluster.compute.measured
         if measured is not None and not measured.known_at(self.workload.batch_size):
             text = (
                 f"one batch size ({measured.batch_sizes[0]}) tells nothing about another "
                 f"({self.workload.batch_size}); measure at two or more, or write 'measured' alone"
             )
-            return [Problem(("cluster", "compute", "measured"), text)]
+            return [Mistake(("cluster", "compute", "measured"), text)]
         return []
 
-    def _wrong_workload(self) -> list[Problem]:
+    def _wrong_workload(self) -> list[Mistake]:
         target = self.stop.target
         if self.workload.timing_only:
             text = "nothing is trained (timing_only); use max_time or max_iterations"
-            return [Problem(("stop", "target"), text)] if target is not None else []
+            return [Mistake(("stop", "target"), text)] if target is not None else []
         try:
             facts = find_task(self.workload.task).facts(self.workload.options, self.seed)
         except InputError as error:
-            return [Problem(("workload", "task"), str(error))]
+            return [Mistake(("workload", "task"), str(error))]
         return [*self._wrong_partition(facts), *self._wrong_target(facts)]
 
-    def _wrong_partition(self, facts: Facts) -> list[Problem]:
+    def _wrong_partition(self, facts: Facts) -> list[Mistake]:
         found = []
         workers, examples, kind = self.cluster.workers, facts.num_examples, self.workload.partition.kind
         if workers > examples:
             text = f"{workers} workers cannot share {examples} training examples; use at most {examples}"
-            found.append(Problem(("cluster", "workers"), text))
+            found.append(Mistake(("cluster", "workers"), text))
         if kind in ("dirichlet", "by_label") and not facts.labelled:
             text = f"'{kind}' needs examples with classes, which '{self.workload.task}' has not; use iid"
-            found.append(Problem(("workload", "partition", "kind"), text))
+            found.append(Mistake(("workload", "partition", "kind"), text))
         return found
 
-    def _wrong_collectives(self) -> list[Problem]:
+    def _wrong_collectives(self) -> list[Mistake]:
         """Try the user's own algorithm; any number of bytes will do."""
-        if not is_dotted(self.collectives.all_reduce):
+        if not is_import_path(self.collectives.all_reduce):
             return []
         try:
             all_reduce_named(self.collectives.all_reduce)(self.cluster.workers, 2**20)
         except InputError as error:
-            return [Problem(("collectives", "all_reduce"), str(error))]
+            return [Mistake(("collectives", "all_reduce"), str(error))]
         return []
 
-    def _wrong_target(self, facts: Facts) -> list[Problem]:
+    def _wrong_target(self, facts: Facts) -> list[Mistake]:
         target = self.stop.target
         if target is None or target.metric in facts.metrics:
             return []
         name = self.workload.task
-        text = f"task '{name}' has no metric '{target.metric}'; {nearest(target.metric, facts.metrics)}"
-        return [Problem(("stop", "target", "metric"), text)]
+        text = f"task '{name}' has no metric '{target.metric}'; {did_you_mean(target.metric, facts.metrics)}"
+        return [Mistake(("stop", "target", "metric"), text)]
 
-    def _wrong_statistics(self) -> list[Problem]:
+    def _wrong_statistics(self) -> list[Mistake]:
         found = []
         if isinstance(self.repeats, AutoRepeats) and self.stop.target is None:
             text = "auto narrows ratios of time to target; add stop.target, or give a number"
-            found.append(Problem(("repeats",), text))
+            found.append(Mistake(("repeats",), text))
         if self.tune is None:
             return found
         if self.workload.timing_only:
             return [
                 *found,
-                Problem(("tune",), "nothing is trained (timing_only), so nothing can be tuned"),
+                Mistake(("tune",), "nothing is trained (timing_only), so nothing can be tuned"),
             ]
         for key, values in self.tune.grid.items():
             for index, value in enumerate(values):
@@ -370,10 +372,10 @@ class Scenario(Settings):
                     try:
                         with_values(entry, self.workload.optimizer, {key: value})
                     except InputError as error:
-                        found.append(Problem(("tune", key, index), str(error)))
+                        found.append(Mistake(("tune", key, index), str(error)))
         return found
 
-    def _wrong_schemes(self) -> list[Problem]:
+    def _wrong_schemes(self) -> list[Mistake]:
         found = []
         for number, entry in enumerate(self.schemes):
             scheme = find_scheme(entry.name)
@@ -383,10 +385,10 @@ class Scenario(Settings):
                     network = build_network(self.cluster.network, self.cluster.workers)
                     scheme.check_sites(entry.options, len(set(network.site_of)))
             except InputError as error:
-                found.append(Problem(("schemes", number, entry.name), str(error)))
+                found.append(Mistake(("schemes", number, entry.name), str(error)))
             if scheme.own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
                 text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
-                found.append(Problem(("schemes", number, entry.name), text))
+                found.append(Mistake(("schemes", number, entry.name), text))
         return found
 
 
@@ -442,7 +444,7 @@ def parse(text: str, source: str = "scenario", changes: Sequence[str] = ()) -> S
     placed = sorted(((document.place(it.at), it) for it in found), key=lambda pair: pair[0].line)
     lines = []
     for place, problem in placed[:MAX_PROBLEMS]:
-        key = f"{yaml_file.dotted(problem.at)}: " if problem.at else ""
+        key = f"{yaml_file.join_keys(problem.at)}: " if problem.at else ""
         lines.append(f"{place}: {key}{one_line(problem.message)}")
     raise InputError("\n".join(lines))
 
@@ -458,7 +460,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def asked(
+def resolve_scenario(
     scenario: Scenario | Mapping[str, Any] | str | Path,
     task: Callable[..., Any] | None = None,
     changes: Sequence[str] = (),
@@ -473,7 +475,7 @@ def asked(
     Raises:
         InputError: what is wrong.
     """
-    own = [] if task is None else [f"workload.task={user_code.name_of(task)}"]
+    own = [] if task is None else [f"workload.task={user_code.import_path_of(task)}"]
     try:
         if isinstance(scenario, str | Path):
             return load(scenario, [*own, *changes])

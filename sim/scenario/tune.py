@@ -19,9 +19,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..config.problems import explain, one_line, shown, wrong
+from ..config.problems import explain, format_value, mistake, one_line
 from ..config.settings import Settings
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 from ..training.optimizer import OptimizerSettings
 from .entries import SchemeEntry
 
@@ -48,18 +48,18 @@ class Tune(Settings):
             return read(data)
         grid = {key: value for key, value in data.items() if key != "trials"}
         if not grid:
-            raise wrong("names nothing to tune; add for example 'optimizer.lr: [0.03, 0.1, 0.3]'")
+            raise mistake("names nothing to tune; add for example 'optimizer.lr: [0.03, 0.1, 0.3]'")
         for key, values in grid.items():
             if not isinstance(values, tuple | list) or not values:
-                raise wrong(f"must be a list of values to choose from, not {shown(values)}", key)
+                raise mistake(f"must be a list of values to choose from, not {format_value(values)}", key)
             if len(set(map(repr, values))) < len(values):
-                raise wrong("holds a value twice", key)
+                raise mistake("holds a value twice", key)
         points = math.prod(len(values) for values in grid.values())
         trials = data.get("trials", points)
         if isinstance(trials, int) and trials % points:
             fitting = sorted({max(trials // points, 1) * points, (trials // points + 1) * points})
             choices = " or ".join(map(str, fitting))
-            raise wrong(
+            raise mistake(
                 f"{trials} cannot be spread evenly over {points} points of the grid; use {choices}", "trials"
             )
         return read({"grid": grid, "trials": trials})
@@ -97,12 +97,12 @@ def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[
         *sections, last = key.split(".")
         for section in sections:
             if not isinstance(where, dict) or section not in where:
-                raise InputError(f"{entry.label} has no key '{key}'; {nearest(key, _keys(data))}")
+                raise InputError(f"{entry.label} has no key '{key}'; {did_you_mean(key, _keys(data))}")
             where = where[section]
             if section == "optimizer":
                 where = next((where[kind] for kind in _ADAPTIVE if kind in where), where)
         if not isinstance(where, dict) or last not in where:
-            raise InputError(f"{entry.label} has no key '{key}'; {nearest(key, _keys(data))}")
+            raise InputError(f"{entry.label} has no key '{key}'; {did_you_mean(key, _keys(data))}")
         where[last] = value
     try:
         return SchemeEntry.model_validate({entry.name: data})

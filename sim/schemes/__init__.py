@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..config.user_code import is_dotted
+from ..config.user_code import is_import_path
 from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp
 from .scheme import Scheme
-from .user import own_scheme
+from .user import user_scheme
 
 SCHEMES: Mapping[str, Scheme] = {
     s.name: s
@@ -66,4 +66,4 @@ def find_scheme(name: str) -> Scheme:
         InputError: the user's cannot be had.
         KeyError: no scheme has that name.
     """
-    return own_scheme(name) if is_dotted(name) else SCHEMES[name]
+    return user_scheme(name) if is_import_path(name) else SCHEMES[name]

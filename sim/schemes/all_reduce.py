@@ -6,8 +6,8 @@ The same update as one process with the n-fold batch. Bytes per step and worker:
 with a ring. Waits for: everybody.
 
 ``overlap``: parts of the gradient are all-reduced while the backward pass goes on, a layer at a time or in
-buckets, as DistributedDataParallel does. ``part_reduce``: every worker owns a strip of the model; gradients
-are reduce-scattered, the strip is updated, its optimiser's state nowhere else, and all gather the strips:
+buckets, as DistributedDataParallel does. ``part_reduce``: every worker owns a shard of the model; gradients
+are reduce-scattered, the shard is updated, its optimiser's state nowhere else, and all gather the shards:
 the same update and the same bytes. ``compression``: gradients travel encoded.
 
 Source: Das et al., arXiv 1602.06709 (part-reduce and part-broadcast); QSGD: Alistarh et al., NeurIPS 2017.
@@ -26,7 +26,7 @@ from ..errors import InputError
 from ..program import operations as ops
 from ..program.encoding import Compression
 from ..program.worker import Worker
-from .wire import Wire
+from .compressed import CompressedAllReduce
 
 
 class AllReduceOptions(Settings):
@@ -38,7 +38,7 @@ class AllReduceOptions(Settings):
     )
     part_reduce: bool = Field(
         default=False,
-        description="every worker updates a strip of the model only, and all gather the strips",
+        description="every worker updates a shard of the model only, and all gather the shards",
     )
     compression: Compression | None = Field(default=None, description="what gradients become for their way")
 
@@ -67,7 +67,7 @@ async def all_reduce(worker: Worker, options: AllReduceOptions) -> None:
         return
     x = worker.start
     state = worker.optimizer.init(x)
-    wire = Wire(worker, options.compression)
+    wire = CompressedAllReduce(worker, options.compression)
     async for k in worker.steps():
         if options.overlap:
             gradient = await _overlapped(worker, x, options.bucket or 0)
@@ -79,12 +79,12 @@ async def all_reduce(worker: Worker, options: AllReduceOptions) -> None:
 
 async def _part_reduce(worker: Worker) -> None:
     x = worker.start
-    strip = worker.strip(x)
-    state = worker.optimizer.init(strip)
+    shard = worker.shard(x)
+    state = worker.optimizer.init(shard)
     async for k in worker.steps():
         gradient = await worker.reduce_scatter(await worker.gradient(x))
-        strip, state = worker.optimizer.update(strip, gradient, state)
-        x = await worker.gather_strips(strip, x.shape[-1])
+        shard, state = worker.optimizer.update(shard, gradient, state)
+        x = await worker.all_gather_shards(shard, x.shape[-1])
         await worker.publish(k, x)
 
 

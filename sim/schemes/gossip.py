@@ -38,7 +38,7 @@ from ..program import operations as ops
 from ..program.encoding import Compression, Payload
 from ..program.worker import Worker
 from ..topology import TopologyEntry
-from .wire import Momentum, Wire, pack, unpack, with_rest
+from .compressed import CompressedAllReduce, Momentum, pack, unpack, with_rest
 
 
 class GossipOptions(Settings):
@@ -81,7 +81,7 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
     x = worker.start
     state = worker.optimizer.init(x)
 
-    wire = Wire(worker, options.compression)
+    wire = CompressedAllReduce(worker, options.compression)
 
     def combine(k: int, value: torch.Tensor, rough: Payload) -> ops.Operation[torch.Tensor]:
         if options.global_period is not None and (k + 1) % options.global_period == 0:

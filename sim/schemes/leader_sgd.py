@@ -50,7 +50,7 @@ _ASKS, _LEAVES = 0, 1
 _LIKE: Final = torch.zeros(1, dtype=torch.int32)
 
 
-class Grants:
+class StepBudget:
     """Grants ``budget`` steps to whoever asks; then sends everybody who still steps to a round; and again."""
 
     def __init__(self, workers: int, budget: int) -> None:
@@ -82,7 +82,7 @@ class Grants:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CounterRequest:
     """A question under way to the counter, and its answer."""
 
     question: ops.Handle
@@ -94,7 +94,7 @@ class StepCounter:
 
     def __init__(self, worker: Worker, budget: int) -> None:
         self._worker = worker
-        self._steps = Grants(worker.size, budget) if worker.rank == _COUNTS else None
+        self._steps = StepBudget(worker.size, budget) if worker.rank == _COUNTS else None
 
     def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """What the counting host runs beside its own steps."""
@@ -102,15 +102,15 @@ class StepCounter:
             return ()
         return tuple(self._serve(self._steps, rank) for rank in range(self._worker.size) if rank != _COUNTS)
 
-    async def ask(self) -> Asked | bool:
+    async def ask(self) -> CounterRequest | bool:
         """Ask for one more step, and go on."""
         if self._steps is not None:
             return self._steps.grant(self._worker.rank)
         answer = await self._worker.begin(ops.Receive(_COUNTS, like=_LIKE, tag="granted"))
         question = await self._worker.begin(ops.Send(_COUNTS, _number(_ASKS), tag="step"))
-        return Asked(question, answer)
+        return CounterRequest(question, answer)
 
-    async def granted(self, asked: Asked | bool) -> bool:
+    async def granted(self, asked: CounterRequest | bool) -> bool:
         """Whether it may be done; otherwise a round is due first."""
         if isinstance(asked, bool):
             return asked
@@ -118,7 +118,7 @@ class StepCounter:
         message: ops.Message = await self._worker.wait(asked.answer)
         return bool(message.value)
 
-    async def leave(self, asked: Asked | bool) -> None:
+    async def leave(self, asked: CounterRequest | bool) -> None:
         """Say that there will be no more steps; the grant that was asked for is not used."""
         await self.granted(asked)
         if self._steps is not None:
@@ -126,7 +126,7 @@ class StepCounter:
         else:
             await self._worker.send(_COUNTS, _number(_LEAVES), tag="step")
 
-    async def _serve(self, steps: Grants, rank: int) -> None:
+    async def _serve(self, steps: StepBudget, rank: int) -> None:
         while (await self._worker.receive(rank, like=_LIKE, tag="step")).value.item() == _ASKS:
             await self._worker.send(rank, _number(int(steps.grant(rank))), tag="granted")
         steps.leave(rank)

@@ -52,7 +52,7 @@ from ..config.settings import Settings
 from ..errors import InputError
 from ..program.encoding import Compression
 from ..program.worker import Worker
-from .wire import Momentum, Wire, all_average, average_of_changes, pack
+from .compressed import CompressedAllReduce, Momentum, all_average, average_of_changes, pack
 
 
 class LocalSgdOptions(Settings):
@@ -74,7 +74,7 @@ async def local_sgd(worker: Worker, options: LocalSgdOptions) -> None:
     """Local SGD: everybody steps alone and the models are averaged every ``period`` steps."""
     x = worker.start
     state = worker.optimizer.init(x)
-    wire, last = Wire(worker, options.compression), pack(x, state, options.momentum)
+    wire, last = CompressedAllReduce(worker, options.compression), pack(x, state, options.momentum)
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)

@@ -56,7 +56,7 @@ from .scheme import Spread, scattered
 Meeting = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(centre, visitor), both [d] -> (centre afterwards, reply to the visitor)."""
 
-Host = Annotated[int, Field(ge=0, description="rank of the worker on whose host the centre is")]
+HostRank = Annotated[int, Field(ge=0, description="rank of the worker on whose host the centre is")]
 
 
 def check_host(host: int, workers: int) -> None:
@@ -122,7 +122,7 @@ class EasgdOptions(Settings):
         default=0.9, gt=0, le=1, description="moving rate beta of the centre; a worker's is beta / workers"
     )
     asynchronous: bool = Field(default=False, description="workers visit the centre one by one")
-    host: Host = 0
+    host: HostRank = 0
     spread: Spread = 0.0
 
 
@@ -209,7 +209,7 @@ class DownpourOptions(Settings):
     """Options of ``downpour``."""
 
     period: int = Field(ge=1, description="steps between two visits to the centre")
-    host: Host = 0
+    host: HostRank = 0
 
 
 def check_downpour(options: DownpourOptions, workers: int) -> None:

@@ -39,7 +39,7 @@ from ..program import operations as ops
 from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
 from ..topology import Plan, TopologyEntry
-from ..training.optimizer import Still
+from ..training.optimizer import NullOptimizer
 
 
 class SgpOptions(Settings):
@@ -106,7 +106,7 @@ def sgp(worker: Worker, options: SgpOptions) -> Program:
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
     in_step = not options.asynchronous
     stays_one = in_step and options.overlap == 0 and plan.row_stochastic
-    still = isinstance(worker.optimizer, Still)  # then one element stands for the whole model
+    still = isinstance(worker.optimizer, NullOptimizer)  # then one element stands for the whole model
     w = None if options.biased or stays_one or still else torch.ones_like(worker.start[..., :1])
     mass = Mass(worker.start, w)
     if in_step:

@@ -40,13 +40,13 @@ _TRIED_STEPS: Final = 3
 _TRIED_WORKERS: Final = 4
 
 
-def own_scheme(path: str) -> Scheme:
+def user_scheme(path: str) -> Scheme:
     """The scheme at ``package.module:name``.
 
     Raises:
         InputError: nothing is there, or nothing that can be a scheme.
     """
-    found = user_code.load(path)
+    found = user_code.load_object(path)
     if isinstance(found, Scheme):
         return replace(found, name=path)
     if not callable(found) or inspect.isclass(found):
@@ -121,7 +121,7 @@ class _Told(Coroutine[Any, Any, None]):
         except (StopIteration, PacelineError):
             raise
         except user_code.RAISED as error:
-            raise SchemeError(f"'{self._path}' raised {user_code.said(error)}") from error
+            raise SchemeError(f"'{self._path}' raised {user_code.format_error(error)}") from error
 
 
 @lru_cache(maxsize=64)

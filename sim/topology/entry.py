@@ -22,10 +22,10 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..config.problems import Problem, explain, problems, shown, wrong
+from ..config.problems import Mistake, explain, format_value, mistake, mistakes
 from ..config.settings import Settings
-from ..config.user_code import is_dotted
-from ..errors import InputError, nearest
+from ..config.user_code import is_import_path
+from ..errors import InputError, did_you_mean
 from .graphs import files, static
 from .graphs.static import Graphs
 from .graphs.user import from_function
@@ -65,12 +65,12 @@ def topology_named(name: str) -> Topology:
     """
     if name == FILE.name:
         return FILE
-    if is_dotted(name):
+    if is_import_path(name):
         return Topology(name, partial(from_function, name), static.NoOptions, "as its author says", "", True)
     if name.endswith(files.SUFFIXES):
         raise InputError(f"unknown topology '{name}'; for a graph in a file write {{file: {name}}}")
     if name not in TOPOLOGIES:
-        raise InputError(f"unknown topology '{name}'; {nearest(name, TOPOLOGIES)}")
+        raise InputError(f"unknown topology '{name}'; {did_you_mean(name, TOPOLOGIES)}")
     return TOPOLOGIES[name]
 
 
@@ -109,16 +109,16 @@ class TopologyEntry(Settings):
         if isinstance(data, str):
             data = {data: None}
         if not isinstance(data, Mapping):
-            raise wrong(f"must be a topology, not {shown(data)}; {_SHAPE}")
+            raise mistake(f"must be a topology, not {format_value(data)}; {_SHAPE}")
         if len(data) != 1:
-            raise wrong(f"must be one topology, not {len(data)} keys ({', '.join(data)}); {_SHAPE}")
+            raise mistake(f"must be one topology, not {len(data)} keys ({', '.join(data)}); {_SHAPE}")
         ((name, given),) = data.items()
         pass  # whose topologies may have entries as options
 
         try:
             model = topology_named(name).options
         except InputError as error:
-            raise wrong(str(error)) from None
+            raise mistake(str(error)) from None
         given = (
             {}
             if given is None
@@ -127,12 +127,12 @@ class TopologyEntry(Settings):
             else given
         )
         if not isinstance(given, Mapping):
-            raise wrong(f"its options must be a mapping of keys to values, not {shown(given)}", name)
+            raise mistake(f"its options must be a mapping of keys to values, not {format_value(given)}", name)
         try:
             options = model.model_validate(given, context=info.context)
         except ValidationError as error:
-            raise problems(
-                [Problem((name, *p.at), p.message) for p in explain(error, model, given)]
+            raise mistakes(
+                [Mistake((name, *p.at), p.message) for p in explain(error, model, given)]
             ) from None
         return read({"name": name, "options": options})
 

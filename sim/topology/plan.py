@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ..errors import InputError, nearest
+from ..errors import InputError, did_you_mean
 from ..program.pattern import Pattern
 from . import weights as rules
 from .entry import TopologyEntry, topology_named
@@ -19,7 +19,7 @@ from .spectra import refuse_stuck
 
 AUTO: Final = "auto"
 GIVEN: Final = "given"
-TOLERANCE: Final = 1e-12
+WEIGHT_TOLERANCE: Final = 1e-12
 """How far a sum of weights may be from 1."""
 SAMPLED: Final = 16
 """How many steps of an endless sequence are looked at to judge it."""
@@ -57,17 +57,17 @@ class Plan:
     @cached_property
     def row_stochastic(self) -> bool:
         """Whether what everybody takes sums to 1."""
-        return all(bool(np.all(abs(row_sums(w) - 1.0) <= TOLERANCE)) for w in self.first)
+        return all(bool(np.all(abs(row_sums(w) - 1.0) <= WEIGHT_TOLERANCE)) for w in self.first)
 
     @cached_property
     def column_stochastic(self) -> bool:
         """Whether what everybody gives sums to 1: the mean is conserved."""
-        return all(bool(np.all(abs(w.sum(axis=0) - 1.0) <= TOLERANCE)) for w in self.first)
+        return all(bool(np.all(abs(w.sum(axis=0) - 1.0) <= WEIGHT_TOLERANCE)) for w in self.first)
 
     @cached_property
     def symmetric(self) -> bool:
         """Whether every matrix equals its transpose."""
-        return all(is_symmetric(w, TOLERANCE) for w in self.first)
+        return all(is_symmetric(w, WEIGHT_TOLERANCE) for w in self.first)
 
     @cached_property
     def undirected(self) -> bool:
@@ -144,7 +144,7 @@ def _chosen(name: str, graphs: Graphs, weights: str) -> str:
     if weights == GIVEN and not graphs.weighted:
         raise InputError(f"topology {name} has no weights of its own; choose from: {', '.join(rules.RULES)}")
     if weights != GIVEN and weights not in rules.RULES:
-        raise InputError(f"unknown weights '{weights}'; {nearest(weights, [AUTO, GIVEN, *rules.RULES])}")
+        raise InputError(f"unknown weights '{weights}'; {did_you_mean(weights, [AUTO, GIVEN, *rules.RULES])}")
     if weights != GIVEN and graphs.weighted:
         raise InputError(f"topology {name} has weights of its own; use weights: given, not {weights}")
     return weights
@@ -155,7 +155,7 @@ def _usual(graphs: Graphs) -> str:
     if graphs.weighted:
         return GIVEN
     steps = [graphs.at(step) for step in range(graphs.period or 1)]
-    if all(bool(np.all(abs(rules.uniform(g).sum(axis=0) - 1.0) <= TOLERANCE)) for g in steps):
+    if all(bool(np.all(abs(rules.uniform(g).sum(axis=0) - 1.0) <= WEIGHT_TOLERANCE)) for g in steps):
         return "uniform"
     return "metropolis" if all(is_symmetric(g) for g in steps) else "uniform"
 
@@ -167,7 +167,7 @@ def _refuse_sums(found: Plan) -> None:
     for w in found.first:
         sums = row_sums(w)
         worst = int(abs(sums - 1.0).argmax())
-        if abs(sums[worst] - 1.0) > TOLERANCE:
+        if abs(sums[worst] - 1.0) > WEIGHT_TOLERANCE:
             raise InputError(
                 f"the weights that worker {worst} gives in topology {found.name} sum to {sums[worst]:.6g}, "
                 "not to 1; leave the weights out, or correct them"

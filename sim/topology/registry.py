@@ -33,7 +33,7 @@ TOPOLOGIES.update(
             directed=True,
         ),
         Topology(
-            "p_peer_exponential", sequences.p_peer_exponential, sequences.Peers, "more than `peers`",
+            "p_peer_exponential", sequences.p_peer_exponential, sequences.NumPeers, "more than `peers`",
             "up to `peers`", directed=True,
         ),
         Topology("random_matching", sequences.random_matching, static.NoOptions, "any", "1 (or 0)"),
@@ -47,10 +47,10 @@ TOPOLOGIES.update(
             "small_world", random.small_world, random.SmallWorld, "more than the degree",
             "`degree` on average",
         ),
-        Topology("base", finite_time.base, finite_time.Peers, "any", "up to `peers`"),
-        Topology("simple_base", finite_time.simple_base, finite_time.Peers, "any", "up to `peers`"),
+        Topology("base", finite_time.base, finite_time.MaxPeers, "any", "up to `peers`"),
+        Topology("simple_base", finite_time.simple_base, finite_time.MaxPeers, "any", "up to `peers`"),
         Topology(
-            "hyper_hypercube", finite_time.hyper_hypercube, finite_time.Peers,
+            "hyper_hypercube", finite_time.hyper_hypercube, finite_time.MaxPeers,
             "no prime factor above `peers` + 1", "up to `peers`",
         ),
         Topology(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
-from ..devices import on_device
+from ..devices import to_device
 from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
 from ..workloads.workload import Evaluated, Gradient, Told, Workload
@@ -52,7 +52,7 @@ def chunk_bytes(device: torch.device) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class TrainingProblem:
     """A workload, spread over workers.
 
     Attributes:
@@ -81,7 +81,7 @@ class Problem:
         ``told``, if given, is called with parts of it during the backward pass where the workload can do so.
         """
         workload = self.workload
-        rows = on_device(torch.from_numpy(self.batches.examples(worker, index)), point.device)
+        rows = to_device(torch.from_numpy(self.batches.examples(worker, index)), point.device)
         inputs, targets = workload.inputs[rows], workload.targets[rows]
         with self._random_numbers(worker, index, point.device):
             if self._alone is not None:
@@ -121,7 +121,7 @@ class Problem:
     def stacked(self, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
         """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch."""
         rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
-        picked = on_device(torch.from_numpy(rows.ravel()), points.device)
+        picked = to_device(torch.from_numpy(rows.ravel()), points.device)
         inputs = self.workload.inputs.index_select(0, picked)
         targets = self.workload.targets.index_select(0, picked)
         values, losses = self._batched(
@@ -166,7 +166,7 @@ def loss_given(loss: Tensor | None, worker: int) -> Tensor:
 class Deferred:
     """Gradients that were asked for and not yet needed."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: TrainingProblem) -> None:
         self._problem = problem
         self._asked: dict[int, tuple[int, int, Tensor, int]] = {}
         self._known: dict[int, tuple[int, Evaluated]] = {}
@@ -211,7 +211,7 @@ def cannot_batch(workload: Workload, batches: Batches) -> str:
         return "it draws random numbers (dropout)"
     numbers = list(range(min(2, len(batches.shards))))
     points = torch.stack([workload.start] * len(numbers))
-    problem = Problem(workload, batches, "batched")
+    problem = TrainingProblem(workload, batches, "batched")
     try:
         found = problem.stacked(numbers, [0] * len(numbers), points).value
     except (RuntimeError, ValueError, RunError) as error:
@@ -240,7 +240,7 @@ def faster_method(workload: Workload, batches: Batches, workers: int) -> Method:
     ranks, indices = list(range(len(points))), [0] * len(points)
     best: dict[Method, float] = {}
     for method in ("batched", "looped"):
-        problem = Problem(workload, batches, method)
+        problem = TrainingProblem(workload, batches, method)
         problem.gradients(ranks, indices, points)
         rounds = []
         for _ in range(3):

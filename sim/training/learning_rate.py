@@ -64,7 +64,7 @@ class InverseTime(Settings):
         return 1 / (1 + k / self.half)
 
 
-class Schedule(Settings):
+class LearningRate(Settings):
     """The learning rate over the steps: a linear warm-up, then constant or one of four ways down.
 
     Step k of a warm-up of w steps has (k + 1) / w of the learning rate, so that no step is lost at 0

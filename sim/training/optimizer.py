@@ -11,12 +11,12 @@ import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
-from ..config.problems import wrong
+from ..config.problems import mistake
 from ..config.settings import Settings
 from ..program.worker import Optimizer, State
-from .learning_rate import Schedule
+from .learning_rate import LearningRate
 
-CONSTANT = Schedule()
+CONSTANT = LearningRate()
 
 
 class AdamSettings(Settings):
@@ -46,7 +46,7 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="SGD: L2 penalty")
     adam: AdamSettings | None = Field(default=None, description="Adam instead of SGD")
     adamw: AdamWSettings | None = Field(default=None, description="AdamW instead of SGD")
-    schedule: Schedule | None = Field(default=None, description="how lr changes; absent: constant")
+    schedule: LearningRate | None = Field(default=None, description="how lr changes; absent: constant")
 
     @model_validator(mode="before")
     @classmethod
@@ -56,15 +56,15 @@ class OptimizerSettings(Settings):
         adaptive = [key for key in ("adam", "adamw") if data.get(key) is not None]
         others = [key for key in ("lr", "momentum", "nesterov", "weight_decay") if key in data]
         if len(adaptive) > 1:
-            raise wrong("give adam or adamw, not both", "adamw")
+            raise mistake("give adam or adamw, not both", "adamw")
         if adaptive and others:
-            raise wrong(f"belongs to SGD; put it into '{adaptive[0]}' or leave that out", others[0])
+            raise mistake(f"belongs to SGD; put it into '{adaptive[0]}' or leave that out", others[0])
         return data
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.adam is None and self.adamw is None and self.lr is None:
-            raise wrong("is missing", "lr")
+            raise mistake("is missing", "lr")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         return self
@@ -94,7 +94,7 @@ def _rule(settings: OptimizerSettings) -> Optimizer:
 
 
 @dataclass(frozen=True)
-class Still:
+class NullOptimizer:
     """No update at all: for runs in which only the clock matters.
 
     Attributes:
@@ -124,7 +124,7 @@ class Sgd:
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
-    schedule: Schedule = CONSTANT
+    schedule: LearningRate = CONSTANT
 
     def init(self, x: Tensor) -> State:
         """The state before the first update at ``x``."""
@@ -158,7 +158,7 @@ class Adam:
     """
 
     settings: AdamSettings
-    schedule: Schedule = CONSTANT
+    schedule: LearningRate = CONSTANT
     decoupled: bool = False
 
     def init(self, x: Tensor) -> State:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..config.user_code import is_dotted
+from ..config.user_code import is_import_path
 from .tasks.digits import DIGITS_CNN, DIGITS_MLP
 from .tasks.images import CIFAR_CNN7, CIFAR_RESNET20, MNIST_CNN
 from .tasks.logistic import LOGISTIC
 from .tasks.matrix_completion import MATRIX_COMPLETION
 from .tasks.quadratic import QUADRATIC
 from .tasks.text import TEXT_TRANSFORMER
-from .user import own_task
+from .user import user_task
 from .workload import Task
 
 TASKS: Mapping[str, Task] = {
@@ -37,4 +37,4 @@ def find_task(name: str) -> Task:
         InputError: the user's cannot be had.
         KeyError: no task has that name.
     """
-    return own_task(name) if is_dotted(name) else TASKS[name]
+    return user_task(name) if is_import_path(name) else TASKS[name]

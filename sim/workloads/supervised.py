@@ -17,7 +17,7 @@ from .workload import Workload
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Examples = tuple[Tensor, Tensor]
 
-SCORED = 2048
+MAX_SCORED = 2048
 """Examples that are scored at once; training examples that ``train_loss`` is the mean over, unless told."""
 TRIED = 2
 """Examples on which a module is run once, to see what it does."""
@@ -39,7 +39,7 @@ def supervised(
     test: Examples | None,
     metrics: Sequence[str],
     prepare: Callable[[Tensor], Tensor] | None = None,
-    scored: int = SCORED,
+    scored: int = MAX_SCORED,
 ) -> Workload:
     """The workload of a module.
 
@@ -74,8 +74,8 @@ def supervised(
         """Mean loss and share of right answers."""
         inputs, targets = (each.to(x.device) for each in examples)
         total = right = 0.0
-        for first in range(0, len(inputs), SCORED):
-            asked, answers = inputs[first : first + SCORED], targets[first : first + SCORED]
+        for first in range(0, len(inputs), MAX_SCORED):
+            asked, answers = inputs[first : first + MAX_SCORED], targets[first : first + MAX_SCORED]
             outputs = found.evaluate(x, kept(asked))
             share = len(asked) / len(inputs)
             total += criterion(outputs, answers).item() * share

@@ -35,20 +35,20 @@ from .workload import Facts, Task, Workload
 
 Build = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
-METRICS = ("train_loss", "test_loss", "test_accuracy")
+USER_METRICS = ("train_loss", "test_loss", "test_accuracy")
 _EXPECTED = "(model, loss, data): a torch.nn.Module, a function loss(outputs, targets), and the examples"
 _EXAMPLES = (
     "a pair (inputs, targets) of tensors or arrays, a torch Dataset, or {'train': ..., 'test': ...} of these"
 )
 
 
-def own_task(path: str) -> Task:
+def user_task(path: str) -> Task:
     """The task at ``package.module:build``.
 
     Raises:
         InputError: nothing is there, or nothing that can be called with options.
     """
-    build = user_code.load(path)
+    build = user_code.load_object(path)
     if not callable(build) or isinstance(build, torch.nn.Module):
         raise InputError(f"'{path}' is {_kind(build)}; it must be a function that returns {_EXPECTED}")
     return _task(path, build)
@@ -71,7 +71,7 @@ def _task(path: str, build: Build) -> Task:
             with initial_weights(seed):
                 returned = build(**given)
         except user_code.RAISED as error:
-            raise InputError(f"'{path}' raised {user_code.said(error)}") from error
+            raise InputError(f"'{path}' raised {user_code.format_error(error)}") from error
         try:
             return _workload(path, returned)
         except InputError as error:
@@ -84,7 +84,7 @@ def _task(path: str, build: Build) -> Task:
     def built(options: Settings, seed: int) -> Workload:
         return made(options, seed)[0]
 
-    return Task(path, options, METRICS, frozenset({"train_loss", "test_loss"}), facts, built)
+    return Task(path, options, USER_METRICS, frozenset({"train_loss", "test_loss"}), facts, built)
 
 
 def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
@@ -98,7 +98,7 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
         raise InputError(f"its loss is {_kind(loss)}; it must be a function loss(outputs, targets)")
     train, test = _split(data)
     classes = _try_out(model, loss, train)
-    metrics = METRICS[: 1 if test is None else 3 if classes else 2]
+    metrics = USER_METRICS[: 1 if test is None else 3 if classes else 2]
     made = supervised(path, model, loss, train, test, metrics)
     with_buffers, gradient_on = made.loss_and_buffers, made.gradient_on
     told = replace(
@@ -119,7 +119,7 @@ def _told(path: str, function: F) -> F:
         try:
             return function(*arguments)
         except user_code.RAISED as error:
-            raise RunError(f"'{path}' raised {user_code.said(error)}") from error
+            raise RunError(f"'{path}' raised {user_code.format_error(error)}") from error
 
     return cast(F, told)
 
@@ -143,7 +143,7 @@ def _examples(data: Any, name: str) -> Examples:
                 torch.stack([torch.as_tensor(part) for part in column]) for column in zip(*pairs, strict=True)
             )
         except user_code.RAISED as error:
-            raise InputError(f"reading {name} raised {user_code.said(error)}") from error
+            raise InputError(f"reading {name} raised {user_code.format_error(error)}") from error
     if not (isinstance(data, tuple | list) and len(data) == 2):
         raise InputError(f"{name} is {_kind(data)}; it must be {_EXAMPLES}")
     inputs, targets = (_tensor(part, name) for part in data)
@@ -174,7 +174,7 @@ def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) 
         except user_code.RAISED as error:
             raise InputError(
                 f"its model, called with inputs of shape {list(inputs.shape)} ({inputs.dtype}), raised "
-                f"{user_code.said(error)}"
+                f"{user_code.format_error(error)}"
             ) from error
         if not isinstance(outputs, Tensor):
             raise InputError(f"its model returned {_kind(outputs)}; it must return one tensor")
@@ -183,7 +183,7 @@ def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) 
         except user_code.RAISED as error:
             raise InputError(
                 f"its loss, called with outputs {list(outputs.shape)} ({outputs.dtype}) and targets "
-                f"{list(targets.shape)} ({targets.dtype}), raised {user_code.said(error)}"
+                f"{list(targets.shape)} ({targets.dtype}), raised {user_code.format_error(error)}"
             ) from error
         if not isinstance(value, Tensor) or value.dim() != 0:
             what = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else _kind(value)

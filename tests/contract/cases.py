@@ -16,10 +16,10 @@ from paceline.sim import seeds, topology
 from paceline.sim.drivers.job import Job
 from paceline.sim.program import operations as ops
 from paceline.sim.program.encoding import Compression, Encoded, Qsgd, decoded, encode
-from paceline.sim.program.groups import strips
+from paceline.sim.program.groups import shards
 from paceline.sim.program.worker import Program, Worker
-from paceline.sim.schemes.wire import Wire
-from paceline.sim.training.optimizer import Still
+from paceline.sim.schemes.compressed import CompressedAllReduce
+from paceline.sim.training.optimizer import NullOptimizer
 from tests.contract.case import ONE_APART, UNIT, Case, Log, X, contract_job
 from tests.contract.failures import FAILURES
 
@@ -91,12 +91,12 @@ async def _reduces_and_scatters_in_pairs(worker: Worker, log: Log) -> None:
 
 async def _gathers_strips(worker: Worker, log: Log) -> None:
     gradient = await worker.broadcast(await worker.gradient(worker.start), 0)
-    log.say(await worker.gather_strips(worker.strip(gradient), gradient.shape[-1]))
+    log.say(await worker.all_gather_shards(worker.shard(gradient), gradient.shape[-1]))
 
 
 async def _gathers_strips_in_pairs(worker: Worker, log: Log) -> None:
-    strip = await worker.reduce_scatter(await worker.gradient(worker.start), PAIRS)
-    log.say(await worker.gather_strips(strip, worker.start.shape[-1], PAIRS))
+    shard = await worker.reduce_scatter(await worker.gradient(worker.start), PAIRS)
+    log.say(await worker.all_gather_shards(shard, worker.start.shape[-1], PAIRS))
 
 
 def _encoded(worker: Worker, value: Tensor, purpose: str = "rounding", index: int = 0) -> Encoded:
@@ -116,16 +116,16 @@ async def _broadcasts_encoded(worker: Worker, log: Log) -> None:
 
 async def _reduces_and_scatters_encoded(worker: Worker, log: Log) -> None:
     gradient = await worker.gradient(worker.start)
-    log.say(await worker.reduce_scatter(_encoded(worker, strips(gradient, worker.size))))
+    log.say(await worker.reduce_scatter(_encoded(worker, shards(gradient, worker.size))))
 
 
 async def _gathers_encoded_strips(worker: Worker, log: Log) -> None:
-    strip = worker.strip(await worker.gradient(worker.start))
-    log.say(await worker.gather_strips(_encoded(worker, strip), 4))
+    shard = worker.shard(await worker.gradient(worker.start))
+    log.say(await worker.all_gather_shards(_encoded(worker, shard), 4))
 
 
 async def _averages_compressed_in_pairs(worker: Worker, log: Log) -> None:
-    wire = Wire(worker, Compression(qsgd=CODEC))
+    wire = CompressedAllReduce(worker, Compression(qsgd=CODEC))
     log.say(await wire.all_reduce(await worker.gradient(worker.start), 5, PAIRS))
 
 
@@ -208,7 +208,7 @@ def _second_gradients(workers: int) -> Tensor:
 
 
 def _strips(values: Tensor, members: int) -> Tensor:
-    """Row i of [n, 4]: strip number i % members, of ceil(4 / members) elements."""
+    """Row i of [n, 4]: shard number i % members, of ceil(4 / members) elements."""
     length = -(-4 // members)
     wide = torch.cat([values, torch.zeros(len(values), length * members - 4)], dim=1)
     return torch.stack([row[i % members * length :][:length] for i, row in enumerate(wide)])
@@ -228,20 +228,20 @@ def _in_groups() -> list[Case]:
     paired = (g + g.roll(2, 0)) / 2
     apart = torch.stack([g[0], *[g[1:].mean(0)] * 3])
     gathered = torch.stack([torch.stack([g[i % 2], g[i % 2 + 2]]) for i in range(4)])
-    strips = torch.stack([paired[0][:2], paired[1][:2], paired[0][2:], paired[1][2:]])
+    shards = torch.stack([paired[0][:2], paired[1][:2], paired[0][2:], paired[1][2:]])
     return [
         Case(_all_reduces_in_pairs, 4, _rows(paired), stackable=True),
         Case(_all_reduces_with_one_apart, 4, _rows(apart), stackable=True),
         Case(_gathers_in_pairs, 4, _rows(gathered), stackable=True),
         Case(_broadcasts_from_the_last_of_each_pair, 4, _rows(g[[2, 3, 2, 3]]), stackable=True),
-        Case(_reduces_and_scatters_in_pairs, 4, _rows(strips), stackable=True),
+        Case(_reduces_and_scatters_in_pairs, 4, _rows(shards), stackable=True),
         Case(_gathers_strips_in_pairs, 4, _rows(paired), stackable=True),
     ]
 
 
 def _rounded(values: Tensor, purpose: str = "rounding", index: int = 0) -> Tensor:
     """What arrives of the workers' values [n, ...]."""
-    workers = [Worker((r,), 9, torch.zeros(1), Still(), seed=1) for r in range(len(values))]
+    workers = [Worker((r,), 9, torch.zeros(1), NullOptimizer(), seed=1) for r in range(len(values))]
     return torch.stack(
         [decoded(_encoded(w, v, purpose, index)) for w, v in zip(workers, values, strict=True)]
     )
@@ -249,7 +249,7 @@ def _rounded(values: Tensor, purpose: str = "rounding", index: int = 0) -> Tenso
 
 def _averaged_in_pairs(g: Tensor) -> Tensor:
     """Of four workers' values, as a compressed average leaves them."""
-    out = _rounded(strips(g, 2), "mean/out", 5)
+    out = _rounded(shards(g, 2), "mean/out", 5)
     own = torch.stack([(out[r % 2] + out[r % 2 + 2])[r // 2] / 2 for r in range(4)])
     back = _rounded(own, "mean/back", 5)
     return torch.stack([torch.cat([back[r % 2], back[r % 2 + 2]]) for r in range(4)])
@@ -261,8 +261,8 @@ def _encoded_values() -> list[Case]:
     for n in (2, 3, 4):
         g = _gradients(n)
         rough = _rounded(g)
-        tables = _rounded(strips(g, n)).mean(0)
-        joined = _rounded(torch.stack([strips(v, n)[r] for r, v in enumerate(g)])).reshape(-1)[:4]
+        tables = _rounded(shards(g, n)).mean(0)
+        joined = _rounded(torch.stack([shards(v, n)[r] for r, v in enumerate(g)])).reshape(-1)[:4]
         found += [
             Case(_mixes_encoded, n, _rows(_ring(rough)), stackable=True),
             Case(_broadcasts_encoded, n, _rows(rough[-1].expand(n, -1)), stackable=True),
@@ -343,7 +343,7 @@ async def _a_broadcast_waits_for_nobody_below(worker: Worker, log: Log) -> None:
 
 async def _averages_less_than_one_number_each(worker: Worker, log: Log) -> None:
     await worker.sleep(worker.rank * UNIT)
-    wire = Wire(worker, Compression(bf16=True))
+    wire = CompressedAllReduce(worker, Compression(bf16=True))
     log.say(await wire.all_reduce(torch.full((1,), float(worker.rank)), 0))
     await log.at(worker)
 
@@ -356,7 +356,7 @@ async def _groups_wait_for_their_members_only(worker: Worker, log: Log) -> None:
     await log.at(worker)
     if worker.rank == 3:
         await worker.sleep(3 * UNIT)
-    await worker.gather_strips(await worker.reduce_scatter(X, PAIRS), 4, PAIRS)
+    await worker.all_gather_shards(await worker.reduce_scatter(X, PAIRS), 4, PAIRS)
     await log.at(worker)
     await worker.barrier()
     await log.at(worker)

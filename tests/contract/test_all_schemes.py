@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.training.learning_rate import Drops, Schedule
+from paceline.sim.training.learning_rate import Drops, LearningRate
 from paceline.sim.training.optimizer import Sgd
 from tests.support.factory import make_job, simulated
 from tests.support.quadratics import quadratic_job
@@ -103,7 +103,7 @@ def test_no_scheme_is_another_one() -> None:
             if options in ({"overlap": True}, {"part_reduce": True}):
                 continue
             job = quadratic_job(scheme, options, workers=WORKERS, max_iterations=32, cv=0.3, every=32)
-            drops = Schedule(drops=Drops.model_validate({"at": ("12 steps",)}))
+            drops = LearningRate(drops=Drops.model_validate({"at": ("12 steps",)}))
             job = replace(job, optimizer=Sgd(0.1, 0.0 if scheme == "eamsgd" else 0.9, schedule=drops))
             if scheme == "adaptive_local_sgd":
                 job = replace(job, options=SCHEMES[scheme].options(**{**options, "calibration": 8}))

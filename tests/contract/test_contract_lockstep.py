@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import SchemeError
 from tests.contract import cases
 from tests.contract.case import Case, Log, close_to, contract_job, says
@@ -13,7 +13,7 @@ from tests.contract.case import Case, Log, close_to, contract_job, says
 @pytest.mark.parametrize("case", [c for c in cases.GOOD if c.stackable], ids=lambda case: case.name)
 def test_keeps_the_contract(case: Case) -> None:
     logs: dict[int, Log] = {}
-    run_stacked(contract_job(case, logs))
+    run_lockstep(contract_job(case, logs))
     for rank, expected in enumerate(case.said):
         assert close_to([value[rank] for value in says(logs[-1])], list(expected))
 
@@ -21,4 +21,4 @@ def test_keeps_the_contract(case: Case) -> None:
 @pytest.mark.parametrize("case", cases.POINT_TO_POINT, ids=lambda case: case.name)
 def test_refuses_what_has_no_stacked_meaning(case: Case) -> None:
     with pytest.raises(SchemeError, match="event driver"):
-        run_stacked(contract_job(case, {}))
+        run_lockstep(contract_job(case, {}))

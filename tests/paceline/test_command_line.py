@@ -281,7 +281,7 @@ def test_a_profile_changes_the_prediction(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured, profile = tmp_path / "measured.json", tmp_path / "profile.yaml"
-    json_file.write(measurements(TRUE), measured)
+    json_file.write_json(measurements(TRUE), measured)
     code, _, said = run(monkeypatch, capsys, "calibrate", measured, "--out", profile)
     assert code == 0
     assert "profile.png" in said
@@ -335,7 +335,7 @@ def test_bad_input_is_refused_before_anything_starts(
         TINY.replace("workers: 4", "workers: 1").replace(", {gossip: {topology: ring}}, ad_psgd", "")
     )
     attached = tmp_path / "attached.json"
-    json_file.write(record("gossip", {"topology": "ring"}, 40_000, steps=6), attached)
+    json_file.write_json(record("gossip", {"topology": "ring"}, 40_000, steps=6), attached)
     files = {"TINY": str(tiny), "PROFILE": str(profile), "ALONE": str(alone), "RECORD": str(attached)}
     given = [files.get(word, word) for word in arguments]
     code, _, said = run(monkeypatch, capsys, *given)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.validation.campaign import Outcome, State, key_of, row_of, runs_wanted
-from benchmarks.validation.design import CELLS, Cell, computation_s, spread, with_draws
+from benchmarks.validation.campaign import CampaignResult, RunStore, key_of, row_of, runs_wanted
+from benchmarks.validation.design import CELLS, DesignPoint, computation_s, spread, with_draws
 from benchmarks.validation.page import bars, choices, met, page
 from paceline.realrun.calibration import measure
 from paceline.sim.errors import InputError
@@ -55,7 +55,7 @@ def test_computation_does_not_hide_the_network_and_the_time_is_enough() -> None:
 def test_computation_of_the_critical_path(scheme: str, step_s: float) -> None:
     # Worker 1 is three times as slow: with barriers all wait for it. A swap takes 2 x (50 + 20) ms, longer
     # than its 120 ms of computing, so that without barriers others end last.
-    job = Cell(scheme, 4, 50, 400, 1000, "straggler", 40).job()
+    job = DesignPoint(scheme, 4, 50, 400, 1000, "straggler", 40).job()
     run = simulate_job(replace(job, problem=None, task=None))
     assert computation_s(job, run) == pytest.approx(30 * step_s)
 
@@ -65,16 +65,16 @@ def test_the_standard_setting_is_the_scenario_that_is_shown() -> None:
 
 
 def test_other_draws_change_computing_times_only() -> None:
-    job = Cell("ring", 4, 2, 100, 40, "lognormal", 20).job()
+    job = DesignPoint("ring", 4, 2, 100, 40, "lognormal", 20).job()
     other = with_draws(job, 5)
     assert other.compute.duration_s(0, 0) != job.compute.duration_s(0, 0)
     assert replace(other, compute=job.compute) == job
 
 
 def test_complete_runs_are_kept_until_their_cell_changes(tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = RunStore(tmp_path)
     state.put("cell", key_of("a"), {"wall_s": 1.0})
-    assert State(tmp_path).get("cell", key_of("a")) == {"wall_s": 1.0}
+    assert RunStore(tmp_path).get("cell", key_of("a")) == {"wall_s": 1.0}
     assert state.get("cell", key_of("b")) is None
     (tmp_path / "cell.json").write_text('{"key": ')
     assert state.get("cell", key_of("a")) is None
@@ -84,13 +84,16 @@ ALONE = {"mean_s": 0.02, "cv": 0.1, "wall_s": {"ring": 2.0}, "predicted_s": {"ri
 
 
 def row(**changes: object) -> dict[str, object]:
-    cell = Cell("ring", 4, 2, 100, 40, "homogeneous", 20)
+    cell = DesignPoint("ring", 4, 2, 100, 40, "homogeneous", 20)
     predicted = {
         "same": {"wall_s": 10.3, "target_s": 5.0, "operations_s": {"mix": 4.0}, "digest": "d", "loss": 0.5},
         "fresh": [[10.1, 5.0]],
         "computation_s": 4.0,
     }
-    real = [Outcome(10.0, 5.0, {"mix": 3.8}, "d", 0.5), Outcome(10.2, 4.0, {"mix": 3.9}, "d", 0.5)]
+    real = [
+        CampaignResult(10.0, 5.0, {"mix": 3.8}, "d", 0.5),
+        CampaignResult(10.2, 4.0, {"mix": 3.9}, "d", 0.5),
+    ]
     return {**row_of(cell, predicted, real), **changes}
 
 
@@ -111,8 +114,10 @@ def test_an_asynchronous_cell_is_compared_with_the_mean_of_its_runs() -> None:
         "fresh": [[9.0, None], [10.0, None], [11.0, None]],
         "computation_s": 4.0,
     }
-    cell = Cell("ad_psgd", 4, 2, 100, 40, "homogeneous", 20)
-    found = row_of(cell, predicted, [Outcome(w, None, {}, "d", None) for w in (10.5, 10.0, 11.5, 10.0, 10.5)])
+    cell = DesignPoint("ad_psgd", 4, 2, 100, 40, "homogeneous", 20)
+    found = row_of(
+        cell, predicted, [CampaignResult(w, None, {}, "d", None) for w in (10.5, 10.0, 11.5, 10.0, 10.5)]
+    )
     assert found["forecast_pct"] == pytest.approx(100 * (10.0 / 10.5 - 1))
     assert (found["mean_inside"], sum(found["inside"]), found["target_pct"]) == (True, 4, None)
     assert found["same_models"] is None

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks import gpu, gpu_parts
-from benchmarks.gpu_page import Facts, Part, page
+from benchmarks.gpu_page import MachineFacts, PagePart, page
 
 CPU = torch.device("cpu")
 
@@ -88,7 +88,7 @@ RATES = {
     "event driver": 11000.0,
 }
 FIGURES = [
-    Part(
+    PagePart(
         "gradients digits-mlp",
         {
             "workers": 64, "batch_size": 32, "parameters": 4810, "rates": RATES,
@@ -96,21 +96,23 @@ FIGURES = [
         },
         "", 10.0,
     ),
-    Part("gradients resnet-20", None, "not done after 40 s", 40.0),
-    Part(
+    PagePart("gradients resnet-20", None, "not done after 40 s", 40.0),
+    PagePart(
         "measured digits-mlp",
         {"measured": [[1, 0.001], [8, 0.002]], "unseen": [[2, 1.0, 1.0, 1.0], [4, 1.0, 1.0, -3.0]]},
         "", 5.0,
     ),
-    Part("contract 1", {"ranks": 1, "passed": 5, "failed": ["broadcast: said 1"], "refused": ""}, "", 1.0),
-    Part("contract 2", {"ranks": 2, "passed": 0, "failed": [], "refused": "Duplicate\n GPU"}, "", 1.0),
-    Part("sharing", {"ranks": 4, "steps": 10, "difference": 1.5e-7, "wall_clock_s": 0.25}, "", 2.0),
-    Part("validation", {"where": "lab", "bars": [["(a) wall clock, mean", 0.59, "1.5 %"]]}, "", 41.4),
+    PagePart(
+        "contract 1", {"ranks": 1, "passed": 5, "failed": ["broadcast: said 1"], "refused": ""}, "", 1.0
+    ),
+    PagePart("contract 2", {"ranks": 2, "passed": 0, "failed": [], "refused": "Duplicate\n GPU"}, "", 1.0),
+    PagePart("sharing", {"ranks": 4, "steps": 10, "difference": 1.5e-7, "wall_clock_s": 0.25}, "", 2.0),
+    PagePart("validation", {"where": "lab", "bars": [["(a) wall clock, mean", 0.59, "1.5 %"]]}, "", 41.4),
 ]  # fmt: skip
 
 
 def test_the_page() -> None:
-    text = page(Facts("NVIDIA H200, 16 cores", "2026-11-21", "torch 2.11.0"), FIGURES)
+    text = page(MachineFacts("NVIDIA H200, 16 cores", "2026-11-21", "torch 2.11.0"), FIGURES)
     assert "Machine: NVIDIA H200, 16 cores; torch 2.11.0; 2026-11-21; 100 s in all.\n" in text
     for line in (
         "| digits-mlp | 4,810 | 64 | 32 | 1,000 | 12,346 | 15,000 | 13,000 | 11,000 | 12.3 | 0.87 |",
@@ -128,7 +130,7 @@ def test_the_page() -> None:
 
 
 def test_a_page_on_which_everything_failed_has_all_sections() -> None:
-    failed = [Part(part.name, None, "no luck", 1.0) for part in FIGURES]
-    text = page(Facts("m", "d", "v"), failed)
+    failed = [PagePart(part.name, None, "no luck", 1.0) for part in FIGURES]
+    text = page(MachineFacts("m", "d", "v"), failed)
     assert text.count("\n## ") == 5
     assert text.count("failed: no luck") == len(FIGURES)

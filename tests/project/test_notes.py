@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.realrun.driver.diary import Diary, Published, decode, encode
+from paceline.realrun.driver.rank_log import Published, RankLog, decode, encode
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
@@ -50,7 +50,7 @@ def test_the_period_is_a_metric() -> None:
 
 
 def test_notes_are_handed_in() -> None:
-    diary = Diary(
+    diary = RankLog(
         0, torch.zeros(2), published=[Published(1.0, 0, 8, {"staleness": 2.0}), Published(2.0, 1, 8)]
     )
     assert [each.notes for each in decode(*encode(diary)).published] == [{"staleness": 2.0}, {}]

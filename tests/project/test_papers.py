@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks import papers
-from benchmarks.claims import PAPERS, Claim, Paper, Study
+from benchmarks.claims import PAPERS, Claim, Paper, PaperStudy
 from docs.make.page import renewed
 from paceline.sim.records.intervals import Interval
 from paceline.sim.records.run import Event
@@ -55,7 +55,7 @@ def test_ratios_are_paired_by_seed() -> None:
     }
     claim = Claim("half the time", "time to target", A, B, at_most=0.5)
     assert papers.ratio_of(claim, runs) == Interval(median=0.5, low=0.5, high=0.5)
-    made = papers.page(Paper((Study("study", "file"),), (claim,)), runs)
+    made = papers.page(Paper((PaperStudy("study", "file"),), (claim,)), runs)
     assert "| half the time | time to target | study: a / study: b | at most 0.5 | 0.5 | holds |" in made
     assert "| `b` |" in made
 

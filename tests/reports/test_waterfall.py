@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.reports.figures.waterfall import gap, waterfall
-from paceline.reports.folders import Part, studies
+from paceline.reports.folders import SourceRuns, studies
 from paceline.reports.words import ranked
 from paceline.sim.records.folder import Results, write_results
 from paceline.sim.records.run import Run
@@ -15,11 +15,11 @@ from paceline.sim.records.summary import summarise
 from tests.support.made_runs import made_run
 
 
-def part(*runs: Run) -> Part:
+def part(*runs: Run) -> SourceRuns:
     import pandas as pd
 
     summary = summarise("s", runs)
-    return Part("simulated", Results(summary, pd.DataFrame(), pd.DataFrame(), ""), ranked(summary))
+    return SourceRuns("simulated", Results(summary, pd.DataFrame(), pd.DataFrame(), ""), ranked(summary))
 
 
 def test_by_hand() -> None:

@@ -20,7 +20,7 @@ from paceline.realrun.attach.attach import Attached, attach
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group
 from paceline.sim.errors import PacelineError
-from paceline.sim.training.gradients import Problem
+from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads.supervised import initial_weights
 from tests.support import nccl_rules as nccl_rules  # its backend is known once it is imported
 from tests.support.cluster_pool import default_group
@@ -32,7 +32,7 @@ def _model(seed: int) -> nn.Sequential:
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def _loss(model: nn.Module, problem: Problem, rows: Any) -> torch.Tensor:
+def _loss(model: nn.Module, problem: TrainingProblem, rows: Any) -> torch.Tensor:
     picked = torch.from_numpy(rows)
     return nn.functional.cross_entropy(
         model(problem.workload.inputs[picked]), problem.workload.targets[picked]

@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.sim.drivers.job import Job
 from paceline.sim.program.worker import Worker
 from paceline.sim.schemes import leader_sgd, parameter_server
-from paceline.sim.training.gradients import Problem
+from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import Sgd
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.workload import Workload
@@ -53,7 +53,7 @@ def line_job(
         score=lambda x: {"train_loss": loss(x).item(), "suboptimality": 0.0, "distance_to_optimum": 0.0},
     )
     parts = shards(Partition(), len(starts), None, len(starts), made.seed)
-    problem = Problem(workload, Batches(parts, 1, made.seed), "looped")
+    problem = TrainingProblem(workload, Batches(parts, 1, made.seed), "looped")
     return replace(made, problem=problem, start=workload.start, optimizer=Sgd(lr))
 
 

@@ -24,8 +24,8 @@ from paceline.sim.program.worker import Optimizer, Program, Worker
 from paceline.sim.records.run import Run
 from paceline.sim.schemes import find_scheme
 from paceline.sim.schemes.scheme import Scheme
-from paceline.sim.training.gradients import Method, Problem
-from paceline.sim.training.optimizer import Sgd, Still, WithBuffers
+from paceline.sim.training.gradients import Method, TrainingProblem
+from paceline.sim.training.optimizer import NullOptimizer, Sgd, WithBuffers
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Batches, Partition, shards
 
@@ -54,12 +54,12 @@ def network_of(workers: int, **given: Any) -> Network:
 
 def make_problem(
     task: str, workers: int, seed: int, method: Method, batch_size: int = 32, **options: Any
-) -> Problem:
+) -> TrainingProblem:
     """A task spread iid over the workers."""
     workload = find_task(task).build(find_task(task).options(**options), seed)
     labels = None if workload.labels is None else workload.labels.numpy()
     parts = shards(Partition(), workload.inputs.shape[0], labels, workers, seed)
-    return Problem(workload, Batches(parts, batch_size, seed), method)
+    return TrainingProblem(workload, Batches(parts, batch_size, seed), method)
 
 
 def make_job(
@@ -97,7 +97,7 @@ def make_job(
     jitter = Jitter(lognormal=Lognormal(cv=cv)) if cv else None
     if start is None:
         start = problem.workload.start if problem else torch.zeros(1)
-    optimizer: Optimizer = Sgd(lr, momentum) if problem else Still()
+    optimizer: Optimizer = Sgd(lr, momentum) if problem else NullOptimizer()
     if problem is not None and problem.workload.num_buffers:
         optimizer = WithBuffers(optimizer, problem.workload.num_buffers)
     return Job(
@@ -135,7 +135,7 @@ def placed(job: Job, device: torch.device) -> Job:
     if job.problem is None:
         return replace(job, start=job.start.to(device))
     workload = job.problem.workload.to(device)
-    problem = Problem(workload, job.problem.batches, job.problem.method)
+    problem = TrainingProblem(workload, job.problem.batches, job.problem.method)
     return replace(job, start=job.start.to(device), problem=problem)
 
 

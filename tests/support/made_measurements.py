@@ -30,7 +30,8 @@ def measurements(
     network = flat_network(4, 0.005, 125e6)
     plan = plan_for(network, (64, 65_536, 1_048_576), 1)
     empty = measure.Measurements(
-        version=measure.VERSION, made="2026-01-01T00:00:00+00:00", machine="test", software="test",
+        version=measure.MEASUREMENTS_VERSION, made="2026-01-01T00:00:00+00:00",
+        machine="test", software="test",
         hosts=measure.lab_hosts(), settings={"net.ipv4.tcp_wmem": "4096 33554432 33554432"}, load=(0.0, 0.0),
         switch={}, network=NETWORK, plan=plan, steps_s=(1e-4, 2e-4, 3e-4),
         durations=(measure.Duration(trial=0, operation="send", worker=0, part=0, values_s=(1.0,)),),

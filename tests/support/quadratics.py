@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.training.gradients import Problem
+from paceline.sim.training.gradients import TrainingProblem
 from tests.support.factory import make_job, run_events
 
 Array = NDArray[np.float64]
@@ -25,7 +25,7 @@ def in_double(job: Job) -> Job:
     assert job.problem is not None
     w = job.problem.workload
     exact = replace(w, start=w.start.double(), inputs=w.inputs.double(), targets=w.targets.double())
-    problem = Problem(exact, job.problem.batches, job.problem.method)
+    problem = TrainingProblem(exact, job.problem.batches, job.problem.method)
     return replace(job, problem=problem, start=job.start.double())
 
 

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
 from scipy.sparse import csr_array
 
-from ...config.files import write_whole
-from ...config.problems import explain, one_line, shown, wrong
+from ...config.files import write_atomically
+from ...config.problems import explain, format_value, mistake, one_line
 from ...config.settings import Settings
-from ...errors import InputError, nearest
+from ...errors import InputError, did_you_mean
 from ..matrix import Matrix, adjacency, edges_of, is_symmetric, row_sums, with_diagonal
 from .static import Graphs, static
 
 SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
 """Of files of graphs."""
-MAX_BYTES: Final = 512 * 2**20
+MAX_EDGES_BYTES: Final = 512 * 2**20
 """A longer file is not read."""
 MAX_KEPT: Final = 20_000
 """A scenario takes no more edges from a file: its resolved form, whose size is limited, holds them."""
@@ -62,13 +62,15 @@ class KeptGraph(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not _PAIRS.fullmatch(self.edges):
-            raise wrong(f"must be pairs of ranks such as '0-1 1-2', not {shown(self.edges)}", "edges")
+            raise mistake(
+                f"must be pairs of ranks such as '0-1 1-2', not {format_value(self.edges)}", "edges"
+            )
         ends = self.ends
         if ends.size and ends.max() >= self.workers:
-            raise wrong(f"there is no worker {ends.max()}; ranks go to {self.workers - 1}", "edges")
+            raise mistake(f"there is no worker {ends.max()}; ranks go to {self.workers - 1}", "edges")
         if self.weights is not None and len(self.weights) != len(ends):
             text = f"{len(self.weights)} weights for {len(ends)} edges; give one for each, or none"
-            raise wrong(text, "weights")
+            raise mistake(text, "weights")
         return self
 
     @property
@@ -102,14 +104,14 @@ class FileOptions(Settings):
         if not isinstance(data, Mapping) or "path" not in data or "graph" in data:
             return data
         if not isinstance(data["path"], str) or not data["path"]:
-            raise wrong(f"must be the name of a file, not {shown(data['path'])}")
+            raise mistake(f"must be the name of a file, not {format_value(data['path'])}")
         try:
             kept = _read(Path((info.context or {}).get("folder", ".")) / data["path"])
         except InputError as error:
-            raise wrong(str(error)) from None
+            raise mistake(str(error)) from None
         if info.context and len(kept.ends) > MAX_KEPT:
             text = f"{data['path']}: has {len(kept.ends)} edges, the limit in a scenario is {MAX_KEPT}"
-            raise wrong(f"{text}; write package.module:function instead")
+            raise mistake(f"{text}; write package.module:function instead")
         return {**data, "graph": kept}
 
 
@@ -158,17 +160,17 @@ def write_graph(
         content["weights"] = np.asarray(weights[edges[:, 1], edges[:, 0]]).ravel().tolist()
     if provenance:
         content["provenance"] = dict(provenance)
-    write_whole(path, json.dumps(content, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(content, allow_nan=False) + "\n")
 
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: is larger than {MAX_BYTES // 2**20} MiB, which is too much")
+        if path.stat().st_size > MAX_EDGES_BYTES:
+            raise InputError(f"{path}: is larger than {MAX_EDGES_BYTES // 2**20} MiB, which is too much")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         near = [p.name for p in path.parent.glob("*") if p.suffix == path.suffix]
-        hint = f"; {nearest(path.name, near)}" if near else ""
+        hint = f"; {did_you_mean(path.name, near)}" if near else ""
         raise InputError(f"{path}: there is no such file{hint}") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not UTF-8 text (byte {error.start})") from None

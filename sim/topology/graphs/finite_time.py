@@ -20,20 +20,20 @@ from ..matrix import Matrix, row_sums, with_diagonal
 from .static import Graphs, nearest_workers, power_of_two
 
 Ranks = NDArray[np.int64]
-Pairs = tuple[Ranks, Ranks, NDArray[np.float64]]
+WeightedPairs = tuple[Ranks, Ranks, NDArray[np.float64]]
 """Of each pair: u, v, and the weight that u and v give each other."""
 
 _DIGITS: Final = 64
 """More than any number of workers has."""
 
 
-class Peers(Settings):
+class MaxPeers(Settings):
     """Options of the sequences with a given number of peers."""
 
     peers: int = Field(default=1, ge=1, description="at most so many neighbours in a step: k")
 
 
-def base(workers: int, options: Peers, seed: int) -> Graphs:
+def base(workers: int, options: MaxPeers, seed: int) -> Graphs:
     """The Base-(k+1) graph: k peers a step at most, and exact after O(log n) steps for any n.
 
     The shorter of two ways: ``simple_base``, or that on n / p workers, p times side by side, followed by
@@ -49,7 +49,7 @@ def base(workers: int, options: Peers, seed: int) -> Graphs:
     return _sequence(workers, split if len(split) < len(simple) else simple)
 
 
-def simple_base(workers: int, options: Peers, seed: int) -> Graphs:
+def simple_base(workers: int, options: MaxPeers, seed: int) -> Graphs:
     """The Simple Base-(k+1) graph: exact for any n, from n written in base k + 1.
 
     Source: Takezawa et al., NeurIPS 2023 (arXiv 2305.11420).
@@ -57,7 +57,7 @@ def simple_base(workers: int, options: Peers, seed: int) -> Graphs:
     return _sequence(workers, _simple(np.arange(workers), options.peers))
 
 
-def hyper_hypercube(workers: int, options: Peers, seed: int) -> Graphs:
+def hyper_hypercube(workers: int, options: MaxPeers, seed: int) -> Graphs:
     """n as a product of factors of at most k + 1; step l averages over cliques along the l-th factor.
 
     With one peer: the hypercube, one dimension a step. Source: Takezawa et al., NeurIPS 2023 (arXiv
@@ -117,22 +117,22 @@ def one_peer_hypercube(workers: int, options: Settings, seed: int) -> Graphs:
     return _sequence(workers, _hyper_hypercube(np.arange(workers), 1))
 
 
-def _sequence(workers: int, steps: Sequence[Pairs]) -> Graphs:
+def _sequence(workers: int, steps: Sequence[WeightedPairs]) -> Graphs:
     matrices = [_matrix(workers, pairs) for pairs in steps]
     return Graphs(lambda step: matrices[step % len(matrices)], len(matrices), weighted=True)
 
 
-def _matrix(workers: int, pairs: Pairs) -> Matrix:
+def _matrix(workers: int, pairs: WeightedPairs) -> Matrix:
     u, v, share = pairs
     off = csr_array((np.r_[share, share], (np.r_[u, v], np.r_[v, u])), shape=(workers, workers))
     return with_diagonal(off, 1.0 - row_sums(off))
 
 
-def _nobody() -> Pairs:
+def _nobody() -> WeightedPairs:
     return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
 
 
-def _beside(sequences: Sequence[list[Pairs]]) -> list[Pairs]:
+def _beside(sequences: Sequence[list[WeightedPairs]]) -> list[WeightedPairs]:
     """Sequences on disjoint workers at the same time; those that are done stand still."""
     together = []
     for step in range(max(len(steps) for steps in sequences)):
@@ -141,9 +141,9 @@ def _beside(sequences: Sequence[list[Pairs]]) -> list[Pairs]:
     return together
 
 
-def _hyper_hypercube(ranks: Ranks, peers: int) -> list[Pairs]:
+def _hyper_hypercube(ranks: Ranks, peers: int) -> list[WeightedPairs]:
     """Exact averages over ``ranks``, whose number is a product of factors up to ``peers`` + 1."""
-    steps: list[Pairs] = []
+    steps: list[WeightedPairs] = []
     stride = 1
     place = np.arange(len(ranks))
     for factor in _factors(len(ranks), peers + 1):
@@ -156,7 +156,7 @@ def _hyper_hypercube(ranks: Ranks, peers: int) -> list[Pairs]:
     return steps
 
 
-def _simple(ranks: Ranks, peers: int) -> list[Pairs]:
+def _simple(ranks: Ranks, peers: int) -> list[WeightedPairs]:
     """Exact averages over any number of ranks.
 
     With n = a_1 b^p_1 + ... + a_L b^p_L, b = peers + 1, p_1 > p_2 > ..., the ranks fall into blocks of a_l

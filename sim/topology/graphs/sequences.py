@@ -22,13 +22,13 @@ def one_peer_exponential(workers: int, options: NoOptions, seed: int) -> Graphs:
     return Graphs(lambda step: circulant(workers, [offsets[step % len(offsets)]]), len(offsets))
 
 
-class Peers(Settings):
+class NumPeers(Settings):
     """Options of ``p_peer_exponential``."""
 
     peers: int = Field(default=2, ge=1, description="peers p of every worker in a step")
 
 
-def p_peer_exponential(workers: int, options: Peers, seed: int) -> Graphs:
+def p_peer_exponential(workers: int, options: NumPeers, seed: int) -> Graphs:
     """At step k worker i sends to i + j (p + 1)^(k mod ceil(log_(p+1) n)), j = 1 ... p.
 
     For n a power of p + 1 one period averages exactly. Source: Ying et al., NeurIPS 2021 (p = 1), and

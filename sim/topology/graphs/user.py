@@ -20,14 +20,14 @@ def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Gra
         InputError: there is no such function, it raises, or returns something else than a networkx graph of
             that many nodes.
     """
-    function = user_code.load(path)
+    function = user_code.load_object(path)
     wanted = "a topology is a function of the number of workers that returns a networkx graph"
     if not callable(function):
         raise InputError(f"{path} is a value of type {type(function).__name__}; {wanted}")
     try:
         graph: Any = function(workers)
     except user_code.RAISED as error:
-        raise InputError(f"{path}({workers}) raised {user_code.said(error)}") from error
+        raise InputError(f"{path}({workers}) raised {user_code.format_error(error)}") from error
     if not isinstance(graph, nx.Graph):
         raise InputError(f"{path}({workers}) returned a value of type {type(graph).__name__}; {wanted}")
     if graph.number_of_nodes() != workers:

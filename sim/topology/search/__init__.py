@@ -7,15 +7,15 @@ are ours.
 
 from .bound import alon_boppana, modulus_bound
 from .document import describe, save
-from .find import Budget, Found, Request, check, default_budget, search
-from .graph import Pairs
+from .find import Budget, Request, SearchResult, check, default_budget, search
+from .graph import EdgeArray
 from .objective import StepTime
 
 __all__ = [
     "Budget",
-    "Found",
-    "Pairs",
+    "EdgeArray",
     "Request",
+    "SearchResult",
     "StepTime",
     "alon_boppana",
     "check",

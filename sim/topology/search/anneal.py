@@ -18,9 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from .graph import Moves, Pairs, SearchGraph
+from .graph import EdgeArray, Moves, SearchGraph
 from .objective import Objective
-from .spectrum import DENSE, Ends, best_case, ends_of, laplacian, move_ends
+from .spectrum import MAX_DENSE_NODES, Ends, best_case, ends_of, laplacian, move_ends
 
 LARGEST_BATCH: Final = 64
 """Candidates that are drawn and bounded at a time, at most."""
@@ -48,7 +48,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Cooling:
     """How long a walk is, and how it cools down.
 
     Attributes:
@@ -72,13 +72,13 @@ class Schedule:
 def anneal(
     graph: SearchGraph,
     objective: Objective,
-    schedule: Schedule,
+    schedule: Cooling,
     random: np.random.Generator,
     tally: Tally,
     *,
     rewire: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> Pairs:
+) -> EdgeArray:
     """Walk from ``graph``, which is changed, and return the edges of the best graph on the way.
 
     Args:
@@ -148,7 +148,7 @@ class _Walk:
         log_step_s = objective.log_step_s(edges)
         if bound + log_step_s > threshold + MARGIN:
             return False
-        if graph.workers <= DENSE:
+        if graph.workers <= MAX_DENSE_NODES:
             matrix = laplacian(graph.workers, edges)
             ends = ends_of(matrix)
         else:

@@ -11,13 +11,13 @@ import numpy as np
 from ..graphs.files import write_graph
 from ..matrix import undirected
 from .bound import alon_boppana, modulus_bound
-from .find import Found
-from .graph import Pairs, lattice
+from .find import SearchResult
+from .graph import EdgeArray, lattice
 from .objective import StepTime, modulus_for
 from .spectrum import eigenvalues
 
 
-def describe(found: Found, step_time: StepTime | None = None) -> dict[str, Any]:
+def describe(found: SearchResult, step_time: StepTime | None = None) -> dict[str, Any]:
     """The found graph, what it is compared with, and how it was found; values of JSON.
 
     Keys: ``lower_bound`` and ``alon_boppana`` are of regular graphs with the best constant weight (see
@@ -52,14 +52,14 @@ def describe(found: Found, step_time: StepTime | None = None) -> dict[str, Any]:
     }
 
 
-def _edge_weight(found: Found) -> float:
+def _edge_weight(found: SearchResult) -> float:
     """The weight of every edge: 2 / (l_2 + l_n), or 1 / (k + 1) under ``metropolis``."""
     if found.request.weights == "metropolis" and found.request.degree is not None:
         return 1.0 / (found.request.degree + 1)
     return 2.0 / (found.second + found.last)
 
 
-def save(found: Found, path: Path, objective: str) -> None:
+def save(found: SearchResult, path: Path, objective: str) -> None:
     """Write the graph; scenarios name it: ``topology: {file: PATH}, weights: laplacian`` (or another rule).
 
     Args:
@@ -84,8 +84,8 @@ def save(found: Found, path: Path, objective: str) -> None:
     write_graph(path, undirected(request.workers, found.edges), provenance=provenance)
 
 
-def _lattice(found: Found, degree: int, step_time: StepTime | None) -> dict[str, Any]:
-    edges: Pairs = lattice(found.request.workers, degree)
+def _lattice(found: SearchResult, degree: int, step_time: StepTime | None) -> dict[str, Any]:
+    edges: EdgeArray = lattice(found.request.workers, degree)
     values = eigenvalues(found.request.workers, edges)
     modulus = modulus_for(found.request.weights, degree)(values[1:2], values[-1:])
     return _rates(float(modulus[0]), None if step_time is None else step_time.checked_s(edges))

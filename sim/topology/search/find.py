@@ -12,12 +12,12 @@ from threadpoolctl import threadpool_limits
 
 from ... import seeds
 from ...errors import InputError
-from .anneal import Schedule, Tally, anneal
-from .graph import Pairs, SearchGraph, lattice, random_even, random_regular
+from .anneal import Cooling, Tally, anneal
+from .graph import EdgeArray, SearchGraph, lattice, random_even, random_regular_edges
 from .objective import Objective, StepTime, modulus_for
 from .spectrum import eigenvalues
 
-MAX_WORKERS: Final = 4096
+MAX_SEARCH_WORKERS: Final = 4096
 """The found graph is checked by a full decomposition, which takes minutes beyond this."""
 
 HOT: Final = (2.0, 6.0, 1.0)
@@ -69,7 +69,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The best graph of a search.
 
     Attributes:
@@ -97,8 +97,8 @@ def check(request: Request) -> None:
         InputError: says why, and the nearest possible choice.
     """
     n, k = request.workers, request.degree
-    if not 3 <= n <= MAX_WORKERS:
-        raise InputError(f"--workers {n}: a search needs 3 to {MAX_WORKERS} workers")
+    if not 3 <= n <= MAX_SEARCH_WORKERS:
+        raise InputError(f"--workers {n}: a search needs 3 to {MAX_SEARCH_WORKERS} workers")
     if (k is None) == (request.edges is None):
         raise InputError("give either --degree K (of every worker) or --edges M (in all)")
     if k is not None:
@@ -126,7 +126,7 @@ def check(request: Request) -> None:
 
 def search(
     request: Request, step_time: StepTime | None = None, progress: Callable[[int], None] | None = None
-) -> Found:
+) -> SearchResult:
     """Look for the graph with the fewest steps, or the least time, per e-fold of consensus.
 
     The result is a function of the request (and the step time) alone: budgets are moves, not seconds.
@@ -142,7 +142,7 @@ def search(
     check(request)
     objective = Objective(modulus_for(request.weights, request.degree), step_time)
     tally = Tally()
-    best: Found | None = None
+    best: SearchResult | None = None
     best_cost = math.inf
     # One thread: sums in another order could decide a move differently.
     with threadpool_limits(1):
@@ -150,7 +150,7 @@ def search(
             random = seeds.generator(request.seed, seeds.SHARED, "topology search", restart)
             graph = SearchGraph(request.workers, _start(request, restart, random, step_time is not None))
             hot = HOT[restart % len(HOT)] / request.workers**1.5
-            schedule = Schedule(request.budget.moves, hot, hot / COOLING)
+            schedule = Cooling(request.budget.moves, hot, hot / COOLING)
             edges = anneal(
                 graph, objective, schedule, random, tally, rewire=request.degree is None, progress=progress
             )
@@ -163,21 +163,24 @@ def search(
             cost += math.log(step_s or 1.0)
             if cost < best_cost:
                 modulus = float(objective.modulus(np.array([second]), np.array([last]))[0])
-                best_cost, best = cost, Found(request, _sorted(edges), second, last, modulus, step_s, tally)
+                best_cost, best = (
+                    cost,
+                    SearchResult(request, _sorted(edges), second, last, modulus, step_s, tally),
+                )
     if best is None:
         raise InputError(f"no connected graph found in {tally.moves} moves; raise --moves or --restarts")
     return best
 
 
-def _start(request: Request, restart: int, random: np.random.Generator, near_first: bool) -> Pairs:
+def _start(request: Request, restart: int, random: np.random.Generator, near_first: bool) -> EdgeArray:
     """A random graph; where distances count, the ring lattice first, and at every other restart."""
     seed = int(random.integers(2**31))
     if request.degree is None:
         return random_even(request.workers, request.edges or 0, seed)
     if near_first and restart % 2 == 0:
         return lattice(request.workers, request.degree)
-    return random_regular(request.workers, request.degree, seed)
+    return random_regular_edges(request.workers, request.degree, seed)
 
 
-def _sorted(edges: Pairs) -> tuple[tuple[int, int], ...]:
+def _sorted(edges: EdgeArray) -> tuple[tuple[int, int], ...]:
     return tuple(sorted((min(i, j), max(i, j)) for i, j in edges.tolist()))

@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-Pairs = NDArray[np.int64]
+EdgeArray = NDArray[np.int64]
 """Pairs of workers [..., 2]."""
 
 SWAP_SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])
@@ -26,7 +26,7 @@ class Moves:
     """
 
     numbers: NDArray[np.int64]
-    pairs: Pairs
+    pairs: EdgeArray
     signs: NDArray[np.float64]
 
 
@@ -39,7 +39,7 @@ class SearchGraph:
         adjacent: [n, n], symmetric.
     """
 
-    def __init__(self, workers: int, edges: Pairs) -> None:
+    def __init__(self, workers: int, edges: EdgeArray) -> None:
         self.workers = workers
         self.edges = edges.copy()
         self.adjacent = np.zeros((workers, workers), dtype=np.bool_)
@@ -77,7 +77,7 @@ class SearchGraph:
             self.adjacent[i, j] = self.adjacent[j, i] = sign > 0
         self.edges[numbers] = pairs[len(numbers) :]
 
-    def after(self, moves: Moves, index: int) -> Pairs:
+    def after(self, moves: Moves, index: int) -> EdgeArray:
         """The edges as they would be after one of the moves."""
         edges = self.edges.copy()
         numbers = moves.numbers[index]
@@ -85,13 +85,13 @@ class SearchGraph:
         return edges
 
 
-def lattice(workers: int, degree: int) -> Pairs:
+def lattice(workers: int, degree: int) -> EdgeArray:
     """The regular ring lattice: each with its nearest ones, and with the opposite one for an odd degree."""
     offsets = [*range(1, degree // 2 + 1), *([workers // 2] if degree % 2 else [])]
     return np.array(nx.circulant_graph(workers, offsets).edges, dtype=np.int64).reshape(-1, 2)
 
 
-def random_regular(workers: int, degree: int, seed: int) -> Pairs:
+def random_regular_edges(workers: int, degree: int, seed: int) -> EdgeArray:
     """A random regular graph; a dense one is the complement of a sparse one. It may be disconnected."""
     if 2 * degree > workers:
         graph = nx.complement(nx.random_regular_graph(workers - 1 - degree, workers, seed=seed))
@@ -100,11 +100,11 @@ def random_regular(workers: int, degree: int, seed: int) -> Pairs:
     return np.sort(np.array(graph.edges, dtype=np.int64).reshape(-1, 2), axis=1)
 
 
-def random_even(workers: int, edges: int, seed: int) -> Pairs:
+def random_even(workers: int, edges: int, seed: int) -> EdgeArray:
     """A random graph whose degrees differ by one at most."""
     degree, more = divmod(2 * edges, workers)
     wanted = [degree + 1] * more + [degree] * (workers - more)
     if more == 0:
-        return random_regular(workers, degree, seed)
+        return random_regular_edges(workers, degree, seed)
     graph = nx.random_degree_sequence_graph(wanted, seed=seed, tries=1000)
     return np.sort(np.array(graph.edges, dtype=np.int64).reshape(-1, 2), axis=1)

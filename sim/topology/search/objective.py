@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError, nearest
-from .graph import Pairs
+from ...errors import InputError, did_you_mean
+from .graph import EdgeArray
 
 Floats = NDArray[np.float64]
 Modulus = Callable[[Floats, Floats], Floats]
@@ -32,13 +32,13 @@ class StepTime(Protocol):
     def floor_s(self) -> float:
         """What no graph's ``least_s`` is below."""
 
-    def least_s(self, edges: Pairs) -> float:
+    def least_s(self, edges: EdgeArray) -> float:
         """A quick lower bound of ``mean_s``."""
 
-    def mean_s(self, edges: Pairs) -> float:
+    def mean_s(self, edges: EdgeArray) -> float:
         """The mean over many steps, estimated."""
 
-    def checked_s(self, edges: Pairs) -> float:
+    def checked_s(self, edges: EdgeArray) -> float:
         """The same, by the best model there is: the last word on a finished walk."""
 
 
@@ -75,7 +75,7 @@ def modulus_for(weights: str, degree: int | None) -> Modulus:
         InputError: no such rule here, or it needs a degree.
     """
     if weights not in WEIGHTS:
-        raise InputError(f"--weights {weights}: {nearest(weights, WEIGHTS)}")
+        raise InputError(f"--weights {weights}: {did_you_mean(weights, WEIGHTS)}")
     if weights == "laplacian":
         return laplacian_modulus
     if degree is None:
@@ -115,10 +115,10 @@ class Objective:
             return 0.0
         return math.log(self.step_time.floor_s) if self.step_time.floor_s > 0.0 else -math.inf
 
-    def least_log_step_s(self, edges: Pairs) -> float:
+    def least_log_step_s(self, edges: EdgeArray) -> float:
         """A quick lower bound of ``log_step_s``."""
         return 0.0 if self.step_time is None else math.log(self.step_time.least_s(edges))
 
-    def log_step_s(self, edges: Pairs) -> float:
+    def log_step_s(self, edges: EdgeArray) -> float:
         """ln(seconds per step); 0 where steps are counted."""
         return 0.0 if self.step_time is None else math.log(self.step_time.mean_s(edges))

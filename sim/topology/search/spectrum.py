@@ -26,17 +26,17 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import eigsh
 
-from .graph import Moves, Pairs
+from .graph import EdgeArray, Moves
 
 Floats = NDArray[np.float64]
 
-BLOCK: Final = 8
+LANCZOS_BLOCK: Final = 8
 """Eigenvectors kept at each end, if there are so many."""
 
-DENSE: Final = 128
+MAX_DENSE_NODES: Final = 128
 """Up to this many workers a full decomposition is the quickest."""
 
-STEPS: Final = 40
+LANCZOS_STEPS: Final = 40
 """Krylov steps that a move gets at most."""
 
 LOOK: Final = 4
@@ -71,7 +71,7 @@ class Ends:
         return float(self.high[-1])
 
 
-def laplacian(workers: int, edges: Pairs) -> csr_array:
+def laplacian(workers: int, edges: EdgeArray) -> csr_array:
     """D - A, sparse [n, n]."""
     i, j = edges[:, 0], edges[:, 1]
     nodes = np.arange(workers)
@@ -81,7 +81,7 @@ def laplacian(workers: int, edges: Pairs) -> csr_array:
     return csr_array((values, (rows, columns)), shape=(workers, workers))
 
 
-def eigenvalues(workers: int, edges: Pairs) -> Floats:
+def eigenvalues(workers: int, edges: EdgeArray) -> Floats:
     """The whole spectrum of the Laplacian, ascending [n], by a dense decomposition."""
     return np.linalg.eigvalsh(laplacian(workers, edges).toarray())
 
@@ -89,15 +89,15 @@ def eigenvalues(workers: int, edges: Pairs) -> Floats:
 def ends_of(matrix: csr_array) -> Ends:
     """Both ends of the spectrum of a Laplacian [n, n], n >= 3."""
     workers = matrix.shape[0]
-    if workers <= DENSE:
+    if workers <= MAX_DENSE_NODES:
         values, vectors = np.linalg.eigh(matrix.toarray())
-        block = min(BLOCK, workers - 1)
+        block = min(LANCZOS_BLOCK, workers - 1)
     else:
         start = 1.0 + np.cos(np.arange(workers) ** 2.0)  # fixed, and with a part in every eigenvector
-        values, vectors = eigsh(matrix, k=2 * BLOCK + 2, which="BE", v0=start, tol=1e-8)
+        values, vectors = eigsh(matrix, k=2 * LANCZOS_BLOCK + 2, which="BE", v0=start, tol=1e-8)
         order = np.argsort(values)
         values, vectors = values[order], vectors[:, order]
-        block = BLOCK
+        block = LANCZOS_BLOCK
     parts = int(np.count_nonzero(values < 1e-9))
     if parts > 1:  # not connected: the constant vector is somewhere among the first ones
         constant = np.full((workers, 1), workers**-0.5)
@@ -125,7 +125,7 @@ def _projected(values: Floats, vectors: Floats, moves: Moves) -> Floats:
 
 
 def move_ends(
-    matrix: csr_array, ends: Ends, pairs: Pairs, signs: Floats, hopeless: Callable[[float, float], bool]
+    matrix: csr_array, ends: Ends, pairs: EdgeArray, signs: Floats, hopeless: Callable[[float, float], bool]
 ) -> Ends | None:
     """The ends after one move, to about ``SETTLED``.
 
@@ -144,7 +144,7 @@ def move_ends(
     nodes, change, stirred = _change(pairs, signs, workers)
     width = stirred.shape[1]
     size = 1 + 2 * block
-    basis = np.zeros((workers, size + width * STEPS), order="F")
+    basis = np.zeros((workers, size + width * LANCZOS_STEPS), order="F")
     basis[:, 0] = 1.0 / math.sqrt(workers)
     basis[:, 1 : 1 + block], basis[:, 1 + block : size] = ends.low_vectors, ends.high_vectors
     # The constant vector is there to be kept out: a value in the middle keeps it away from both ends.
@@ -153,7 +153,7 @@ def move_ends(
     small = np.zeros((basis.shape[1], basis.shape[1]))
     small[:size, :size] = np.diag(known) + touched.T @ change @ touched
     bounds = (np.inf, -np.inf)
-    for step in range(STEPS):
+    for step in range(LANCZOS_STEPS):
         added = _orthonormal(stirred, basis[:, :size])
         grown = size + added.shape[1]
         basis[:, size:grown] = added
@@ -176,7 +176,7 @@ def move_ends(
     return Ends(values[:block], low, values[-block:], high)
 
 
-def _change(pairs: Pairs, signs: Floats, workers: int) -> tuple[NDArray[np.int64], Floats, Floats]:
+def _change(pairs: EdgeArray, signs: Floats, workers: int) -> tuple[NDArray[np.int64], Floats, Floats]:
     """The nodes that a move touches, D on them [nodes, nodes], and a base of its range [n, rank]."""
     nodes, where = np.unique(pairs, return_inverse=True)
     where = where.reshape(pairs.shape)

@@ -20,7 +20,7 @@ from ..workload import Facts, Task, Workload
 
 NUM_TRAIN = 1437
 """Four fifths of the images; the split is the same for every seed."""
-METRICS = ("train_loss", "test_accuracy")
+DIGITS_METRICS = ("train_loss", "test_accuracy")
 
 
 class DigitsMlpOptions(Settings):
@@ -57,14 +57,14 @@ def examples() -> tuple[Examples, Examples]:
 
 def facts(options: Settings, seed: int) -> Facts:
     """The same for all tasks on the digits."""
-    return Facts(NUM_TRAIN, True, METRICS)
+    return Facts(NUM_TRAIN, True, DIGITS_METRICS)
 
 
 def _workload(task: str, make: Callable[[], nn.Module], seed: int) -> Workload:
     with initial_weights(seed):
         module = make()
     train, test = examples()
-    return supervised(task, module, nn.functional.cross_entropy, train, test, METRICS)
+    return supervised(task, module, nn.functional.cross_entropy, train, test, DIGITS_METRICS)
 
 
 def build_mlp(options: Settings, seed: int) -> Workload:
@@ -93,5 +93,5 @@ def build_cnn(options: Settings, seed: int) -> Workload:
     return _workload("digits-cnn", make, seed)
 
 
-DIGITS_MLP = Task("digits-mlp", DigitsMlpOptions, METRICS, frozenset({"train_loss"}), facts, build_mlp)
-DIGITS_CNN = Task("digits-cnn", DigitsCnnOptions, METRICS, frozenset({"train_loss"}), facts, build_cnn)
+DIGITS_MLP = Task("digits-mlp", DigitsMlpOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts, build_mlp)
+DIGITS_CNN = Task("digits-cnn", DigitsCnnOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts, build_cnn)

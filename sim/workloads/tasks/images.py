@@ -111,9 +111,9 @@ def _read(path: Path) -> bytes:
 
 
 Read = Callable[[str], tuple[Examples, Examples]]
-MEASURED = 10_000
+MEASURED_EXAMPLES = 10_000
 """Training images over which the mean and the spread of the pixels are taken."""
-METRICS = ("train_loss", "test_loss", "test_accuracy")
+IMAGE_METRICS = ("train_loss", "test_loss", "test_accuracy")
 
 
 class ImageOptions(Settings):
@@ -186,7 +186,7 @@ def _folder(options: Settings) -> str:
 
 
 def _facts(read: Read) -> Callable[[Settings, int], Facts]:
-    return lambda options, seed: Facts(len(read(_folder(options))[0][0]), True, METRICS)
+    return lambda options, seed: Facts(len(read(_folder(options))[0][0]), True, IMAGE_METRICS)
 
 
 def _build(
@@ -194,7 +194,7 @@ def _build(
 ) -> Workload:
     train, test = read(_folder(options))
     channels, classes = train[0].shape[1], int(train[1].max()) + 1
-    seen = train[0][:MEASURED].float()
+    seen = train[0][:MEASURED_EXAMPLES].float()
     mean, spread = (t.view(channels, 1, 1) for t in (seen.mean((0, 2, 3)), seen.std((0, 2, 3)).clamp_min(1)))
 
     scale = constants(mean, spread)
@@ -205,7 +205,7 @@ def _build(
 
     with initial_weights(seed):
         module = make(channels, classes)
-    return supervised(task, module, nn.functional.cross_entropy, train, test, METRICS, scaled)
+    return supervised(task, module, nn.functional.cross_entropy, train, test, IMAGE_METRICS, scaled)
 
 
 def build_mnist_cnn(options: Settings, seed: int) -> Workload:
@@ -224,8 +224,8 @@ def build_cifar_resnet20(options: Settings, seed: int) -> Workload:
 
 
 FALLING = frozenset({"train_loss", "test_loss"})
-MNIST_CNN = Task("mnist-cnn", ImageOptions, METRICS, FALLING, _facts(read_mnist), build_mnist_cnn)
-CIFAR_CNN7 = Task("cifar-cnn7", ImageOptions, METRICS, FALLING, _facts(read_cifar), build_cifar_cnn7)
+MNIST_CNN = Task("mnist-cnn", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_mnist), build_mnist_cnn)
+CIFAR_CNN7 = Task("cifar-cnn7", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_cifar), build_cifar_cnn7)
 CIFAR_RESNET20 = Task(
-    "cifar-resnet20", ImageOptions, METRICS, FALLING, _facts(read_cifar), build_cifar_resnet20
+    "cifar-resnet20", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_cifar), build_cifar_resnet20
 )

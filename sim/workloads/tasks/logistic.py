@@ -57,4 +57,6 @@ def build(options: Settings, seed: int) -> Workload:
     )
 
 
-LOGISTIC = Task("logistic", LogisticOptions, digits.METRICS, frozenset({"train_loss"}), digits.facts, build)
+LOGISTIC = Task(
+    "logistic", LogisticOptions, digits.DIGITS_METRICS, frozenset({"train_loss"}), digits.facts, build
+)

@@ -21,7 +21,7 @@ from ... import seeds
 from ...config.settings import Settings
 from ..workload import Facts, Task, Workload
 
-METRICS = ("train_loss", "gradient_norm", "relative_error")
+COMPLETION_METRICS = ("train_loss", "gradient_norm", "relative_error")
 
 _START = 0.1
 
@@ -37,7 +37,7 @@ class MatrixCompletionOptions(Settings):
 def facts(options: Settings, seed: int) -> Facts:
     """Every known entry is an example; there are no classes."""
     assert isinstance(options, MatrixCompletionOptions)
-    return Facts(max(1, round(options.known * options.size**2)), False, METRICS)
+    return Facts(max(1, round(options.known * options.size**2)), False, COMPLETION_METRICS)
 
 
 def build(options: Settings, seed: int) -> Workload:
@@ -83,8 +83,8 @@ def build(options: Settings, seed: int) -> Workload:
 MATRIX_COMPLETION = Task(
     name="matrix-completion",
     options=MatrixCompletionOptions,
-    metrics=METRICS,
-    falling=frozenset(METRICS),
+    metrics=COMPLETION_METRICS,
+    falling=frozenset(COMPLETION_METRICS),
     facts=facts,
     build=build,
 )

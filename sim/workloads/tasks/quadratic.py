@@ -18,7 +18,7 @@ from ...config.settings import Settings
 from ...devices import constants
 from ..workload import Facts, Task, Workload
 
-METRICS = ("train_loss", "suboptimality", "distance_to_optimum")
+QUADRATIC_METRICS = ("train_loss", "suboptimality", "distance_to_optimum")
 
 
 class QuadraticOptions(Settings):
@@ -69,14 +69,14 @@ def build(options: Settings, seed: int) -> Workload:
 def facts(options: Settings, seed: int) -> Facts:
     """Examples have no classes."""
     assert isinstance(options, QuadraticOptions)
-    return Facts(options.examples, False, METRICS)
+    return Facts(options.examples, False, QUADRATIC_METRICS)
 
 
 QUADRATIC = Task(
     name="quadratic",
     options=QuadraticOptions,
-    metrics=METRICS,
-    falling=frozenset(METRICS),
+    metrics=QUADRATIC_METRICS,
+    falling=frozenset(QUADRATIC_METRICS),
     facts=facts,
     build=build,
 )

@@ -14,15 +14,15 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ...config.problems import wrong
+from ...config.problems import mistake
 from ...config.settings import Settings
 from ...errors import InputError
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
 
-METRICS = ("train_loss", "test_loss", "test_accuracy")
+TEXT_METRICS = ("train_loss", "test_loss", "test_accuracy")
 NUM_BYTES = 256
-SCORED = 128
+SCORED_WINDOWS = 128
 """Pieces of text that are scored; of those held out, and of those learnt from."""
 
 
@@ -39,7 +39,7 @@ class TextTransformerOptions(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.width % self.heads:
-            raise wrong(f"is {self.width}, which {self.heads} heads cannot share evenly", "width")
+            raise mistake(f"is {self.width}, which {self.heads} heads cannot share evenly", "width")
         return self
 
 
@@ -65,7 +65,7 @@ def _examples(file: str | None, context: int) -> tuple[Examples, Examples]:
     values = torch.frombuffer(bytearray(text), dtype=torch.uint8)[: pieces * context + 1].long()
     inputs, targets = values[:-1].view(pieces, context), values[1:].view(pieces, context)
     cut = pieces - max(1, pieces // 10)
-    held_out = slice(cut, cut + SCORED)
+    held_out = slice(cut, cut + SCORED_WINDOWS)
     return (inputs[:cut], targets[:cut]), (inputs[held_out], targets[held_out])
 
 
@@ -122,7 +122,7 @@ class Block(nn.Module):
 def facts(options: Settings, seed: int) -> Facts:
     """Pieces of a text have no classes."""
     assert isinstance(options, TextTransformerOptions)
-    return Facts(len(_examples(options.file, options.context)[0][0]), False, METRICS)
+    return Facts(len(_examples(options.file, options.context)[0][0]), False, TEXT_METRICS)
 
 
 def build(options: Settings, seed: int) -> Workload:
@@ -132,14 +132,20 @@ def build(options: Settings, seed: int) -> Workload:
         module = Transformer(options)
     train, test = _examples(options.file, options.context)
     return supervised(
-        "text-transformer", module, nn.functional.cross_entropy, train, test, METRICS, scored=SCORED
+        "text-transformer",
+        module,
+        nn.functional.cross_entropy,
+        train,
+        test,
+        TEXT_METRICS,
+        scored=SCORED_WINDOWS,
     )
 
 
 TEXT_TRANSFORMER = Task(
     "text-transformer",
     TextTransformerOptions,
-    METRICS,
+    TEXT_METRICS,
     frozenset({"train_loss", "test_loss"}),
     facts,
     build,

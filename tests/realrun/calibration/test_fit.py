@@ -90,7 +90,7 @@ def test_the_plot_is_drawn(tmp_path: Path) -> None:
 def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     one = measurements(TRUE)
-    files.write(one, path)
+    files.write_json(one, path)
     assert measure.load(path) == one
     assert [p.name for p in tmp_path.iterdir()] == ["measured.json"]
 
@@ -108,7 +108,7 @@ def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
 )
 def test_damaged_measurements_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "measured.json"
-    files.write(measurements(TRUE), path)
+    files.write_json(measurements(TRUE), path)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -119,7 +119,7 @@ def test_damaged_measurements_are_refused(tmp_path: Path, old: str, new: str, me
 
 def test_truncated_measurements_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
-    files.write(measurements(TRUE), path)
+    files.write_json(measurements(TRUE), path)
     path.write_text(path.read_text()[:-200])
     with pytest.raises(InputError, match="damaged"):
         measure.load(path)
@@ -224,10 +224,10 @@ def test_a_profile_of_other_hosts_is_refused(profile: profiles.Profile) -> None:
     with pytest.raises(
         InputError, match="tuned hosts and fair queues over gloo, this is a cluster over gloo"
     ):
-        profiles.check_hosts(profile, profiles.Hosts(kind="cluster"), "p.yaml")
+        profiles.check_hosts(profile, profiles.HostKind(kind="cluster"), "p.yaml")
 
 
 def test_leaving_the_measured_range_is_said() -> None:
-    measured = profiles.Measured(smallest_bytes=64, largest_bytes=1000, in_flight=4)
-    assert profiles.Traffic(64, 1000, 4).outside(measured) == ()
-    assert len(profiles.Traffic(63, 1001, 5).outside(measured)) == 3
+    measured = profiles.MeasuredRange(smallest_bytes=64, largest_bytes=1000, in_flight=4)
+    assert profiles.MessageRange(64, 1000, 4).outside(measured) == ()
+    assert len(profiles.MessageRange(63, 1001, 5).outside(measured)) == 3

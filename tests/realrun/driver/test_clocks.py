@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.realrun.driver import clocks
-from paceline.realrun.driver.clocks import Alignment, Exchange, Reading, alignment, reading
-from paceline.realrun.driver.diary import Diary, Exposure, Published, Row
-from paceline.realrun.driver.diary import Exchange as Peers
+from paceline.realrun.driver.clocks import Alignment, ClockSample, Reading, alignment, reading
+from paceline.realrun.driver.rank_log import Exchange as Peers
+from paceline.realrun.driver.rank_log import Exposure, LoggedOperation, Published, RankLog
 from paceline.sim.records.folder import read_results, runs_of
 from paceline.sim.records.run import Machine
 from tests.support.made_runs import made_run
@@ -30,14 +30,14 @@ OFFSETS = st.floats(-1e6, 1e6)
 
 def test_an_exchange_by_hand() -> None:
     # 5 s behind; 2 s there, 1 s at the other side, 4 s back: 1 s off, of at most 3
-    exchange = Exchange(asked=100.0, heard=107.0, answered=108.0, got=107.0)
+    exchange = ClockSample(asked=100.0, heard=107.0, answered=108.0, got=107.0)
     assert exchange.round_trip == 6.0
     assert reading([exchange]) == Reading(at_s=103.5, offset_s=4.0, error_s=3.0)
 
 
 def test_the_shortest_round_trip_counts() -> None:
-    slow = Exchange(0.0, 9.0, 9.0, 2.0)
-    fast = Exchange(4.0, 10.5, 11.0, 5.5)
+    slow = ClockSample(0.0, 9.0, 9.0, 2.0)
+    fast = ClockSample(4.0, 10.5, 11.0, 5.5)
     assert reading([slow, fast, slow]) == Reading(at_s=4.75, offset_s=6.0, error_s=0.5)
 
 
@@ -48,7 +48,7 @@ def test_the_true_offset_is_within_the_bar(
     exchanges = []
     for there, busy, back in delays:
         heard = now + there
-        exchanges.append(Exchange(now - offset, heard, heard + busy, heard + busy + back - offset))
+        exchanges.append(ClockSample(now - offset, heard, heard + busy, heard + busy + back - offset))
         now = heard + busy + back
     found = reading(exchanges)
     assert abs(found.offset_s - offset) <= found.error_s + 1e-9
@@ -86,16 +86,16 @@ def test_a_drift_that_cannot_be_told_changes_no_durations() -> None:
 
 
 def test_all_times_of_a_diary_are_corrected() -> None:
-    diary = Diary(
+    diary = RankLog(
         1,
         torch.ones(2),
-        rows=[Row(0, -1, 0, "mix", 1.0, 3.0, 5, -1, Peers("mix 0", (0,)))],
+        rows=[LoggedOperation(0, -1, 0, "mix", 1.0, 3.0, 5, -1, Peers("mix 0", (0,)))],
         exposures=[Exposure(1.0, 0.5, Peers("mix 0", (0,)), 2.0)],
         published=[Published(3.0, 0, 5)],
         ended_s=4.0,
     )
     found = clocks.corrected(diary, Alignment(2.0, 0.5, 0.0))
-    assert found.rows == [Row(0, -1, 0, "mix", 2.5, 6.5, 5, -1, Peers("mix 0", (0,)))]
+    assert found.rows == [LoggedOperation(0, -1, 0, "mix", 2.5, 6.5, 5, -1, Peers("mix 0", (0,)))]
     assert found.exposures == [Exposure(2.5, 1.0, Peers("mix 0", (0,)), 4.5)]
     assert found.published[0].time_s == 6.5
     assert found.ended_s == 8.5
@@ -113,7 +113,7 @@ def test_asking_and_answering() -> None:
         with lock:
             return float(next(ticks))
 
-    def receiving(line: queue.Queue[tuple[float, float]]) -> clocks.Receive:
+    def receiving(line: queue.Queue[tuple[float, float]]) -> clocks.PostReceive:
         return lambda: lambda: line.get(timeout=20)
 
     server = threading.Thread(
@@ -129,12 +129,12 @@ def test_asking_and_answering() -> None:
 
 def test_what_people_are_told() -> None:
     one = made_run()
-    assert clocks.said([one]) == ""
+    assert clocks.describe_clocks([one]) == ""
     here = replace(one, machines=(Machine("a", 0.0), Machine("a", 0.0)))
-    assert clocks.said([here]) == ""
+    assert clocks.describe_clocks([here]) == ""
     two = replace(one, machines=(Machine("a", 0.0), Machine("b", 0.00123)))
-    assert clocks.said([here, two]) == "times of 2 hosts are on one clock, to within 1.23 ms"
-    assert clocks.said([replace(one, machines=(Machine("a", None), Machine("b", None)))]) == ""
+    assert clocks.describe_clocks([here, two]) == "times of 2 hosts are on one clock, to within 1.23 ms"
+    assert clocks.describe_clocks([replace(one, machines=(Machine("a", None), Machine("b", None)))]) == ""
 
 
 SCENARIO = """\

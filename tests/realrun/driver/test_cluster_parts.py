@@ -12,19 +12,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.realrun.driver.closing import Closing, Traffic, closings
-from paceline.realrun.driver.collect import Starts, account, joined_events
-from paceline.realrun.driver.computing import spread_s
-from paceline.realrun.driver.diary import Diary, Exchange, Exposure, Published, Row, decode, encode
-from paceline.realrun.driver.watchdog import Beat, Watch
+from paceline.realrun.driver.collect import StartTimes, joined_events, time_breakdown
+from paceline.realrun.driver.computing import compute_offset_s
+from paceline.realrun.driver.drain import Drain, PostedCounts, drains
+from paceline.realrun.driver.rank_log import (
+    Exchange,
+    Exposure,
+    LoggedOperation,
+    Published,
+    RankLog,
+    decode,
+    encode,
+)
+from paceline.realrun.driver.watchdog import Heartbeat, Watchdog
 from paceline.realrun.group.store import Control, file_store
 from paceline.realrun.transport.messages import message_tag, mix_tag
-from paceline.realrun.transport.threads import Threads
+from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import Deadlock, InputError, PeerLost, RunError
 
 
-def _row(operation: str, start_s: float, end_s: float, exchange: Exchange, handle: int = -1) -> Row:
-    return Row(0, handle, 0, operation, start_s, end_s, 0, -1, exchange)
+def _row(
+    operation: str, start_s: float, end_s: float, exchange: Exchange, handle: int = -1
+) -> LoggedOperation:
+    return LoggedOperation(0, handle, 0, operation, start_s, end_s, 0, -1, exchange)
 
 
 # --- who waited for whom ------------------------------------------------------------------------
@@ -32,46 +42,46 @@ def _row(operation: str, start_s: float, end_s: float, exchange: Exchange, handl
 
 def test_the_last_peer_is_found_by_joining_the_rows() -> None:
     all_three = [Exchange("mix 0", tuple(p for p in range(3) if p != r)) for r in range(3)]
-    diaries = [Diary(r, torch.zeros(1)) for r in range(3)]
+    diaries = [RankLog(r, torch.zeros(1)) for r in range(3)]
     for rank, start_s in enumerate((1.0, 5.0, 2.0)):
         diaries[rank].rows.append(_row("mix", start_s, 6.0, all_three[rank]))
         diaries[rank].exposures.append(Exposure(start_s, 6.0 - start_s, all_three[rank], start_s))
-    starts = Starts(diaries)
+    starts = StartTimes(diaries)
     assert [e.peer_s for e in sorted(joined_events(diaries, starts), key=lambda e: e.worker)] == [
         5.0,
         5.0,
         5.0,
     ]
-    accounts = [account(diary, starts) for diary in diaries]
+    accounts = [time_breakdown(diary, starts) for diary in diaries]
     assert [a.wait_s for a in accounts] == [4.0, 0.0, 3.0]
     assert [a.communicate_s for a in accounts] == [1.0, 1.0, 1.0]
 
 
 def test_a_wait_for_a_started_operation_counts_from_its_own_start() -> None:
     sent, got = Exchange("0>1  1", (1,)), Exchange("0>1  1", (0,))
-    sender, receiver = Diary(0, torch.zeros(1)), Diary(1, torch.zeros(1))
+    sender, receiver = RankLog(0, torch.zeros(1)), RankLog(1, torch.zeros(1))
     sender.rows.append(_row("send", 3.0, 4.0, sent))
     receiver.rows += [
         _row("receive", 1.0, 4.0, got, handle=0),
         _row("wait", 3.5, 4.0, got, handle=0),
     ]
     receiver.exposures.append(Exposure(3.5, 0.5, got, 1.0))
-    starts = Starts([sender, receiver])
+    starts = StartTimes([sender, receiver])
     assert [(e.operation, e.peer_s) for e in joined_events([sender, receiver], starts)] == [
         ("send", 3.0), ("receive", 3.0), ("wait", 3.5),
     ]  # fmt: skip
-    found = account(receiver, starts)
+    found = time_breakdown(receiver, starts)
     assert (found.wait_s, found.communicate_s) == (0.0, 0.5)
 
 
 def test_a_peer_that_left_no_row_counts_as_not_waited_for() -> None:
-    diary = Diary(0, torch.zeros(1))
+    diary = RankLog(0, torch.zeros(1))
     diary.rows.append(_row("mix", 1.0, 2.0, Exchange("mix 0", (1,))))
-    assert joined_events([diary], Starts([diary]))[0].peer_s == 1.0
+    assert joined_events([diary], StartTimes([diary]))[0].peer_s == 1.0
 
 
 def test_a_diary_survives_its_journey() -> None:
-    diary = Diary(2, torch.arange(3.0), steps=4, ended_s=0.1 + 0.2, bytes_sent=7)
+    diary = RankLog(2, torch.arange(3.0), steps=4, ended_s=0.1 + 0.2, bytes_sent=7)
     diary.rows.append(_row("mix", 1 / 3, 2 / 3, Exchange("mix 0", (0, 1))))
     diary.exposures.append(Exposure(1 / 7, 0.5, Exchange("0>2 tag 1", (0,)), 0.25))
     diary.published += [
@@ -106,13 +116,13 @@ def _listed(model: torch.Tensor | None) -> list[float] | None:
 
 
 def test_closings_by_hand() -> None:
-    traffic = [Traffic() for _ in range(3)]
+    traffic = [PostedCounts() for _ in range(3)]
     traffic[0].waits_for_any("a")  # nobody will answer: 2 releases it
     traffic[1].receives(2, "b")  # 2 releases it
     traffic[1].sends(2, "c", 40)  # 2 swallows it
     traffic[2].sends(0, "d", 8)  # on its way to a receive that is posted
     traffic[0].waits_for_any("d")
-    assert closings(traffic) == [Closing(2, 0, "a", 1), Closing(2, 1, "b", 1), Closing(-1, 2, "c", 40)]
+    assert drains(traffic) == [Drain(2, 0, "a", 1), Drain(2, 1, "b", 1), Drain(-1, 2, "c", 40)]
 
 
 _POSTED = st.lists(
@@ -129,7 +139,7 @@ _POSTED = st.lists(
 @given(_POSTED)
 def test_after_the_closings_every_send_has_its_receive(posted: list[tuple[str, int, int, str]]) -> None:
     n = 4
-    traffic = [Traffic() for _ in range(n)]
+    traffic = [PostedCounts() for _ in range(n)]
     for kind, rank, away, tag in posted:
         peer = (rank + away) % n
         if kind == "send":
@@ -148,7 +158,7 @@ def test_after_the_closings_every_send_has_its_receive(posted: list[tuple[str, i
             for (peer, name), count in own.received.items():
                 receives[peer, rank] += count if name == tag else 0
             anybody[rank] = own.any_waiting[tag]
-        for closing in closings([Traffic.heard(json.loads(json.dumps(t.told()))) for t in traffic]):
+        for closing in drains([PostedCounts.heard(json.loads(json.dumps(t.told()))) for t in traffic]):
             if closing.tag == tag and closing.source == -1:
                 anybody[closing.destination] += 1
             elif closing.tag == tag:
@@ -173,7 +183,7 @@ def test_tags_of_different_kinds_never_meet() -> None:
 
 
 def test_threads_do_not_wait_for_each_other_and_are_used_again() -> None:
-    threads = Threads()
+    threads = ThreadPool()
     gate = threading.Event()
     threads.run("blocked", gate.wait)
     threads.run("quick", lambda: 7)
@@ -215,7 +225,7 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
 
 
 def test_the_first_failure_counts(tmp_path: Path) -> None:
-    one, other = (Watch(control, 1.0) for control in _controls(tmp_path, 2))
+    one, other = (Watchdog(control, 1.0) for control in _controls(tmp_path, 2))
     one.fail(PeerLost(1, "mix"), 7)
     other.fail(Deadlock(("worker 1 waits in mix",)), 3)
     for watch in (one, other):
@@ -227,14 +237,14 @@ def test_the_first_failure_counts(tmp_path: Path) -> None:
 
 def test_nobody_is_blamed_while_somebody_can_go_on(tmp_path: Path) -> None:
     controls = _controls(tmp_path, 3)
-    watches = [Watch(control, 8.0) for control in controls]
-    watches[0].look(Beat(8.5, 1.0, False, "barrier"))
-    watches[1].look(Beat(9.0, 1.0, True, "gradient"))
-    watches[2].look(Beat(9.0, 1.0, False, "mix"))
-    watches[0].look(Beat(10.0, 1.0, False, "barrier"))  # worker 1 computes
-    watches[1].look(Beat(11.0, 4.0, False, "gradient"))
+    watches = [Watchdog(control, 8.0) for control in controls]
+    watches[0].look(Heartbeat(8.5, 1.0, False, "barrier"))
+    watches[1].look(Heartbeat(9.0, 1.0, True, "gradient"))
+    watches[2].look(Heartbeat(9.0, 1.0, False, "mix"))
+    watches[0].look(Heartbeat(10.0, 1.0, False, "barrier"))  # worker 1 computes
+    watches[1].look(Heartbeat(11.0, 4.0, False, "gradient"))
     with pytest.raises(Deadlock) as caught:
-        watches[0].look(Beat(11.5, 1.0, False, "barrier"))
+        watches[0].look(Heartbeat(11.5, 1.0, False, "barrier"))
     assert caught.value.waiting == (
         "worker 0 waits in barrier", "worker 1 waits in gradient", "worker 2 waits in mix",
     )  # fmt: skip
@@ -242,11 +252,11 @@ def test_nobody_is_blamed_while_somebody_can_go_on(tmp_path: Path) -> None:
 
 def test_a_silent_rank_is_named(tmp_path: Path) -> None:
     controls = _controls(tmp_path, 3)
-    watches = [Watch(control, 8.0) for control in controls]
-    watches[1].look(Beat(2.0, 2.0, True, "gradient"))
-    watches[2].look(Beat(9.0, 9.0, True, "gradient"))
+    watches = [Watchdog(control, 8.0) for control in controls]
+    watches[1].look(Heartbeat(2.0, 2.0, True, "gradient"))
+    watches[2].look(Heartbeat(9.0, 9.0, True, "gradient"))
     with pytest.raises(Deadlock) as caught:
-        watches[0].look(Beat(10.0, 1.0, False, "mix"))
+        watches[0].look(Heartbeat(10.0, 1.0, False, "mix"))
     assert caught.value.waiting == ("worker 0 waits in mix", "worker 1 does not answer")
     watches[0].fail(caught.value, 4)
     failure = watches[2].failure()
@@ -256,15 +266,15 @@ def test_a_silent_rank_is_named(tmp_path: Path) -> None:
 
 def test_those_who_have_ended_and_died_are_not_waited_for(tmp_path: Path) -> None:
     controls = _controls(tmp_path, 3)
-    watch = Watch(controls[0], 8.0)
+    watch = Watchdog(controls[0], 8.0)
     controls[1].put("ended/1", 0.5)
     controls[2].note_death(2)
     with pytest.raises(Deadlock, match=r"^no worker can go on: worker 0 waits in receive$"):
-        watch.look(Beat(10.0, 1.0, False, "receive"))
+        watch.look(Heartbeat(10.0, 1.0, False, "receive"))
 
 
 def test_padded_gradients_of_one_machine_are_computed_one_after_another() -> None:
-    waits = [spread_s(rank, 4, 0.080, 0.004) for rank in range(4)]
+    waits = [compute_offset_s(rank, 4, 0.080, 0.004) for rank in range(4)]
     assert waits == pytest.approx([0.0, 0.016, 0.032, 0.048])
-    assert spread_s(3, 4, 0.010, 0.004) == 0.0  # no room
-    assert spread_s(3, 4, 0.0, 0.0) == 0.0
+    assert compute_offset_s(3, 4, 0.010, 0.004) == 0.0  # no room
+    assert compute_offset_s(3, 4, 0.0, 0.0) == 0.0

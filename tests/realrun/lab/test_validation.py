@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from benchmarks.validation.campaign import measure_cell, predict_cell, row_of
-from benchmarks.validation.design import Cell
+from benchmarks.validation.design import DesignPoint
 from paceline.realrun.calibration import fit, measure, validate
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
@@ -37,7 +37,7 @@ def test_prediction_and_measurement_agree() -> None:
         measured = measure.measure(pool, hosts, repeats=3)
         profile = fit.calibrate([measured]).profile
         found = validate.validate(scenario, pool, profile, None, said.append)
-        cell = Cell("one_peer", 4, 20, 100, 200, "homogeneous", 30)
+        cell = DesignPoint("one_peer", 4, 20, 100, 200, "homogeneous", 30)
         row = row_of(cell, predict_cell(cell, profile), [measure_cell(pool, cell, n) for n in range(2)])
     for label in ("all_reduce", "gossip", "ad_psgd"):  # one of three short runs may have been held up
         off = [abs(cell["error_pct"]) for cell in found.comparison["cells"] if cell["label"] == label]

@@ -153,7 +153,7 @@ def test_what_tc_cannot_play_is_refused() -> None:
 
 
 def test_addresses_are_checked() -> None:
-    assert netem.checked_addresses("10.0.0.1, 10.0.0.2", 2) == ["10.0.0.1", "10.0.0.2"]
+    assert netem.validate_addresses("10.0.0.1, 10.0.0.2", 2) == ["10.0.0.1", "10.0.0.2"]
     for text, message in {
         "10.0.0.1,node2": "'node2' is no IPv4 address",
         "10.0.0.1": "needs 2 different addresses",
@@ -161,7 +161,7 @@ def test_addresses_are_checked() -> None:
         "10.0.0.1;reboot,10.0.0.2": "is no IPv4 address",
     }.items():
         with pytest.raises(InputError, match=message):
-            netem.checked_addresses(text, 2)
+            netem.validate_addresses(text, 2)
 
 
 def test_the_text_says_what_is_not_exact_and_how_to_undo_it() -> None:

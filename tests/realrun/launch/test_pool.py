@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.validation.design import with_draws
 from paceline.realrun.calibration.measure import durations
-from paceline.realrun.calibration.probes import Plan, Trial
-from paceline.realrun.calibration.validate import checked, measured_stop, request
+from paceline.realrun.calibration.probes import ProbePlan, ProbeTrial
+from paceline.realrun.calibration.validate import measured_stop, request, successful_run
 from paceline.realrun.launch.pool import Answer, Pool, run_from
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import prepare
@@ -71,11 +71,11 @@ def test_other_draws_are_other_computing_times(pool: Pool) -> None:
 
 def test_probes_run_in_groups_of_any_size(pool: Pool) -> None:
     trials = (
-        Trial(kind="message", num_bytes=640, slot_s=0.02),
-        Trial(kind="barrier", num_bytes=0, slot_s=0.02),
+        ProbeTrial(kind="message", num_bytes=640, slot_s=0.02),
+        ProbeTrial(kind="barrier", num_bytes=0, slot_s=0.02),
     )
     for workers in (3, 2):
-        plan = Plan(workers=workers, trials=trials, repeats=3)
+        plan = ProbePlan(workers=workers, trials=trials, repeats=3)
         found = durations(pool.run(workers, {"probe": plan.model_dump(mode="json")}).run.events, 2, skip=1)
         barriers = [(1, "barrier", rank, 0) for rank in range(workers)]
         assert set(found) == {(0, "send", 0, 0), (0, "receive", 1, 0), *barriers}
@@ -98,9 +98,9 @@ def test_a_record_survives_json() -> None:
 
 def test_a_run_that_overran_its_time_is_refused() -> None:
     run = simulated(make_job("gossip", {"topology": "ring"}, workers=3))
-    assert checked(Answer(run, 1, 100, 0.0)) is run
+    assert successful_run(Answer(run, 1, 100, 0.0)) is run
     with pytest.raises(RunError, match="2 of 100 gradients took longer"):
-        checked(Answer(run, 2, 100, 0.0))
+        successful_run(Answer(run, 2, 100, 0.0))
 
 
 def test_a_real_run_goes_beyond_the_predicted_target() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from paceline.realrun.launch.cells import cells_of
-from paceline.realrun.launch.processes import Processes, _popen_here, measure
+from paceline.realrun.launch.cells import run_requests
+from paceline.realrun.launch.processes import Processes, _popen_here, measure_runs
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import Scenario, parse
@@ -63,9 +63,9 @@ def test_a_pool_of_processes() -> None:
     started = _Started()
     scenario = _small()
     predicted = [run.digest for run in simulate(scenario)]
-    endless = cells_of(_small(stop__max_iterations=100000))[0]
+    endless = run_requests(_small(stop__max_iterations=100000))[0]
     with Processes(2, popen=started, timeout_s=2.0) as processes:
-        measured = [result.run for result in measure(scenario, cells_of(scenario), processes)]
+        measured = [result.run for result in measure_runs(scenario, run_requests(scenario), processes)]
         assert [(run.label, run.source, run.status) for run in measured] == [
             ("gossip", "measured", "completed"), ("ad_psgd", "measured", "completed"),
         ]  # fmt: skip
@@ -95,7 +95,7 @@ def _parent(folder: str, pipe: Connection) -> None:
         def progress(steps: int) -> None:
             pipe.send([child.pid for child in started.children])
 
-        processes.run(cells_of(_small(stop__max_iterations=100000))[0], progress)
+        processes.run(run_requests(_small(stop__max_iterations=100000))[0], progress)
 
 
 def test_processes_die_with_their_parent(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def _wait_until_gone(pid: int) -> None:
 def test_a_run_without_an_end_is_refused() -> None:
     open_ended = parse(SCENARIO.replace("max_iterations: 20", "max_time: 1 s"))
     with pytest.raises(InputError, match=r"gossip: .*give stop\.max_iterations$"):
-        cells_of(open_ended)
+        run_requests(open_ended)
 
 
 def test_plain_python_is_told_about_torchrun() -> None:

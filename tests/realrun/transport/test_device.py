@@ -17,11 +17,11 @@ from paceline.sim.compute import measure
 from paceline.sim.devices import constants
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import RunError
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.training import gradients
-from paceline.sim.training.gradients import Method, Problem
+from paceline.sim.training.gradients import Method, TrainingProblem
 from paceline.sim.workloads.workload import Evaluated
 from tests.support.factory import make_job, make_problem
 
@@ -73,7 +73,7 @@ def on_meta(job: Job) -> Job:
     return replace(
         job,
         start=job.start.to(META),
-        problem=Problem(problem.workload.to(META), problem.batches, problem.method),
+        problem=TrainingProblem(problem.workload.to(META), problem.batches, problem.method),
         every=10**9,
         record_events=False,
     )
@@ -107,7 +107,7 @@ def test_no_step_waits_for_the_device(scheme: str, options: dict[str, Any], meth
 def test_no_stacked_step_waits_for_the_device(scheme: str) -> None:
     job = on_meta(make_job(scheme, OPTIONS[scheme][0], task="digits-mlp", momentum=0.9, max_iterations=3))
     with Copies() as copies:
-        run_stacked(job)
+        run_lockstep(job)
     assert copies.all > 0
     assert copies.waited_for == 0
 
@@ -131,7 +131,7 @@ def test_a_value_that_is_asked_for_is_noticed() -> None:
 class Small:
     """A device on which no more than ``fits`` gradients can be evaluated at once."""
 
-    def __init__(self, problem: Problem, fits: int) -> None:
+    def __init__(self, problem: TrainingProblem, fits: int) -> None:
         self.fits, self.tried = fits, list[int]()
         self._stacked = problem.stacked
 
@@ -147,7 +147,7 @@ def test_batches_are_halved_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> N
     points = [problem.workload.start + 0.01 * rank for rank in range(11)]
     whole = problem.gradients(list(range(11)), [0] * 11, points)
     small = Small(problem, fits=3)
-    monkeypatch.setattr(Problem, "stacked", lambda self, *asked: small(*asked))
+    monkeypatch.setattr(TrainingProblem, "stacked", lambda self, *asked: small(*asked))
     parts = problem.gradients(list(range(11)), [0] * 11, points)
     assert small.tried == [11, 5, 2, 2, 2, 2, 2, 1]
     for a, b in zip(whole, parts, strict=True):
@@ -161,7 +161,7 @@ def test_batches_are_halved_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_gradient_that_does_not_fit_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make_problem("digits-mlp", 4, 1, "batched")
     small = Small(problem, fits=0)
-    monkeypatch.setattr(Problem, "stacked", lambda self, *asked: small(*asked))
+    monkeypatch.setattr(TrainingProblem, "stacked", lambda self, *asked: small(*asked))
     with pytest.raises(RunError, match="use a smaller batch_size"):
         problem.gradients([0, 1], [0, 0], [problem.workload.start] * 2)
     assert small.tried == [2, 1]
@@ -175,7 +175,7 @@ def test_the_limit_is_a_share_of_the_devices_memory(monkeypatch: pytest.MonkeyPa
     assert gradients.chunk_bytes(torch.device("cuda")) == 2**30
     monkeypatch.setattr(gradients, "CHUNK_BYTES", 3 * 4810 * 4)  # the digits MLP has 4,810 parameters
     small = Small(make_problem("digits-mlp", 7, 1, "batched"), fits=7)
-    monkeypatch.setattr(Problem, "stacked", lambda self, *asked: small(*asked))
+    monkeypatch.setattr(TrainingProblem, "stacked", lambda self, *asked: small(*asked))
     problem = make_problem("digits-mlp", 7, 1, "batched")
     problem.gradients(list(range(7)), [0] * 7, [problem.workload.start] * 7)
     assert small.tried == [3, 3, 1]

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from benchmarks.nccl_contract import contract_on
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group, leave
-from paceline.realrun.transport.buffers import Buffers, unpacked
+from paceline.realrun.transport.buffers import StagingBuffers, unpacked
 from paceline.realrun.transport.device import CPU, device_of
 from paceline.sim import topology
 from paceline.sim.drivers.replay import replay
@@ -269,12 +269,12 @@ def test_an_asynchronous_run_again_in_one_process(four: Pool, scheme: str, optio
 
 
 def test_a_staged_value_never_travels_itself() -> None:
-    staged, direct = (Buffers(lambda value: 16, staging=staging) for staging in (True, False))
+    staged, direct = (StagingBuffers(lambda value: 16, staging=staging) for staging in (True, False))
     x = torch.arange(4.0)
     assert direct.travels_itself(x)
     assert not staged.travels_itself(x)
-    assert not Buffers(lambda value: 32).travels_itself(x)
-    assert not Buffers(lambda value: 16, torch.device("meta")).travels_itself(x)
+    assert not StagingBuffers(lambda value: 32).travels_itself(x)
+    assert not StagingBuffers(lambda value: 16, torch.device("meta")).travels_itself(x)
     assert torch.equal(unpacked(staged.packed(x, 16), x), x)
 
 

@@ -90,7 +90,7 @@ def test_workers_go_through_their_own_durations_in_order() -> None:
 
 def test_a_record_of_attach_gives_every_worker_its_own(tmp_path: Path) -> None:
     found = record("gossip", {"topology": "ring"}, 40_000, steps=6)
-    files.write(found, tmp_path / "attached.json")
+    files.write_json(found, tmp_path / "attached.json")
     (tmp_path / "s.yaml").write_text(FLAT.replace("{time: 10 ms}", "{trace: {attached: attached.json}}"))
     scenario = load(tmp_path / "s.yaml")
     assert scenario.cluster.compute.trace is not None

@@ -18,7 +18,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare, resolve, resolves
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import Scenario, dump, parse
-from paceline.sim.training.gradients import Problem
+from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads.workload import Evaluated
 from tests.sim.scenario.test_schema import FLAT
 
@@ -33,19 +33,19 @@ def _timer(seconds: Iterator[float]) -> measure.Timer:
 
 def test_the_warm_up_does_not_count_and_a_disturbance_hardly() -> None:
     runs = count()
-    seconds = iter([9.0] * measure.WARM_UP + [0.25, 0.25, 7.0] * 99)
+    seconds = iter([9.0] * measure.WARM_UP_RUNS + [0.25, 0.25, 7.0] * 99)
     assert measure.typical_s(lambda: next(runs), _timer(seconds)) == 0.25
     # 20 runs come to more than enough seconds
-    assert next(runs) == measure.WARM_UP + measure.MIN_RUNS
+    assert next(runs) == measure.WARM_UP_RUNS + measure.MIN_RUNS
 
 
 def test_short_runs_are_repeated_until_there_are_enough() -> None:
     runs = count()
     assert measure.typical_s(lambda: next(runs), _timer(iter(lambda: 2**-8, None))) == 2**-8
-    assert next(runs) == measure.WARM_UP + 2**8
+    assert next(runs) == measure.WARM_UP_RUNS + 2**8
     runs = count()
     measure.typical_s(lambda: next(runs), _timer(iter(lambda: 1e-6, None)))
-    assert next(runs) == measure.WARM_UP + measure.MAX_RUNS
+    assert next(runs) == measure.WARM_UP_RUNS + measure.MAX_RUNS
 
 
 def test_several_runs_are_timed_in_turn() -> None:
@@ -53,7 +53,9 @@ def test_several_runs_are_timed_in_turn() -> None:
     seconds = iter(lambda: 0.5 if order[-1] == "a" else 0.25, None)
     runs = [lambda: order.append("a"), lambda: order.append("b")]
     assert measure.typical_times_s(runs, _timer(seconds)) == [0.5, 0.25]
-    assert order == ["a"] * measure.WARM_UP + ["b"] * measure.WARM_UP + ["a", "b"] * measure.MIN_RUNS
+    assert (
+        order == ["a"] * measure.WARM_UP_RUNS + ["b"] * measure.WARM_UP_RUNS + ["a", "b"] * measure.MIN_RUNS
+    )
 
 
 def test_the_host_is_timed_by_its_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +114,9 @@ SEVERAL = FLAT.replace("{time: 10 ms}", "{measured: {batch_sizes: [4, 16, 64]}}"
 
 def test_other_batch_sizes_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    gradient = Problem.gradient
+    gradient = TrainingProblem.gradient
 
-    def noted(self: Problem, worker: int, index: int, point: torch.Tensor) -> Evaluated:
+    def noted(self: TrainingProblem, worker: int, index: int, point: torch.Tensor) -> Evaluated:
         seen.append(len(self.batches.examples(worker, index)))
         return gradient(self, worker, index, point)
 
@@ -123,7 +125,7 @@ def test_other_batch_sizes_are_predicted(monkeypatch: pytest.MonkeyPatch) -> Non
             run()
         return [0.25, 0.25, 0.5]
 
-    monkeypatch.setattr(Problem, "gradient", noted)
+    monkeypatch.setattr(TrainingProblem, "gradient", noted)
     monkeypatch.setattr("paceline.sim.experiments.prepare.typical_times_s", typical_times_s)
     resolved = resolve(parse(SEVERAL), torch.device("cpu"))
     assert seen == [4, 16, 64]

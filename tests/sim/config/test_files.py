@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from paceline.sim.config.files import save_whole, write_whole
+from paceline.sim.config.files import save_atomically, write_atomically
 from paceline.sim.errors import InputError
 
 
 def test_a_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    write_whole(path, "old")
-    write_whole(path, "new")
+    write_atomically(path, "old")
+    write_atomically(path, "new")
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -28,7 +28,7 @@ def test_what_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(InputError, match=r"cannot write .*a\.png: No space left on device"):
-        save_whole(path, save)
+        save_atomically(path, save)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -36,4 +36,4 @@ def test_what_fails_half_way_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write .*: Not a directory"):
-        write_whole(tmp_path / "file" / "new.json", "text")
+        write_atomically(tmp_path / "file" / "new.json", "text")

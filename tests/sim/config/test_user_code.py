@@ -37,11 +37,11 @@ def test_what_a_module_only_imports_is_not_the_users(name: str) -> None:
     assert subprocess.getoutput is not None
     assert sys.exit is not None
     with pytest.raises(InputError, match="is defined in Python itself"):
-        user_code.load(f"tests.sim.config.test_user_code:{name}")
+        user_code.load_object(f"tests.sim.config.test_user_code:{name}")
 
 
 def test_a_decorated_function_is_the_users() -> None:
-    assert user_code.load("tests.sim.config.test_user_code:cached") is cached
+    assert user_code.load_object("tests.sim.config.test_user_code:cached") is cached
 
 
 def test_a_result_folder_supplies_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_a_result_folder_supplies_no_code(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "supplied.py").write_text("open('ran', 'w').close()\ndef build(): pass\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="lies in a result folder, which supplies no code"):
-        user_code.load("supplied:build")
+        user_code.load_object("supplied:build")
     assert not (tmp_path / "ran").exists()
     (tmp_path / "summary.json").unlink()
-    assert user_code.load("supplied:build") is not None
+    assert user_code.load_object("supplied:build") is not None

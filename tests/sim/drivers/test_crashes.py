@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.realrun.launch.cells import cells_of
-from paceline.realrun.launch.processes import Processes, measure
+from paceline.realrun.launch.cells import run_requests
+from paceline.realrun.launch.processes import Processes, measure_runs
 from paceline.reports.words import failures
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.check import step_cost
@@ -91,7 +91,7 @@ def test_the_model_of_who_is_gone_is_not_scored() -> None:
 def test_processes_crash_alike() -> None:
     asked = scenario(DOWNPOUR)
     with Processes(3, popen=warm.popen, timeout_s=20.0) as processes:
-        (result,) = measure(asked, cells_of(asked), processes)
+        (result,) = measure_runs(asked, run_requests(asked), processes)
     run = result.run
     assert (run.status, run.message) == ("partial", "worker 2 died")
     # What it wrote down is lost with it.

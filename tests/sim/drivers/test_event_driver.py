@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import Deadlock, PeerLost, RunError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
@@ -47,7 +47,7 @@ def test_stacked_is_event(scheme: str, options: dict[str, Any], workers: int) ->
         scheme, options, task="digits-mlp", workers=workers, max_iterations=7, cv=0.3, momentum=0.9,
         latency_s=0.01, bandwidth_bytes_per_s=1e6,
     )  # fmt: skip
-    assert digest(list(run_stacked(job).unbind())) == digest(run_events(job).finals)
+    assert digest(list(run_lockstep(job).unbind())) == digest(run_events(job).finals)
 
 
 @pytest.mark.parametrize(("scheme", "options"), [*SYNCHRONOUS, ("ad_psgd", {})])

@@ -13,9 +13,9 @@ from paceline.realrun.driver.run import run_job
 from paceline.realrun.group import group as groups
 from paceline.realrun.group.group import Group, meet
 from paceline.realrun.group.store import file_store
-from paceline.realrun.transport.carrier import Collective
+from paceline.realrun.transport.backend import Collective
 from paceline.realrun.transport.connections import PeerGone
-from paceline.realrun.transport.threads import Threads
+from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import RunError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
@@ -41,7 +41,7 @@ class _Asked(Collective):
 
 
 def test_only_where_nothing_else_is_under_way_the_oldest_collective_is_waited_for() -> None:
-    threads = Threads()
+    threads = ThreadPool()
     first, second = _Asked([False]), _Asked([False])
     threads.ask("first", first)
     threads.ask("second", second)
@@ -56,7 +56,7 @@ def test_only_where_nothing_else_is_under_way_the_oldest_collective_is_waited_fo
 
 
 def test_beside_other_things_a_helper_thread_waits() -> None:
-    threads = Threads()
+    threads = ThreadPool()
     here = threading.get_ident()
     seen: list[int] = []
 
@@ -75,7 +75,7 @@ def test_beside_other_things_a_helper_thread_waits() -> None:
 
 
 def test_what_nobody_waits_for_any_more_is_dropped_and_failures_are_told() -> None:
-    threads = Threads()
+    threads = ThreadPool()
     threads.ask("lost", _Asked([True]))
     threads.ask("broken", _Asked([True], PeerGone(3)))
     found = threads.next(0.0, {"broken"})
@@ -89,11 +89,11 @@ def test_what_nobody_waits_for_any_more_is_dropped_and_failures_are_told() -> No
 def test_a_wait_that_is_over_before_it_has_begun_ends() -> None:
     """An alarm that is due within a microsecond; Python's SimpleQueue would wait for ever."""
     for _ in range(2000):
-        assert Threads().next(1e-7, {"a message"}) is None
+        assert ThreadPool().next(1e-7, {"a message"}) is None
 
 
 def test_an_outcome_that_is_there_comes_first() -> None:
-    threads = Threads()
+    threads = ThreadPool()
     asked = _Asked([False])
     threads.ask("sum", asked)
     threads.call("gradient", lambda: 7)

@@ -9,8 +9,8 @@ import pytest
 
 from paceline.sim.experiments.averaging_time import AveragingStepTime
 from paceline.sim.scenario.schema import Scenario, parse
-from paceline.sim.topology.search import Budget, Pairs, Request, search
-from paceline.sim.topology.search.graph import lattice, random_regular
+from paceline.sim.topology.search import Budget, EdgeArray, Request, search
+from paceline.sim.topology.search.graph import lattice, random_regular_edges
 
 HEAD = """
 name: step-times
@@ -24,7 +24,7 @@ def scenario(cluster: str) -> Scenario:
     return parse(f"{HEAD}cluster: {cluster}\n")
 
 
-def ring(workers: int) -> Pairs:
+def ring(workers: int) -> EdgeArray:
     return lattice(workers, 2)
 
 
@@ -78,7 +78,7 @@ def test_without_shared_links_the_recursion_is_the_event_driver(announcement: in
             f"announcement: {announcement}}}}}"
         )
     )
-    for edges in (ring(10), random_regular(10, 3, 1), np.array([[i, i + 1] for i in range(9)])):
+    for edges in (ring(10), random_regular_edges(10, 3, 1), np.array([[i, i + 1] for i in range(9)])):
         assert times.mean_s(edges) == pytest.approx(times.checked_s(edges), rel=1e-9)
         assert times.least_s(edges) <= times.mean_s(edges)
 
@@ -86,7 +86,7 @@ def test_without_shared_links_the_recursion_is_the_event_driver(announcement: in
 def test_with_shared_links_the_estimate_is_near() -> None:
     times = AveragingStepTime(four_sites())
     for seed in range(3):
-        edges = random_regular(16, 4, seed)
+        edges = random_regular_edges(16, 4, seed)
         assert times.mean_s(edges) == pytest.approx(times.checked_s(edges), rel=0.1)
 
 

@@ -56,7 +56,7 @@ repeats: 3
 def steps() -> Iterator[None]:
     """The same number of steps, however busy this machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.sim.experiments.check.STEPS", (1, 24))
+        patch.setattr("paceline.sim.experiments.check.PROBED_STEPS", (1, 24))
         patch.setattr("paceline.sim.experiments.check.PATIENCE_S", math.inf)
         yield
 

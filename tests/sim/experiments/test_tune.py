@@ -155,12 +155,12 @@ def test_a_tuned_simulation_is_written_down_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_real_run_wants_to_know_beforehand() -> None:
-    from paceline.realrun.launch.cells import cells_of
+    from paceline.realrun.launch.cells import run_requests
 
     with pytest.raises(InputError, match="values are tuned in simulation"):
-        cells_of(parse(QUADRATIC))
+        run_requests(parse(QUADRATIC))
     with pytest.raises(InputError, match="a real run needs a number of repeats"):
-        cells_of(
+        run_requests(
             parse(
                 QUADRATIC.replace("repeats: 2", "repeats: auto").replace(
                     "tune: {optimizer.lr: [0.01, 0.3]}\n", ""

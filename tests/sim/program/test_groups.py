@@ -1,4 +1,4 @@
-"""Groups are partitions, strips join again, and draws are the same stacked and single."""
+"""Groups are partitions, shards join again, and draws are the same stacked and single."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import SchemeError
-from paceline.sim.program.groups import fault, joined, members, partition, strip
+from paceline.sim.program.groups import concatenate_shards, fault, members, partition, shard
 from paceline.sim.program.worker import Worker
-from paceline.sim.training.optimizer import Still
+from paceline.sim.training.optimizer import NullOptimizer
 
 laws = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -39,21 +39,22 @@ def test_a_group_is_a_part_of_a_partition(groups: tuple[tuple[int, ...], ...], w
 @laws
 def test_strips_are_equally_long_and_join_again(length: int, n: int) -> None:
     value = torch.arange(1.0, length + 1).repeat(2, 1)
-    strips = [strip(value, position, n) for position in range(n)]
-    assert {s.shape for s in strips} == {(2, -(-length // n))}
-    assert torch.equal(joined(strips, length), value)
-    assert sum(s.sum().item() for s in strips) == value.sum().item()
+    shards = [shard(value, position, n) for position in range(n)]
+    assert {s.shape for s in shards} == {(2, -(-length // n))}
+    assert torch.equal(concatenate_shards(shards, length), value)
+    assert sum(s.sum().item() for s in shards) == value.sum().item()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_draws_are_the_same_for_one_and_for_all(dtype: torch.dtype) -> None:
     start = torch.zeros(3, dtype=dtype)
-    every = Worker((0, 1, 2), 3, start.expand(3, -1), Still(), seed=5)
+    every = Worker((0, 1, 2), 3, start.expand(3, -1), NullOptimizer(), seed=5)
     for draw in ("uniform", "normal"):
         stacked = getattr(every, draw)("noise", 7, (4, 2))
         assert (stacked.shape, stacked.dtype) == ((3, 4, 2), dtype)
         singles = [
-            getattr(Worker((r,), 3, start, Still(), seed=5), draw)("noise", 7, (4, 2)) for r in range(3)
+            getattr(Worker((r,), 3, start, NullOptimizer(), seed=5), draw)("noise", 7, (4, 2))
+            for r in range(3)
         ]
         assert torch.equal(stacked, torch.stack(singles))
         assert not torch.equal(singles[0], singles[1])
@@ -63,10 +64,10 @@ def test_draws_are_the_same_for_one_and_for_all(dtype: torch.dtype) -> None:
 def test_members_and_strips_of_a_worker() -> None:
     groups = ((0, 3), (1, 2))
     start = torch.arange(5.0)
-    every = Worker(tuple(range(4)), 4, start.expand(4, -1), Still(), seed=1)
+    every = Worker(tuple(range(4)), 4, start.expand(4, -1), NullOptimizer(), seed=1)
     assert every.members(groups).tolist() == [[0, 3], [1, 2], [1, 2], [0, 3]]
-    assert every.strip(every.start, groups).tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 0], [3, 4, 0]]
-    one = Worker((2,), 4, start, Still(), seed=1)
+    assert every.shard(every.start, groups).tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 0], [3, 4, 0]]
+    one = Worker((2,), 4, start, NullOptimizer(), seed=1)
     assert one.members(groups).tolist() == [1, 2]
-    assert one.strip(start, groups).tolist() == [3, 4, 0]
+    assert one.shard(start, groups).tolist() == [3, 4, 0]
     assert one.members().tolist() == [0, 1, 2, 3]

@@ -16,9 +16,9 @@ from paceline.realrun.calibration import fit as measured
 from paceline.realrun.calibration.training_run import TrainingRun, deviations_s, exchanges_s, record_of
 from paceline.sim.config import files
 from paceline.sim.errors import InputError
-from paceline.sim.network.profile import ALL_REDUCE, Profile
+from paceline.sim.network.profile import GLOO_ALL_REDUCE, Profile
 from paceline.sim.network.transfer import TransferModel
-from paceline.sim.records.attached import STEPS, AttachedRun
+from paceline.sim.records.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.records.run import Event, Run, TimeShare
 from paceline.sim.scenario.entries import SchemeEntry
 from tests.support.factory import make_job, run_events
@@ -36,7 +36,7 @@ def fitted(scheme: str = "gossip", num_bytes: int = 400_000) -> calibrate.Fit:
 def wall_s(profile: Profile, scheme: str, options: dict[str, Any], num_bytes: int) -> float:
     job = true_job(scheme, options, num_bytes, 30)
     transfer = profile.transfer(TransferModel(job.transfer.network))
-    return run_events(replace(job, transfer=transfer, all_reduce=ALL_REDUCE)).wall_s
+    return run_events(replace(job, transfer=transfer, all_reduce=GLOO_ALL_REDUCE)).wall_s
 
 
 # --- what comes back ----------------------------------------------------------------------------
@@ -171,10 +171,14 @@ def run_of(events: list[Event]) -> Run:
 def test_a_record_has_the_first_steps_that_all_have_done() -> None:
     job = make_job("gossip", RING, workers=2)
     entry = SchemeEntry.model_validate({"gossip": RING})
-    events = [event("gradient", k, float(k), k + 0.5, worker=w) for w in (0, 1) for k in range(STEPS + 9)]
+    events = [
+        event("gradient", k, float(k), k + 0.5, worker=w)
+        for w in (0, 1)
+        for k in range(MAX_RECORDED_STEPS + 9)
+    ]
     found = record_of(run_of(events), job, entry)
     assert found is not None
-    assert (found.steps, max(e.step for e in found.events)) == (STEPS, STEPS - 1)
+    assert (found.steps, max(e.step for e in found.events)) == (MAX_RECORDED_STEPS, MAX_RECORDED_STEPS - 1)
     short = [e for e in events if e.worker == 0 or e.step < 3]
     partial = record_of(run_of(short), job, entry)
     assert partial is not None
@@ -187,7 +191,7 @@ def test_a_record_has_the_first_steps_that_all_have_done() -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    files.write(record("gossip", RING, 40_000, steps=6), tmp_path / "attached.json")
+    files.write_json(record("gossip", RING, 40_000, steps=6), tmp_path / "attached.json")
     return tmp_path / "attached.json"
 
 

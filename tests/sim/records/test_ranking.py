@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.sim.records.ranking import chances, first
+from paceline.sim.records.ranking import chances, find_winner
 
 INF = math.inf
 
@@ -18,27 +18,27 @@ def test_the_paired_ratio_decides_and_not_the_medians() -> None:
     # a is the faster one on four seeds of five, and has the larger median.
     found = times(a=[1.0, 4.0, 5.0, 6.0, 7.0], b=[2.0, 4.5, 4.9, 7.0, 8.0])
     assert np.median(list(found["a"].values())) > np.median(list(found["b"].values()))
-    assert first(found) == "a"
-    assert first(dict(reversed(found.items()))) == "a"
+    assert find_winner(found) == "a"
+    assert find_winner(dict(reversed(found.items()))) == "a"
 
 
 def test_whoever_ties_is_first_by_its_median_time() -> None:
     # On the one seed that they share they are equal.
-    assert first({"a": {0: 5.0, 1: 9.0}, "b": {0: 5.0, 2: 4.0}}) == "b"
-    assert first({"a": {0: 5.0}, "b": {1: 4.0}}) == "b"
-    assert first(times(a=[INF, 1.0, 1.0], b=[1.0, 1.0, 1.0])) == "b"
+    assert find_winner({"a": {0: 5.0, 1: 9.0}, "b": {0: 5.0, 2: 4.0}}) == "b"
+    assert find_winner({"a": {0: 5.0}, "b": {1: 4.0}}) == "b"
+    assert find_winner(times(a=[INF, 1.0, 1.0], b=[1.0, 1.0, 1.0])) == "b"
 
 
 def test_in_a_circle_the_median_time_decides() -> None:
     # Each is beaten by the one before it on two seeds of three; the medians are 2, 2 and 1.9.
     found = times(a=[1.0, 2.0, 3.0], b=[2.0, 3.0, 1.0], c=[3.0, 1.0, 1.9])
-    assert first(found) == "c"
+    assert find_winner(found) == "c"
 
 
 def test_who_mostly_fails_takes_no_part() -> None:
-    assert first(times(lucky=[1.0, INF, INF], steady=[50.0, 50.0, 50.0])) == "steady"
-    assert first(times(a=[1.0, INF, INF], b=[INF, INF, INF])) is None
-    assert first({}) is None
+    assert find_winner(times(lucky=[1.0, INF, INF], steady=[50.0, 50.0, 50.0])) == "steady"
+    assert find_winner(times(a=[1.0, INF, INF], b=[INF, INF, INF])) is None
+    assert find_winner({}) is None
 
 
 def test_chances_by_hand() -> None:

@@ -8,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
-from paceline.sim.records.summary import Row, ranking, summarise
+from paceline.sim.records.summary import SchemeSummary, ranking, summarise
 from tests.support.made_runs import made_run
 
 
-def row_of(rows: list[Row], label: str) -> Row:
+def row_of(rows: list[SchemeSummary], label: str) -> SchemeSummary:
     return next(row for row in rows if row["label"] == label)
 
 

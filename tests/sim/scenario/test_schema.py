@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.sim.config.yaml_file import write
 from paceline.sim.errors import InputError
-from paceline.sim.scenario.entries import SchemeEntry, Workload
+from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
 from paceline.sim.scenario.schema import Scenario, dump, json_schema, load, parse
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.workloads import TASKS
@@ -489,7 +489,7 @@ def test_the_schema_knows_every_scheme_and_task_option() -> None:
     assert set(local["properties"]) >= {"period", "label", "optimizer"}
     assert "local_sgd" not in forms[0]["enum"]
     assert "all_reduce" in forms[0]["enum"]
-    workload = schema["$defs"]["Workload"]
+    workload = schema["$defs"]["WorkloadEntry"]
     assert set(workload["properties"]["task"]["anyOf"][0]["enum"]) == set(TASKS)
     branches = {
         branch["if"]["properties"]["task"]["const"]: branch["then"] for branch in workload["allOf"][1:]
@@ -501,7 +501,7 @@ def test_the_schema_knows_every_scheme_and_task_option() -> None:
 
 
 def test_no_option_hides_a_common_key() -> None:
-    workload = set(Workload.model_fields)
+    workload = set(WorkloadEntry.model_fields)
     entry = set(SchemeEntry.model_fields)
     assert [name for name, task in TASKS.items() if set(task.options.model_fields) & workload] == []
     assert [name for name, scheme in SCHEMES.items() if set(scheme.options.model_fields) & entry] == []

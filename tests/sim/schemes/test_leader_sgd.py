@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.leader_sgd import Grants
-from paceline.sim.training.learning_rate import InverseTime, Schedule
+from paceline.sim.schemes.leader_sgd import StepBudget
+from paceline.sim.training.learning_rate import InverseTime, LearningRate
 from paceline.sim.training.optimizer import Sgd
 from paceline.sim.training.scoring import digest
 from tests.support.closed_forms import bowl, double_well, line_job
@@ -98,7 +98,7 @@ def test_leader_sgd_is_its_recursion(workers: int, options: dict[str, Any], bloc
 def test_stacked_is_event_in_groups(groups: int) -> None:
     options = {"period": 1, "groups": groups, "global_period": 3, "spread": 0.5}
     job = quadratic_job("leader_sgd", options, workers=6, max_iterations=STEPS, momentum=0.5, cv=0.3)
-    assert digest(list(run_stacked(job).unbind())) == digest(run_events(job).finals)
+    assert digest(list(run_lockstep(job).unbind())) == digest(run_events(job).finals)
 
 
 def test_asynchronous_leader_sgd_of_equal_workers_meets_as_the_synchronous_one() -> None:
@@ -236,7 +236,7 @@ def test_a_step_goes_down_as_the_theorem_says(
     x, z = best + far * direction, best + near * direction
     starts = torch.stack([z, *[x] * followers])
     assert _losses_of(job, 0, starts.numpy()).argmin() == 0
-    finals = run_stacked(_from(job, starts))
+    finals = run_lockstep(_from(job, starts))
 
     def f(points: torch.Tensor) -> float:
         """Above f*, in mean."""
@@ -251,7 +251,7 @@ def test_a_step_goes_down_as_the_theorem_says(
 def test_falling_rates_go_down_as_one_over_k() -> None:
     """Fact 6: with a learning rate of Theta(1/k) the expectation, over 24 groups of four, falls as 1/k."""
     options = {"period": 5, "groups": 24, "global_period": 1000}
-    schedule = Schedule(inverse_time=InverseTime.model_validate({"half": "20 steps"}))
+    schedule = LearningRate(inverse_time=InverseTime.model_validate({"half": "20 steps"}))
 
     def above(steps: int) -> float:
         job = quadratic_job("leader_sgd", options, workers=96, batch_size=1, max_iterations=steps)
@@ -260,7 +260,7 @@ def test_falling_rates_go_down_as_one_over_k() -> None:
         all_data = replace(job.problem.batches, shards=(np.arange(len(workload.inputs)),) * 96)
         best = workload.inputs.mean(0)  # from there: what was far away falls faster
         same = replace(job, problem=replace(job.problem, batches=all_data), start=best)
-        means = run_stacked(replace(same, optimizer=Sgd(1.0, schedule=schedule))).view(24, 4, -1).mean(1)
+        means = run_lockstep(replace(same, optimizer=Sgd(1.0, schedule=schedule))).view(24, 4, -1).mean(1)
         return float(np.mean([workload.score(mean)["suboptimality"] for mean in means]))
 
     assert 3.0 < above(50) / above(200) < 5.0
@@ -310,7 +310,7 @@ def test_between_two_rounds_the_budget_is_used_exactly(
     workers: int, period: int, data: st.DataObject
 ) -> None:
     """Whoever asks when: workers wait in a round until all have come, as in the scheme."""
-    grants = Grants(workers, workers * period)
+    grants = StepBudget(workers, workers * period)
     steps, waiting, gone = Counter[int](), set[int](), set[int]()
     for _ in range(60):
         ready = sorted(set(range(workers)) - waiting - gone)

@@ -16,7 +16,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.records.run import Run
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.schemes.local_sgd import Period
-from paceline.sim.training.learning_rate import Drops, Schedule
+from paceline.sim.training.learning_rate import Drops, LearningRate
 from paceline.sim.training.optimizer import Sgd
 from tests.support.factory import make_job, run_events, simulated
 from tests.support.quadratics import EXAMPLES, close, finals_of, gradients_of, quadratic_job, start_of
@@ -66,7 +66,7 @@ def test_adaptive_local_sgd_is_its_recursion() -> None:
     steps, drop = 160, 60
     options = {"initial_period": 3, "calibration": 30, "warmup": 5}
     job = quadratic_job("adaptive_local_sgd", options, workers=WORKERS, max_iterations=steps)
-    schedule = Schedule(drops=Drops.model_validate({"at": (f"{drop} steps",), "factor": 0.1}))
+    schedule = LearningRate(drops=Drops.model_validate({"at": (f"{drop} steps",), "factor": 0.1}))
     job = replace(job, optimizer=Sgd(LR, BETA, schedule=schedule))
     gradients, x = gradients_of(job), start_of(job)
     m = np.zeros_like(x)
@@ -191,7 +191,7 @@ def test_a_climb_takes_the_sum_of_its_periods() -> None:
     """Fact 8: after a drop that leaves no variance every averaging adds 1: 4, 5, 6, ... steps apart."""
     options = {"initial_period": 4, "calibration": 40}
     job = quadratic_job("adaptive_local_sgd", options, max_iterations=40 + sum(range(4, 13)), lr=LR)
-    drop = Schedule(drops=Drops.model_validate({"at": ("40 steps",), "factor": 1e-6}))
+    drop = LearningRate(drops=Drops.model_validate({"at": ("40 steps",), "factor": 1e-6}))
     events = run_events(replace(job, optimizer=Sgd(LR, schedule=drop))).events
     steps = [e.step for e in events if e.worker == 0 and e.operation == "all_reduce"]
     apart = [later - earlier for earlier, later in pairwise([-1, *steps])]

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
 from paceline.sim.program import operations as ops
@@ -103,7 +103,7 @@ def test_is_its_recursion(matrices: tuple[Array, ...], overlap: int) -> None:
     close(finals_of(job), expected)
     assert np.ptp(w) > 0.1  # the graph is irregular enough to matter
     masses.clear()
-    close(run_stacked(job).numpy(), expected)
+    close(run_lockstep(job).numpy(), expected)
 
 
 @pytest.mark.parametrize("biased", [False, True])

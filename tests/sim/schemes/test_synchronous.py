@@ -15,7 +15,7 @@ from paceline.sim.program.encoding import Compression, Qsgd
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
 from paceline.sim.schemes.all_reduce import AllReduceOptions, check
-from paceline.sim.schemes.wire import Wire, with_rest
+from paceline.sim.schemes.compressed import CompressedAllReduce, with_rest
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
 from tests.support.factory import make_job, make_scheme, run_events, simulated
 
@@ -83,7 +83,7 @@ def test_part_reduce_and_part_broadcast_move_as_much_as_a_ring(workers: int, pay
 
 @pytest.mark.parametrize(("bits", "share"), [(8, 1 / 4), (4, 1 / 8)])
 def test_qsgd_moves_bits_over_32_of_the_bytes(bits: int, share: float) -> None:
-    """b P / 8 and a norm for each of the four strips (a bucket), in both halves of an all-reduce."""
+    """b P / 8 and a norm for each of the four shards (a bucket), in both halves of an all-reduce."""
     options = {"compression": {"qsgd": {"bits": bits, "bucket": 4096}}}
     plain = bytes_per_step({}, 4, bytes_per_parameter=400.0)
     norms = 2 * 3 / 4 * 4 * 4 * 100
@@ -123,7 +123,7 @@ def test_a_compressed_average_is_unbiased() -> None:
     trials = 600
 
     async def program(worker: Worker, options: Any) -> None:
-        wire = Wire(worker, Compression(qsgd=codec))
+        wire = CompressedAllReduce(worker, Compression(qsgd=codec))
         total = torch.zeros(10)
         for k in range(trials):
             total = total + await wire.all_reduce(values[worker.rank], k)
@@ -138,7 +138,7 @@ def test_a_compressed_average_is_unbiased() -> None:
     )
     found = run_events(job).finals
     assert torch.equal(found[0], found[2])
-    # An element is off by a step of its strip's norm at most, each way.
+    # An element is off by a step of its shard's norm at most, each way.
     step = values.norm(dim=1).max() / codec.levels
     assert torch.all((found[0] - values.mean(0)).abs() < 5 * 2 * step / math.sqrt(trials))
 
@@ -153,7 +153,7 @@ def test_a_compressed_mix_leaves_the_mean_as_it_is() -> None:
 
     async def program(worker: Worker, options: Any) -> None:
         own = values[worker.rank]
-        rough = Wire(worker, Compression(qsgd=Qsgd(bits=2, bucket=4))).payload(own, "mix", 0)
+        rough = CompressedAllReduce(worker, Compression(qsgd=Qsgd(bits=2, bucket=4))).payload(own, "mix", 0)
         await worker.publish(0, with_rest(await worker.mix(ring, rough), own, rough))
 
     job = make_job(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import InputError, SchemeError
 from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.schemes import find_scheme
@@ -29,7 +29,7 @@ def test_it_does_what_the_same_scheme_of_ours_does(name: str) -> None:
     assert (theirs.digest, theirs.wall_clock_s) == (ours.digest, ours.wall_clock_s)
     assert theirs.evaluations == ours.evaluations
     assert theirs.scheme == own(name)
-    stacked = run_stacked(job)
+    stacked = run_lockstep(job)
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(stacked, run_events(job).finals, strict=True))
 
 

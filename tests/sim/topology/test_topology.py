@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from docs.make import topologies
 from paceline.sim.config import yaml_file
-from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.topology import TOPOLOGIES, TopologyEntry, patterns, plan
 from paceline.sim.topology.matrix import circulant, in_degrees, off_diagonal, row_sums, support
@@ -394,7 +394,7 @@ def test_gossip_is_the_same_stacked_and_message_by_message(topology: object, wei
         "gossip", {"topology": topology, "weights": weights}, task="quadratic", workers=6, seed=3,
         max_iterations=70, cv=0.3, latency_s=0.01, bandwidth_bytes_per_s=1e4,
     )  # fmt: skip
-    assert digest(list(run_stacked(job).unbind())) == digest(run_events(job).finals)
+    assert digest(list(run_lockstep(job).unbind())) == digest(run_events(job).finals)
 
 
 def test_large_graphs_are_judged_without_eigenvalues() -> None:

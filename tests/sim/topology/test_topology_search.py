@@ -19,8 +19,8 @@ from paceline.sim.errors import InputError
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.topology.search import (
     Budget,
-    Found,
     Request,
+    SearchResult,
     alon_boppana,
     check,
     describe,
@@ -29,9 +29,16 @@ from paceline.sim.topology.search import (
     search,
 )
 from paceline.sim.topology.search import anneal as annealing
-from paceline.sim.topology.search.anneal import Schedule, Tally, anneal
+from paceline.sim.topology.search.anneal import Cooling, Tally, anneal
 from paceline.sim.topology.search.bound import ruled_out
-from paceline.sim.topology.search.graph import Moves, Pairs, SearchGraph, lattice, random_even, random_regular
+from paceline.sim.topology.search.graph import (
+    EdgeArray,
+    Moves,
+    SearchGraph,
+    lattice,
+    random_even,
+    random_regular_edges,
+)
 from paceline.sim.topology.search.objective import Objective, laplacian_modulus, metropolis_modulus
 from paceline.sim.topology.search.spectrum import (
     Floats,
@@ -46,16 +53,16 @@ from tests.paceline.test_command_line import run
 SPECTRAL = Objective(laplacian_modulus)
 
 
-def modulus(workers: int, edges: Pairs) -> float:
+def modulus(workers: int, edges: EdgeArray) -> float:
     values = eigenvalues(workers, edges)
     return float((values[-1] - values[1]) / (values[-1] + values[1]))
 
 
-def edges_of(graph: nx.Graph[Any]) -> Pairs:
+def edges_of(graph: nx.Graph[Any]) -> EdgeArray:
     return np.array(nx.convert_node_labels_to_integers(graph).edges)
 
 
-def find(workers: int, degree: int, moves: int, restarts: int = 1, seed: int = 0) -> Found:
+def find(workers: int, degree: int, moves: int, restarts: int = 1, seed: int = 0) -> SearchResult:
     return search(Request(workers, degree, None, "laplacian", seed, Budget(moves, restarts)))
 
 
@@ -93,7 +100,7 @@ def test_rewirings_keep_the_number_of_edges(n: int, seed: int) -> None:
 
 @pytest.mark.parametrize(("n", "k"), [(8, 3), (9, 4), (12, 11), (10, 7), (7, 2)])
 def test_starts_are_regular(n: int, k: int) -> None:
-    for edges in (lattice(n, k), random_regular(n, k, 1)):
+    for edges in (lattice(n, k), random_regular_edges(n, k, 1)):
         assert np.array_equal(np.bincount(edges.ravel(), minlength=n), np.full(n, k))
         assert len({frozenset(edge) for edge in edges.tolist()}) == n * k // 2
 
@@ -106,7 +113,7 @@ def test_starts_are_regular(n: int, k: int) -> None:
 @settings(max_examples=40, deadline=None)
 def test_the_block_never_makes_a_move_look_worse_than_it_is(seed: int, rewire: bool) -> None:
     n = 26
-    graph = SearchGraph(n, random_regular(n, 3, seed))
+    graph = SearchGraph(n, random_regular_edges(n, 3, seed))
     moves = (graph.rewirings if rewire else graph.swaps)(np.random.default_rng(seed), 8)
     second, last = best_case(ends_of(laplacian(n, graph.edges)), moves)
     for index in range(len(moves.pairs)):
@@ -117,7 +124,7 @@ def test_the_block_never_makes_a_move_look_worse_than_it_is(seed: int, rewire: b
 
 def test_a_chain_of_moves_keeps_exact_eigenvalues_without_a_decomposition() -> None:
     n = 160
-    graph, random = SearchGraph(n, random_regular(n, 4, 5)), np.random.default_rng(5)
+    graph, random = SearchGraph(n, random_regular_edges(n, 4, 5)), np.random.default_rng(5)
     ends = ends_of(laplacian(n, graph.edges))
     for _ in range(30):
         moves = graph.swaps(random, 8)
@@ -135,7 +142,7 @@ def test_a_chain_of_moves_keeps_exact_eigenvalues_without_a_decomposition() -> N
 
 def test_a_hopeless_move_is_told_as_soon_as_the_bound_shows_it() -> None:
     n = 160
-    graph = SearchGraph(n, random_regular(n, 4, 5))
+    graph = SearchGraph(n, random_regular_edges(n, 4, 5))
     matrix = laplacian(n, graph.edges)
     moves = graph.swaps(np.random.default_rng(0), 8)
     looks: list[float] = []
@@ -170,17 +177,17 @@ def test_no_swap_improves_the_ring_lattice_of_degree_4(n: int) -> None:
 def test_annealing_leaves_the_ring_lattice_where_hill_climbing_stays() -> None:
     n = 16
     for hot, least, most in ((0.0, 0.70, 0.79), (0.05, 0.4, 0.53)):
-        schedule = Schedule(3000, hot, hot / 50)
+        schedule = Cooling(3000, hot, hot / 50)
         found = anneal(SearchGraph(n, lattice(n, 4)), SPECTRAL, schedule, np.random.default_rng(1), Tally())
         assert least < modulus(n, found) < most
 
 
 @pytest.mark.parametrize("rewire", [False, True])
 def test_bounds_change_nothing_but_the_work(monkeypatch: pytest.MonkeyPatch, rewire: bool) -> None:
-    def walk() -> tuple[Pairs, Tally]:
+    def walk() -> tuple[EdgeArray, Tally]:
         tally = Tally()
-        graph = SearchGraph(24, random_regular(24, 3, 2))
-        schedule = Schedule(1500, 0.02, 0.002)
+        graph = SearchGraph(24, random_regular_edges(24, 3, 2))
+        schedule = Cooling(1500, 0.02, 0.002)
         found = anneal(graph, SPECTRAL, schedule, np.random.default_rng(4), tally, rewire=rewire)
         return found, tally
 
@@ -196,13 +203,13 @@ def test_bounds_change_nothing_but_the_work(monkeypatch: pytest.MonkeyPatch, rew
 
 
 def test_large_graphs_walk_the_same_way_as_by_full_decompositions(monkeypatch: pytest.MonkeyPatch) -> None:
-    def walk() -> Pairs:
-        graph = SearchGraph(130, random_regular(130, 4, 2))
-        return anneal(graph, SPECTRAL, Schedule(250, 1e-3, 1e-4), np.random.default_rng(4), Tally())
+    def walk() -> EdgeArray:
+        graph = SearchGraph(130, random_regular_edges(130, 4, 2))
+        return anneal(graph, SPECTRAL, Cooling(250, 1e-3, 1e-4), np.random.default_rng(4), Tally())
 
     krylov = walk()
-    monkeypatch.setattr(annealing, "DENSE", 200)
-    monkeypatch.setattr("paceline.sim.topology.search.spectrum.DENSE", 200)
+    monkeypatch.setattr(annealing, "MAX_DENSE_NODES", 200)
+    monkeypatch.setattr("paceline.sim.topology.search.spectrum.MAX_DENSE_NODES", 200)
     assert np.array_equal(krylov, walk())
 
 
@@ -253,7 +260,7 @@ def test_the_seed_alone_decides() -> None:
 @given(k=st.integers(3, 6), seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
 def test_metropolis_weights_are_never_better_than_the_best_constant(k: int, seed: int) -> None:
-    values = eigenvalues(14, random_regular(14, k, seed))
+    values = eigenvalues(14, random_regular_edges(14, k, seed))
     ends = values[1:2], values[-1:]
     assert laplacian_modulus(*ends)[0] <= metropolis_modulus(k)(*ends)[0] + 1e-12
 

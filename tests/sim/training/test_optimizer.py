@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.sim.scenario.schema import dump, parse
-from paceline.sim.training.learning_rate import Schedule
-from paceline.sim.training.optimizer import OptimizerSettings, Still, make_optimizer
+from paceline.sim.training.learning_rate import LearningRate
+from paceline.sim.training.optimizer import NullOptimizer, OptimizerSettings, make_optimizer
 from tests.sim.scenario.test_schema import FLAT
 
 Parameters = list[torch.nn.Parameter]
@@ -54,7 +54,7 @@ def test_twenty_steps_are_those_of_torch(
         x = torch.randn(shape, generator=random)
         parameter = torch.nn.Parameter(x.clone())
         theirs = make([parameter])
-        rates = torch.optim.lr_scheduler.LambdaLR(theirs, Schedule.model_validate(schedule).factor)
+        rates = torch.optim.lr_scheduler.LambdaLR(theirs, LearningRate.model_validate(schedule).factor)
         state = ours.init(x)
         for k in range(20):
             gradient = torch.randn(shape, generator=random)
@@ -71,7 +71,7 @@ def test_twenty_steps_are_those_of_torch(
 
 
 def _factors(schedule: dict[str, Any], steps: list[int]) -> list[float]:
-    found = Schedule.model_validate(schedule)
+    found = LearningRate.model_validate(schedule)
     return [found.factor(k) for k in steps]
 
 
@@ -98,7 +98,7 @@ def test_ways_down() -> None:
     final=st.floats(0, 1),
 )
 def test_the_rate_rises_to_one_and_falls_to_its_end(warmup: int, way: str, until: int, final: float) -> None:
-    schedule = Schedule.model_validate(
+    schedule = LearningRate.model_validate(
         {"warmup": f"{warmup} steps", way: {"until": f"{until} steps", "final": final}}
     )
     factors = [schedule.factor(k) for k in range(warmup + until + 2)]
@@ -129,6 +129,6 @@ def test_schemes_that_differ_in_a_nested_option_only() -> None:
 
 def test_still_does_nothing() -> None:
     x = torch.ones(3)
-    rule = Still()
+    rule = NullOptimizer()
     assert rule.update(x, x, rule.init(x)) == (x, rule.init(x))
     assert rule.lr_at(7) == 1.0

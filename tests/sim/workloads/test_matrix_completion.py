@@ -10,7 +10,7 @@ import torch
 
 from paceline.sim.drivers.job import Job
 from paceline.sim.scenario.schema import load
-from paceline.sim.training.gradients import Problem
+from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import Sgd
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.tasks.matrix_completion import MATRIX_COMPLETION, MatrixCompletionOptions
@@ -91,7 +91,7 @@ def _lgd_job(scheme: str, pull: float, steps: int) -> Job:
     job = make_job(scheme, options, workers=4, max_iterations=steps, every=steps, record_events=False)
     workload = MATRIX_COMPLETION.build(MatrixCompletionOptions(size=12, rank=3), 1)
     parts = shards(Partition(kind="replicated"), 144, None, 4, 1)
-    problem = Problem(workload, Batches(parts, 144, 1), "looped")
+    problem = TrainingProblem(workload, Batches(parts, 144, 1), "looped")
     parts_of = workload.segments
     return replace(
         job,

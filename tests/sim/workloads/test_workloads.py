@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.sim.drivers.lockstep import run_stacked
+from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.scenario.schema import dump, parse
-from paceline.sim.training.gradients import Problem, cannot_batch, faster_method
+from paceline.sim.training.gradients import TrainingProblem, cannot_batch, faster_method
 from paceline.sim.workloads import TASKS, find_task
 from paceline.sim.workloads.modules import flat, flatten
 from paceline.sim.workloads.partition import Batches, Partition, shards
@@ -30,11 +30,11 @@ def own(name: str) -> str:
     return f"tests.support.own_tasks:{name}"
 
 
-def problem_of(task: str, workers: int, method: Any = "looped", **options: Any) -> Problem:
+def problem_of(task: str, workers: int, method: Any = "looped", **options: Any) -> TrainingProblem:
     found = find_task(task)
     workload = found.build(found.options(**options), 1)
     parts = shards(Partition(), len(workload.inputs), None, workers, 1)
-    return Problem(workload, Batches(parts, 8, 1), method)
+    return TrainingProblem(workload, Batches(parts, 8, 1), method)
 
 
 # --- gradients and updates against plain torch --------------------------------------------------------
@@ -102,7 +102,9 @@ def test_batched_and_looped_gradients_agree(task: str) -> None:
     assert cannot_batch(problem.workload, problem.batches) == ""
     d = problem.workload.num_parameters
     points = [problem.workload.start + 0.01 * k * torch.linspace(-1, 1, d).abs() for k in range(3)]
-    batched = Problem(problem.workload, problem.batches, "batched").gradients([0, 1, 2], [4, 5, 6], points)
+    batched = TrainingProblem(problem.workload, problem.batches, "batched").gradients(
+        [0, 1, 2], [4, 5, 6], points
+    )
     looped = problem.gradients([0, 1, 2], [4, 5, 6], points)
     for b, l in zip(batched, looped, strict=True):  # noqa: E741
         torch.testing.assert_close(b.value, l.value, rtol=1e-4, atol=1e-5)
@@ -171,7 +173,7 @@ def test_running_buffers_are_averaged_with_the_model() -> None:
     expected = torch.cat([sum(means) / 2, sum(variances) / 2])
     for final in run_events(job).finals:
         torch.testing.assert_close(final[-16:], expected)
-    torch.testing.assert_close(run_stacked(job)[:, -16:], expected.expand(2, -1))
+    torch.testing.assert_close(run_lockstep(job)[:, -16:], expected.expand(2, -1))
 
 
 def test_an_optimiser_leaves_buffers_alone() -> None:
@@ -215,7 +217,7 @@ def test_dropout_is_a_function_of_worker_and_batch() -> None:
     assert torch.equal(problem.gradient(0, 3, start).value, first)
     torch.set_rng_state(before)
     assert torch.equal(torch.get_rng_state(), before)
-    same_rows = Problem(problem.workload, copy.copy(problem.batches), "looped")
+    same_rows = TrainingProblem(problem.workload, copy.copy(problem.batches), "looped")
     object.__setattr__(same_rows.batches, "shards", (problem.batches.shards[0],) * 2)
     others = [problem.gradient(1, 3, start).value, problem.gradient(0, 4, start).value]
     assert not any(torch.equal(other, first) for other in others)

@@ -9,7 +9,7 @@ from .. import seeds
 from .transfer import TransferModel
 
 
-class Lateness:
+class WakeUpDelays:
     """The delays of one run.
 
     Args:

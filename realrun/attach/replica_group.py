@@ -25,7 +25,7 @@ FAILED: Final = -1.0
 
 
 @dataclass(frozen=True)
-class Team:
+class ReplicaGroup:
     """This rank among those of its worker.
 
     Attributes:
@@ -78,7 +78,7 @@ class Team:
         return total / len(self.members)
 
 
-def find_team(control: Control, inside: dist.ProcessGroup | None, timeout_s: float) -> Team:
+def find_replica_group(control: Control, inside: dist.ProcessGroup | None, timeout_s: float) -> ReplicaGroup:
     """Learn which ranks are a worker together. Workers are numbered by the lowest of their ranks.
 
     Args:
@@ -98,4 +98,4 @@ def find_team(control: Control, inside: dist.ProcessGroup | None, timeout_s: flo
     teams = sorted({tuple(told) for told in control.meet("inside", members, timeout_s)}, key=min)
     if sum(map(len, teams)) != control.size:
         raise InputError(f"attach: a rank can be in one worker only, but 'inside' says {teams}")
-    return Team(control.rank, tuple(members), teams.index(tuple(members)), len(teams), inside)
+    return ReplicaGroup(control.rank, tuple(members), teams.index(tuple(members)), len(teams), inside)

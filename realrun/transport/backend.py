@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-Wait = Callable[[], None]
+WaitFunction = Callable[[], None]
 """Blocks until an operation is complete; for a helper thread. Raises ``connections.PeerGone``."""
 
 
@@ -32,20 +32,22 @@ Swap = Callable[[Routes, Routes], None]
 """Receive into some buffers and send others, and wait until that is done."""
 
 
-class Carrier(Protocol):
+class Backend(Protocol):
     """Carries out operations in which workers take part in the same order."""
 
     survives: bool
     """Whether it can go on without a member that has died."""
 
-    def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> Wait | Collective:
+    def collective(
+        self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]
+    ) -> WaitFunction | Collective:
         """``begin``, given torch's process group of ``members``, begins one of its collectives."""
 
-    def barrier(self, members: tuple[int, ...]) -> Wait:
+    def barrier(self, members: tuple[int, ...]) -> WaitFunction:
         """Complete when all of ``members`` have come."""
 
-    def exchange(self, receives: Routes, sends: Routes, number: int) -> Wait:
+    def exchange(self, receives: Routes, sends: Routes, number: int) -> WaitFunction:
         """Messages; ``number`` tells those of different operations apart."""
 
-    def rounds(self, run: Callable[[Swap], None], number: int) -> Wait:
+    def rounds(self, run: Callable[[Swap], None], number: int) -> WaitFunction:
         """Several exchanges, one after another; ``run`` is called in the helper thread."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.network.network import Network
-from paceline.sim.network.profile import Hosts, Measured
+from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.worker import Program
 from paceline.sim.records.run import Event
@@ -18,7 +18,7 @@ Key = tuple[int, str, int, int]
 """Which operation: the number of its trial or coroutine, its name, worker, and which of several such ones."""
 
 
-class Row(NamedTuple):
+class MeasuredOperation(NamedTuple):
     """What one operation takes.
 
     Attributes:
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     noise_s: float
 
 
-class Evidence(Protocol):
+class CalibrationData(Protocol):
     """One set of measurements of a cluster."""
 
     @property
@@ -50,7 +50,7 @@ class Evidence(Protocol):
         """With what, for people."""
 
     @property
-    def hosts(self) -> Hosts:
+    def hosts(self) -> HostKind:
         """On what kind of hosts."""
 
     @property
@@ -72,10 +72,10 @@ class Evidence(Protocol):
     def nominal(self) -> Network:
         """The network that was measured, as its user describes it."""
 
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[MeasuredOperation]:
         """What was measured."""
 
-    def predict(self, model: TransferModel) -> tuple[dict[Key, float], Measured]:
+    def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
         """What the simulator says that each row takes, and the range of its messages."""
 
     def lateness_s(self) -> Sequence[float]:
@@ -88,13 +88,13 @@ class Evidence(Protocol):
         """The largest message that a sender was rid of at once."""
 
 
-def simulated(job: Job, programs: list[Program]) -> tuple[list[Event], Measured]:
+def simulate_programs(job: Job, programs: list[Program]) -> tuple[list[Event], MeasuredRange]:
     """The operations of a simulated run, and the range of its messages."""
     driver = EventDriver(job, programs, job.scorer())
     outcome = driver.run()
     traffic = driver.traffic
     assert traffic is not None
-    return outcome.events, Measured(
+    return outcome.events, MeasuredRange(
         smallest_bytes=int(traffic.smallest_bytes),
         largest_bytes=int(traffic.largest_bytes),
         in_flight=traffic.in_flight,

@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass
-class Traffic:
+class PostedCounts:
     """What one rank has posted so far.
 
     Attributes:
@@ -58,10 +58,10 @@ class Traffic:
         ]
 
     @staticmethod
-    def heard(told: list[Any]) -> Traffic:
+    def heard(told: list[Any]) -> PostedCounts:
         """The inverse of ``told``."""
         sent, received, any_waiting, largest = told
-        return Traffic(
+        return PostedCounts(
             Counter({(peer, tag): count for peer, tag, count in sent}),
             Counter({(peer, tag): count for peer, tag, count in received}),
             Counter(dict(any_waiting)),
@@ -70,7 +70,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class Drain:
     """What ends a transfer: ``source`` releases a receive, or (-1) ``destination`` swallows a message."""
 
     source: int
@@ -79,10 +79,10 @@ class Closing:
     num_bytes: int
 
 
-def closings(traffic: Sequence[Traffic]) -> list[Closing]:
+def drains(traffic: Sequence[PostedCounts]) -> list[Drain]:
     """What has to be done so that every posted send and receive completes. A pure function of the counts."""
     n = len(traffic)
-    found: list[Closing] = []
+    found: list[Drain] = []
     tags = sorted(
         {tag for t in traffic for _, tag in (*t.sent, *t.received)}
         | {g for t in traffic for g in t.any_waiting}
@@ -94,8 +94,8 @@ def closings(traffic: Sequence[Traffic]) -> list[Closing]:
             for source in range(n):
                 more = traffic[source].sent[destination, tag] - own.received[source, tag]
                 surplus += max(more, 0)
-                found += [Closing(source, destination, tag, 1)] * max(-more, 0)
+                found += [Drain(source, destination, tag, 1)] * max(-more, 0)
             waiting = own.any_waiting[tag]
-            found += [Closing((destination - 1) % n, destination, tag, 1)] * max(waiting - surplus, 0)
-            found += [Closing(-1, destination, tag, largest)] * max(surplus - waiting, 0)
+            found += [Drain((destination - 1) % n, destination, tag, 1)] * max(waiting - surplus, 0)
+            found += [Drain(-1, destination, tag, largest)] * max(surplus - waiting, 0)
     return found

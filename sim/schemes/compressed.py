@@ -3,7 +3,7 @@
     wire = Wire(worker, options.compression)
     mean = await wire.all_reduce(gradient, k)
 
-With a codec, an average is made of two steps, each of which moves encoded strips: everybody sends strip j
+With a codec, an average is made of two steps, each of which moves encoded shards: everybody sends shard j
 to worker j, which decodes and averages what it gets; then all gather the averages, encoded again. So all have
 the same bits, and a worker sends 2 (n - 1)/n times the encoded value, as in a ring all-reduce.
 
@@ -27,7 +27,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..program.encoding import Codec, Compression, Encoded, Payload, decoded, encode
-from ..program.groups import Groups, strips
+from ..program.groups import Groups, shards
 from ..program.worker import State, Worker
 
 
@@ -41,7 +41,7 @@ def with_rest(mixed: Tensor, value: Tensor, rough: Payload) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Wire:
+class CompressedAllReduce:
     """One worker's way to the others.
 
     Attributes:
@@ -78,10 +78,10 @@ class Wire:
         if self.codec is None:
             return await self.worker.all_reduce(value, groups)
         length, members = value.shape[-1], self.worker.members(groups).shape[-1]
-        table = self._encoded(self.codec, strips(value, members), "mean/out", index, length)
-        strip = await self.worker.reduce_scatter(table, groups)
-        return await self.worker.gather_strips(
-            self._encoded(self.codec, strip, "mean/back", index), length, groups
+        table = self._encoded(self.codec, shards(value, members), "mean/out", index, length)
+        shard = await self.worker.reduce_scatter(table, groups)
+        return await self.worker.all_gather_shards(
+            self._encoded(self.codec, shard, "mean/back", index), length, groups
         )
 
 
@@ -111,7 +111,7 @@ async def all_average(worker: Worker, x: Tensor, state: State, momentum: Momentu
 
 
 async def average_of_changes(
-    wire: Wire, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor
+    wire: CompressedAllReduce, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor
 ) -> tuple[Tensor, State, Tensor]:
     """The same over a ``wire`` that may compress: what travels is then the change since the last average.
 

@@ -29,7 +29,7 @@ class Exchange(NamedTuple):
     peers: tuple[int, ...] = ()
 
 
-class Row(NamedTuple):
+class LoggedOperation(NamedTuple):
     """What a rank knows of an ``Event`` of its own when that happens: all but ``peer_s``."""
 
     task: int
@@ -106,7 +106,7 @@ class Published:
 
 
 @dataclass
-class Diary:
+class RankLog:
     """One rank's run.
 
     Attributes:
@@ -115,13 +115,13 @@ class Diary:
         published: in order.
         final: its last published value.
         leader: the last model of which it said that it stands for all.
-        steps, ended_s, bytes_sent: as in ``paceline.sim.records.accounting.Account``.
+        steps, ended_s, bytes_sent: as in ``paceline.sim.records.accounting.TimeBreakdown``.
         timing: see ``Timing``.
     """
 
     rank: int
     final: Tensor
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LoggedOperation] = field(default_factory=list)
     exposures: list[Exposure] = field(default_factory=list)
     published: list[Published] = field(default_factory=list)
     leader: Tensor | None = None
@@ -131,7 +131,7 @@ class Diary:
     timing: Timing = field(default_factory=Timing)
 
 
-def encode(diary: Diary) -> tuple[Tensor, Tensor]:
+def encode(diary: RankLog) -> tuple[Tensor, Tensor]:
     """The diary as bytes [m] (uint8) and values [k, d]: the final ones first, then the kept ones."""
     models = [diary.leader, *(model for each in diary.published for model in (each.value, each.leader))]
     kept = [model for model in models if model is not None]
@@ -160,7 +160,7 @@ def encode(diary: Diary) -> tuple[Tensor, Tensor]:
     return torch.frombuffer(bytearray(packed), dtype=torch.uint8), torch.stack([diary.final, *kept]).cpu()
 
 
-def decode(packed: Tensor, values: Tensor) -> Diary:
+def decode(packed: Tensor, values: Tensor) -> RankLog:
     """The inverse of ``encode``."""
     facts: dict[str, Any] = json.loads(zlib.decompress(packed.numpy().tobytes()))
     final, *kept = values.unbind()
@@ -169,11 +169,11 @@ def decode(packed: Tensor, values: Tensor) -> Diary:
     def model(there: bool) -> Tensor | None:
         return next(following) if there else None
 
-    return Diary(
+    return RankLog(
         rank=facts["rank"],
         final=final,
         leader=model(facts["leader"]),
-        rows=[Row._make((*row, _exchange(exchange))) for *row, exchange in facts["rows"]],
+        rows=[LoggedOperation._make((*row, _exchange(exchange))) for *row, exchange in facts["rows"]],
         exposures=[
             Exposure(start_s, exposed_s, _exchange(exchange), peer_s)
             for start_s, exposed_s, exchange, peer_s in facts["exposures"]
