@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from paceline.sim.schemes.compressed import CompressedAllReduce
     from paceline.sim.schemes.scheme import Scheme
 
-_OPERATIONS: Final = "paceline.sim.program.operations"
 _HOMES: Final = {
     "load": "paceline.api",
     "simulate": "paceline.api",
@@ -46,10 +45,10 @@ _HOMES: Final = {
     "Scheme": "paceline.sim.schemes.scheme",
     "Settings": "paceline.sim.config.settings",
     "Compression": "paceline.sim.program.encoding",
-    "Optimizer": "paceline.sim.training.optimizer",
+    "Optimizer": "paceline.sim.program.worker",
     "CompressedAllReduce": "paceline.sim.schemes.compressed",
-    "Round": "paceline.sim.collectives.algorithms",
-    "Schedule": "paceline.sim.collectives.algorithms",
+    "Round": "paceline.sim.collectives.schedule",
+    "Schedule": "paceline.sim.collectives.schedule",
     "Link": "paceline.sim.network.network",
     "Route": "paceline.sim.network.network",
     "Network": "paceline.sim.network.network",
@@ -59,7 +58,7 @@ _HOMES: Final = {
     "SchemeError": "paceline.sim.errors",
     "PeerLost": "paceline.sim.errors",
     "Deadlock": "paceline.sim.errors",
-    "ops": _OPERATIONS,
+    "ops": "paceline.sim.program.operations",
 }
 """Public name -> the module that has it; ``ops`` is that module itself."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -16,11 +16,15 @@ from paceline.console import AsJson, ReportFile, print_json, say
 from paceline.sim.errors import InputError, PacelineError
 from paceline.topology import topology_app
 
+_HELP_WIDTH: Final = 100
+
 app = typer.Typer(
     name="paceline",
     help="Which averaging scheme of distributed SGD reaches the target first by the clock, and by how much?",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # plain help shows flags as flags, whichever typer is installed
+    context_settings={"max_content_width": _HELP_WIDTH},
     pretty_exceptions_enable=False,
 )
 lab_app = typer.Typer(help="The emulated network on this machine.", no_args_is_help=True)
@@ -41,12 +45,36 @@ for command in (
 lab_app.command("check")(measure.lab_check)
 
 
+def _print_versions(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        python = ".".join(map(str, sys.version_info[:3]))
+        sys.stdout.write(f"paceline {version('paceline')}, Python {python}, torch {version('torch')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_versions, help="Show the versions and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="result folders")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="result folders")],
     out: ReportFile = Path("report.html"),
 ) -> None:
-    """Write one self-contained page: who wins, by how much, and why; its tables and figures beside it."""
+    """Write one self-contained page: who wins, by how much, and why.
+
+    Its tables and figures are written beside it.
+    """
     from paceline import reports
 
     files = out.with_name(f"{out.stem}-files")

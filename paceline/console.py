@@ -45,7 +45,9 @@ ProfileFile = Annotated[
 Device = Annotated[
     str, typer.Option("--device", metavar="auto|cpu|cuda", help="where gradients are computed")
 ]
-Engine = Annotated[str, typer.Option("--engine", metavar="auto|event", help="what moves the virtual clock")]
+Engine = Annotated[
+    str, typer.Option("--engine", metavar="auto|event", hidden=True, help="what moves the virtual clock")
+]
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from paceline.console import (
     say,
     watching,
 )
-from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +45,9 @@ def realrun(
     per_node: Annotated[
         int, typer.Option("--per-node", metavar="N", help="--slurm: processes (with NCCL: GPUs) of a node")
     ] = 1,
-    timeout: Annotated[float, typer.Option("--timeout", help="seconds that any wait may last")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="how long any wait may last")
+    ] = 60.0,
     out: Out = None,
     force: Force = False,
     trace: Trace = False,
@@ -111,7 +112,7 @@ def probe(
     changes: Changes = None,
     lab: OnLab = False,
 ) -> None:
-    """Measure transfers, collectives and gradients, one at a time, on the scenario's network."""
+    """Measure transfers, collectives and gradients one by one on the scenario's network."""
     from paceline.realrun.calibration import measure as probing
     from paceline.realrun.calibration import validate as validation
     from paceline.sim.config import files
@@ -131,7 +132,7 @@ def probe(
 def calibrate(
     measured: Annotated[
         list[Path],
-        typer.Argument(metavar="MEASURED.json...", help="files of 'paceline probe' and of paceline.attach"),
+        typer.Argument(metavar="MEASURED.json", help="files of 'paceline probe' and of paceline.attach"),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="PROFILE.yaml", help="the profile to write")],
     nominal: Annotated[
@@ -143,9 +144,10 @@ def calibrate(
         ),
     ] = None,
 ) -> None:
-    """Fit the correction factors to measurements; also draws measured against fitted durations."""
+    """Fit correction factors to measurements, and draw measured against fitted durations."""
     from paceline.realrun.calibration import fit as calibration
     from paceline.realrun.calibration import fit as reading
+    from paceline.sim.config.files import write_atomically
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.schema import load
 
@@ -170,7 +172,7 @@ def validate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict and measure, and say how far they are apart and whether the decision was right."""
+    """Predict and measure; say how far apart they are and whether the decision was right."""
     from rich.console import Console
 
     from paceline import reports
@@ -179,6 +181,7 @@ def validate(
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.driver import clocks
     from paceline.reports import tables
+    from paceline.sim.config.files import write_atomically
     from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import dump, load
 
@@ -215,7 +218,7 @@ def validate(
 def lab_check(
     scenario: Annotated[
         Path | None,
-        typer.Argument(metavar="[SCENARIO]", help="check this scenario's network, not standard ones"),
+        typer.Argument(metavar="SCENARIO", help="check this scenario's network, not standard ones"),
     ] = None,
 ) -> None:
     """Measure what this machine's lab can emulate."""

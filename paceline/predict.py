@@ -87,7 +87,7 @@ def simulate(
 def check(
     scenario: ScenarioFile, changes: Changes = None, device: Device = "auto", as_json: AsJson = False
 ) -> None:
-    """Say what a scenario means: its cluster and routes, what a step costs, how long simulating takes."""
+    """Say what a scenario means: cluster, routes, what a step costs, time to simulate."""
     from rich.console import Console
 
     from paceline.reports import tables

@@ -53,7 +53,7 @@ def show(
 
 @topology_app.command()
 def compare(
-    topologies: Annotated[list[str], typer.Argument(metavar="NAME...", help=_NAME)],
+    topologies: Annotated[list[str], typer.Argument(metavar="NAME", help=_NAME)],
     workers: Workers,
     weights: Weights = "auto",
     seed: Seed = 0,
@@ -99,11 +99,14 @@ def search(
     scenario: Annotated[
         Path | None, typer.Option("--scenario", metavar="FILE", help="the cluster, for wall-clock")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="of every random choice")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, help="of every random choice")] = 0,
     moves: Annotated[
-        int | None, typer.Option("--moves", help="candidates in one walk; absent: about a minute in all")
+        int | None,
+        typer.Option("--moves", metavar="N", help="candidates in one walk; absent: about a minute in all"),
     ] = None,
-    restarts: Annotated[int | None, typer.Option("--restarts", help="walks; absent: by the size")] = None,
+    restarts: Annotated[
+        int | None, typer.Option("--restarts", metavar="N", help="walks; absent: by the size")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="graph.json", help="a file that scenarios can name")
     ] = None,

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
 
 import paceline
+from paceline.app import app
 from paceline.sim.config import files as json_file
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results
@@ -31,6 +37,7 @@ schemes: [all_reduce, {gossip: {topology: ring}}, ad_psgd]
 stop: {max_iterations: 6}
 repeats: 2
 """
+FLAGS = {"--force", "--help", "--json", "--lab", "--processes", "--slurm", "--trace", "--undo", "--version"}
 
 
 @pytest.fixture
@@ -249,6 +256,45 @@ def test_no_permission(
     tmp_path.chmod(0o755)
     assert code == 2
     assert "Permission denied" in err
+
+
+def _commands(app: typer.Typer) -> Iterator[list[str]]:
+    """The words of every command of an app, and of the app itself."""
+    yield []
+    for command in app.registered_commands:
+        assert command.callback is not None
+        yield [command.name or command.callback.__name__]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        yield from ([str(group.name), *words] for words in _commands(group.typer_instance))
+
+
+@pytest.mark.parametrize("words", [*_commands(app)], ids=" ".join)
+def test_help_shows_flags_as_flags(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 100 columns: a flag has no value and no opposite, and commands are told in whole sentences."""
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = run(monkeypatch, capsys, *words, "--help")
+    assert (code, err) == (0, "")
+    _, _, options = out.partition("\nOptions:\n")
+    options, _, commands = options.partition("\nCommands:\n")
+    shown = re.findall(r"^  (--[\w-]+)( \S+)?(?:  |$)", options, flags=re.MULTILINE)
+    assert len(shown) == len(re.findall(r"^  -", options, flags=re.MULTILINE))
+    for name, value in shown:
+        assert (value == "") == (name in FLAGS), name
+        assert "<" not in value, name
+        assert name != "--engine"
+    assert "..." not in commands
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(monkeypatch, capsys, "--version")
+    assert (code, out) == (
+        0,
+        f"paceline {version('paceline')}, Python {platform.python_version()}, torch {torch.__version__}\n",
+    )
 
 
 def test_list_and_schema(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,16 +47,3 @@ def test_nothing_unpickles_or_evaluates() -> None:
         calls = [n.func for n in _nodes(path) if isinstance(n, ast.Call)]
         names = {f.id for f in calls if isinstance(f, ast.Name)}
         assert not names & {"eval", "exec"}, path
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["simulate", "--help"]])
-def test_help_does_not_import_torch(arguments: list[str]) -> None:
-    code = (
-        "import sys; sys.argv = ['paceline', *%r]; import paceline\n"
-        "try: paceline.main()\n"
-        "finally: print([m for m in ('torch', 'pandas', 'pint') if m in sys.modules], file=sys.stderr)"
-    )
-    command = [sys.executable, "-c", code % arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.strip()) == (0, "[]")
-    assert "Usage" in done.stdout
