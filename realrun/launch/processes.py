@@ -173,7 +173,7 @@ class Processes:
                 environment = {**self._environment, serve.STORE: store, serve.RANK: str(rank)}
                 process = self._popen(
                     rank,
-                    [sys.executable, "-m", "realrun", "--serve"],
+                    [sys.executable, "-m", "paceline.realrun", "--serve"],
                     environment,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch.distributed.run
 
 import paceline
 from paceline.sim.scenario.schema import load, parse
@@ -20,6 +18,7 @@ TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
 SNIPPET = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w*)\n(.*?)```", re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warm_ranks")
 @pytest.mark.parametrize("page", TUTORIALS, ids=[page.stem for page in TUTORIALS])
 def test_every_snippet_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,23 +52,13 @@ def _run(file: Path, text: str) -> None:
 
 def _command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if words[0] == "torchrun":
-        _torchrun(*words[1:], monkeypatch=monkeypatch)
+        warm.torchrun(*words[1:], monkeypatch=monkeypatch)
         return
     assert words[0] == "paceline"
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as end:
         paceline.main()
     assert end.value.code == 0, words
-
-
-def _torchrun(*words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ranks are forked, so that they need not load torch; a thread gets none of its signal handlers."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    warm.forks()
-    *options, script = words
-    forked = ["--run-path", "--start-method", "forkserver", str(Path(script).absolute())]
-    with ThreadPoolExecutor(1) as beside:
-        beside.submit(torch.distributed.run.main, [*options, *forked]).result()
 
 
 @pytest.mark.parametrize("name", ["four-regions", "two-sites", "campus", "one-rack"])

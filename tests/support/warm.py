@@ -12,11 +12,15 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+
+import pytest
+import torch.distributed.run
 
 _PRELOAD = [
     "tests.support.cluster_pool", "tests.support.factory", "tests.contract.cases", "sklearn.datasets",
@@ -77,6 +81,16 @@ class WarmProcess:
 def popen(rank: int, argv: list[str], env: Mapping[str, str], /, **options: Any) -> subprocess.Popen[bytes]:
     """For ``paceline.realrun.launch.processes.Processes``: start ``python -m MODULE ...``."""
     return cast("subprocess.Popen[bytes]", WarmProcess(argv, env=env, **options))
+
+
+def torchrun(*words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torchrun OPTIONS SCRIPT``, whose ranks are forked; a thread gets none of its signal handlers."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    forks()
+    *options, script = words
+    forked = ["--run-path", "--start-method", "forkserver", str(Path(script).absolute())]
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(torch.distributed.run.main, [*options, *forked]).result()
 
 
 def _file(end: Connection, mode: str) -> BinaryIO:

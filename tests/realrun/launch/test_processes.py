@@ -59,6 +59,7 @@ class _Started:
         return progress
 
 
+@pytest.mark.slow
 def test_a_pool_of_processes() -> None:
     started = _Started()
     scenario = _small()
@@ -98,6 +99,7 @@ def _parent(folder: str, pipe: Connection) -> None:
         processes.run(run_requests(_small(stop__max_iterations=100000))[0], progress)
 
 
+@pytest.mark.slow
 def test_processes_die_with_their_parent(tmp_path: Path) -> None:
     here, there = warm.forks().Pipe()
     parent = warm.forks().Process(target=_parent, args=(str(tmp_path), there))
@@ -131,7 +133,7 @@ def test_a_run_without_an_end_is_refused() -> None:
 def test_plain_python_is_told_about_torchrun() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
     done = warm.WarmProcess(
-        [sys.executable, "-m", "realrun", "any.yaml"], env=environment, stderr=subprocess.PIPE
+        [sys.executable, "-m", "paceline.realrun", "any.yaml"], env=environment, stderr=subprocess.PIPE
     )
     assert done.stderr is not None
     for pipe in (done.stdin, done.stdout):
@@ -147,10 +149,15 @@ def _torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [*command, "-m", "realrun", *arguments], env=environment, capture_output=True, text=True, timeout=90
+        [*command, "-m", "paceline.realrun", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
     )
 
 
+@pytest.mark.slow
 def test_torchrun(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SCENARIO)
     out = tmp_path / "out"
