@@ -1,13 +1,16 @@
 # make demo   sets up what is missing, simulates the four-region scenario and writes its report
 # make validate   runs the accuracy design on the lab and writes docs/validation.md
 # make gpu    measures what needs a GPU and writes docs/measurements.md
-# make test   sets up what is missing and runs every check that CI runs
+# make test   sets up what is missing and runs every check, in a few minutes
+# make test-all   runs the slow tests that `make test` leaves out; CI runs both
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Each process has its share of the files, and takes over from another once it is done; make test PARALLEL="-n 8".
+PARALLEL := -n 2 --dist worksteal --durations 30
 
-.PHONY: demo test lab bench validate gpu
+.PHONY: demo test test-all lab bench validate gpu
 
 demo: $(VENV)/ready
 	$(BIN)/paceline simulate scenarios/four-regions.yaml --out out/four-regions --force
@@ -19,7 +22,11 @@ test: $(VENV)/ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p paceline -p tests -p benchmarks -p docs.make
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
+
+# Exactly the tests that `make test` leaves out as slow.
+test-all: $(VENV)/ready-dev
+	$(BIN)/pytest $(PARALLEL) -m slow
 
 # Up to half an hour, on a quiet machine; what is complete is kept in out/validation and not repeated.
 validate: $(VENV)/ready

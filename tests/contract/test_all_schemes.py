@@ -91,6 +91,7 @@ def test_bytes_per_step_are_those_that_are_claimed(scheme: str, options: Options
     assert found == pytest.approx(models, rel=0.01)
 
 
+@pytest.mark.slow
 def test_no_scheme_is_another_one() -> None:
     """From the same data, in the same times, each ends at models of its own, to the last form of each.
 

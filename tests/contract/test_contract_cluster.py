@@ -54,7 +54,7 @@ def test_jobs_that_do_not_fit_are_refused_and_others_follow(pools: Pools) -> Non
     assert pool.ask(run_case, name="mixes-3", backend="gloo")[0]["run"] == ["completed", ""]
 
 
-@both_backends
+@pytest.mark.parametrize("backend", ["gloo", pytest.param(nccl_rules.NAME, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", failures.FAILURES, ids=lambda case: case.name)
 def test_reports_failures(case: Case, backend: str) -> None:
     pool = Pool(case.workers)

@@ -60,6 +60,7 @@ def test_show_of_a_file(tmp_path: Path, monkeypatch: Patch, capsys: Captured) ->
     assert found["second_eigenvalue_modulus"] == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_show_writes_figures(tmp_path: Path, monkeypatch: Patch, capsys: Captured) -> None:
     for number, name in enumerate(["torus", "static_exponential", "base", "matcha", "complete"]):
         out = tmp_path / str(number)

@@ -39,6 +39,7 @@ def test_every_level_is_in_the_design() -> None:
         assert len({c.disturbance for c in CELLS if c.scheme == scheme}) >= 3, scheme
 
 
+@pytest.mark.slow
 def test_computation_does_not_hide_the_network_and_the_time_is_enough() -> None:
     profile = exact_fit().profile
     low, total_s = 0, 0.0

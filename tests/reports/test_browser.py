@@ -25,6 +25,7 @@ BROWSER = next(
     None,
 )
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine"),
     pytest.mark.timeout(300),
 ]

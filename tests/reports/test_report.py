@@ -247,6 +247,7 @@ def test_figures_follow_the_theme(text: str) -> None:
     assert "prefers-color-scheme: dark" in text
 
 
+@pytest.mark.slow
 def test_the_same_folders_give_the_same_bytes(folders: Path, text: str) -> None:
     assert render([folders / "simulated"]) == text
 
@@ -265,6 +266,7 @@ def test_predicted_beside_measured(folders: Path) -> None:
     assert len(page.ids) == len(set(page.ids))
 
 
+@pytest.mark.slow
 def test_several_scenarios_on_one_page(folders: Path) -> None:
     page = Page(render([folders / "simulated", folders / "other"]))
     assert page.headings[0] == "2 results"
@@ -275,12 +277,14 @@ def test_several_scenarios_on_one_page(folders: Path) -> None:
     assert len(page.ids) == len(set(page.ids))
 
 
+@pytest.mark.slow
 def test_the_same_scenario_twice_is_told_apart_by_folder(folders: Path, tmp_path: Path) -> None:
     shutil.copytree(folders / "timed", tmp_path / "again")
     page = Page(render([folders / "timed", tmp_path / "again"]))
     assert {"timed (timed)", "timed (again)"} <= set(page.headings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "runs",
     [
@@ -309,6 +313,7 @@ def test_timing_only(folders: Path) -> None:
     assert "Against the clock" not in page.headings
 
 
+@pytest.mark.slow
 def test_an_older_report_is_replaced(folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     reports.build([folders / "timed"], out)
@@ -319,6 +324,7 @@ def test_an_older_report_is_replaced(folders: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
+@pytest.mark.slow
 def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> None:
     files = tmp_path / "r-files"
     files.mkdir()
@@ -448,6 +454,7 @@ def test_numbers_keep_their_units() -> None:
     )
 
 
+@pytest.mark.slow
 def test_reports_import_no_matplotlib_until_they_draw() -> None:
     code = "import reports, sys; sys.exit(bool({'matplotlib', 'seaborn', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

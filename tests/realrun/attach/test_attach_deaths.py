@@ -10,6 +10,7 @@ import pytest
 from tests.support.attach_jobs import train, train_together
 from tests.support.cluster_pool import ask_once
 
+pytestmark = pytest.mark.slow
 TIMEOUT_S = 3.0
 PAIRS = [[0, 1], [2, 3]]
 AT_ONCE = 6

@@ -31,6 +31,7 @@ def test_exact_durations_give_exact_factors() -> None:
     assert (fit.profile.range.smallest_bytes, fit.profile.range.largest_bytes) == (0, 1_048_576)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(
     overhead_s=st.floats(5e-5, 1e-3),
@@ -55,6 +56,7 @@ def test_noise_is_inside_the_interval_and_outliers_do_not_count() -> None:
     assert fit.profile.residual_pct < 1
 
 
+@pytest.mark.slow
 def test_several_files_count_together_and_must_be_of_one_kind() -> None:
     fast, slow = (measurements({**TRUE, "added_latency_s": x}) for x in (1e-3, 1.4e-3))
     fit = calibrate.calibrate([fast, slow])

@@ -12,6 +12,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,6 +185,7 @@ def start_ranks(folder: Path, hosts: str, *options: str) -> list[subprocess.Pope
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_on_two_machines(tmp_path: Path) -> None:
     ranks = start_ranks(tmp_path, "beta alpha", "--out", str(tmp_path / "out"), "--json")
     told = [child.communicate(timeout=100) for child in ranks]

@@ -10,6 +10,7 @@ from tests.support import nccl_rules
 from tests.support.cluster_jobs import run_scheme
 from tests.support.cluster_pool import Pool
 
+pytestmark = pytest.mark.slow
 TIMEOUT_S = 1.0
 
 SCHEMES: list[tuple[str, dict[str, Any], int, int]] = [

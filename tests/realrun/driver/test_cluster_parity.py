@@ -31,7 +31,7 @@ WORKLOAD: dict[str, Any] = {
 PADDED: dict[str, Any] = {"bytes_per_parameter": 37.0}
 
 
-@pytest.fixture(params=[4, 8])
+@pytest.fixture(params=[4, pytest.param(8, marks=pytest.mark.slow)])
 def pool(request: pytest.FixtureRequest, pools: Pools) -> Pool:
     return pools.of(request.param)
 

@@ -82,6 +82,7 @@ def test_probes_run_in_groups_of_any_size(pool: Pool) -> None:
         assert {len(values) for values in found.values()} == {2}
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_an_error() -> None:
     with Pool(flat_network(2, 0.0, 1e9), lab=False) as made:
         made._members[1].kill()

@@ -309,6 +309,7 @@ def test_nccl_does_not_carry_values_of_the_cpu(four: Pool) -> None:
     assert four.ask(values_on_the_cpu) == ["nccl carries values on a GPU, not on cpu: use gloo"] * 4
 
 
+@pytest.mark.slow
 def test_the_contract_can_be_run_on_a_backend_of_choice() -> None:
     """What runs on NCCL where there is a GPU."""
     found = contract_on(nccl_rules.NAME, 2)

@@ -98,6 +98,7 @@ def four_sites() -> Scenario:
     )
 
 
+@pytest.mark.slow
 def test_the_search_for_time_gives_up_steps_to_gain_time() -> None:
     times = AveragingStepTime(four_sites())
     request = Request(16, 4, None, "laplacian", 0, Budget(2500, 2))

@@ -42,6 +42,7 @@ def wall_s(profile: Profile, scheme: str, options: dict[str, Any], num_bytes: in
 # --- what comes back ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "options"), [("gossip", RING), ("all_reduce", {}), ("ad_psgd", {})])
 def test_the_same_training_is_predicted(scheme: str, options: dict[str, Any]) -> None:
     profile = fitted(scheme).profile
@@ -51,6 +52,7 @@ def test_the_same_training_is_predicted(scheme: str, options: dict[str, Any]) ->
     assert profile.factors["buffer_bytes"].value == 4_000_000
 
 
+@pytest.mark.slow
 def test_two_sizes_tell_the_bandwidth_from_what_every_message_costs() -> None:
     several = [training_run("gossip", RING, size) for size in (40_000, 4_000_000)]
     profile = calibrate.calibrate(several).profile
@@ -83,6 +85,7 @@ def test_what_a_run_does_not_tell_stays_neutral_with_a_wide_interval() -> None:
         assert neutral - 0.2 < factor.value < neutral + 0.005 or name == "efficiency"
 
 
+@pytest.mark.slow
 def test_probes_settle_what_a_run_leaves_open() -> None:
     run = training_run("gossip", RING, 400_000)
     probes = measurements({**TRUE, "copy_s_per_byte": 4e-10}, hosts=run.hosts)
@@ -262,6 +265,7 @@ def test_a_record_of_something_else_is_refused(fields: dict[str, Any], message: 
         calibrate.calibrate([changed(**fields)])
 
 
+@pytest.mark.slow
 def test_intervals_of_a_profile_from_a_run_can_be_drawn() -> None:
     profile = fitted().profile
     walls = [wall_s(profile.drawn(seed), "gossip", RING, 400_000) for seed in range(6)]

@@ -266,6 +266,7 @@ def test_falling_rates_go_down_as_one_over_k() -> None:
     assert 3.0 < above(50) / above(200) < 5.0
 
 
+@pytest.mark.slow
 def test_noisy_losses_cost_no_more_than_their_bound() -> None:
     """limsup E f - f* <= lr kappa sigma^2 / 2 + (4 / m) lambda sqrt(p) sigma_f, on the noisy quadratic."""
     job = quadratic_job(
@@ -304,6 +305,7 @@ def test_half_of_the_better_points_turn_the_step_towards_newtons() -> None:
 # --- the count of all workers' steps ------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(workers=st.integers(1, 6), period=st.integers(1, 5), data=st.data())
 def test_between_two_rounds_the_budget_is_used_exactly(

@@ -275,6 +275,7 @@ def test_speed_up_of_a_period() -> None:
         assert full / every == pytest.approx((1 + r) / (1 + r / p), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_period_averages_out_the_jitter() -> None:
     """Fact 12: the wait for the slowest of a window grows as sqrt(p), that of a step falls as 1 / sqrt(p)."""
 

@@ -187,6 +187,7 @@ def _lopsided(latencies_s: Array) -> Network:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     matrices=_digraphs(),
@@ -229,6 +230,7 @@ def test_mass_is_conserved_under_any_delay(
     assert ledger["most"] > 0.1  # messages were under way when it was checked
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     matrices=_digraphs(), overlap=st.integers(0, 1), asynchronous=st.booleans(), seed=st.integers(0, 10**6)

@@ -117,6 +117,7 @@ def test_overlap_hides_all_but_the_first_layers_exchange() -> None:
 # --- compression --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_compressed_average_is_unbiased() -> None:
     codec = Qsgd(bits=3, bucket=4)
     values = torch.randn(3, 10, generator=torch.Generator().manual_seed(1))

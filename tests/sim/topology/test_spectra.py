@@ -294,6 +294,7 @@ def test_matcha_keeps_its_budget_and_prefers_the_edges_that_join() -> None:
 # --- exact in finitely many steps -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @laws
 @given(st.integers(2, 150), st.integers(1, 4), st.sampled_from(["base", "simple_base"]))
 def test_base_graphs_are_exact_for_every_size(n: int, peers: int, name: str) -> None:

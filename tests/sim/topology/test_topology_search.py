@@ -202,6 +202,7 @@ def test_bounds_change_nothing_but_the_work(monkeypatch: pytest.MonkeyPatch, rew
     assert few.computed < many.computed / 3
 
 
+@pytest.mark.slow
 def test_large_graphs_walk_the_same_way_as_by_full_decompositions(monkeypatch: pytest.MonkeyPatch) -> None:
     def walk() -> EdgeArray:
         graph = SearchGraph(130, random_regular_edges(130, 4, 2))
@@ -233,6 +234,7 @@ def test_the_rare_best_graph_of_sixteen_is_found() -> None:
     assert find(16, 3, moves=600, seed=113).modulus == pytest.approx(0.651085, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_larger_graphs_come_near_the_best_known() -> None:
     assert find(24, 3, moves=8000, restarts=2).modulus < 0.71  # best known 0.6952, ring lattice 0.977
     assert find(32, 4, moves=6000).modulus < 0.65  # 0.6149, ring lattice 0.9407
@@ -305,6 +307,7 @@ def test_the_bound_is_tight_for_moore_graphs() -> None:
     assert ruled_out(1 / 3 - 5e-3, 50, 7)  # Hoffman-Singleton
 
 
+@pytest.mark.slow
 def test_the_bound_is_below_the_best_known_graph_and_not_far() -> None:
     assert alon_boppana(3) == pytest.approx(0.942809, abs=1e-6)
     assert modulus_bound(24, 3) < 0.6952  # found

@@ -103,6 +103,7 @@ def _lgd_job(scheme: str, pull: float, steps: int) -> Job:
     )
 
 
+@pytest.mark.slow
 def test_the_leader_ends_at_a_stationary_point_where_elastic_workers_do_not() -> None:
     """Elastic forces hold the workers between rotated solutions; the leader's own pull is zero."""
     leader = simulated(_lgd_job("leader_sgd", 0.02, 300)).evaluations[-1].metrics
