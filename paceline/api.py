@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
     """Read a scenario file.
 
+    >>> load("scenarios/one-rack.yaml", ["seed=3"]).seed
+    3
+
     Args:
         path: a YAML file.
         changes: ``dotted.key=value`` each, as after ``--set``.
@@ -47,7 +50,39 @@ def attach(
     timeout_s: float = 60.0,
     records: Path | str | None = None,
 ) -> AbstractContextManager[Attached]:
-    """Run a scheme inside your own training loop, under torchrun: see ``paceline.realrun.attach.attach``."""
+    """Average ``model`` with those of the other workers of this torchrun job, as ``scheme`` says.
+
+    ::
+
+        with paceline.attach(model, optimizer, {"gossip": {"topology": "ring"}}, steps=1000) as worker:
+            for inputs, targets in batches:
+                optimizer.zero_grad()
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+                worker.step(loss)  # instead of optimizer.step()
+
+    Args:
+        model: the same initial parameters on all ranks, on the CPU or on a GPU.
+        optimizer: SGD, Adam or AdamW with one parameter group; a scheduler may change its learning rate.
+        scheme: as in a scenario: ``"all_reduce"``, or ``{"gossip": {"topology": "ring"}}``.
+        steps: how many times ``step`` will be called, the same on all ranks.
+        seed: of the scheme's random choices.
+        inside: the ranks that are one worker with this one, over which DDP or ``fully_shard`` averages
+            gradients. The first of them holds the whole model. None: each rank is a worker.
+        backend: torch's name of what carries pattern operations; messages always go over gloo.
+        timeout_s: how long a wait for others may last.
+        records: a folder for ``attached.json``: the first steps of the run, as far as all workers came, for
+            ``paceline calibrate`` and a scenario's ``compute.trace.attached``. On the machine of the rank
+            that has ``run``.
+
+    Returns:
+        A context. What it gives has ``step(loss)``, ``rank`` and ``size`` (which worker this process is, or
+        belongs to, and how many there are) and, after the block and on one of the ranks, ``run``: a ``Run``.
+
+    Raises:
+        InputError: the model, the optimiser, the scheme or the surroundings will not do.
+        RunError: another rank was lost, or the loop ended too early.
+    """
     from paceline.realrun.attach import attach as attaching
 
     return attaching.attach(
@@ -66,10 +101,24 @@ def simulate(
 ) -> Study:
     """Predict: run every scheme under every seed, with real gradients under a virtual clock.
 
+    >>> scenario = {
+    ...     "name": "two-schemes",
+    ...     "workload": {"task": "quadratic", "batch_size": 4, "optimizer": {"lr": 0.1}},
+    ...     "cluster": {
+    ...         "workers": 4,
+    ...         "compute": {"time": "10 ms"},
+    ...         "network": {"latency": "20 ms", "bandwidth": "100 Mbit/s"},
+    ...     },
+    ...     "schemes": ["all_reduce", {"local_sgd": {"period": 8}}],
+    ...     "stop": {"target": {"metric": "train_loss", "value": 20}, "max_iterations": 400},
+    ... }
+    >>> simulate(scenario, progress=False).winner
+    'local_sgd'
+
     Args:
         scenario: what ``load`` returns, the path of a file, or what would stand in one, as a mapping.
         task: what is trained, in the place of the scenario's task: a function that returns (model, loss,
-            data), see ``paceline.sim.workloads.user``; the options in ``workload`` are its parameters.
+            data); the options in ``workload`` are its parameters.
         changes: ``dotted.key=value`` each, as after ``--set``.
         device: where gradients are computed: ``auto``, ``cpu`` or ``cuda``.
         progress: show on standard error which run is under way.

@@ -69,9 +69,9 @@ class SchemeError(RunError):
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a hint that names the choice nearest to ``word``, or all of them.
 
-    >>> nearest("gosip", ["gossip", "local_sgd"])
+    >>> did_you_mean("gosip", ["gossip", "local_sgd"])
     "did you mean 'gossip'?"
-    >>> nearest("xyz", ["gossip", "local_sgd"])
+    >>> did_you_mean("xyz", ["gossip", "local_sgd"])
     'choose from: gossip, local_sgd'
     """
     known = sorted(choices)

@@ -193,26 +193,7 @@ def attach(
     timeout_s: float = 60.0,
     records: Path | str | None = None,
 ) -> Iterator[Attached]:
-    """Average ``model`` with those of the other workers of this torchrun job, as ``scheme`` says.
-
-    Args:
-        model: the same initial parameters on all ranks, on the CPU or on a GPU.
-        optimizer: SGD, Adam or AdamW with one parameter group; a scheduler may change its learning rate.
-        scheme: as in a scenario: ``"all_reduce"``, or ``{"gossip": {"topology": "ring"}}``.
-        steps: how many times ``step`` will be called, the same on all ranks.
-        seed: of the scheme's random choices.
-        inside: the ranks that are one worker with this one, over which DDP or ``fully_shard`` averages
-            gradients. The first of them holds the whole model. None: each rank is a worker.
-        backend: torch's name of what carries pattern operations; messages always go over gloo.
-        timeout_s: how long a wait for others may last.
-        records: a folder for ``attached.json``: the first steps of the run, as far as all workers came, for
-            ``paceline calibrate`` and a scenario's ``compute.trace.attached``. On the machine of the rank
-            that has ``run``.
-
-    Raises:
-        InputError: the model, the optimiser, the scheme or the surroundings will not do.
-        RunError: another rank was lost, or the loop ended too early.
-    """
+    """Do what ``paceline.attach`` says, where the arguments and errors are described."""
     if steps < 1:
         raise InputError(f"attach: steps is {steps}; at least one is needed")
     if inside is not None and backend != "gloo":

@@ -28,6 +28,18 @@ class Round:
 class Schedule:
     """The messages of one collective.
 
+    Two workers swap 100 bytes, on links that carry 100 bytes a second:
+
+    >>> swap = Schedule(
+    ...     rounds=(
+    ...         (Round(receives=((1, 100),), sends=((1, 100),)),),
+    ...         (Round(receives=((0, 100),), sends=((0, 100),)),),
+    ...     ),
+    ...     window=1,
+    ... )
+    >>> critical_path_s(swap, latency_s=0.5, bandwidth_bytes_per_s=100.0)
+    1.5
+
     Attributes:
         rounds: ``rounds[rank]`` in order; ranks may have different numbers of them.
         window: how many rounds of one rank are in flight. Its round i starts when its rounds up to i - window

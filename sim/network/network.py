@@ -48,6 +48,22 @@ class Network:
     outward if it has one, the pipe of that ordered pair of sites and the other site's uplink inward,
     and the destination's access link (``down``). A missing or unlimited link is left out of the route.
 
+    Two sites with one limited pipe, from the first to the second:
+
+    >>> free = float("inf")
+    >>> network = Network(
+    ...     sites=("us", "eu"),
+    ...     site_of=(0, 0, 1),
+    ...     links=(Link("us->eu", bandwidth_bytes_per_s=1.25e8),),
+    ...     pipe={(0, 1): 0},
+    ...     latency_s=((0.0001, 0.04), (0.04, 0.0001)),
+    ...     per_flow_bytes_per_s=((free, free), (free, free)),
+    ... )
+    >>> network.route(1, 2)
+    Route(links=(0,), latency_s=0.04, per_flow_bytes_per_s=inf)
+    >>> network.route(2, 1).links
+    ()
+
     Attributes:
         sites: names, in order.
         site_of: ``site_of[host]`` is an index into ``sites``.

@@ -4,7 +4,7 @@ A scheme is a coroutine; ``await`` is the only place where time passes. Awaiting
 it, a frozen value, to the driver, which decides what it means on its clock and sends the reply
 back. The set is closed: an operation holds data only, never a callable or an environment.
 
-*Pattern operations* (``Mix``, ``AllReduce``, ``ReduceScatter``, ``GatherStrips``, ``AllGather``,
+*Pattern operations* (``Mix``, ``AllReduce``, ``ReduceScatter``, ``AllGatherShards``, ``AllGather``,
 ``Broadcast``, ``Barrier``, with ``Gradient``, ``BatchLoss``, ``NextStep`` and ``Publish``) are issued by
 every worker in the same order. A scheme made of them alone is *synchronous* and runs unchanged with values
 of shape ``[d]`` (one worker) or ``[n, d]`` (all workers at once). The others are *point-to-point*.
@@ -43,7 +43,24 @@ class Operation(Generic[Reply]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handle:
-    """A started operation of one worker: a ticket, good for one ``Wait``."""
+    """A started operation of one worker: a ticket, good for one ``Wait``.
+
+    >>> import torch
+    >>> from paceline import ops
+    >>> async def scheme(x):
+    ...     computing = await ops.Start(ops.Gradient(x))  # goes on at once
+    ...     mean = await ops.AllReduce(x)  # while the gradient is computed
+    ...     return mean - await ops.Wait(computing)
+    >>> driven = scheme(torch.zeros(1))
+    >>> started = driven.send(None)
+    >>> started
+    Start(operation=Gradient(point=tensor([0.])))
+    >>> driven.send(Handle(7, started.operation))
+    AllReduce(value=tensor([0.]), groups=None)
+    >>> driven.send(torch.zeros(1))
+    Wait(handle=Handle(number=7, operation=Gradient(point=tensor([0.]))))
+    >>> driven.close()
+    """
 
     number: int
     operation: Operation[Any]

@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 class Pattern:
     """A mixing matrix W [n, n] in sparse rows; ``W[i, j]`` is the weight that i gives to j's value.
 
+    Rows are receivers. A directed ring, in which everybody averages with the one before:
+
+    >>> ring = Pattern(own=(0.5, 0.5, 0.5), sources=((2,), (0,), (1,)), weights=((0.5,), (0.5,), (0.5,)))
+    >>> ring.matrix
+    array([[0.5, 0. , 0.5],
+           [0.5, 0.5, 0. ],
+           [0. , 0.5, 0.5]])
+    >>> ring.destinations
+    ((1,), (2,), (0,))
+
     Attributes:
         own: ``own[i]`` is W[i, i].
         sources: ``sources[i]`` are the j != i with W[i, j] != 0, ascending: whom i receives from.

@@ -67,7 +67,28 @@ class Program:
 
 @dataclass(frozen=True)
 class Worker:
-    """One participant, or all of them at once under the stacked driver.
+    """One participant, or all of them at once under the lockstep driver.
+
+    A scheme awaits what its worker offers; a driver takes each operation and sends the reply back:
+
+    >>> async def averaged(worker: Worker) -> None:
+    ...     x = worker.start
+    ...     state = worker.optimizer.init(x)
+    ...     async for k in worker.steps():
+    ...         mean = await worker.all_reduce(await worker.gradient(x))
+    ...         x, state = worker.optimizer.update(x, mean, state)
+    ...         await worker.publish(k, x)
+    >>> from paceline.sim.training.optimizer import Sgd
+    >>> driven = averaged(Worker(ranks=(0,), size=2, start=torch.zeros(2), optimizer=Sgd(lr=0.5), seed=1))
+    >>> driven.send(None)
+    NextStep(step=0)
+    >>> driven.send(True)
+    Gradient(point=tensor([0., 0.]))
+    >>> driven.send(torch.tensor([4.0, 2.0]))
+    AllReduce(value=tensor([4., 2.]), groups=None)
+    >>> driven.send(torch.tensor([2.0, 1.0]))
+    Publish(step=0, value=tensor([-1.0000, -0.5000]), leader=None, notes={})
+    >>> driven.close()
 
     Attributes:
         ranks: the workers that this object stands for: one, or 0..n-1 when stacked.
@@ -95,11 +116,11 @@ class Worker:
         return self.ranks[0]
 
     def draw(self, purpose: str, index: int, bound: int) -> int:
-        """A random integer in [0, bound): number ``index`` of this worker's stream ``purpose``."""
+        """Draw a random integer in [0, bound): number ``index`` of this worker's stream ``purpose``."""
         return seeds.integer(self.seed, self.rank, purpose, index, bound)
 
     def uniform(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
-        """Numbers uniform on [0, 1): draw ``index`` of this worker's stream ``purpose``.
+        """Draw numbers uniform on [0, 1): draw ``index`` of this worker's stream ``purpose``.
 
         Returns:
             [*shape] of the model's type, or [n, *shape] when stacked: the same numbers.
@@ -107,7 +128,11 @@ class Worker:
         return self._drawn(seeds.uniform_array, purpose, index, shape)
 
     def normal(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
-        """The same with standard normal numbers."""
+        """Draw standard normal numbers: draw ``index`` of this worker's stream ``purpose``.
+
+        Returns:
+            [*shape] of the model's type, or [n, *shape] when stacked: the same numbers.
+        """
         return self._drawn(seeds.normal_array, purpose, index, shape)
 
     def _drawn(
@@ -127,12 +152,12 @@ class Worker:
         return self.start.dim() > 1
 
     def members(self, groups: Groups | None = None) -> Tensor:
-        """The ranks of this worker's group, ascending: [g], or [n, g] when stacked (groups of one size)."""
+        """List this worker's group, ascending: ranks [g], or [n, g] when stacked (groups of one size)."""
         rows = [torch.tensor(groups_of.members(groups, self.size, rank)) for rank in self.ranks]
         return torch.stack(rows) if self.stacked else rows[0]
 
     def shard(self, value: Tensor, groups: Groups | None = None) -> Tensor:
-        """What ``reduce_scatter`` would leave of ``value`` here if all workers had it: [..., ceil(d / g)]."""
+        """Cut out what ``reduce_scatter`` leaves here if all workers have ``value``: [..., ceil(d / g)]."""
         rows = []
         for rank, row in zip(self.ranks, value.unbind() if self.stacked else [value], strict=True):
             members = groups_of.members(groups, self.size, rank)
@@ -156,35 +181,35 @@ class Worker:
         await ops.Publish(step, value, leader, notes)
 
     async def gradient(self, point: Tensor) -> Tensor:
-        """Gradient of the loss on the next batch at ``point``; lasts one computation."""
+        """Compute the gradient of the loss on the next batch at ``point``; lasts one computation."""
         return await ops.Gradient(point)
 
     async def batch_loss(self) -> Tensor:
-        """Loss [..., 1] on the batch of the latest gradient, at the point of that. Takes no time."""
+        """Tell the loss [..., 1] on the batch of the latest gradient, at the point of that. Takes no time."""
         return await ops.BatchLoss()
 
     async def mix(self, pattern: Pattern, value: Payload) -> Tensor:
-        """Weighted average of ``value`` over the neighbours in ``pattern``."""
+        """Average ``value`` over the neighbours in ``pattern``, with its weights."""
         return await ops.Mix(pattern, value)
 
     async def all_reduce(self, value: Tensor, groups: Groups | None = None) -> Tensor:
-        """Mean of ``value`` over all workers, or over this worker's group."""
+        """Average ``value`` over all workers, or over this worker's group."""
         return await ops.AllReduce(value, groups)
 
     async def reduce_scatter(self, value: Payload, groups: Groups | None = None) -> Tensor:
-        """This worker's shard of that mean: [..., d] becomes [..., ceil(d / group size)]."""
+        """Average, and keep this worker's shard of the mean: [..., d] becomes [..., ceil(d / group size)]."""
         return await ops.ReduceScatter(value, groups)
 
     async def all_gather_shards(self, value: Payload, length: int, groups: Groups | None = None) -> Tensor:
-        """All members' shards joined: [..., length]."""
+        """Join the shards of all members: [..., length]."""
         return await ops.AllGatherShards(value, length, groups)
 
     async def all_gather(self, value: Tensor, groups: Groups | None = None) -> Tensor:
-        """Everybody's ``value`` [..., k], as [n, k] in rank order; with groups, the members': [..., g, k]."""
+        """Collect everybody's ``value`` [..., k] as [n, k], by rank; with groups, members': [..., g, k]."""
         return await ops.AllGather(value, groups)
 
     async def broadcast(self, value: Payload, root: int | Tensor, groups: Groups | None = None) -> Tensor:
-        """The value of worker ``root`` of this worker's group; see ``sim.program.operations.Broadcast``."""
+        """Get the value of worker ``root`` of this worker's group; see ``ops.Broadcast``."""
         return await ops.Broadcast(value, root, groups)
 
     async def barrier(self, groups: Groups | None = None) -> None:
@@ -204,7 +229,7 @@ class Worker:
         await ops.Sleep(duration_s)
 
     async def now(self) -> float:
-        """Seconds since the run began."""
+        """Tell the seconds since the run began. Takes no time."""
         return await ops.Now()
 
     async def begin(self, operation: ops.Operation[Any]) -> ops.Handle:
@@ -212,21 +237,35 @@ class Worker:
         return await ops.Start(operation)
 
     async def wait(self, handle: ops.Handle) -> Any:
-        """The reply of a started operation."""
+        """Wait for the reply of a started operation."""
         return await ops.Wait(handle)
 
     async def wait_any(self, *handles: ops.Handle) -> ops.Handle:
-        """The first of several started operations to complete; it still has to be waited for."""
+        """Wait for the first of several started operations; it still has to be waited for itself."""
         return await ops.WaitAny(handles)
 
     async def poll(self, handle: ops.Handle) -> bool:
-        """Whether a started operation has completed. Takes no time."""
+        """Tell whether a started operation has completed. Takes no time."""
         return await ops.Poll(handle)
 
     async def segments(self, gradient: ops.Handle) -> AsyncIterator[ops.Segment]:
-        """The segments of a started gradient, each as soon as the backward pass has made it.
+        """Yield the segments of a started gradient, each as soon as the backward pass has made it.
 
         After the last one the handle counts as waited for.
+
+        >>> async def overlapped(worker: Worker) -> None:
+        ...     computing = await worker.begin(ops.Gradient(worker.start))
+        ...     async for segment in worker.segments(computing):  # the last layer comes first
+        ...         averaging = await worker.begin(ops.AllReduce(segment.value))
+        ...         await worker.wait(averaging)
+        >>> from paceline.sim.training.optimizer import Sgd
+        >>> driven = overlapped(Worker((0,), size=2, start=torch.zeros(3), optimizer=Sgd(lr=0.5), seed=1))
+        >>> computing = ops.Handle(0, driven.send(None).operation)
+        >>> driven.send(computing)
+        NextSegment(handle=Handle(number=0, operation=Gradient(point=tensor([0., 0., 0.]))))
+        >>> driven.send(ops.Segment("last.weight", 1, 3, torch.ones(2)))
+        Start(operation=AllReduce(value=tensor([1., 1.]), groups=None))
+        >>> driven.close()
         """
         while (segment := await ops.NextSegment(gradient)) is not None:
             yield segment
