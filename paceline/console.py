@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -117,3 +117,12 @@ def hand_over(
         say(f"{run.label}, seed {run.seed}: {run.message}")
     if failed:
         raise typer.Exit(1)
+
+
+def end_interrupted(scenario: Scenario, runs: Sequence[Run], afterwards: str = "") -> NoReturn:
+    """Say how many runs an interrupted command has kept, and end with the status of an interrupt."""
+    from paceline.sim.experiments.prepare import seeds_of
+
+    asked_for = len(scenario.schemes) * len(seeds_of(scenario))
+    say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept{afterwards}")
+    raise typer.Exit(130)

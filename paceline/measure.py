@@ -19,6 +19,7 @@ from paceline.console import (
     ScenarioFile,
     Trace,
     check_trace,
+    end_interrupted,
     hand_over,
     print_json,
     say,
@@ -59,7 +60,6 @@ def realrun(
     from paceline.realrun.launch.length import with_lengths
     from paceline.realrun.launch.processes import Processes, measure_runs
     from paceline.realrun.launch.slurm import script
-    from paceline.sim.experiments.prepare import seeds_of
     from paceline.sim.network.build import build_network
     from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import load
@@ -101,9 +101,7 @@ def realrun(
         interrupted = True
     hand_over(asked, runs, out, force, as_json, trace)
     if interrupted:
-        asked_for = len(asked.schemes) * len(seeds_of(asked))
-        say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept")
-        raise typer.Exit(130)
+        end_interrupted(asked, runs)
 
 
 def probe(

@@ -19,6 +19,7 @@ from paceline.console import (
     ScenarioFile,
     Trace,
     check_trace,
+    end_interrupted,
     hand_over,
     print_json,
     say,
@@ -78,10 +79,8 @@ def simulate(
         interrupted = True
     hand_over(resolved, runs, out, force, as_json, trace, tuning)
     if interrupted:
-        asked_for = len(resolved.schemes) * len(prepare.seeds_of(resolved))
         again = " (the same command goes on from there)" if out is not None and runs else ""
-        say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept{again}")
-        raise typer.Exit(130)
+        end_interrupted(resolved, runs, again)
 
 
 def check(
@@ -106,18 +105,17 @@ def replay(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="a result folder with all events")],
 ) -> None:
     """Run recorded runs again in one process, and compare what comes out."""
-    import torch
-
+    from paceline.sim.devices import one_thread
     from paceline.sim.experiments.replay import replay_folder
 
-    torch.set_num_threads(1)
     agree = True
-    for found in replay_folder(folder):
-        agree &= found.agrees
-        verdict = "the same final parameters, bit for bit"
-        if not found.same_bits:
-            how_far = "unknown" if found.difference is None else f"{found.difference:.1e}"
-            verdict = f"other final parameters; relative difference of the final loss {how_far}"
-        sys.stdout.write(f"{found.run.label}, seed {found.run.seed}, {found.run.source}: {verdict}\n")
+    with one_thread():
+        for found in replay_folder(folder):
+            agree &= found.agrees
+            verdict = "the same final parameters, bit for bit"
+            if not found.same_bits:
+                how_far = "unknown" if found.difference is None else f"{found.difference:.1e}"
+                verdict = f"other final parameters; relative difference of the final loss {how_far}"
+            sys.stdout.write(f"{found.run.label}, seed {found.run.seed}, {found.run.source}: {verdict}\n")
     if not agree:
         raise typer.Exit(1)

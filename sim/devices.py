@@ -1,12 +1,24 @@
-"""From the host to a device, without waiting for what the device still has to do."""
+"""The host's threads, and from the host to a device without waiting for what that still has to do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
 from torch import Tensor
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch with one thread, so that sums are added up in one order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -21,6 +21,7 @@ import torch
 from ..compute.measure import timer_of
 from ..compute.model import ComputeModel
 from ..compute.settings import Straggler
+from ..devices import one_thread
 from ..drivers.job import Job
 from ..errors import RunError
 from ..network.network import Network, Route
@@ -260,13 +261,9 @@ def measure_effort(scenario: Scenario, device: torch.device) -> Effort:
     ranks = list(range(job.workers))
     points = [job.start + 1e-3 * rank for rank in ranks]  # not equal: equal models are scored once
     timer = timer_of(device)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         rounds = [timer(lambda: problem.gradients(ranks, [0] * job.workers, points)) for _ in range(2)]
         scores = [timer(lambda: score_models(problem.workload, task, points)) for _ in range(2)]
-    finally:
-        torch.set_num_threads(threads)
     return Effort(rounds[-1], scores[-1])
 
 

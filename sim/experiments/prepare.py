@@ -13,6 +13,7 @@ import torch
 from ..compute.measure import device_name, timer_of, typical_times_s
 from ..compute.model import ComputeModel
 from ..compute.settings import MeasuredCompute
+from ..devices import one_thread
 from ..drivers.job import Job
 from ..errors import InputError
 from ..network.build import build_network
@@ -89,12 +90,8 @@ def gradients_s(scenario: Scenario, batch_sizes: Sequence[int], device: torch.de
         return lambda: sized.gradient(0, next(numbers), sized.workload.start)
 
     runs = [gradient_of(batch_size) for batch_size in batch_sizes]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return tuple(typical_times_s(runs, timer_of(device)))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def leaves_measured(scenario: Scenario) -> str:

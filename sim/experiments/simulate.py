@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from ..devices import one_thread
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.outcome import run_record
@@ -101,17 +101,6 @@ def simulate(
                 )
                 made.append(run)
                 yield run
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """torch with one thread, so that sums are added up in one order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True)
