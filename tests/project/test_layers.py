@@ -33,6 +33,45 @@ def _importers(module: str) -> set[str]:
     }
 
 
+SLOW = {"cvxpy", "matplotlib", "networkx", "pint", "pydoc_data", "rich", "scipy", "seaborn", "sklearn"}
+"""What may be imported when it is needed: loading it takes long, and most commands do without."""
+
+
+def _product() -> list[Path]:
+    return [
+        path for folder in ("paceline", "sim", "realrun", "reports") for path in (ROOT / folder).rglob("*.py")
+    ]
+
+
+def test_only_slow_libraries_are_imported_inside_functions() -> None:
+    """So that the import graph tells the whole truth; the front door loads what a command needs."""
+    inside = set()
+    for path in _product():
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith("paceline/") or name == "realrun/__main__.py":
+            continue
+        for function in _nodes(path):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Import):
+                        inside |= {(name, alias.name.split(".")[0]) for alias in node.names}
+                    elif isinstance(node, ast.ImportFrom):
+                        inside.add((name, "." * node.level + (node.module or "").split(".")[0]))
+    assert {(name, package) for name, package in inside if package not in SLOW} == set()
+
+
+def test_the_product_imports_neither_benchmarks_nor_the_makers_of_pages() -> None:
+    for path in _product():
+        assert not any(name.split(".")[0] in ("benchmarks", "docs", "tests") for name in _imports(path)), path
+
+
+def test_the_cluster_driver_shares_what_has_no_clock() -> None:
+    shared = {"job", "tasks", "outcome"}
+    for path in (ROOT / "realrun" / "driver").glob("*.py"):
+        drivers = {n.split(".")[3] for n in _imports(path) if n.startswith("paceline.sim.drivers.")}
+        assert drivers <= shared, path
+
+
 def test_only_the_virtual_clock_imports_simpy() -> None:
     assert _importers("simpy") == {"sim/drivers/clock.py", "sim/drivers/event.py"}
 
