@@ -13,6 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
+"""Arrays of numbers in double precision, of any shape."""
 BLOCK = 256
 SHARED = -1
 """The worker of a stream that all workers read."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import least_squares
 
@@ -26,6 +25,7 @@ from paceline.sim.network.profile import FACTORS, PROFILE_VERSION, Factor, Measu
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records import attached
 from paceline.sim.scenario.schema import Scenario
+from paceline.sim.seeds import Floats
 
 from . import measure
 from .calibration_data import CalibrationData, MeasuredOperation
@@ -50,8 +50,6 @@ _FLOOR_S: Final = 1e-4
 _SHARE: Final = 0.003
 _LEVEL: Final = 0.95
 _VALUES: Final = 200
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

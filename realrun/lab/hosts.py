@@ -11,11 +11,11 @@ from typing import Literal
 from paceline.sim.errors import InputError
 
 from . import kernel
+from .queues import MTU_BYTES
 
 HostTuning = Literal["tuned", "stock"]
 
 INTERFACE = "pace0"
-MTU_BYTES = 1500
 _NETWORK, _PREFIX = "10.0.0.0", 8
 _WINDOW_SEGMENTS = 12_000  # 17 MB: a round trip of 100 ms at 1 Gbit/s takes 12.5 MB
 _QUEUE_PACKETS = _WINDOW_SEGMENTS

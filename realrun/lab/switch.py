@@ -37,7 +37,7 @@ import numpy.random  # noqa: F401 - else numpy loads it at a run's first draw: 8
 
 from paceline.sim.errors import InputError
 from paceline.sim.network.latency import Factors
-from paceline.sim.network.variation import Changes
+from paceline.sim.network.variation import BandwidthChanges
 
 from . import kernel, start
 from .delays import Delay
@@ -114,7 +114,7 @@ class Switch:
         self._queue: Queue[Packet] = discipline(plan.bandwidth_bytes_per_s, paths, self._leave)
         self._plan = plan
         self._factors: Factors | None = None
-        self._changes: Changes | None = None
+        self._changes: BandwidthChanges | None = None
         self._change_s = math.inf
         self._zero_s = self._now_s = -math.inf
         self._routes = {
@@ -134,7 +134,7 @@ class Switch:
         """A run starts: its latencies from now on, its bandwidths from ``zero_s`` on."""
         if self._plan.jitter is not None:
             self._factors = Factors(self._plan.jitter, len(self._hosts), seed)
-        self._changes, self._zero_s = Changes(self._plan.links, seed), zero_s
+        self._changes, self._zero_s = BandwidthChanges(self._plan.links, seed), zero_s
         self._change_s = zero_s + self._changes.next_s
 
     def _factor(self, source: int) -> float:

@@ -41,7 +41,7 @@ _INF: Final = re.compile(r"[-+]?\.(inf|Inf|INF)")
 _NAN: Final = re.compile(r"\.(nan|NaN|NAN)")
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of a source, from 1; line 0 is the source as a whole."""
 
     line: int
@@ -61,9 +61,9 @@ class Document:
     """
 
     value: Any
-    places: Mapping[KeyPath, Place]
+    places: Mapping[KeyPath, SourceLine]
 
-    def place(self, at: KeyPath) -> Place:
+    def place(self, at: KeyPath) -> SourceLine:
         """Where ``at`` was written, or the nearest thing around it that was."""
         while at not in self.places:
             at = at[:-1]
@@ -125,7 +125,7 @@ def parse(text: str, source: str) -> Document:
     try:
         root = yaml.compose(text, Loader=_Loader)
         if root is None:
-            return Document(None, {(): Place(1, source)})
+            return Document(None, {(): SourceLine(1, source)})
         value = _build(root, (), lines, source)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -139,7 +139,7 @@ def parse(text: str, source: str) -> Document:
         raise InputError(f"{source}:{line}: not valid YAML: a control character stands in the text") from None
     except RecursionError:
         raise InputError(f"{source}: the values are nested too deeply") from None
-    return Document(value, {at: Place(line, source) for at, line in lines.items()})
+    return Document(value, {at: SourceLine(line, source) for at, line in lines.items()})
 
 
 def _build(node: Node, at: KeyPath, lines: dict[KeyPath, int], source: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Protocol
 from ..network.latency import Latencies
 from ..network.sharing import FairSharing, rtt_weight
 from ..network.transfer import TransferModel
-from ..network.variation import Changes
+from ..network.variation import BandwidthChanges
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
@@ -82,7 +82,7 @@ class Transfers:
         self._overhead_s = model.overhead_s
         self._announcement = model.announcement
         self._latencies = Latencies(model.network, model.seed, model.added_latency_s)
-        self._changes = Changes(model.network.links, model.seed)
+        self._changes = BandwidthChanges(model.network.links, model.seed)
         self._efficiency = model.efficiency
         bandwidths = [link.bandwidth_bytes_per_s * model.efficiency for link in model.network.links]
         self._sharing = FairSharing(bandwidths) if model.sharing != "none" else None

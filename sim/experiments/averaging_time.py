@@ -36,14 +36,13 @@ from ..program.pattern import Pattern
 from ..program.worker import Worker
 from ..scenario.schema import Scenario
 from ..schemes.scheme import Scheme
+from ..seeds import Floats
 from ..topology.matrix import undirected
 from ..topology.search import EdgeArray
 from ..topology.weights import metropolis
 from ..training.optimizer import NullOptimizer
 from .prepare import prepare
 from .simulate import simulate_job
-
-Floats = NDArray[np.float64]
 
 SAMPLED_STEPS: Final = 60
 """Steps of the recursion, and of the event driver."""

@@ -12,7 +12,7 @@ from .network import Link
 from .settings import BandwidthTrace, SlowPeriods
 
 
-class Changes:
+class BandwidthChanges:
     """The bandwidths of all links that vary, in the order of time.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -49,9 +49,6 @@ class Optimizer(Protocol):
 
     def lr_at(self, k: int) -> float:
         """Learning rate of update ``k``, counted from 0."""
-
-
-Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True)

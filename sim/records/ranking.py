@@ -17,12 +17,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..seeds import Floats
 from .intervals import FEWEST, median_ratio, of_median
 
 _RESAMPLES: Final = 10_000
 _SEED: Final = 20_260_101
-
-Floats = NDArray[np.float64]
 
 
 def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config import yaml_file
 from ..config.problems import KeyPath, format_value
-from ..config.yaml_file import Document, Place, join_keys
+from ..config.yaml_file import Document, SourceLine, join_keys
 from ..errors import InputError, did_you_mean
 
 
@@ -33,7 +33,7 @@ def apply(document: Document, assignments: Sequence[str]) -> Document:
             raise InputError(str(error).replace(f"{source}:1:", f"{source}:", 1)) from None
         value, at = _replaced(value, parts, (), new.value, source)
         places = {path: place for path, place in places.items() if path[: len(at)] != at}
-        places |= {at + path: Place(0, source) for path in new.places}
+        places |= {at + path: SourceLine(0, source) for path in new.places}
     return Document(value, places)
 
 

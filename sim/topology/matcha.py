@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 import networkx as nx
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, WithJsonSchema
 from scipy.linalg import eigh, eigvalsh
 from scipy.sparse import csr_array
@@ -20,12 +19,11 @@ from scipy.sparse import csr_array
 from .. import seeds
 from ..config.settings import Settings
 from ..errors import InputError
+from ..seeds import Floats
 from .entry import TopologyEntry, topology_named
 from .graphs.static import Graphs
 from .matrix import Matrix, edges_of, in_degrees, is_symmetric, laplacian, undirected, with_diagonal
 from .spectra import DENSE, laplacian_ends
-
-Floats = NDArray[np.float64]
 
 _USUAL: Final = "ring_lattice"
 _ROUNDS: Final = 200

@@ -20,9 +20,8 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh
 
 from .. import seeds
 from ..errors import InputError, RunError
+from ..seeds import Floats
 from .matrix import Matrix, is_symmetric, laplacian, row_sums
-
-Floats = NDArray[np.float64]
 
 DENSE: Final = 500
 """Up to so many workers matrices are decomposed in full."""

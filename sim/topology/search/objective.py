@@ -9,12 +9,11 @@ from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import InputError, did_you_mean
+from ...seeds import Floats
 from .graph import EdgeArray
 
-Floats = NDArray[np.float64]
 Modulus = Callable[[Floats, Floats], Floats]
 """Second-largest eigenvalue modulus of the mixing matrix, from the Laplacian's l_2 and l_n.
 

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import eigsh
 
+from ...seeds import Floats
 from .graph import EdgeArray, Moves
-
-Floats = NDArray[np.float64]
 
 LANCZOS_BLOCK: Final = 8
 """Eigenvectors kept at each end, if there are so many."""

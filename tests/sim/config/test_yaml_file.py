@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.sim.config import yaml_file
-from paceline.sim.config.yaml_file import Place
+from paceline.sim.config.yaml_file import SourceLine
 from paceline.sim.errors import InputError
 
 
@@ -20,12 +20,12 @@ def test_values_follow_yaml_1_2_and_places_are_lines() -> None:
         "a": (0.001, ("no", None, 31, 10, "12:30")),
         "b": {"c": "5", "d": -0.5},
     }
-    assert found.place(("on",)) == Place(1, "f")
-    assert found.place(("a",)) == Place(2, "f")
-    assert found.place(("a", 0)) == Place(3, "f")
-    assert found.place(("a", 1, 4)) == Place(4, "f")
-    assert found.place(("b", "d")) == Place(5, "f")
-    assert found.place(("b", "missing", "key")) == Place(5, "f")
+    assert found.place(("on",)) == SourceLine(1, "f")
+    assert found.place(("a",)) == SourceLine(2, "f")
+    assert found.place(("a", 0)) == SourceLine(3, "f")
+    assert found.place(("a", 1, 4)) == SourceLine(4, "f")
+    assert found.place(("b", "d")) == SourceLine(5, "f")
+    assert found.place(("b", "missing", "key")) == SourceLine(5, "f")
     assert str(found.place(("missing",))) == "f:1"
 
 

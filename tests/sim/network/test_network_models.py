@@ -20,7 +20,7 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.latency import Latencies
 from paceline.sim.network.network import Network
 from paceline.sim.network.sharing import FairSharing
-from paceline.sim.network.variation import Changes
+from paceline.sim.network.variation import BandwidthChanges
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import dump, load, parse
 from tests.sim.scenario.test_schema import FLAT, SITES
@@ -170,7 +170,7 @@ def slow_periods(slow_s: float, fast_s: float, links: int = 2) -> Network:
 
 
 def history(network: Network, seed: int, until_s: float) -> dict[int, list[tuple[float, float]]]:
-    changes = Changes(network.links, seed)
+    changes = BandwidthChanges(network.links, seed)
     found: dict[int, list[tuple[float, float]]] = {}
     while changes.next_s < until_s:
         now_s = changes.next_s
@@ -195,7 +195,7 @@ def test_slow_periods_have_their_mean_lengths(slow_s: float, fast_s: float) -> N
 
 
 def test_slow_periods_begin_in_their_stationary_state() -> None:
-    first = [Changes(slow_periods(3.0, 1.0).links, seed).until(0.0)[0] for seed in range(1000)]
+    first = [BandwidthChanges(slow_periods(3.0, 1.0).links, seed).until(0.0)[0] for seed in range(1000)]
     assert np.mean(np.array(first) == 2.0) == pytest.approx(0.75, abs=0.06)
 
 
