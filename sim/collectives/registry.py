@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from ..config import user_code
 from ..errors import Deadlock, InputError, did_you_mean
@@ -26,25 +25,19 @@ def all_reduce_named(name: str) -> Callable[[int, int], Schedule]:
         if name not in ALL_REDUCE:
             raise InputError(f"unknown choice '{name}'; {did_you_mean(name, ALL_REDUCE)}")
         return ALL_REDUCE[name]
-    function: Any = user_code.load_object(name)
+    user_code.load_object(name)  # what is not there is refused at once
 
     @cache
     def checked(workers: int, num_bytes: int) -> Schedule:
-        try:
-            schedule = function(workers, num_bytes)
-        except user_code.RAISED as error:
-            said = user_code.format_error(error)
-            raise InputError(f"'{name}' raised {said}; it has to take (workers, bytes)") from error
-        _check(schedule, workers, f"'{name}' with {workers} workers and {num_bytes} bytes")
-        found: Schedule = schedule
-        return found
+        arguments = {"workers": workers, "bytes": num_bytes}
+        schedule = user_code.call(name, arguments, user_code.instance_of(Schedule), "a paceline.Schedule")
+        _check(schedule, workers, user_code.format_call(name, arguments))
+        return schedule
 
     return checked
 
 
-def _check(schedule: object, workers: int, who: str) -> None:
-    if not isinstance(schedule, Schedule):
-        raise InputError(f"{who} has to return a paceline.Schedule, not {type(schedule).__name__}")
+def _check(schedule: Schedule, workers: int, who: str) -> None:
     if len(schedule.rounds) != workers:
         raise InputError(f"{who} returned rounds for {len(schedule.rounds)} workers")
     sent: Counter[tuple[int, int, int]] = Counter()

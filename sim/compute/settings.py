@@ -35,23 +35,16 @@ def user_duration_s(path: str, seed: int, worker: int, index: int) -> float:
     Raises:
         InputError: there is no such function, it raises, or it returns no duration.
     """
-    function: Any = user_code.load_object(path)
-    if not callable(function):
-        raise InputError(f"'{path}' is no function of (worker, index, random)")
     random = seeds.generator(seed, worker, "own compute", index)
-    try:
-        found = float(function(worker, index, random))
-    except user_code.RAISED as error:
-        raise InputError(
-            f"'{path}' raised {user_code.format_error(error)} for worker {worker}, gradient {index}; it has "
-            "to take (worker, index, random) and to return seconds"
-        ) from error
-    if not 0 <= found < math.inf:
-        raise InputError(
-            f"'{path}' returned {found} for worker {worker}, gradient {index}; seconds are a finite number, "
-            "not below 0"
-        )
-    return found
+    arguments = {"worker": worker, "index": index, "random": random}
+    return user_code.call(path, arguments, _read_duration, "seconds: a finite number, not below 0")
+
+
+def _read_duration(value: Any) -> float:
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:
+        raise ValueError
+    return seconds
 
 
 _SOURCES = ("time", "trace", "measured", "model")

@@ -9,15 +9,19 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import create_model
 from pydantic.errors import PydanticSchemaGenerationError
 
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, PacelineError, did_you_mean
+from .problems import format_value
 from .settings import Settings
+
+T = TypeVar("T")
 
 _NOT_THEIRS: Final = (
     str(Path(__file__).parents[2]) + os.sep,
@@ -32,7 +36,7 @@ _RESULT_FILES: Final = ("scenario.yaml", "summary.json")
 """A folder with both holds results. Results are data, perhaps a stranger's, and never supply code."""
 
 RAISED: Final = (Exception, SystemExit)
-"""What is told of a user's code: a script that calls ``sys.exit`` must not end the program without a word."""
+"""What is reported of a user's code: a script that calls ``sys.exit`` must not end the program in silence."""
 
 _GIVEN: dict[str, object] = {}
 """Objects handed over from Python that no import finds: functions inside functions, lambdas."""
@@ -62,21 +66,70 @@ def load_object(path: str) -> Any:
         sys.path.append(here)  # last, so that it hides nothing
     _refuse_module(path, module_name)
     try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
+        place: Any = importlib.import_module(module_name)
+    except RAISED as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not module_name.startswith(missing):
             raise InputError(f"importing '{module_name}' raised {format_error(error)}") from error
         raise InputError(
-            f"there is no module '{error.name}'; it is looked for in {here} and where Python looks"
+            f"there is no module '{missing}'; it is looked for in {here} and where Python looks"
         ) from None
-    except RAISED as error:
-        raise InputError(f"importing '{module_name}' raised {format_error(error)}") from error
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise InputError(f"'{module_name}' has no '{name}'{_hint(found, part)}")
-        found = getattr(found, part)
-    _refuse_object(path, found)
-    return found
+        if not hasattr(place, part):
+            raise InputError(f"'{module_name}' has no '{name}'{_hint(place, part)}")
+        place = getattr(place, part)
+    _refuse_object(path, place)
+    return place
+
+
+@contextmanager
+def report_errors(where: str, error: type[PacelineError] = InputError, hint: str = "") -> Iterator[None]:
+    """Raise what a user's code raises in this block as ``error``: where, what, file and line, and a hint."""
+    try:
+        yield
+    except RAISED as raised:
+        raise error(f"{where} raised {format_error(raised)}{hint}") from raised
+
+
+def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], T], expected: str) -> T:
+    """What the user's function at ``path`` returns.
+
+    Args:
+        path: ``package.module:name``.
+        arguments: what it is called with, in order; their names are for errors.
+        read: takes what it returned for what is expected; raises where it is something else.
+        expected: what it has to return, in words.
+
+    Raises:
+        InputError: as for ``load_object``; or it is no function, it raises, or it returns something else.
+    """
+    where, form = format_call(path, arguments), f"({', '.join(arguments)}) and return {expected}"
+    function = load_object(path)
+    if not callable(function):
+        raise InputError(f"'{path}' is {format_value(function)}; it must be a function, take {form}")
+    with report_errors(where, hint=f"; it must take {form}"):
+        value = function(*arguments.values())
+    try:
+        return read(value)
+    except RAISED:
+        raise InputError(f"{where} returned {format_value(value)}; it must take {form}") from None
+
+
+def instance_of(kind: type[T]) -> Callable[[object], T]:
+    """A reader for ``call`` that takes instances of a class."""
+
+    def read(value: object) -> T:
+        if not isinstance(value, kind):
+            raise TypeError
+        return value
+
+    return read
+
+
+def format_call(path: str, arguments: Mapping[str, Any]) -> str:
+    """How errors name a call: ``'package.module:name' with workers=4``; numbers are shown."""
+    shown = [f"{name}={value}" for name, value in arguments.items() if isinstance(value, int)]
+    return f"'{path}' with {', '.join(shown)}"
 
 
 def _refuse_module(path: str, module_name: str) -> None:
@@ -101,14 +154,14 @@ def _refuse_module(path: str, module_name: str) -> None:
                 )
 
 
-def _refuse_object(path: str, found: Any) -> None:
+def _refuse_object(path: str, thing: Any) -> None:
     """Refuse what a module has only imported: a builtin, or something defined in the standard library."""
-    inner = inspect.unwrap(found) if callable(found) else found
+    inner = inspect.unwrap(thing) if callable(thing) else thing
     defined = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)
     try:
         file = Path(inspect.getfile(defined))
     except TypeError:  # a builtin; a plain value is none, and is refused by whoever wants a function
-        if not callable(found):
+        if not callable(thing):
             return
         file = _STANDARD
     standard = file.is_relative_to(_STANDARD) and not any(map(file.is_relative_to, _INSTALLED))

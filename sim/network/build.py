@@ -79,7 +79,7 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
             user's function fails, or a variation fits no link or one that varies already.
     """
     if settings.model is not None:
-        network = _own(settings.model, workers)
+        network = _build_users(settings.model, workers)
     elif settings.graph is not None:
         network = build_graph(settings.graph, workers)
     else:
@@ -90,23 +90,17 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
     return replace(network, links=links, jitter=settings.jitter)
 
 
-def _own(path: str, workers: int) -> Network:
-    function: Any = user_code.load_object(path)
-    try:
-        found = function(workers)
-        if not isinstance(found, Network):
-            what = type(found).__name__
-            raise InputError(f"'{path}' has to return a paceline.Network, not {what}")
-        for a, b in permutations(range(found.num_hosts), 2):
-            for link in found.route(a, b).links:
-                found.links[link]
-    except InputError:
-        raise
-    except user_code.RAISED as error:
-        raise InputError(f"'{path}' with {workers} workers raised {user_code.format_error(error)}") from error
-    if found.num_hosts != workers:
-        raise InputError(f"'{path}' returned a network of {found.num_hosts} hosts, not {workers}")
-    return found
+def _build_users(path: str, workers: int) -> Network:
+    """The network that a user's function returns; every route of it has to lead over links that it has."""
+    arguments = {"workers": workers}
+    network = user_code.call(path, arguments, user_code.instance_of(Network), "a paceline.Network")
+    with user_code.report_errors(f"a route of what {user_code.format_call(path, arguments)} returned"):
+        for a, b in permutations(range(network.num_hosts), 2):
+            for link in network.route(a, b).links:
+                network.links[link]
+    if network.num_hosts != workers:
+        raise InputError(f"'{path}' returned a network of {network.num_hosts} hosts, not {workers}")
+    return network
 
 
 def _varied(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:

@@ -74,7 +74,8 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
 
     def program(worker: Worker, options: Settings) -> Program:
         given = {name: getattr(options, name) for name in type(options).model_fields}
-        made = function(worker, **given)
+        with user_code.report_errors(f"'{path}'", SchemeError):
+            made = function(worker, **given)
         if inspect.iscoroutine(made):
             made = Program(made)
         if not isinstance(made, Program):

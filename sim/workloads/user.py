@@ -67,11 +67,8 @@ def _task(path: str, build: Build) -> Task:
         given = {name: getattr(options, name) for name in type(options).model_fields}
         if seeded:
             given["seed"] = seed
-        try:
-            with initial_weights(seed):
-                returned = build(**given)
-        except user_code.RAISED as error:
-            raise InputError(f"'{path}' raised {user_code.format_error(error)}") from error
+        with user_code.report_errors(f"'{path}'"), initial_weights(seed):
+            returned = build(**given)
         try:
             return _workload(path, returned)
         except InputError as error:
@@ -116,10 +113,8 @@ def _told(path: str, function: F) -> F:
 
     @wraps(function)
     def told(*arguments: Any) -> Any:
-        try:
+        with user_code.report_errors(f"'{path}'", RunError):
             return function(*arguments)
-        except user_code.RAISED as error:
-            raise RunError(f"'{path}' raised {user_code.format_error(error)}") from error
 
     return cast(F, told)
 
@@ -137,13 +132,11 @@ def _split(data: Any) -> tuple[Examples, Examples | None]:
 
 def _examples(data: Any, name: str) -> Examples:
     if isinstance(data, torch.utils.data.Dataset):
-        try:
+        with user_code.report_errors(f"reading {name}"):
             pairs = [data[number] for number in range(len(data))]  # type: ignore[arg-type]
             data = tuple(
                 torch.stack([torch.as_tensor(part) for part in column]) for column in zip(*pairs, strict=True)
             )
-        except user_code.RAISED as error:
-            raise InputError(f"reading {name} raised {user_code.format_error(error)}") from error
     if not (isinstance(data, tuple | list) and len(data) == 2):
         raise InputError(f"{name} is {_kind(data)}; it must be {_EXAMPLES}")
     inputs, targets = (_tensor(part, name) for part in data)
@@ -169,22 +162,15 @@ def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) 
     """Run model, loss and backward pass once; returns whether outputs and targets are those of classes."""
     inputs, targets = train[0][:TRIED], train[1][:TRIED]
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        try:
+        given = f"inputs of shape {list(inputs.shape)} ({inputs.dtype})"
+        with user_code.report_errors(f"its model, called with {given},"):
             outputs = copy.deepcopy(model).train()(inputs)
-        except user_code.RAISED as error:
-            raise InputError(
-                f"its model, called with inputs of shape {list(inputs.shape)} ({inputs.dtype}), raised "
-                f"{user_code.format_error(error)}"
-            ) from error
         if not isinstance(outputs, Tensor):
             raise InputError(f"its model returned {_kind(outputs)}; it must return one tensor")
-        try:
+        given = f"outputs {list(outputs.shape)} ({outputs.dtype})"
+        given += f" and targets {list(targets.shape)} ({targets.dtype})"
+        with user_code.report_errors(f"its loss, called with {given},"):
             value = loss(outputs, targets)
-        except user_code.RAISED as error:
-            raise InputError(
-                f"its loss, called with outputs {list(outputs.shape)} ({outputs.dtype}) and targets "
-                f"{list(targets.shape)} ({targets.dtype}), raised {user_code.format_error(error)}"
-            ) from error
         if not isinstance(value, Tensor) or value.dim() != 0:
             what = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else _kind(value)
             raise InputError(

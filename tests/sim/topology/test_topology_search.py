@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from paceline.sim import topology
 from paceline.sim.errors import InputError
+from paceline.sim.seeds import Floats
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.topology.search import (
     Budget,
@@ -41,7 +42,6 @@ from paceline.sim.topology.search.graph import (
 )
 from paceline.sim.topology.search.objective import Objective, laplacian_modulus, metropolis_modulus
 from paceline.sim.topology.search.spectrum import (
-    Floats,
     best_case,
     eigenvalues,
     ends_of,
