@@ -302,11 +302,19 @@ def test_a_function_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, message in {
         "wheeel": "'graphs_of_mine' has no 'wheeel'; did you mean 'wheel'?",
         "lone": "is not connected: workers 0 and 1 never hear of each other",
-        "small": "small' returned a graph of 3 nodes, not 5",
-        "text": "text' with workers=5 returned the text 'ring'; it must take (workers) and return a networkx graph",
-        "broken": "broken' with workers=5 raised RuntimeError: out of spokes (graphs_of_mine.py, line 7)",
-        "quits": "quits' with workers=5 raised SystemExit: 3 (graphs_of_mine.py, line 8)",
-        "number": "number' is 3; it must be a function, take (workers) and return a networkx graph",
+        "small": "'graphs_of_mine:small' returned a graph of 3 nodes, not 5",
+        "text": (
+            "'graphs_of_mine:text' with workers=5 returned the text 'ring'; "
+            "it must take (workers) and return a networkx graph"
+        ),
+        "broken": (
+            "'graphs_of_mine:broken' with workers=5 raised RuntimeError: out of spokes "
+            "(graphs_of_mine.py, line 7)"
+        ),
+        "quits": "'graphs_of_mine:quits' with workers=5 raised SystemExit: 3 (graphs_of_mine.py, line 8)",
+        "number": (
+            "'graphs_of_mine:number' is 3; it must be a function, take (workers) and return a networkx graph"
+        ),
     }.items():
         with pytest.raises(InputError) as caught:
             plan(f"graphs_of_mine:{name}", 5)
