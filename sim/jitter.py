@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from . import seeds
-from .config.settings import Settings
+from .config.settings import OneOf, Settings
+from .seeds import Floats
 
 
 class Lognormal(Settings):
@@ -42,7 +41,7 @@ class Pareto(Settings):
     shape: float = Field(gt=1, description="tail index; small is heavy, up to 2 the variance is infinite")
 
 
-class Jitter(Settings):
+class Jitter(OneOf):
     """A distribution with mean 1; one of these."""
 
     lognormal: Lognormal | None = Field(default=None, description="lognormal")
@@ -50,13 +49,7 @@ class Jitter(Settings):
     shifted_exponential: ShiftedExponential | None = Field(default=None, description="shifted exponential")
     pareto: Pareto | None = Field(default=None, description="Pareto, a heavy tail")
 
-    @model_validator(mode="after")
-    def _one(self) -> Jitter:
-        if sum(getattr(self, name) is not None for name in KINDS) != 1:
-            raise ValueError(f"give exactly one of {', '.join(KINDS)}")
-        return self
-
-    def factors(self, seed: int, worker: int, purpose: str, block: int) -> NDArray[np.float64]:
+    def factors(self, seed: int, worker: int, purpose: str, block: int) -> Floats:
         """``BLOCK`` independent factors of mean 1: those with the indices from ``block * BLOCK`` on."""
         if self.lognormal is not None:
             variance = math.log1p(self.lognormal.cv**2)
@@ -73,6 +66,3 @@ class Jitter(Settings):
         shape = self.pareto.shape
         above = 1 - seeds.uniforms(seed, worker, purpose, block)
         return (shape - 1) / shape * above ** (-1 / shape)
-
-
-KINDS: Final = tuple(Jitter.model_fields)

@@ -27,15 +27,13 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from pydantic import ValidationError
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute
 from paceline.sim.config import files
-from paceline.sim.config.problems import explain, one_line
-from paceline.sim.config.yaml_file import join_keys
+from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError, RunError
 from paceline.sim.network.network import free_network
@@ -271,12 +269,7 @@ def _driven(
 
 
 def _entry(scheme: str | Mapping[str, Any]) -> SchemeEntry:
-    try:
-        entry = SchemeEntry.model_validate(scheme)
-    except ValidationError as error:
-        first = explain(error, SchemeEntry, scheme)[0]
-        where = f"{join_keys(first.at)}: " if first.at else ""
-        raise InputError(f"attach: {where}{one_line(first.message)}") from error
+    entry = validate_document(SchemeEntry, scheme, "attach")
     if entry.optimizer is not None:
         raise InputError(f"attach: {entry.name}.optimizer: the optimizer is the loop's own; leave this out")
     return entry

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+from typing_extensions import override
 
 from .. import seeds
 from ..config import user_code
-from ..config.problems import mistake
-from ..config.settings import Settings
+from ..config.problems import mistake, place_errors
+from ..config.settings import OneOf, Settings, read_beside
 from ..config.units import Seconds, Steps
-from ..errors import InputError
 from ..jitter import Jitter
 from ..records import attached
 from .batch_sizes import seconds_at
@@ -47,7 +47,6 @@ def _read_duration(value: Any) -> float:
     return seconds
 
 
-_SOURCES = ("time", "trace", "measured", "model")
 _WHEN = ("probability", "markov", "at")
 
 
@@ -79,20 +78,15 @@ class Trace(Settings):
         """A file is read once: the resolved scenario has its contents."""
         if not isinstance(data, Mapping) or data.get("durations") or data.get("workers"):
             return data
-        folder = Path((info.context or {}).get("folder", "."))
         if isinstance(data.get("attached"), str):
-            return {**data, "workers": _read_attached(folder / data["attached"])}
-        if not isinstance(data.get("file"), str):
-            return data
-        path = folder / data["file"]
+            return {**data, "workers": read_beside(info, data["attached"], _read_attached, "attached")}
         column, event = data.get("column"), data.get("event", "ProfilerStep")
         if not isinstance(column, str | None) or not isinstance(event, str):
             return data
-        try:
-            found = read_durations(path, column, event)
-        except InputError as error:
-            raise mistake(str(error), "file") from None
-        return {**data, "durations": tuple(f"{value!r} s" for value in found)}
+        if not isinstance(data.get("file"), str):
+            return data
+        seconds = read_beside(info, data["file"], lambda path: read_durations(path, column, event), "file")
+        return {**data, "durations": _as_text(seconds)}
 
     @model_validator(mode="after")
     def _check(self) -> Trace:
@@ -109,11 +103,11 @@ class Trace(Settings):
 
 
 def _read_attached(path: Path) -> tuple[tuple[str, ...], ...]:
-    try:
-        found = attached.load(path)
-    except InputError as error:
-        raise mistake(str(error), "attached") from None
-    return tuple(tuple(f"{value!r} s" for value in each) for each in found.gradients_s())
+    return tuple(map(_as_text, attached.load(path).gradients_s()))
+
+
+def _as_text(seconds: Iterable[float]) -> tuple[str, ...]:
+    return tuple(f"{value!r} s" for value in seconds)
 
 
 class MeasuredCompute(Settings):
@@ -162,8 +156,10 @@ class MeasuredCompute(Settings):
         return {"anyOf": [read(schema), {"const": True}]}
 
 
-class Compute(Settings):
+class Compute(OneOf):
     """Duration of one gradient: a ``time``, a ``trace``, ``measured`` on this device, or a ``model``."""
+
+    alternatives: ClassVar[tuple[str, ...]] = ("time", "trace", "measured", "model")
 
     time: Seconds | None = Field(default=None, description="mean duration of one gradient")
     jitter: Jitter | None = Field(default=None, description="how it varies; absent: constant")
@@ -184,17 +180,13 @@ class Compute(Settings):
         return {"measured": True} if data == "measured" else data
 
     @model_validator(mode="after")
-    def _one(self) -> Compute:
-        if sum(getattr(self, key) is not None for key in _SOURCES) != 1:
-            raise ValueError(f"give exactly one of {', '.join(_SOURCES)}")
+    def _check_source(self) -> Compute:
         if self.jitter is not None and (self.trace is not None or self.model is not None):
             source = "trace" if self.trace is not None else "model"
             raise mistake(f"a {source} varies by itself; leave one of them out", "jitter")
         if self.model is not None:
-            try:
+            with place_errors("model"):
                 user_duration_s(self.model, 0, 0, 0)
-            except InputError as error:
-                raise mistake(str(error), "model") from None
         return self
 
     def at(self, batch_size: int) -> Compute:
@@ -204,8 +196,9 @@ class Compute(Settings):
         return self.model_copy(update={"time": self.measured.seconds(batch_size), "measured": None})
 
     @classmethod
+    @override
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [read(schema), {"const": "measured"}]}
+        return {"anyOf": [super().__get_pydantic_json_schema__(schema, read), {"const": "measured"}]}
 
 
 class Markov(Settings):

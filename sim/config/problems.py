@@ -1,20 +1,21 @@
 """What is wrong with a piece of input, in our words: the path to a key and one sentence.
 
-pydantic checks the models; ``explain`` turns its findings into problems. A validator of ours that
-wants to point at a key below its own model raises ``problems([Problem(path, sentence), ...])``.
+pydantic checks the models; ``explain`` turns its errors into mistakes. A validator of ours that
+wants to point at a key below its own model raises ``mistake(sentence, *keys)``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ..errors import did_you_mean
+from ..errors import InputError, did_you_mean
 
 KeyPath = tuple[str | int, ...]
 
@@ -26,15 +27,37 @@ class Mistake:
     at: KeyPath
     message: str
 
-
-def mistakes(found: Sequence[Mistake]) -> PydanticCustomError:
-    """An error for a pydantic validator to raise; paths are relative to the validated value."""
-    return PydanticCustomError("problems", "{text}", {"text": found[0].message, "problems": tuple(found)})
+    def __str__(self) -> str:
+        return (f"{join_keys(self.at)}: " if self.at else "") + one_line(self.message)
 
 
 def mistake(message: str, *at: str | int) -> PydanticCustomError:
-    """The same for one problem."""
-    return mistakes([Mistake(at, message)])
+    """An error for a pydantic validator to raise; the path ``at`` is relative to the validated value."""
+    return _error([Mistake(at, message)])
+
+
+def raise_mistakes(mistakes: Iterable[Mistake]) -> None:
+    """Raise one error with all of ``mistakes``, if there are any; for pydantic validators, as ``mistake``."""
+    if every := list(mistakes):
+        raise _error(every)
+
+
+def _error(mistakes: Sequence[Mistake]) -> PydanticCustomError:
+    return PydanticCustomError("mistakes", "{text}", {"text": mistakes[0].message, "mistakes": mistakes})
+
+
+@contextmanager
+def place_errors(*at: str | int) -> Iterator[None]:
+    """Raise an ``InputError`` of this block as a mistake at a key, and its mistakes below that key."""
+    try:
+        yield
+    except InputError as error:
+        raise mistake(str(error), *at) from None
+    except PydanticCustomError as error:
+        inner = (error.context or {}).get("mistakes")
+        if inner is None:
+            raise
+        raise _error([Mistake(at + each.at, each.message) for each in inner]) from None
 
 
 def unknown_key(key: str, choices: Iterable[str]) -> str:
@@ -47,6 +70,11 @@ def one_line(text: str, limit: int = 500) -> str:
     """``text`` fit for a line of an error: no control characters, no more than ``limit`` characters."""
     out = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
     return out if len(out) <= limit else out[: limit - 3] + "..."
+
+
+def join_keys(at: KeyPath) -> str:
+    """A path of keys as people write it: ``schemes.0.local_sgd.period``."""
+    return ".".join(one_line(str(part), 60) for part in at)
 
 
 def format_value(value: object) -> str:
@@ -69,7 +97,7 @@ def format_value(value: object) -> str:
 
 
 def explain(error: ValidationError, model: type[BaseModel], data: object) -> list[Mistake]:
-    """pydantic's findings on ``data`` as problems; those on the same key are joined by "or".
+    """pydantic's errors in ``data`` as mistakes; those at the same key are joined by "or".
 
     Args:
         error: what validation raised.
@@ -80,15 +108,15 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
     messages: dict[KeyPath, list[str]] = {}
     for details in error.errors(include_url=False):
         at = _keys_only(details["loc"], data, keep_last=details["type"] == "missing")
-        if details["type"] == "problems":
-            for problem in details["ctx"]["problems"]:
-                messages.setdefault(at + problem.at, []).append(problem.message)
+        if details["type"] == "mistakes":
+            for inner in details["ctx"]["mistakes"]:
+                messages.setdefault(at + inner.at, []).append(inner.message)
         elif details["type"] == "extra_forbidden":
             choices = _fields_at(model, at[:-1])
             messages.setdefault(at, []).append(unknown_key(str(at[-1]), choices))
         else:
             messages.setdefault(at, []).append(_sentence(details))
-    return [Mistake(at, ", or ".join(dict.fromkeys(found))) for at, found in messages.items()]
+    return [Mistake(at, ", or ".join(dict.fromkeys(texts))) for at, texts in messages.items()]
 
 
 def _keys_only(location: KeyPath, data: object, keep_last: bool) -> KeyPath:
@@ -152,8 +180,8 @@ def _sentence(details: ErrorDetails) -> str:
         return f"must be {_WANTED[kind]}, not {format_value(value)}"
     if kind in _COMPARED:
         words, key = _COMPARED[kind]
-        said = f"'{value}'" if isinstance(value, str) else format_value(value)
-        return f"must be {words} {context[key]:g}, not {said}"
+        written = f"'{value}'" if isinstance(value, str) else format_value(value)
+        return f"must be {words} {context[key]:g}, not {written}"
     match kind:
         case "missing":
             return "is missing"

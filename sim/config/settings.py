@@ -1,10 +1,31 @@
-"""The base of everything that a user can set."""
+"""The bases of everything that a user can set."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+from typing_extensions import override
+
+from .problems import Mistake, explain, format_value, mistake, place_errors, raise_mistakes, unknown_key
+
+IMPORT_PATH: Final = {"type": "string", "pattern": "^[^:]+:[^:]+$", "description": "package.module:name"}
+"""JSON Schema of the path of what users write themselves."""
 
 
 class Settings(BaseModel):
@@ -29,9 +50,177 @@ class Settings(BaseModel):
         return {key: v for key, v in plain(self).items() if v is not None or fields[key].default is not None}
 
 
+S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
+
+
 def _tuples(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_tuples(each) for each in value)
     if type(value) is dict:
         return {key: _tuples(each) for key, each in value.items()}
     return value
+
+
+class OneOf(Settings):
+    """Settings of which exactly one of several keys is given; their JSON Schema says so, too."""
+
+    alternatives: ClassVar[tuple[str, ...]] = ()
+    """These keys; absent: all."""
+    one_needed: ClassVar[bool] = True
+    """False: none may be given, too."""
+
+    @model_validator(mode="after")
+    def _check_one_of(self) -> Self:
+        names = self.alternatives or tuple(type(self).model_fields)
+        values = ((name, getattr(self, name)) for name in names)
+        given = [name for name, value in values if value is not None and value is not False]
+        if len(given) > 1 or (self.one_needed and not given):
+            instead = f", not {' and '.join(given)}" if given else ""
+            number = "exactly one" if self.one_needed else "at most one"
+            raise ValueError(f"give {number} of {', '.join(names)}{instead}")
+        return self
+
+    @classmethod
+    @override
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
+        out = read.resolve_ref_schema(read(schema))
+        unset = {"enum": [None, False]}
+        given: list[JsonSchemaValue] = [
+            {"required": [name], "properties": {name: {"not": unset}}}
+            for name in cls.alternatives or cls.model_fields
+        ]
+        return {**out, "oneOf": given if cls.one_needed else [*given, {"not": {"anyOf": given}}]}
+
+
+class Named(Settings):
+    """A thing that a registry knows, with its options: its name, or ``{name: {options ...}}``.
+
+    Other fields of a subclass are written beside the options.
+    """
+
+    kind: ClassVar[str]
+    """What it is, in errors."""
+    example: ClassVar[str]
+    """Of one with options."""
+
+    name: str
+    options: Settings
+
+    @classmethod
+    def options_of(cls, name: str) -> type[Settings]:
+        """The model of the options of what is called ``name``; raises ``mistake`` where nothing is."""
+        raise NotImplementedError
+
+    @classmethod
+    def known_options(cls) -> Mapping[str, type[Settings]]:
+        """The models of the options of all that the registry knows."""
+        raise NotImplementedError
+
+    @classmethod
+    def spell_out(cls, name: str, given: object) -> object:
+        """The options in full where ``given`` is short for them."""
+        return {} if given is None else given
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _unfold(cls, data: Any, read: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        if isinstance(data, cls):
+            return data
+        if isinstance(data, str):
+            data = {data: None}
+        shape = f"write a name, or for example '{cls.example}'"
+        if not isinstance(data, Mapping):
+            raise mistake(f"must be a {cls.kind}, not {format_value(data)}; {shape}")
+        if isinstance(data.get("options"), Settings):
+            return read(data)
+        if len(data) != 1:
+            raise mistake(f"must be one {cls.kind}, not {len(data)} keys ({', '.join(data)}); {shape}")
+        ((name, short),) = data.items()
+        options, given = cls.options_of(name), cls.spell_out(name, short)
+        if not isinstance(given, Mapping):
+            raise mistake(f"its options must be a mapping of keys to values, not {format_value(given)}", name)
+        with place_errors(name):
+            return read_open(cls, read, options, given, {"name": name}, info)
+
+    @model_serializer(mode="wrap")
+    def _write(  # type: ignore[override]
+        self, plain: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> Any:
+        common = {key: v for key, v in super()._write(plain).items() if key not in Named.model_fields}
+        body = {**self.options.model_dump(mode="json", context=info.context), **common}
+        return {self.name: body} if body else self.name
+
+    @classmethod
+    @override
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
+        out = read.resolve_ref_schema(read(schema))
+        common = {key: v for key, v in out["properties"].items() if key not in Named.model_fields}
+        forms: list[JsonSchemaValue] = []
+        bare: list[str] = []
+        for name, options in sorted(cls.known_options().items()):
+            body = read.resolve_ref_schema(read(options.__pydantic_core_schema__))
+            body = {**body, "properties": {**body.get("properties", {}), **common}}
+            if not body.get("required"):
+                bare.append(name)
+                body = {"anyOf": [body, {"type": "null"}]}
+            forms.append(keyed(name, body))
+        users = {"type": "object", "patternProperties": {IMPORT_PATH["pattern"]: True}}
+        forms += [IMPORT_PATH, {**users, "additionalProperties": False}]
+        return {"description": out.get("description", ""), "anyOf": [{"enum": bare}, *forms]}
+
+
+def keyed(name: str, body: JsonSchemaValue) -> JsonSchemaValue:
+    """The JSON Schema of a mapping with the one key ``name``."""
+    return {
+        "type": "object", "properties": {name: body}, "required": [name], "additionalProperties": False
+    }  # fmt: skip
+
+
+def read_open(
+    model: type[S],
+    read: ModelWrapValidatorHandler[S],
+    options: type[Settings],
+    data: Mapping[str, Any],
+    fixed: Mapping[str, Any],
+    info: ValidationInfo,
+) -> S:
+    """Validate a mapping in which the keys of ``options`` stand beside those of ``model``.
+
+    Args:
+        model, read: the model, which has a field ``options``, and its own validation.
+        options: the model of the other keys.
+        data: what was written.
+        fixed: fields of ``model`` that are not written in ``data``.
+        info: of the validation; its context has the scenario's folder.
+    """
+    own = options.model_fields.keys()
+    common = model.model_fields.keys() - {"options", *fixed}
+    mistakes = [Mistake((key,), unknown_key(key, own | common)) for key in data if key not in own | common]
+    rest = {**fixed, "options": Settings(), **{key: v for key, v in data.items() if key in common}}
+    written = {key: value for key, value in data.items() if key in own}
+    try:
+        rest["options"] = options.model_validate(written, context=info.context)
+    except ValidationError as error:
+        mistakes += explain(error, options, written)
+    result = None
+    try:
+        result = read(rest)
+    except ValidationError as error:
+        mistakes += explain(error, model, rest)
+    raise_mistakes(mistakes)
+    assert result is not None
+    return result
+
+
+def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], T], *at: str) -> T:
+    """What ``read`` makes of a file that a scenario names, relative to its own folder.
+
+    Args:
+        info: of the validation; its context has the scenario's folder.
+        name: of the file.
+        read: of its path; may raise ``InputError``.
+        at: the key that errors point at, below the value that is validated.
+    """
+    with place_errors(*at):
+        return read(Path((info.context or {}).get("folder", ".")) / name)

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ..errors import InputError, did_you_mean
-from . import yaml_file
-from .problems import KeyPath, explain, one_line
+from .problems import KeyPath, explain, join_keys, one_line
 from .settings import Settings
 
 MAX_BYTES: Final = 2**20
@@ -214,11 +213,6 @@ def _where(node: Node, at: KeyPath, source: str) -> str:
     return f"{place}: {join_keys(at)}" if at else place
 
 
-def join_keys(at: KeyPath) -> str:
-    """A path as people write it: ``schemes.0.local_sgd.period``."""
-    return ".".join(one_line(str(part), 60) for part in at)
-
-
 class _Dumper(yaml.SafeDumper):
     """Writes text in quotes where YAML 1.1 or our reader would take it for something else."""
 
@@ -245,12 +239,18 @@ _Model = TypeVar("_Model", bound=Settings)
 
 
 def validate_document(
-    model: type[_Model], found: object, source: str, place: Callable[[Any], object] | None = None
+    model: type[_Model], data: object, source: str, place: Callable[[KeyPath], object] | None = None
 ) -> _Model:
-    """``found`` as ``model``, or one ``InputError`` that names the first thing that is wrong."""
+    """``data`` as ``model``, or one ``InputError`` that names the first thing that is wrong.
+
+    Args:
+        model: of the document.
+        data: what was read.
+        source: what errors call it.
+        place: where a key of it was written, if that is known.
+    """
     try:
-        return model.model_validate(found)
+        return model.model_validate(data)
     except ValidationError as error:
-        first = explain(error, model, found)[0]
-        where = str(place(first.at)) if place is not None else source
-        raise InputError(f"{where}: {yaml_file.join_keys(first.at)}: {one_line(first.message)}") from error
+        first = explain(error, model, data)[0]
+        raise InputError(f"{source if place is None else place(first.at)}: {first}") from error

@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -27,11 +27,11 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..config.problems import KeyPath, Mistake, mistake, mistakes
-from ..config.settings import Settings
+from ..config.problems import KeyPath, Mistake, mistake, raise_mistakes
+from ..config.settings import OneOf, Settings, read_beside
 from ..config.tables import read_table
 from ..config.units import BytesPerSecond, Seconds, parse_rate, parse_seconds
-from ..errors import InputError, did_you_mean
+from ..errors import did_you_mean
 from ..jitter import Jitter
 from .graph_files import read_graph
 
@@ -56,32 +56,24 @@ class Within(Settings):
     )
 
 
-def _read_beside(info: ValidationInfo, name: str, read: Callable[[Path], Any], *at: str) -> Any:
-    """What is in a file that the scenario names, relative to its own folder."""
-    try:
-        return read(Path((info.context or {}).get("folder", ".")) / name)
-    except InputError as error:
-        raise mistake(str(error), *at) from None
-
-
 def _for_all_pairs(value: object, info: ValidationInfo) -> object:
     if isinstance(value, str) and value.endswith(".csv"):
-        return _read_beside(info, value, _latency_matrix)
+        return read_beside(info, value, _latency_matrix)
     return value if isinstance(value, Mapping) else {DEFAULT: value}
 
 
 def _latency_matrix(path: Path) -> dict[str, str]:
     """A row per source and a column per destination; the diagonal does not count."""
     table = read_table(path)
-    found = {}
+    latencies = {}
     for line, cells in table.rows:
         for column in range(1, len(cells)):
             source, destination = cells[0], table.names[column]
             if source != destination:
                 unit = table.units[column] or table.units[0]
                 value = table.value(line, column, cells, parse_seconds, unit)
-                found[f"{source}-{destination}"] = f"{value!r} s"
-    return found
+                latencies[f"{source}-{destination}"] = f"{value!r} s"
+    return latencies
 
 
 class Between(Settings):
@@ -130,7 +122,7 @@ class Graph(Settings):
             data = {"file": data}
         if not isinstance(data, Mapping) or not isinstance(data.get("file"), str) or "hosts" in data:
             return data
-        return {**data, **_read_beside(info, data["file"], read_graph, "file")}
+        return {**data, **read_beside(info, data["file"], read_graph, "file")}
 
     @model_validator(mode="after")
     def _check(self) -> Graph:
@@ -182,7 +174,7 @@ class BandwidthTrace(Settings):
         """A file is read once: the resolved scenario has its contents."""
         if not isinstance(data, Mapping) or not isinstance(data.get("file"), str) or data.get("steps"):
             return data
-        return {**data, "steps": _read_beside(info, data["file"], _bandwidth_steps, "file")}
+        return {**data, "steps": read_beside(info, data["file"], _bandwidth_steps, "file")}
 
     @model_validator(mode="after")
     def _check(self) -> BandwidthTrace:
@@ -214,20 +206,16 @@ class SlowPeriods(Settings):
     factor: float = Field(gt=0, lt=1, description="share of the nominal bandwidth in a slow period")
 
 
-class Variation(Settings):
+class Variation(OneOf):
     """How the bandwidth of some links changes as time goes on; give a trace or markov."""
+
+    alternatives: ClassVar[tuple[str, ...]] = ("trace", "markov")
 
     links: str = Field(
         description="their names, as `paceline check` shows them, with * and ?: 'us->*', 'host? up'"
     )
     trace: BandwidthTrace | None = Field(default=None, description="from a table")
     markov: SlowPeriods | None = Field(default=None, description="at random, each link on its own")
-
-    @model_validator(mode="after")
-    def _one(self) -> Variation:
-        if (self.trace is None) == (self.markov is None):
-            raise ValueError("give exactly one of trace, markov")
-        return self
 
 
 class NetworkSettings(Settings):
@@ -277,11 +265,9 @@ class NetworkSettings(Settings):
 
     @model_validator(mode="after")
     def _one_form(self) -> NetworkSettings:
-        found = self._wrong_form()
-        if not found and self.sites is not None:
-            found = [*self._wrong_names(self.sites), *self._wrong_pairs(self.sites)]
-        if found:
-            raise mistakes(found)
+        raise_mistakes(self._wrong_form())
+        if self.sites is not None:
+            raise_mistakes([*self._wrong_names(self.sites), *self._wrong_pairs(self.sites)])
         return self
 
     def _wrong_form(self) -> list[Mistake]:
@@ -307,61 +293,44 @@ class NetworkSettings(Settings):
             needed.append("between")
         return [Mistake((key,), "is missing") for key in needed if getattr(self, key) is None]
 
-    def _wrong_names(self, sites: Mapping[str, int]) -> list[Mistake]:
-        found = [
-            Mistake(("sites", name), "a site's name is letters, digits, '-' and '_'")
-            for name in sites
-            if not _SITE_NAME.fullmatch(name)
-        ]
-        found += [
-            Mistake(("uplink", name), f"no site is called '{name}'; {did_you_mean(name, sites)}")
-            for name in self.uplink
-            if name not in sites
-        ]
-        return found
+    def _wrong_names(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
+        for name in sites:
+            if not _SITE_NAME.fullmatch(name):
+                yield Mistake(("sites", name), "a site's name is letters, digits, '-' and '_'")
+        for name in self.uplink:
+            if name not in sites:
+                yield Mistake(("uplink", name), f"no site is called '{name}'; {did_you_mean(name, sites)}")
 
-    def _wrong_pairs(self, sites: Mapping[str, int]) -> list[Mistake]:
+    def _wrong_pairs(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
         if self.between is None:
-            return []
+            return
         at: KeyPath = ("between", "latency")
-        found: list[Mistake] = []
-        given: dict[tuple[str, str], str] = {}
         pairs = _pair_names(sites)
-        for name in self.between.latency:
-            meant = pairs.get(name, [])
-            if name == DEFAULT:
-                continue
-            if not meant:
-                found.append(
-                    Mistake((*at, name), f"no two sites have this name; {did_you_mean(name, pairs)}")
-                )
-            elif len(meant) > 1:
-                both = " or ".join(f"'{a}' to '{b}'" for a, b in meant)
-                found.append(Mistake((*at, name), f"may mean {both}; rename a site"))
-            else:
-                given[meant[0]] = name
-        if not found and DEFAULT not in self.between.latency:
-            silent = [
-                f"'{a}-{b}'"
-                for a, b in itertools.combinations(sites, 2)
-                if (a, b) not in given and (b, a) not in given
-            ]
-            if silent:
-                more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-                found.append(Mistake(at, f"says nothing of {', '.join(silent[:3])}{more}; add a 'default'"))
-        return found
+        names = [name for name in self.between.latency if name != DEFAULT]
+        for name in names:
+            if name not in pairs:
+                yield Mistake((*at, name), f"no two sites have this name; {did_you_mean(name, pairs)}")
+            elif len(pairs[name]) > 1:
+                both = " or ".join(f"'{a}' to '{b}'" for a, b in pairs[name])
+                yield Mistake((*at, name), f"may mean {both}; rename a site")
+        if DEFAULT in self.between.latency or any(len(pairs.get(name, ())) != 1 for name in names):
+            return
+        given = {frozenset(pairs[name][0]) for name in names}
+        silent = [f"'{a}-{b}'" for a, b in itertools.combinations(sites, 2) if {a, b} not in given]
+        if silent:
+            more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+            yield Mistake(at, f"says nothing of {', '.join(silent[:3])}{more}; add a 'default'")
 
     def latencies(self) -> dict[tuple[str, str], float]:
         """One-way latency in seconds for every ordered pair of different sites; empty in the flat form."""
         if self.sites is None or self.between is None:
             return {}
-        said = self.between.latency
-        given = {meant[0]: said[name] for name, meant in _pair_names(self.sites).items() if name in said}
-        out: dict[tuple[str, str], float] = {}
-        for a, b in itertools.permutations(self.sites, 2):
-            known = given.get((a, b), given.get((b, a)))
-            out[a, b] = said[DEFAULT] if known is None else known
-        return out
+        latency = self.between.latency
+        given = {pair[0]: latency[name] for name, pair in _pair_names(self.sites).items() if name in latency}
+        return {
+            (a, b): given[a, b] if (a, b) in given else given[b, a] if (b, a) in given else latency[DEFAULT]
+            for a, b in itertools.permutations(self.sites, 2)
+        }
 
 
 def _pair_names(sites: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:

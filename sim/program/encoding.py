@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
-from ..config.settings import Settings
+from ..config.settings import OneOf, Settings
 
 
 class Qsgd(Settings):
@@ -39,17 +39,11 @@ class Qsgd(Settings):
 Codec = Qsgd | Literal["bf16"]
 
 
-class Compression(Settings):
+class Compression(OneOf):
     """What values become for their way: one of these."""
 
     qsgd: Qsgd | None = Field(default=None, description="stochastic rounding to few bits; unbiased")
     bf16: bool = Field(default=False, description="rounding to bfloat16")
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.qsgd is not None) == self.bf16:
-            raise ValueError("give either 'qsgd: {bits: 8}' or 'bf16: true'")
-        return self
 
     @property
     def codec(self) -> Codec:

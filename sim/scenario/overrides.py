@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config import yaml_file
-from ..config.problems import KeyPath, format_value
-from ..config.yaml_file import Document, SourceLine, join_keys
+from ..config.problems import KeyPath, format_value, join_keys
+from ..config.yaml_file import Document, SourceLine
 from ..errors import InputError, did_you_mean
 
 

@@ -9,8 +9,9 @@ in ``workload`` beside the common keys.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
@@ -31,7 +32,7 @@ from pydantic_core import CoreSchema
 from ..collectives.registry import all_reduce_named
 from ..compute.settings import Compute, Straggler
 from ..config import user_code, yaml_file
-from ..config.problems import Mistake, explain, mistake, mistakes, one_line
+from ..config.problems import Mistake, explain, mistake, place_errors, raise_mistakes
 from ..config.settings import Settings
 from ..config.units import Seconds, Steps
 from ..config.user_code import is_import_path
@@ -43,14 +44,13 @@ from ..records.run import On
 from ..schemes import find_scheme
 from ..topology.entry import BRIEF
 from ..workloads import find_task
-from ..workloads.workload import Facts
 from . import overrides
 from .entries import SchemeEntry, WorkloadEntry
 from .repeats import AutoRepeats, Repeats, read_auto
 from .tune import Tune, with_values
 
-MAX_PROBLEMS: Final = 5
-"""How many problems one error names."""
+MAX_MISTAKES: Final = 5
+"""How many mistakes one error names."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PLAIN: Final = "give the scheme an 'optimizer: {lr: ...}' of its own"
@@ -64,17 +64,14 @@ def _check_name(value: str) -> str:
 
 
 def _check_all_reduce(value: str) -> str:
-    try:
+    with place_errors():
         all_reduce_named(value)
-    except InputError as error:
-        raise mistake(str(error)) from None
     return value
 
 
 def _check_events(value: str) -> str:
-    found = _FIRST.fullmatch(value)
-    if found:
-        return f"first {found[1]} steps"
+    if match := _FIRST.fullmatch(value):
+        return f"first {match[1]} steps"
     if value in ("all", "none", "auto"):
         return value
     raise mistake(f"unknown choice '{value}'; choose from: all, auto, none, first N steps")
@@ -125,35 +122,27 @@ class Cluster(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        found = []
+        raise_mistakes(self._wrong_workers())
+        for part in ("graph", "model", "variation"):  # what only shows when the network is built
+            if getattr(self.network, part):
+                steady = {"variation": ()} if part != "variation" else {}
+                with place_errors("network", part):
+                    build_network(self.network.model_copy(update=steady), self.workers)
+        return self
+
+    def _wrong_workers(self) -> Iterator[Mistake]:
         held = sum((self.network.sites or {}).values())
         if self.network.sites is not None and held != self.workers:
-            found.append(
-                Mistake(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
-            )
+            yield Mistake(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
         placed = sum((self.hosts or {}).values())
         if self.hosts is not None and placed != self.workers:
             text = f"name places for {placed} workers, there are {self.workers}; make them agree"
-            found.append(Mistake(("hosts",), text))
+            yield Mistake(("hosts",), text)
         for number, straggler in enumerate(self.stragglers):
             for index, rank in enumerate(straggler.workers or ()):
                 if not 0 <= rank < self.workers:
                     text = f"there is no worker {rank}; ranks go from 0 to {self.workers - 1}"
-                    found.append(Mistake(("stragglers", number, "workers", index), text))
-        if found:
-            raise mistakes(found)
-        self._lay_out_network()
-        return self
-
-    def _lay_out_network(self) -> None:
-        """What only shows when the network is built."""
-        for part in ("graph", "model", "variation"):
-            if getattr(self.network, part):
-                steady = {"variation": ()} if part != "variation" else {}
-                try:
-                    build_network(self.network.model_copy(update=steady), self.workers)
-                except InputError as error:
-                    raise mistake(str(error), "network", part) from None
+                    yield Mistake(("stragglers", number, "workers", index), text)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -290,93 +279,76 @@ class Scenario(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        found = [
-            *self._wrong_clock(),
-            *self._wrong_workload(),
-            *self._wrong_schemes(),
-            *self._wrong_collectives(),
-            *self._wrong_statistics(),
-        ]
-        if found:
-            raise mistakes(found)
+        raise_mistakes(
+            itertools.chain(
+                self._wrong_clock(),
+                self._wrong_workload(),
+                self._wrong_schemes(),
+                self._wrong_collectives(),
+                self._wrong_statistics(),
+            )
+        )
         return self
 
-    def _wrong_clock(self) -> list[Mistake]:
+    def _wrong_clock(self) -> Iterator[Mistake]:
+        measured = self.cluster.compute.measured
         if self.cluster.compute.time == 0 and self.stop.max_iterations is None:
             text = "0 s needs stop.max_iterations too, or the clock may stand still for ever"
-            return [Mistake(("cluster", "compute", "time"), text)]
-        measured = self.cluster.compute.measured
-        if measured is not None and not measured.known_at(self.workload.batch_size):
+            yield Mistake(("cluster", "compute", "time"), text)
+        elif measured is not None and not measured.known_at(self.workload.batch_size):
             text = (
                 f"one batch size ({measured.batch_sizes[0]}) tells nothing about another "
                 f"({self.workload.batch_size}); measure at two or more, or write 'measured' alone"
             )
-            return [Mistake(("cluster", "compute", "measured"), text)]
-        return []
+            yield Mistake(("cluster", "compute", "measured"), text)
 
-    def _wrong_workload(self) -> list[Mistake]:
-        target = self.stop.target
+    def _wrong_workload(self) -> Iterator[Mistake]:
+        target, name = self.stop.target, self.workload.task
         if self.workload.timing_only:
-            text = "nothing is trained (timing_only); use max_time or max_iterations"
-            return [Mistake(("stop", "target"), text)] if target is not None else []
+            if target is not None:
+                text = "nothing is trained (timing_only); use max_time or max_iterations"
+                yield Mistake(("stop", "target"), text)
+            return
         try:
-            facts = find_task(self.workload.task).facts(self.workload.options, self.seed)
+            facts = find_task(name).facts(self.workload.options, self.seed)
         except InputError as error:
-            return [Mistake(("workload", "task"), str(error))]
-        return [*self._wrong_partition(facts), *self._wrong_target(facts)]
-
-    def _wrong_partition(self, facts: Facts) -> list[Mistake]:
-        found = []
+            yield Mistake(("workload", "task"), str(error))
+            return
         workers, examples, kind = self.cluster.workers, facts.num_examples, self.workload.partition.kind
         if workers > examples:
             text = f"{workers} workers cannot share {examples} training examples; use at most {examples}"
-            found.append(Mistake(("cluster", "workers"), text))
+            yield Mistake(("cluster", "workers"), text)
         if kind in ("dirichlet", "by_label") and not facts.labelled:
-            text = f"'{kind}' needs examples with classes, which '{self.workload.task}' has not; use iid"
-            found.append(Mistake(("workload", "partition", "kind"), text))
-        return found
+            text = f"'{kind}' needs examples with classes, which '{name}' has not; use iid"
+            yield Mistake(("workload", "partition", "kind"), text)
+        if target is not None and target.metric not in facts.metrics:
+            hint = did_you_mean(target.metric, facts.metrics)
+            text = f"task '{name}' has no metric '{target.metric}'; {hint}"
+            yield Mistake(("stop", "target", "metric"), text)
 
-    def _wrong_collectives(self) -> list[Mistake]:
+    def _wrong_collectives(self) -> Iterator[Mistake]:
         """Try the user's own algorithm; any number of bytes will do."""
-        if not is_import_path(self.collectives.all_reduce):
-            return []
-        try:
-            all_reduce_named(self.collectives.all_reduce)(self.cluster.workers, 2**20)
-        except InputError as error:
-            return [Mistake(("collectives", "all_reduce"), str(error))]
-        return []
+        if is_import_path(self.collectives.all_reduce):
+            try:
+                all_reduce_named(self.collectives.all_reduce)(self.cluster.workers, 2**20)
+            except InputError as error:
+                yield Mistake(("collectives", "all_reduce"), str(error))
 
-    def _wrong_target(self, facts: Facts) -> list[Mistake]:
-        target = self.stop.target
-        if target is None or target.metric in facts.metrics:
-            return []
-        name = self.workload.task
-        text = f"task '{name}' has no metric '{target.metric}'; {did_you_mean(target.metric, facts.metrics)}"
-        return [Mistake(("stop", "target", "metric"), text)]
-
-    def _wrong_statistics(self) -> list[Mistake]:
-        found = []
+    def _wrong_statistics(self) -> Iterator[Mistake]:
         if isinstance(self.repeats, AutoRepeats) and self.stop.target is None:
             text = "auto narrows ratios of time to target; add stop.target, or give a number"
-            found.append(Mistake(("repeats",), text))
-        if self.tune is None:
-            return found
-        if self.workload.timing_only:
-            return [
-                *found,
-                Mistake(("tune",), "nothing is trained (timing_only), so nothing can be tuned"),
-            ]
-        for key, values in self.tune.grid.items():
-            for index, value in enumerate(values):
-                for entry in self.schemes:
+            yield Mistake(("repeats",), text)
+        if self.tune is not None and self.workload.timing_only:
+            yield Mistake(("tune",), "nothing is trained (timing_only), so nothing can be tuned")
+        elif self.tune is not None:
+            for key, values in self.tune.grid.items():
+                for (index, value), entry in itertools.product(enumerate(values), self.schemes):
                     try:
                         with_values(entry, self.workload.optimizer, {key: value})
                     except InputError as error:
-                        found.append(Mistake(("tune", key, index), str(error)))
-        return found
+                        yield Mistake(("tune", key, index), str(error))
 
-    def _wrong_schemes(self) -> list[Mistake]:
-        found = []
+    def _wrong_schemes(self) -> Iterator[Mistake]:
         for number, entry in enumerate(self.schemes):
             scheme = find_scheme(entry.name)
             try:
@@ -385,11 +357,10 @@ class Scenario(Settings):
                     network = build_network(self.cluster.network, self.cluster.workers)
                     scheme.check_sites(entry.options, len(set(network.site_of)))
             except InputError as error:
-                found.append(Mistake(("schemes", number, entry.name), str(error)))
+                yield Mistake(("schemes", number, entry.name), str(error))
             if scheme.own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
                 text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
-                found.append(Mistake(("schemes", number, entry.name), text))
-        return found
+                yield Mistake(("schemes", number, entry.name), text)
 
 
 def _labels(entries: Sequence[SchemeEntry]) -> list[str]:
@@ -440,13 +411,9 @@ def parse(text: str, source: str = "scenario", changes: Sequence[str] = ()) -> S
     try:
         return Scenario.model_validate(document.value, context={"folder": Path(source).parent})
     except ValidationError as error:
-        found = explain(error, Scenario, document.value)
-    placed = sorted(((document.place(it.at), it) for it in found), key=lambda pair: pair[0].line)
-    lines = []
-    for place, problem in placed[:MAX_PROBLEMS]:
-        key = f"{yaml_file.join_keys(problem.at)}: " if problem.at else ""
-        lines.append(f"{place}: {key}{one_line(problem.message)}")
-    raise InputError("\n".join(lines))
+        mistakes = explain(error, Scenario, document.value)
+    placed = sorted(((document.place(each.at), each) for each in mistakes), key=lambda pair: pair[0].line)
+    raise InputError("\n".join(f"{place}: {each}" for place, each in placed[:MAX_MISTAKES]))
 
 
 def dump(scenario: Scenario) -> str:

@@ -6,24 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import (
     Field,
     GetJsonSchemaHandler,
-    ModelWrapValidatorHandler,
     SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationError,
-    ValidationInfo,
     model_serializer,
-    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+from typing_extensions import override
 
-from ..config.problems import Mistake, explain, format_value, mistake, mistakes
-from ..config.settings import Settings
+from ..config.problems import explain, place_errors
+from ..config.settings import Named, Settings, keyed
 from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean
 from .graphs import files, static
@@ -77,19 +75,19 @@ def topology_named(name: str) -> Topology:
 BRIEF: Final = {"files": "by name"}
 """Context of a serialisation for people."""
 
-_FILE: Final = "file"
-_SHAPE: Final = "write a name, or for example '{ring_lattice: {degree: 4}}'"
 
+class TopologyEntry(Named):
+    """A topology, as a field of a scheme's options: its name, ``{name: {options}}`` or ``{file: path}``."""
 
-class TopologyEntry(Settings):
-    """A topology with its options, as a field of a scheme's options."""
+    kind: ClassVar[str] = "topology"
+    example: ClassVar[str] = "{ring_lattice: {degree: 4}}"
 
     name: str = Field(description="which topology")
     options: Settings = Field(description="the topology's own options")
 
     @classmethod
     def of(cls, written: object) -> Self:
-        """The same from what could stand in a scenario.
+        """The entry for what could stand in a scenario.
 
         Raises:
             InputError: no such topology, or wrong options; names the key and the nearest valid choice.
@@ -101,70 +99,44 @@ class TopologyEntry(Settings):
             at = ".".join(map(str, first.at))
             raise InputError(f"{at}: {first.message}" if len(first.at) > 1 else first.message) from None
 
-    @model_validator(mode="wrap")
     @classmethod
-    def _unfold(cls, data: Any, read: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        if isinstance(data, cls):
-            return data
-        if isinstance(data, str):
-            data = {data: None}
-        if not isinstance(data, Mapping):
-            raise mistake(f"must be a topology, not {format_value(data)}; {_SHAPE}")
-        if len(data) != 1:
-            raise mistake(f"must be one topology, not {len(data)} keys ({', '.join(data)}); {_SHAPE}")
-        ((name, given),) = data.items()
-        pass  # whose topologies may have entries as options
+    @override
+    def options_of(cls, name: str) -> type[Settings]:
+        with place_errors():
+            return topology_named(name).options
 
-        try:
-            model = topology_named(name).options
-        except InputError as error:
-            raise mistake(str(error)) from None
-        given = (
-            {}
-            if given is None
-            else {"path": given}
-            if name == _FILE and not isinstance(given, Mapping)
-            else given
-        )
-        if not isinstance(given, Mapping):
-            raise mistake(f"its options must be a mapping of keys to values, not {format_value(given)}", name)
-        try:
-            options = model.model_validate(given, context=info.context)
-        except ValidationError as error:
-            raise mistakes(
-                [Mistake((name, *p.at), p.message) for p in explain(error, model, given)]
-            ) from None
-        return read({"name": name, "options": options})
+    @classmethod
+    @override
+    def known_options(cls) -> Mapping[str, type[Settings]]:
+        return {name: topology.options for name, topology in TOPOLOGIES.items()}
+
+    @classmethod
+    @override
+    def spell_out(cls, name: str, given: object) -> object:
+        if name == FILE.name and given is not None and not isinstance(given, Mapping):
+            return {"path": given}
+        return super().spell_out(name, given)
 
     @model_serializer(mode="wrap")
+    @override
     def _write(  # type: ignore[override]
         self, plain: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> Any:
         """With the context ``BRIEF`` a file's name alone, without what was read from it."""
-        options = self.options.model_dump(mode="json", context=info.context)
-        if self.name == _FILE and info.context == BRIEF:
-            return {self.name: options["path"]}
-        return {self.name: options} if options else self.name
+        if self.name == FILE.name and info.context == BRIEF:
+            return {self.name: self.options.model_dump(mode="json")["path"]}
+        return super()._write(plain, info)
 
     def __str__(self) -> str:
         options = self.options.model_dump(mode="json", context=BRIEF)
-        if self.name == _FILE:
+        if self.name == FILE.name:
             return f"{self.name} {Path(options['path']).name}"
         return " ".join([self.name, *(f"{key}={value}" for key, value in options.items())])
 
     @classmethod
+    @override
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        held = read.resolve_ref_schema(read(topology_named(_FILE).options.__pydantic_core_schema__))
-        path_or_held = {"anyOf": [{"type": "string"}, held]}
-        of_file = {"type": "object", "properties": {_FILE: path_or_held}, "required": [_FILE]}
-        forms: list[JsonSchemaValue] = [
-            {"enum": sorted(TOPOLOGIES)},
-            {"type": "string", "pattern": "^[^:]+:[^:]+$", "description": "package.module:function"},
-            {**of_file, "additionalProperties": False},
-        ]
-        for name, found in sorted(TOPOLOGIES.items()):
-            own = read.resolve_ref_schema(read(found.options.__pydantic_core_schema__))
-            if own.get("properties"):
-                body = {"type": "object", "properties": {name: own}, "required": [name]}
-                forms.append({**body, "additionalProperties": False})
-        return {"description": "a topology: its name, or {name: {options}}", "anyOf": forms}
+        out = super().__get_pydantic_json_schema__(schema, read)
+        held = read.resolve_ref_schema(read(FILE.options.__pydantic_core_schema__))
+        out["anyOf"].append(keyed(FILE.name, {"anyOf": [{"type": "string"}, held]}))
+        return out

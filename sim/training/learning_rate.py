@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from ..config.settings import Settings
+from ..config.settings import OneOf, Settings
 from ..config.units import Steps
 
 Length = Annotated[Steps, Field(ge=1)]
@@ -64,13 +64,16 @@ class InverseTime(Settings):
         return 1 / (1 + k / self.half)
 
 
-class LearningRate(Settings):
+class LearningRate(OneOf):
     """The learning rate over the steps: a linear warm-up, then constant or one of four ways down.
 
     Step k of a warm-up of w steps has (k + 1) / w of the learning rate, so that no step is lost at 0
     (Goyal et al., arXiv 1706.02677, section 2.2). ``drops`` count from step 0, the others from the end of the
     warm-up.
     """
+
+    alternatives: ClassVar[tuple[str, ...]] = ("drops", "cosine", "linear", "inverse_time")
+    one_needed: ClassVar[bool] = False
 
     warmup: Steps = Field(default=0, description="steps over which it rises linearly")
     drops: Drops | None = Field(default=None, description="multiply by a factor at given steps")
@@ -79,11 +82,7 @@ class LearningRate(Settings):
     inverse_time: InverseTime | None = Field(default=None, description="1 / (1 + k / half)")
 
     @model_validator(mode="after")
-    def _one_way_down(self) -> Self:
-        names = ("drops", "cosine", "linear", "inverse_time")
-        given = [name for name in names if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"give one of {', '.join(names)}, not {' and '.join(given)}")
+    def _drops_after_warmup(self) -> Self:
         if self.drops is not None and self.drops.at[0] < self.warmup:
             raise ValueError("the first drop comes before the end of the warm-up")
         return self
