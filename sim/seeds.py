@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 """Arrays of numbers in double precision, of any shape."""
 BLOCK = 256
+"""Numbers in a block."""
 SHARED = -1
 """The worker of a stream that all workers read."""
 
@@ -28,19 +29,19 @@ def generator(seed: int, worker: int, purpose: str, block: int = 0) -> np.random
 
 
 @lru_cache(maxsize=4096)
-def uniforms(seed: int, worker: int, purpose: str, block: int) -> NDArray[np.float64]:
+def uniforms(seed: int, worker: int, purpose: str, block: int) -> Floats:
     """``BLOCK`` numbers uniform on [0, 1)."""
     return generator(seed, worker, purpose, block).random(BLOCK)
 
 
 @lru_cache(maxsize=4096)
-def normals(seed: int, worker: int, purpose: str, block: int) -> NDArray[np.float64]:
+def normals(seed: int, worker: int, purpose: str, block: int) -> Floats:
     """``BLOCK`` standard normal numbers."""
     return generator(seed, worker, purpose, block).standard_normal(BLOCK)
 
 
 @lru_cache(maxsize=4096)
-def exponentials(seed: int, worker: int, purpose: str, block: int) -> NDArray[np.float64]:
+def exponentials(seed: int, worker: int, purpose: str, block: int) -> Floats:
     """``BLOCK`` exponential numbers of mean 1."""
     return generator(seed, worker, purpose, block).standard_exponential(BLOCK)
 
@@ -56,7 +57,7 @@ def uniform_array(
 def normal_array(
     seed: int, worker: int, purpose: str, index: int, shape: tuple[int, ...], double: bool
 ) -> NDArray[np.floating]:
-    """The same with standard normal numbers."""
+    """Standard normal numbers in ``shape``: draw ``index`` of a stream of arrays, float64 or float32."""
     drawn = generator(seed, worker, f"{purpose}/array", index)
     return drawn.standard_normal(shape, np.float64) if double else drawn.standard_normal(shape, np.float32)
 

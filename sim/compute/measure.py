@@ -16,23 +16,22 @@ Timer = Callable[[Callable[[], object]], float]
 WARM_UP_RUNS: Final = 5
 """Runs that do not count: caches, allocators and kernels that are compiled at first use."""
 MIN_RUNS: Final = 20
+"""Runs that count, at least."""
 MAX_RUNS: Final = 1000
+"""Runs that count, at most."""
 ENOUGH_S: Final = 1.0
-"""No more than ``MIN_RUNS`` are made once they have taken this long together."""
-
-
-def typical_s(run: Callable[[], object], timer: Timer) -> float:
-    """The median duration of ``run``: half of the measurements may be disturbed without moving it far.
-
-    Args:
-        run: what to time.
-        timer: of the device that does the work, see ``timer_of``.
-    """
-    return typical_times_s([run], timer)[0]
+"""Seconds that ``MIN_RUNS`` may take together: beyond that there are no more runs."""
 
 
 def typical_times_s(runs: Sequence[Callable[[], object]], timer: Timer) -> list[float]:
-    """The same for several, in turn: what slows the device down for a while touches all of them alike."""
+    """The median duration of each: half of the measurements may be disturbed without moving it far.
+
+    They are timed in turn: what slows the device down for a while touches all of them alike.
+
+    Args:
+        runs: what to time.
+        timer: of the device that does the work, see ``timer_of``.
+    """
     for run in runs:
         for _ in range(WARM_UP_RUNS):
             timer(run)

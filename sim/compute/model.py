@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import seeds
 from ..errors import InputError
+from ..seeds import Floats
 from .settings import Compute, Straggler, user_duration_s
 from .stragglers import slow
 
@@ -47,7 +47,7 @@ class ComputeModel:
         )
         return min(planned, default=None)
 
-    def block_s(self, worker: int, block: int) -> NDArray[np.float64]:
+    def block_s(self, worker: int, block: int) -> Floats:
         """Durations of the gradients ``block * BLOCK ...`` of a worker, [BLOCK].
 
         Raises:
@@ -64,7 +64,7 @@ class ComputeModel:
                 pauses += np.where(struck, straggler.pause, 0.0)
         return durations + pauses
 
-    def _undisturbed_s(self, worker: int, block: int) -> NDArray[np.float64]:
+    def _undisturbed_s(self, worker: int, block: int) -> Floats:
         compute = self.compute
         if compute.trace is not None and compute.trace.workers:
             return self._followed_s(compute.trace.workers[worker % len(compute.trace.workers)], block)
@@ -86,7 +86,7 @@ class ComputeModel:
             durations = durations * compute.jitter.factors(self.seed, worker, "compute", block)
         return durations
 
-    def _followed_s(self, values: tuple[float, ...], block: int) -> NDArray[np.float64]:
+    def _followed_s(self, values: tuple[float, ...], block: int) -> Floats:
         """The first of ``values`` first, then the others over and over, in order.
 
         They begin at one drawn at random, the same for all workers: what slowed all of them down at a time,

@@ -137,7 +137,7 @@ class MeasuredCompute(Settings):
         return self
 
     def known_at(self, batch_size: int) -> bool:
-        """Whether a gradient of this batch size is measured, or can be told from what is."""
+        """Whether a gradient of this batch size is measured, or can be predicted from what is."""
         return len(self.batch_sizes) != 1 or self.batch_sizes == (batch_size,)
 
     def seconds(self, batch_size: int) -> float:
@@ -190,7 +190,7 @@ class Compute(OneOf):
         return self
 
     def at(self, batch_size: int) -> Compute:
-        """The same, with the time that was measured, or predicted, for this batch size."""
+        """These settings with the time that was measured, or predicted, for this batch size."""
         if self.measured is None or not self.measured.times:
             return self
         return self.model_copy(update={"time": self.measured.seconds(batch_size), "measured": None})

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import seeds
+from ..seeds import Floats
 from .settings import Markov, Straggler
 
 Mask = NDArray[np.bool_]
@@ -50,7 +51,7 @@ def slow(straggler: Straggler, number: int, seed: int, worker: int, block: int) 
 def _markov(chain: Markov, seed: int, worker: int, purpose: str, block: int) -> Mask:
     to_slow, to_fast = 1 / chain.fast, 1 / chain.slow
 
-    def decides(u: NDArray[np.float64]) -> Mask:
+    def decides(u: Floats) -> Mask:
         return (u < to_slow) | (u >= 1 - to_fast)
 
     u = _since(decides, seed, worker, purpose, block)
@@ -58,18 +59,18 @@ def _markov(chain: Markov, seed: int, worker: int, purpose: str, block: int) -> 
     decisive = np.concatenate([[True], decides(u)])
     state = np.concatenate([[first], u < to_slow])
     latest = np.maximum.accumulate(np.where(decisive, np.arange(len(state)), 0))
-    found: Mask = state[latest][-seeds.BLOCK :]
-    return found
+    slow_now: Mask = state[latest][-seeds.BLOCK :]
+    return slow_now
 
 
 def _since(
-    decides: Callable[[NDArray[np.float64]], Mask],
+    decides: Callable[[Floats], Mask],
     seed: int,
     worker: int,
     purpose: str,
     block: int,
     at_most: float = float("inf"),
-) -> NDArray[np.float64]:
+) -> Floats:
     """Uniform numbers of a block, behind those of earlier blocks as far back as they matter.
 
     That is to the latest earlier block with a decisive number, but no more than ``at_most`` numbers and one
@@ -84,7 +85,7 @@ def _since(
     return np.concatenate(parts[::-1])
 
 
-def _ago(hits: Mask) -> NDArray[np.float64]:
+def _ago(hits: Mask) -> Floats:
     """For each place, how many places ago the latest hit is; ``inf`` where there is none."""
     places = np.arange(len(hits))
     latest = np.maximum.accumulate(np.where(hits, places, -1))

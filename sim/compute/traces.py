@@ -16,9 +16,10 @@ from ..errors import InputError, did_you_mean
 MAX_DURATIONS: Final = 4096
 """Of a longer file every k-th duration is kept."""
 MAX_TRACE_BYTES: Final = 2**30
+"""A longer trace is not read."""
 
 _NUMBERED: Final = re.compile(r"#[0-9]+$")
-_OURS: Final = ("user_annotation", "cpu_op")
+_HOST: Final = ("user_annotation", "cpu_op")
 """Categories of events on the host; the same annotation may stand in the trace of a GPU once more."""
 
 
@@ -34,12 +35,12 @@ def read_durations(path: Path, column: str | None, event: str) -> list[float]:
         InputError: the file cannot be read, has nothing of that name, or a duration is not above zero.
     """
     if path.suffix == ".json":
-        found = _from_profiler(path, event)
+        seconds = _from_profiler(path, event)
     else:
-        found = read_table(path).values(column, parse_seconds)
-    if min(found) <= 0:
-        raise InputError(f"{path}: a duration of {min(found):g} s cannot be; all have to be above zero")
-    return found[:: -(-len(found) // MAX_DURATIONS)]
+        seconds = read_table(path).values(column, parse_seconds)
+    if min(seconds) <= 0:
+        raise InputError(f"{path}: a duration of {min(seconds):g} s cannot be; all have to be above zero")
+    return seconds[:: -(-len(seconds) // MAX_DURATIONS)]
 
 
 def _from_profiler(path: Path, event: str) -> list[float]:
@@ -65,7 +66,7 @@ def _complete(each: Any) -> bool:
     return (
         isinstance(each, Mapping)
         and each.get("ph") == "X"
-        and each.get("cat", _OURS[0]) in _OURS
+        and each.get("cat", _HOST[0]) in _HOST
         and isinstance(each.get("name"), str)
         and isinstance(each.get("dur"), int | float)
     )

@@ -1,1 +1,1 @@
-"""How anything is written down: settings, units, files, and what is said about mistakes in them."""
+"""How anything is written down: settings, units, files, and how mistakes in them are reported."""

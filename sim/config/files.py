@@ -43,9 +43,9 @@ def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
 _Model = TypeVar("_Model", bound=Settings)
 
 
-def write_json(found: Settings, path: Path) -> None:
-    """Write the file, whole or not at all."""
-    write_atomically(path, json.dumps(found.model_dump(mode="json"), allow_nan=False) + "\n")
+def write_json(settings: Settings, path: Path) -> None:
+    """Write settings as JSON, the whole file or nothing. Raises as ``write_atomically``."""
+    write_atomically(path, json.dumps(settings.model_dump(mode="json"), allow_nan=False) + "\n")
 
 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
@@ -55,29 +55,29 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
         InputError: it cannot be read, is damaged, holds numbers that are none, or is something else.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: is damaged: {error.msg} in line {error.lineno}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: holds {error}, which is no measurement; measure again") from error
-    if not isinstance(found, dict) or "version" not in found:
+    if not isinstance(data, dict) or "version" not in data:
         raise InputError(f"{path}: is no file of {made_by}: it has no version")
-    return found
+    return data
 
 
-def as_model(model: type[_Model], found: dict[str, Any], path: Path, version: int) -> _Model:
-    """What was read, checked.
+def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int) -> _Model:
+    """What was read, as ``model``.
 
     Raises:
-        InputError: it is of another version than ``version``, or not what the model says.
+        InputError: it is of another version than ``version``, or does not fit the model.
     """
-    if found["version"] != version:
+    if data["version"] != version:
         raise InputError(
-            f"{path}: has version {found['version']!r}, this program reads version {version}; measure again"
+            f"{path}: has version {data['version']!r}, this program reads version {version}; measure again"
         )
-    return validate_document(model, found, str(path))
+    return validate_document(model, data, str(path))
 
 
 def _refuse(name: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -50,8 +50,8 @@ class Settings(BaseModel):
         return {key: v for key, v in plain(self).items() if v is not None or fields[key].default is not None}
 
 
-S = TypeVar("S", bound=Settings)
-T = TypeVar("T")
+_Model = TypeVar("_Model", bound=Settings)
+_T = TypeVar("_T")
 
 
 def _tuples(value: Any) -> Any:
@@ -93,6 +93,14 @@ class OneOf(Settings):
         return {**out, "oneOf": given if cls.one_needed else [*given, {"not": {"anyOf": given}}]}
 
 
+class HasOptions(Protocol):
+    """What a registry holds."""
+
+    @property
+    def options(self) -> type[Settings]:
+        """The model of its options."""
+
+
 class Named(Settings):
     """A thing that a registry knows, with its options: its name, or ``{name: {options ...}}``.
 
@@ -103,19 +111,13 @@ class Named(Settings):
     """What it is, in errors."""
     example: ClassVar[str]
     """Of one with options."""
+    registry: ClassVar[Mapping[str, HasOptions]]
+    """All that have a name."""
+    find: ClassVar[Callable[[str], HasOptions]]
+    """Looks one up, or the user's own; raises ``InputError`` where there is none."""
 
     name: str
     options: Settings
-
-    @classmethod
-    def options_of(cls, name: str) -> type[Settings]:
-        """The model of the options of what is called ``name``; raises ``mistake`` where nothing is."""
-        raise NotImplementedError
-
-    @classmethod
-    def known_options(cls) -> Mapping[str, type[Settings]]:
-        """The models of the options of all that the registry knows."""
-        raise NotImplementedError
 
     @classmethod
     def spell_out(cls, name: str, given: object) -> object:
@@ -137,7 +139,9 @@ class Named(Settings):
         if len(data) != 1:
             raise mistake(f"must be one {cls.kind}, not {len(data)} keys ({', '.join(data)}); {shape}")
         ((name, short),) = data.items()
-        options, given = cls.options_of(name), cls.spell_out(name, short)
+        with place_errors(name):
+            options = cls.find(name).options
+        given = cls.spell_out(name, short)
         if not isinstance(given, Mapping):
             raise mistake(f"its options must be a mapping of keys to values, not {format_value(given)}", name)
         with place_errors(name):
@@ -158,8 +162,8 @@ class Named(Settings):
         common = {key: v for key, v in out["properties"].items() if key not in Named.model_fields}
         forms: list[JsonSchemaValue] = []
         bare: list[str] = []
-        for name, options in sorted(cls.known_options().items()):
-            body = read.resolve_ref_schema(read(options.__pydantic_core_schema__))
+        for name, thing in sorted(cls.registry.items()):
+            body = read.resolve_ref_schema(read(thing.options.__pydantic_core_schema__))
             body = {**body, "properties": {**body.get("properties", {}), **common}}
             if not body.get("required"):
                 bare.append(name)
@@ -178,13 +182,13 @@ def keyed(name: str, body: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def read_open(
-    model: type[S],
-    read: ModelWrapValidatorHandler[S],
+    model: type[_Model],
+    read: ModelWrapValidatorHandler[_Model],
     options: type[Settings],
     data: Mapping[str, Any],
     fixed: Mapping[str, Any],
     info: ValidationInfo,
-) -> S:
+) -> _Model:
     """Validate a mapping in which the keys of ``options`` stand beside those of ``model``.
 
     Args:
@@ -213,7 +217,7 @@ def read_open(
     return result
 
 
-def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], T], *at: str) -> T:
+def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], _T], *at: str) -> _T:
     """What ``read`` makes of a file that a scenario names, relative to its own folder.
 
     Args:

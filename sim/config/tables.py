@@ -48,7 +48,8 @@ class Table:
         if name is None:
             if len(self.names) == 1:
                 return 0
-            raise InputError(f"{self.source}: has {len(self.names)} columns; name one of {_list(self.names)}")
+            names = ", ".join(f"'{name}'" for name in self.names[:8])
+            raise InputError(f"{self.source}: has {len(self.names)} columns; name one of {names}")
         if name not in self.names:
             raise InputError(f"{self.source}: has no column '{name}'; {did_you_mean(name, self.names)}")
         return self.names.index(name)
@@ -81,16 +82,16 @@ def read_table(path: Path) -> Table:
         InputError: it cannot be read, has no rows, or a row is longer or shorter than the header.
     """
     lines = csv.reader(read_text(path, MAX_TABLE_BYTES).splitlines(), skipinitialspace=True)
-    found = []
+    filled = []
     try:
         for cells in lines:
             if cells and not cells[0].startswith("#"):
-                found.append((lines.line_num, tuple(cell.strip() for cell in cells)))
+                filled.append((lines.line_num, tuple(cell.strip() for cell in cells)))
     except csv.Error as error:
         raise InputError(f"{path}:{lines.line_num}: not valid CSV: {error}") from None
-    if len(found) < 2:
+    if len(filled) < 2:
         raise InputError(f"{path}: needs a header line and at least one row")
-    (_, header), *rows = found
+    (_, header), *rows = filled
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(f"{path}:{line}: has {len(row)} cells, the header has {len(header)}")
@@ -99,7 +100,3 @@ def read_table(path: Path) -> Table:
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have the same name")
     return Table(str(path), names, tuple(unit for _, unit in split), tuple(rows))
-
-
-def _list(names: tuple[str, ...]) -> str:
-    return ", ".join(f"'{name}'" for name in names[:8])

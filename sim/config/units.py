@@ -24,7 +24,7 @@ from ..errors import InputError, did_you_mean
 if TYPE_CHECKING:
     import pint
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 TIME: Final = "a time"
 DATA: Final = "an amount of data"
@@ -84,14 +84,14 @@ def _unit(text: str) -> tuple[Fraction, str]:
     Raises:
         KeyError: nobody knows that unit.
     """
-    found = _UNIT.fullmatch(text)
-    if not found:
+    match = _UNIT.fullmatch(text)
+    if not match:
         raise KeyError(text)
     registry = _registry()
     try:
-        one = registry.Quantity(Fraction(1), registry.parse_units(found[1]))
-        if found[2]:
-            one = one / registry.Quantity(Fraction(1), registry.parse_units(found[2]))
+        one = registry.Quantity(Fraction(1), registry.parse_units(match[1]))
+        if match[2]:
+            one = one / registry.Quantity(Fraction(1), registry.parse_units(match[2]))
     except (AttributeError, ValueError) as error:  # pint's UndefinedUnitError is an AttributeError
         raise KeyError(text) from error
     for kind, base in ((TIME, "second"), (DATA, "byte"), (RATE, "byte / second")):
@@ -101,10 +101,9 @@ def _unit(text: str) -> tuple[Fraction, str]:
 
 
 def _unknown(unit: str, kind: str) -> str:
-    """What to say of a unit that nobody knows."""
-    found = _BITS_OR_BYTES.fullmatch(unit)
-    if found:
-        prefix = (found[1] or "").replace("K", "k").replace("ki", "Ki")
+    """The end of a sentence about a unit that nobody knows."""
+    if match := _BITS_OR_BYTES.fullmatch(unit):
+        prefix = (match[1] or "").replace("K", "k").replace("ki", "Ki")
         rate = "/s" if unit.endswith("s") else ""
         return f"may mean bits or bytes; write '{prefix}bit{rate}' or '{prefix}B{rate}'"
     if unit.startswith(("KB", "Kbit")):
@@ -123,10 +122,10 @@ def _parse(value: object, kind: str) -> float:
     text = str(value).strip()
     if _NOT_FINITE.fullmatch(text):
         raise InputError(f"'{text}' is not a finite number; {hint}")
-    found = _QUANTITY.fullmatch(text)
-    if not found or (found[2] and not found[2][0].isalpha()):
+    match = _QUANTITY.fullmatch(text)
+    if not match or (match[2] and not match[2][0].isalpha()):
         raise InputError(f"'{text}' is not a number with a unit; {hint}")
-    number, unit = found[1], found[2]
+    number, unit = match[1], match[2]
     if not unit:
         own = _EXAMPLES[kind].split()[1]
         raise InputError(f"'{text}' has no unit; write for example '{number.lstrip('+-')} {own}'")
@@ -206,17 +205,17 @@ def _plain(value: float, digits: int) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """A time for people, to three digits: ``format_seconds(0.05)`` is ``50 ms``."""
+    """A human-readable time, to three digits: ``format_seconds(0.05)`` is ``50 ms``."""
     return _format(value, _SECONDS, 3)
 
 
 def format_bytes(value: float) -> str:
-    """An amount of data for people, to three digits: ``format_bytes(2e7)`` is ``20 MB``."""
+    """A human-readable amount of data, to three digits: ``format_bytes(2e7)`` is ``20 MB``."""
     return _format(value, _BYTES, 3)
 
 
 def format_rate(value: float) -> str:
-    """A data rate for people, to three digits: ``format_rate(125e6)`` is ``1 Gbit/s``."""
+    """A human-readable data rate, to three digits: ``format_rate(125e6)`` is ``1 Gbit/s``."""
     return _format(value, _RATES, 3)
 
 
@@ -230,8 +229,8 @@ def _exact(kind: str, units: Mapping[str, float], base: str) -> Callable[[float]
     return write
 
 
-def _reader(parse: Callable[[object], T]) -> BeforeValidator:
-    def read(value: object) -> T:
+def _reader(parse: Callable[[object], _T]) -> BeforeValidator:
+    def read(value: object) -> _T:
         try:
             return parse(value)
         except InputError as error:
@@ -281,11 +280,11 @@ def parse_steps(value: object) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         raise InputError(f"'{value}' has no unit; write for example '{max(value, 1)} steps'")
-    found = _STEPS.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not found:
+    match = _STEPS.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not match:
         other = f", not the text '{value}'" if isinstance(value, str) else ""
         raise InputError(f"must be a number of steps such as '10 steps'{other}")
-    return int(found[1])
+    return int(match[1])
 
 
 Steps = Annotated[

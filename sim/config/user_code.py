@@ -21,7 +21,7 @@ from ..errors import InputError, PacelineError, did_you_mean
 from .problems import format_value
 from .settings import Settings
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _NOT_THEIRS: Final = (
     str(Path(__file__).parents[2]) + os.sep,
@@ -91,7 +91,7 @@ def report_errors(where: str, error: type[PacelineError] = InputError, hint: str
         raise error(f"{where} raised {format_error(raised)}{hint}") from raised
 
 
-def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], T], expected: str) -> T:
+def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], _T], expected: str) -> _T:
     """What the user's function at ``path`` returns.
 
     Args:
@@ -115,10 +115,10 @@ def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], T], expe
         raise InputError(f"{where} returned {format_value(value)}; it must take {form}") from None
 
 
-def instance_of(kind: type[T]) -> Callable[[object], T]:
+def instance_of(kind: type[_T]) -> Callable[[object], _T]:
     """A reader for ``call`` that takes instances of a class."""
 
-    def read(value: object) -> T:
+    def read(value: object) -> _T:
         if not isinstance(value, kind):
             raise TypeError
         return value

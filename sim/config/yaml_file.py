@@ -30,14 +30,20 @@ MAX_DIGITS: Final = 1000
 """A longer scalar is text, whatever it looks like."""
 
 _PREFIX: Final = "tag:yaml.org,2002:"
-_NULL: Final = re.compile(r"~|null|Null|NULL|")
-_TRUE: Final = re.compile(r"true|True|TRUE")
-_FALSE: Final = re.compile(r"false|False|FALSE")
-_INT: Final = re.compile(r"[-+]?[0-9]+")
-_HEX: Final = re.compile(r"0x[0-9a-fA-F]+")
-_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_INF: Final = re.compile(r"[-+]?\.(inf|Inf|INF)")
-_NAN: Final = re.compile(r"\.(nan|NaN|NAN)")
+_PLAIN: Final[tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...]] = tuple(
+    (re.compile(pattern), value)
+    for pattern, value in (
+        (r"~|null|Null|NULL|", lambda text: None),
+        (r"true|True|TRUE", lambda text: True),
+        (r"false|False|FALSE", lambda text: False),
+        (r"[-+]?[0-9]+", int),
+        (r"0x[0-9a-fA-F]+", lambda text: int(text, 16)),
+        (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", float),
+        (r"[-+]?\.(inf|Inf|INF)", lambda text: float(text.replace(".", ""))),
+        (r"\.(nan|NaN|NAN)", lambda text: math.nan),
+    )
+)
+"""The core schema: what a plain scalar looks like, and what it means."""
 
 
 class SourceLine(NamedTuple):
@@ -184,24 +190,11 @@ def _scalar(node: ScalarNode, at: KeyPath, source: str) -> Any:
     return node.value if node.style else plain_scalar(node.value)
 
 
-def plain_scalar(text: str) -> str | int | float | bool | None:
+def plain_scalar(text: str) -> Any:
     """What an unquoted scalar means under the core schema of YAML 1.2."""
-    if _NULL.fullmatch(text):
-        return None
-    if _TRUE.fullmatch(text):
-        return True
-    if _FALSE.fullmatch(text):
-        return False
-    if len(text) <= MAX_DIGITS:
-        if _INT.fullmatch(text):
-            return int(text)
-        if _HEX.fullmatch(text):
-            return int(text, 16)
-        if _FLOAT.fullmatch(text):
-            return float(text)
-    if _INF.fullmatch(text):
-        return -math.inf if text.startswith("-") else math.inf
-    return math.nan if _NAN.fullmatch(text) else text
+    if len(text) > MAX_DIGITS:
+        return text
+    return next((value(text) for pattern, value in _PLAIN if pattern.fullmatch(text)), text)
 
 
 def _tag_refused(node: Node) -> str:

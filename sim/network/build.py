@@ -104,15 +104,15 @@ def _build_users(path: str, workers: int) -> Network:
 
 
 def _varied(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:
-    found = [link.name for link in links if fnmatchcase(link.name, variation.links)]
-    if not found:
+    matching = [link.name for link in links if fnmatchcase(link.name, variation.links)]
+    if not matching:
         names = [link.name for link in links]
         hint = did_you_mean(variation.links, names) if names else "no link has a limited bandwidth"
         raise InputError(f"no link is called '{variation.links}'; {hint[:200]}")
-    twice = [link.name for link in links if link.name in found and link.variation is not None]
+    twice = [link.name for link in links if link.name in matching and link.variation is not None]
     if twice:
         raise InputError(f"'{variation.links}': the link '{twice[0]}' varies already")
-    return tuple(replace(link, variation=variation) if link.name in found else link for link in links)
+    return tuple(replace(link, variation=variation) if link.name in matching else link for link in links)
 
 
 def _build_sites(settings: NetworkSettings, workers: int) -> Network:

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationInfo, model_validator
 from .. import seeds
 from ..config import yaml_file
 from ..config.problems import mistake
-from ..config.settings import Settings
+from ..config.settings import Settings, read_beside
 from ..config.yaml_file import validate_document
 from ..errors import InputError
 from .transfer import TransferModel
@@ -133,10 +133,7 @@ class Profile(Settings):
         """A scenario names a file, relative to its own folder; once it is resolved, it has its contents."""
         if not isinstance(data, str):
             return data
-        try:
-            return load(Path((info.context or {}).get("folder", ".")) / data).model_dump()
-        except InputError as error:
-            raise mistake(str(error)) from None
+        return read_beside(info, data, load).model_dump()
 
     def transfer(self, model: TransferModel) -> TransferModel:
         """``model`` with these factors, and gloo's rules. Its collectives are gloo's, too: ``ALL_REDUCE``."""
@@ -181,14 +178,14 @@ class MessageRange:
     def outside(self, measured: MeasuredRange) -> tuple[str, ...]:
         """A sentence for every way in which this leaves the measured range."""
         low, high, most = measured.smallest_bytes, measured.largest_bytes, measured.in_flight
-        found = []
+        warnings = []
         if self.largest_bytes > high:
-            found.append(f"messages of up to {self.largest_bytes:.0f} bytes, at most {high} were measured")
+            warnings.append(f"messages of up to {self.largest_bytes:.0f} bytes, at most {high} were measured")
         if self.smallest_bytes < low:
-            found.append(f"messages of {self.smallest_bytes:.0f} bytes, at least {low} were measured")
+            warnings.append(f"messages of {self.smallest_bytes:.0f} bytes, at least {low} were measured")
         if self.in_flight > most:
-            found.append(f"{self.in_flight} messages at one host at a time, at most {most} were measured")
-        return tuple(found)
+            warnings.append(f"{self.in_flight} messages at one host at a time, at most {most} were measured")
+        return tuple(warnings)
 
 
 def load(path: Path) -> Profile:
@@ -197,20 +194,15 @@ def load(path: Path) -> Profile:
     Raises:
         InputError: it cannot be read, is damaged, or is of another version.
     """
-    return _read(yaml_file.read_text(path), str(path))
-
-
-def _read(text: str, source: str) -> Profile:
-    document = yaml_file.parse(text, source)
-    found = document.value
-    if not isinstance(found, dict) or "version" not in found:
-        raise InputError(f"{source}: is no profile, or not all of one: it has no version")
-    if found["version"] != PROFILE_VERSION:
+    document = yaml_file.parse(yaml_file.read_text(path), str(path))
+    data = document.value
+    if not isinstance(data, dict) or "version" not in data:
+        raise InputError(f"{path}: is no profile, or not all of one: it has no version")
+    if data["version"] != PROFILE_VERSION:
         raise InputError(
-            f"{source}: has version {found['version']!r}, this program reads {PROFILE_VERSION}; calibrate "
-            "again"
+            f"{path}: has version {data['version']!r}, this program reads {PROFILE_VERSION}; calibrate again"
         )
-    return validate_document(Profile, found, source, document.place)
+    return validate_document(Profile, data, str(path), document.place)
 
 
 def dump(profile: Profile) -> str:

@@ -7,13 +7,13 @@ How it works:
 
 - **Progressive filling.** All rates rise together; a flow stops at its cap, or when a link on its way is
   full. The result is the max-min fair one: no rate can be raised without lowering a smaller or equal one.
-- **Weights.** Where flows have weights, rates rise in proportion to them, and all of this is said of rates
+- **Weights.** Where flows have weights, rates rise in proportion to them, and all of this holds for rates
   per weight. Weights are whole numbers, so that sums of them are exact however flows come and go.
   ``rtt_weight`` makes them from round trips: of TCP connections with the same losses, one gets ``1 / RTT``.
 - **Components.** A start or an end can only change flows that are connected to it through links that may
   be full. A link that the flows on it could not fill if each ran as fast as its cap and its own links
   allow connects nothing. Only touched components are solved again.
-- **Lazy accounts.** A flow keeps (bytes left, rate, since when, finish). They are brought up to date only
+- **Lazy updates.** A flow keeps (bytes left, rate, since when, finish). They are brought up to date only
   when its rate changes, so that a flow of constant rate ends at exactly start + size / rate. A rate is kept
   as the quotient that it came from: bytes * flows / bandwidth is exact where bytes / (bandwidth / flows)
   need not be.
@@ -31,12 +31,14 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf, isnan
 
 import numpy as np
 
 TIE = 1e-12
+"""Relative difference of shares, rates and instants below which they are equal."""
 # Below this many flows plain Python is faster than filling arrays (measured: they meet at 200 to 400).
 _VECTORISE_FROM = 256
 _LEAST_RTT_S = 1e-6
@@ -47,48 +49,23 @@ def rtt_weight(rtt_s: float) -> int:
     return max(1, round(1e6 / max(rtt_s, _LEAST_RTT_S)))
 
 
+@dataclass(slots=True, eq=False)
 class _Flow:
-    """One transfer: its account, and marks for the search for components."""
+    """One transfer: how far it is, and marks for the search for components."""
 
-    __slots__ = (
-        "cap",
-        "divisor",
-        "finish_s",
-        "index",
-        "links",
-        "mark",
-        "number",
-        "numerator",
-        "peak",
-        "rate",
-        "remaining",
-        "since_s",
-        "weight",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        now_s: float,
-        links: tuple[int, ...],
-        size: float,
-        cap: float,
-        peak: float,
-        weight: int,
-    ) -> None:
-        self.number = number
-        self.links = links
-        self.cap = cap
-        self.weight = weight
-        self.peak = peak  # the most it can get: the smaller of its cap and its links' bandwidths
-        self.remaining = size
-        self.since_s = now_s
-        self.numerator = 0.0  # rate = numerator / divisor
-        self.divisor = 1
-        self.rate = 0.0
-        self.finish_s = inf
-        self.mark = 0
-        self.index = 0
+    number: int
+    since_s: float
+    links: tuple[int, ...]
+    remaining: float
+    cap: float
+    peak: float  # the most it can get: the smaller of its cap and its links' bandwidths
+    weight: int
+    numerator: float = 0.0  # rate = numerator / divisor
+    divisor: int = 1
+    rate: float = 0.0
+    finish_s: float = inf
+    mark: int = 0
+    index: int = 0
 
 
 # A flow with its new rate as a quotient.
@@ -222,7 +199,7 @@ class FairSharing:
                 seeds.extend(on_link.values())
         self._touched.clear()
         self._changed = []
-        # A flow's mark is the epoch once it has been found, and one more once its rate is known.
+        # A flow's mark is the epoch once it has been reached, and one more once its rate is known.
         self._epoch = epoch = self._epoch + 2
         changed: list[tuple[float, int]] = []
         for seed in seeds:
@@ -259,10 +236,6 @@ class FairSharing:
         self._set_next_finish()
         done.sort()
         return done
-
-    def rate_bytes_per_s(self, flow: int) -> float:
-        """The rate of an active flow since the last ``solve``. Raises KeyError for any other."""
-        return self._flows[flow].rate
 
     def _component(self, seed: _Flow, epoch: int) -> tuple[list[_Flow], list[int]]:
         """All flows connected to ``seed`` through links that may be full, and those links."""
@@ -391,7 +364,7 @@ class FairSharing:
 
 
 def _apply(now_s: float, rates: _Rates, changed: list[tuple[float, int]]) -> None:
-    """Settle the accounts of the flows whose rate has changed; append their (finish, number)."""
+    """Bring the flows up to date whose rate has changed; append their (finish, number)."""
     for flow, numerator, divisor in rates:
         rate = numerator / divisor
         before = flow.rate

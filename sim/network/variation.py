@@ -35,12 +35,12 @@ class BandwidthChanges:
 
     def until(self, now_s: float) -> dict[int, float]:
         """Take all changes up to ``now_s``: link -> its bandwidth now, in bytes per second."""
-        found: dict[int, float] = {}
+        bandwidths: dict[int, float] = {}
         while self._heap and self._heap[0][0] <= now_s:
             _, index, bandwidth, steps = self._heap[0]
-            found[index] = bandwidth
+            bandwidths[index] = bandwidth
             heapreplace(self._heap, (*_first(steps, index), steps))
-        return found
+        return bandwidths
 
 
 def _first(steps: Iterator[tuple[float, float]], index: int) -> tuple[float, int, float]:

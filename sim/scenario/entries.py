@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -21,8 +21,9 @@ from typing_extensions import override
 from ..config.problems import format_value, mistake, place_errors
 from ..config.settings import IMPORT_PATH, Named, Settings, read_open
 from ..config.units import Bytes
-from ..errors import InputError, did_you_mean
+from ..errors import did_you_mean
 from ..schemes import SCHEMES, find_scheme
+from ..schemes.scheme import Scheme
 from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
 from ..workloads.partition import Partition
@@ -56,10 +57,7 @@ class WorkloadEntry(Settings):
         if not isinstance(name, str):
             raise mistake(f"must name a task, not {format_value(name)}; {did_you_mean('', TASKS)}", "task")
         with place_errors("task"):
-            try:
-                options = find_task(name).options
-            except KeyError:
-                raise InputError(f"unknown task '{name}'; {did_you_mean(name, TASKS)}") from None
+            options = find_task(name).options
         return read_open(cls, read, options, data, {}, info)
 
     @model_validator(mode="after")
@@ -97,6 +95,8 @@ class SchemeEntry(Named):
 
     kind: ClassVar[str] = "scheme"
     example: ClassVar[str] = "{local_sgd: {period: 16}}"
+    registry: ClassVar[Mapping[str, Scheme]] = SCHEMES
+    find: ClassVar[Callable[[str], Scheme]] = find_scheme
 
     name: str = Field(description="which scheme")
     label: str = Field(
@@ -106,17 +106,3 @@ class SchemeEntry(Named):
     optimizer: OptimizerSettings | None = Field(
         default=None, description="its own update rule; absent: the workload's"
     )
-
-    @classmethod
-    @override
-    def options_of(cls, name: str) -> type[Settings]:
-        with place_errors(name):
-            try:
-                return find_scheme(name).options
-            except KeyError:
-                raise InputError(f"unknown scheme '{name}'; {did_you_mean(name, SCHEMES)}") from None
-
-    @classmethod
-    @override
-    def known_options(cls) -> Mapping[str, type[Settings]]:
-        return {name: scheme.options for name, scheme in SCHEMES.items()}

@@ -12,7 +12,7 @@ from ..errors import InputError, did_you_mean
 
 
 def apply(document: Document, assignments: Sequence[str]) -> Document:
-    """Carry out ``assignments`` in order; sections that are not there yet are made.
+    """Carry out ``assignments`` in order; sections that are not there yet are added.
 
     List entries go by index: ``schemes.0.local_sgd.period=8``. A bare name, such as a scheme without
     options, becomes a section where something is set inside it. The value is YAML; none is null.

@@ -23,10 +23,10 @@ _PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *%")
 
 
 def _read_percent(value: object) -> float:
-    found = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not found:
+    match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not match:
         raise mistake(f"must be a share such as '10 %', not {format_value(value)}")
-    return float(found[1]) / 100
+    return float(match[1]) / 100
 
 
 Percent = Annotated[
@@ -82,9 +82,9 @@ def enough(repeats: int | AutoRepeats, labels: Sequence[str], runs: Sequence[Run
         return True
     times = {label: {run.seed: _time_s(run) for run in runs if run.label == label} for label in labels}
     medians = {label: of_median(list(column.values())) for label, column in times.items()}
-    arrived = {label: found for label, found in medians.items() if found["median"] is not None}
+    arrived = {label: interval for label, interval in medians.items() if interval["median"] is not None}
     if len(arrived) < 2:
-        return all(_half_width(found) <= repeats.half_width for found in arrived.values())
+        return all(_half_width(interval) <= repeats.half_width for interval in arrived.values())
     best = find_winner(times)
     assert best is not None
     ratios = (of_ratio(times[label], times[best]) for label in arrived if label != best)

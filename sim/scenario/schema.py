@@ -249,8 +249,8 @@ class Scenario(Settings):
     @property
     def first_steps(self) -> int | None:
         """N where ``events`` is ``first N steps``, else None."""
-        found = _FIRST.fullmatch(self.events)
-        return int(found[1]) if found else None
+        match = _FIRST.fullmatch(self.events)
+        return int(match[1]) if match else None
 
     @model_validator(mode="before")
     @classmethod

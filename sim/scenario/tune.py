@@ -31,7 +31,7 @@ _ADAPTIVE: Final = ("adam", "adamw")
 
 
 class Tune(Settings):
-    """The same budget for every scheme: ``{optimizer.lr: [0.03, 0.1, 0.3], trials: 6}``."""
+    """A grid of values, and one budget for every scheme: ``{optimizer.lr: [0.03, 0.1, 0.3], trials: 6}``."""
 
     grid: dict[str, tuple[Value, ...]] = Field(
         description="values to choose from, by key of a scheme: optimizer.lr, or an option that all have"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..config.user_code import is_import_path
+from ..errors import InputError, did_you_mean
 from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp
 from .scheme import Scheme
 from .user import user_scheme
@@ -63,7 +64,10 @@ def find_scheme(name: str) -> Scheme:
     """The scheme of that name, or the user's at ``package.module:scheme``.
 
     Raises:
-        InputError: the user's cannot be had.
-        KeyError: no scheme has that name.
+        InputError: no scheme has that name, or the user's cannot be had.
     """
-    return user_scheme(name) if is_import_path(name) else SCHEMES[name]
+    if is_import_path(name):
+        return user_scheme(name)
+    if name not in SCHEMES:
+        raise InputError(f"unknown scheme '{name}'; {did_you_mean(name, SCHEMES)}")
+    return SCHEMES[name]

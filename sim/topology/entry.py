@@ -20,7 +20,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
-from ..config.problems import explain, place_errors
+from ..config.problems import explain
 from ..config.settings import Named, Settings, keyed
 from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean
@@ -81,6 +81,8 @@ class TopologyEntry(Named):
 
     kind: ClassVar[str] = "topology"
     example: ClassVar[str] = "{ring_lattice: {degree: 4}}"
+    registry: ClassVar[Mapping[str, Topology]] = TOPOLOGIES
+    find: ClassVar[Callable[[str], Topology]] = topology_named
 
     name: str = Field(description="which topology")
     options: Settings = Field(description="the topology's own options")
@@ -98,17 +100,6 @@ class TopologyEntry(Named):
             first = explain(error, cls, written)[0]
             at = ".".join(map(str, first.at))
             raise InputError(f"{at}: {first.message}" if len(first.at) > 1 else first.message) from None
-
-    @classmethod
-    @override
-    def options_of(cls, name: str) -> type[Settings]:
-        with place_errors():
-            return topology_named(name).options
-
-    @classmethod
-    @override
-    def known_options(cls) -> Mapping[str, type[Settings]]:
-        return {name: topology.options for name, topology in TOPOLOGIES.items()}
 
     @classmethod
     @override

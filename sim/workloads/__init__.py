@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..config.user_code import is_import_path
+from ..errors import InputError, did_you_mean
 from .tasks.digits import DIGITS_CNN, DIGITS_MLP
 from .tasks.images import CIFAR_CNN7, CIFAR_RESNET20, MNIST_CNN
 from .tasks.logistic import LOGISTIC
@@ -34,7 +35,10 @@ def find_task(name: str) -> Task:
     """The task of that name, or the user's at ``package.module:build``.
 
     Raises:
-        InputError: the user's cannot be had.
-        KeyError: no task has that name.
+        InputError: no task has that name, or the user's cannot be had.
     """
-    return user_task(name) if is_import_path(name) else TASKS[name]
+    if is_import_path(name):
+        return user_task(name)
+    if name not in TASKS:
+        raise InputError(f"unknown task '{name}'; {did_you_mean(name, TASKS)}")
+    return TASKS[name]

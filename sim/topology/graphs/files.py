@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 
 from ...config.files import write_atomically
 from ...config.problems import explain, format_value, mistake, one_line
-from ...config.settings import Settings
+from ...config.settings import Settings, read_beside
 from ...errors import InputError, did_you_mean
 from ..matrix import Matrix, adjacency, edges_of, is_symmetric, row_sums, with_diagonal
 from .static import Graphs, static
@@ -105,10 +105,7 @@ class FileOptions(Settings):
             return data
         if not isinstance(data["path"], str) or not data["path"]:
             raise mistake(f"must be the name of a file, not {format_value(data['path'])}")
-        try:
-            kept = _read(Path((info.context or {}).get("folder", ".")) / data["path"])
-        except InputError as error:
-            raise mistake(str(error)) from None
+        kept = read_beside(info, data["path"], _read)
         if info.context and len(kept.ends) > MAX_KEPT:
             text = f"{data['path']}: has {len(kept.ends)} edges, the limit in a scenario is {MAX_KEPT}"
             raise mistake(f"{text}; write package.module:function instead")

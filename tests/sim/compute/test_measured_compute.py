@@ -34,17 +34,17 @@ def _timer(seconds: Iterator[float]) -> measure.Timer:
 def test_the_warm_up_does_not_count_and_a_disturbance_hardly() -> None:
     runs = count()
     seconds = iter([9.0] * measure.WARM_UP_RUNS + [0.25, 0.25, 7.0] * 99)
-    assert measure.typical_s(lambda: next(runs), _timer(seconds)) == 0.25
+    assert measure.typical_times_s([lambda: next(runs)], _timer(seconds)) == [0.25]
     # 20 runs come to more than enough seconds
     assert next(runs) == measure.WARM_UP_RUNS + measure.MIN_RUNS
 
 
 def test_short_runs_are_repeated_until_there_are_enough() -> None:
     runs = count()
-    assert measure.typical_s(lambda: next(runs), _timer(iter(lambda: 2**-8, None))) == 2**-8
+    assert measure.typical_times_s([lambda: next(runs)], _timer(iter(lambda: 2**-8, None))) == [2**-8]
     assert next(runs) == measure.WARM_UP_RUNS + 2**8
     runs = count()
-    measure.typical_s(lambda: next(runs), _timer(iter(lambda: 1e-6, None)))
+    measure.typical_times_s([lambda: next(runs)], _timer(iter(lambda: 1e-6, None)))
     assert next(runs) == measure.WARM_UP_RUNS + measure.MAX_RUNS
 
 

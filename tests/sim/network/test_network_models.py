@@ -37,13 +37,13 @@ def test_a_change_counts_from_its_instant_on() -> None:
     slow = sharing.start(0.0, (0, 1), 24.0, math.inf)
     capped = sharing.start(0.0, (0,), 6.0, 2.0)
     sharing.solve(0.0)
-    assert (sharing.rate_bytes_per_s(slow), sharing.rate_bytes_per_s(capped)) == (6.0, 2.0)
+    assert (sharing._flows[slow].rate, sharing._flows[capped].rate) == (6.0, 2.0)
     sharing.change(0, 3.0)
     sharing.solve(1.0)  # 6 and 2 bytes are through, 18 and 4 left at 1.5 bytes/s each
     assert sharing.next_finish_s == 1.0 + 4 / 1.5
     sharing.change(0, 12.0)
     sharing.solve(2.0)  # 16.5 and 2.5 left, at 10 and 2
-    assert (sharing.rate_bytes_per_s(slow), sharing.rate_bytes_per_s(capped)) == (10.0, 2.0)
+    assert (sharing._flows[slow].rate, sharing._flows[capped].rate) == (10.0, 2.0)
     assert sharing.next_finish_s == 2.0 + 2.5 / 2.0
 
 
@@ -92,7 +92,7 @@ def test_bytes_are_conserved_and_rates_are_those_of_a_fresh_solution(flows: Any,
     while events or active:
         next_s = min(sharing.next_finish_s, events[0][0] if events else math.inf)
         for flow in active:
-            carried[flow] += sharing.rate_bytes_per_s(flow) * (next_s - now_s)
+            carried[flow] += sharing._flows[flow].rate * (next_s - now_s)
         now_s = next_s
         for flow in sharing.finished(now_s):
             assert carried[flow] == pytest.approx(sizes[flow], rel=1e-9)
@@ -112,7 +112,7 @@ def test_bytes_are_conserved_and_rates_are_those_of_a_fresh_solution(flows: Any,
         numbers = {flow: fresh.start(0.0, links, 1e9, cap) for flow, (links, cap) in active.items()}
         fresh.solve(0.0)
         for flow, number in numbers.items():
-            assert sharing.rate_bytes_per_s(flow) == pytest.approx(fresh.rate_bytes_per_s(number), rel=1e-9)
+            assert sharing._flows[flow].rate == pytest.approx(fresh._flows[number].rate, rel=1e-9)
 
 
 TRACE = {"steps": ({"at": "0 s", "bandwidth": "16 B/s"}, {"at": "2 s", "bandwidth": "8 B/s"})}

@@ -69,10 +69,10 @@ def test_what_one_cannot_use_the_others_get() -> None:
     b = sharing.start(0.0, (0, 1), 2.0, inf)
     c = sharing.start(0.0, (1,), 1.0, inf)
     sharing.solve(0.0)
-    assert [sharing.rate_bytes_per_s(flow) for flow in (a, b, c)] == [7.0, 1.0, 1.0]
+    assert [sharing._flows[flow].rate for flow in (a, b, c)] == [7.0, 1.0, 1.0]
     assert sharing.finished(1.0) == [a, c]
     sharing.solve(1.0)
-    assert sharing.rate_bytes_per_s(b) == 2.0
+    assert sharing._flows[b].rate == 2.0
     assert sharing.next_finish_s == 1.5
 
 
@@ -81,7 +81,7 @@ def test_a_cap_binds_before_the_link_does() -> None:
     sharing = FairSharing([8.0])
     flows = [sharing.start(0.0, (0,), 5.0, cap) for cap in (1.0, 2.0, inf, inf)]
     sharing.solve(0.0)
-    assert [sharing.rate_bytes_per_s(flow) for flow in flows] == [1.0, 2.0, 2.5, 2.5]
+    assert [sharing._flows[flow].rate for flow in flows] == [1.0, 2.0, 2.5, 2.5]
     assert sharing.next_finish_s == 2.0
 
 
@@ -93,7 +93,7 @@ def test_a_flow_without_bytes_ends_at_once_and_takes_no_share() -> None:
     sharing = FairSharing([8.0])
     empty, other = sharing.start(0.0, (0,), 0.0, inf), sharing.start(0.0, (0,), 16.0, inf)
     sharing.solve(0.0)
-    assert sharing.rate_bytes_per_s(other) == 8.0
+    assert sharing._flows[other].rate == 8.0
     assert sharing.next_finish_s == 0.0
     assert sharing.finished(0.0) == [empty]
     assert sharing.next_finish_s == 2.0
@@ -187,13 +187,13 @@ def test_a_link_that_cannot_be_filled_connects_nothing(monkeypatch: pytest.Monke
     sharing.solve(0.0)
     sharing.start(0.5, (1, 2), 1.0, inf)
     sharing.solve(0.5)
-    assert [sharing.rate_bytes_per_s(flow) for flow in (0, 1)] == [1.0, 1.0]
+    assert [sharing._flows[flow].rate for flow in (0, 1)] == [1.0, 1.0]
     sharing.start(0.5, (2,), 0.25, inf)  # now link 2 can be filled, and connects all three
     sharing.solve(0.5)
-    assert [3 * sharing.rate_bytes_per_s(flow) for flow in (0, 1, 2)] == [2.0, 2.0, 2.0]
+    assert [3 * sharing._flows[flow].rate for flow in (0, 1, 2)] == [2.0, 2.0, 2.0]
     assert sharing.finished(0.875) == [2]
     sharing.solve(0.875)  # each by itself again
-    assert [sharing.rate_bytes_per_s(flow) for flow in (0, 1)] == [1.0, 1.0]
+    assert [sharing._flows[flow].rate for flow in (0, 1)] == [1.0, 1.0]
     assert sizes == [1, 1, 3, 1, 1]
 
 
@@ -218,7 +218,7 @@ def test_shares_follow_the_weights() -> None:
     first = sharing.start(0.0, (0,), 12.0, inf, weight=2)
     second = sharing.start(0.0, (0,), 15.0, inf, weight=1)
     sharing.solve(0.0)
-    assert [sharing.rate_bytes_per_s(flow) for flow in (first, second)] == [6.0, 3.0]
+    assert [sharing._flows[flow].rate for flow in (first, second)] == [6.0, 3.0]
     assert sharing.finished(2.0) == [first]
     sharing.solve(2.0)
     assert sharing.next_finish_s == 3.0
@@ -231,7 +231,7 @@ def test_what_a_heavy_flow_cannot_use_the_others_get_by_weight() -> None:
         sharing.start(0.0, (0,), 20.0, cap, weight=weight) for cap, weight in ((2.0, 4), (inf, 2), (inf, 1))
     ]
     sharing.solve(0.0)
-    assert [sharing.rate_bytes_per_s(flow) for flow in flows] == [2.0, 8.0, 4.0]
+    assert [sharing._flows[flow].rate for flow in flows] == [2.0, 8.0, 4.0]
 
 
 def test_the_weight_of_a_round_trip() -> None:
@@ -333,7 +333,7 @@ def _check_history(bandwidths: list[int], planned: Planned) -> None:
         after = float(then) if then != finish else sharing.next_finish_s
         for f in active:
             left[f] -= (then - now_exact) * rates[f]
-            moved[f] += (after - now) * sharing.rate_bytes_per_s(f)
+            moved[f] += (after - now) * sharing._flows[f].rate
         now, now_exact = after, then
         done = [f for f in active if left[f] == 0]
         assert sharing.finished(now) == done
@@ -346,7 +346,7 @@ def _check_history(bandwidths: list[int], planned: Planned) -> None:
             active[f] = (links, None if cap is None else Fraction(cap), weight)
             left[f], sizes[f], moved[f] = Fraction(size), size, 0.0
         sharing.solve(now)
-        shown = {f: sharing.rate_bytes_per_s(f) for f in active}
+        shown = {f: sharing._flows[f].rate for f in active}
         assert shown == pytest.approx(
             {f: float(rate) for f, rate in fair_rates(exact_bandwidths, active).items()}, rel=CLOSE
         )
@@ -391,8 +391,8 @@ def test_a_long_history_leaves_nothing_behind() -> None:
             fresh = FairSharing(bandwidths)
             same = {flow: fresh.start(0.0, links, 1.0, cap) for flow, (links, cap) in flows.items()}
             fresh.solve(0.0)
-            assert {f: sharing.rate_bytes_per_s(f) for f in flows} == pytest.approx(
-                {f: fresh.rate_bytes_per_s(g) for f, g in same.items()}, rel=CLOSE
+            assert {f: sharing._flows[f].rate for f in flows} == pytest.approx(
+                {f: fresh._flows[g].rate for f, g in same.items()}, rel=CLOSE
             )
     while sharing.next_finish_s < inf:
         now = sharing.next_finish_s
@@ -418,6 +418,6 @@ def test_one_large_component_is_solved_alike_with_arrays(weights: tuple[int, ...
             sharing = FairSharing(bandwidths)
             numbers = [sharing.start(0.0, links, 1.0, cap, weight) for links, cap, weight in flows]
             sharing.solve(0.0)
-            return [sharing.rate_bytes_per_s(number) for number in numbers]
+            return [sharing._flows[number].rate for number in numbers]
 
     assert rates(0) == pytest.approx(rates(10**9), rel=CLOSE)
