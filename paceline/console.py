@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.sim.scenario.schema import Scenario
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="a scenario file (YAML)")]
-Changes = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="dotted.key=value", help="change one value of the scenario; repeatable"),
 ]
@@ -28,7 +28,7 @@ Out = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="replace the output if it exists")]
 ReportFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="the page to write")]
-Trace = Annotated[
+TraceOption = Annotated[
     bool, typer.Option("--trace", help="add trace.json to --out, for Chrome's tracing page and Perfetto")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object on standard output")]

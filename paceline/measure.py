@@ -11,13 +11,13 @@ import typer
 
 from paceline.console import (
     AsJson,
-    Changes,
     Force,
     OnLab,
     Out,
     ProfileFile,
     ScenarioFile,
-    Trace,
+    SetOption,
+    TraceOption,
     check_trace,
     end_interrupted,
     hand_over,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def realrun(
     scenario: ScenarioFile,
-    changes: Changes = None,
+    changes: SetOption = None,
     processes: Annotated[
         bool, typer.Option("--processes", help="start one gloo process per worker on this machine")
     ] = False,
@@ -51,7 +51,7 @@ def realrun(
     ] = 60.0,
     out: Out = None,
     force: Force = False,
-    trace: Trace = False,
+    trace: TraceOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure: the same scenario and the same scheme code on real processes."""
@@ -107,7 +107,7 @@ def realrun(
 def probe(
     scenario: ScenarioFile,
     out: Annotated[Path, typer.Option("--out", metavar="MEASURED.json", help="the file to write")],
-    changes: Changes = None,
+    changes: SetOption = None,
     lab: OnLab = False,
 ) -> None:
     """Measure transfers, collectives and gradients one by one on the scenario's network."""
@@ -159,7 +159,7 @@ def calibrate(
 
 def validate(
     scenario: ScenarioFile,
-    changes: Changes = None,
+    changes: SetOption = None,
     lab: OnLab = False,
     profile: ProfileFile = None,
     steps: Annotated[
@@ -235,7 +235,7 @@ def lab_check(
 
 def netem(
     scenario: ScenarioFile,
-    changes: Changes = None,
+    changes: SetOption = None,
     hosts: Annotated[
         str | None,
         typer.Option("--hosts", metavar="A,B,...", help="IPv4 addresses by rank; absent: $HOST0, ..."),

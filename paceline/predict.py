@@ -10,14 +10,14 @@ import typer
 
 from paceline.console import (
     AsJson,
-    Changes,
     Device,
     Engine,
     Force,
     Out,
     ProfileFile,
     ScenarioFile,
-    Trace,
+    SetOption,
+    TraceOption,
     check_trace,
     end_interrupted,
     hand_over,
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 def simulate(
     scenario: ScenarioFile,
-    changes: Changes = None,
+    changes: SetOption = None,
     out: Out = None,
     device: Device = "auto",
     engine: Engine = "auto",
     profile: ProfileFile = None,
     force: Force = False,
-    trace: Trace = False,
+    trace: TraceOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict: real gradients under a virtual clock, for every scheme and seed."""
@@ -84,7 +84,7 @@ def simulate(
 
 
 def check(
-    scenario: ScenarioFile, changes: Changes = None, device: Device = "auto", as_json: AsJson = False
+    scenario: ScenarioFile, changes: SetOption = None, device: Device = "auto", as_json: AsJson = False
 ) -> None:
     """Say what a scenario means: cluster, routes, what a step costs, time to simulate."""
     from rich.console import Console

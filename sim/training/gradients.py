@@ -21,7 +21,7 @@ from .. import seeds
 from ..devices import to_device
 from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
-from ..workloads.workload import Evaluated, Gradient, Told, Workload
+from ..workloads.workload import Evaluated, GradientFunction, Told, Workload
 
 Method = Literal["batched", "looped"]
 
@@ -65,7 +65,7 @@ class TrainingProblem:
     batches: Batches
     method: Method
     _batched: Callable[..., tuple[Tensor, Tensor]] = field(init=False, repr=False)
-    _alone: Gradient | None = field(init=False, repr=False)
+    _alone: GradientFunction | None = field(init=False, repr=False)
     _chunk: _Chunk = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

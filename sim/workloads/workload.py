@@ -25,7 +25,7 @@ Told = Callable[[int, int, Evaluated], None]
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 LossAndBuffers = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-Gradient = Callable[[Tensor, Tensor, Tensor, Told | None], Evaluated]
+GradientFunction = Callable[[Tensor, Tensor, Tensor, Told | None], Evaluated]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Workload:
     score: Callable[[Tensor], Mapping[str, float]]
     num_buffers: int = 0
     loss_and_buffers: LossAndBuffers | None = None
-    gradient_on: Callable[[torch.device], Gradient] | None = None
+    gradient_on: Callable[[torch.device], GradientFunction] | None = None
     stochastic: bool = False
 
     @property
