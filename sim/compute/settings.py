@@ -114,8 +114,7 @@ class MeasuredCompute(Settings):
     """One gradient, timed on this device; at several batch sizes, to know it at others too."""
 
     batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        default=(),
-        description="where to measure, ascending; absent: at the scenario's batch size alone",
+        default=(), description="where to measure, ascending; absent: at the scenario's batch size alone"
     )
     times: tuple[Annotated[Seconds, Field(gt=0)], ...] = Field(
         default=(), description="in a resolved scenario: what was measured, one for each batch size"

@@ -98,8 +98,7 @@ class Profile(Settings):
     range: MeasuredRange
     residual_pct: float = Field(description="median absolute error of the fitted durations")
     lateness_s: tuple[float, ...] = Field(
-        min_length=1,
-        description="as measured: from when a gradient is due until the next operation starts",
+        min_length=1, description="as measured: from when a gradient is due until the next operation starts"
     )
     unevenness_s: tuple[float, ...] = Field(
         min_length=1,

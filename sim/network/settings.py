@@ -158,8 +158,7 @@ class BandwidthTrace(Settings):
     """A piecewise constant bandwidth."""
 
     file: str | None = Field(
-        default=None,
-        description="CSV with the columns time and bandwidth; relative to the scenario's folder",
+        default=None, description="CSV with the columns time and bandwidth; relative to the scenario's folder"
     )
     steps: tuple[BandwidthStep, ...] = Field(
         default=(), description="instead of a file, or what was read from it; the first at 0 s"
@@ -247,8 +246,7 @@ class NetworkSettings(Settings):
         description="your function of the number of workers, as package.module:name; it returns a Network",
     )
     jitter: Jitter | None = Field(
-        default=None,
-        description="how a message's latency varies around its route's; absent: not at all",
+        default=None, description="how a message's latency varies around its route's; absent: not at all"
     )
     variation: tuple[Variation, ...] = Field(
         default=(), description="bandwidths that change as time goes on; needs sharing: max_min or rtt"

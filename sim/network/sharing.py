@@ -116,12 +116,7 @@ class FairSharing:
         self.next_finish_s = inf
 
     def start(
-        self,
-        now_s: float,
-        links: tuple[int, ...],
-        size_bytes: float,
-        cap_bytes_per_s: float,
-        weight: int = 1,
+        self, now_s: float, links: tuple[int, ...], size_bytes: float, cap_bytes_per_s: float, weight: int = 1
     ) -> int:
         """Begin a transfer; it takes effect at the next ``solve``.
 

@@ -208,8 +208,7 @@ class LabSettings(Settings):
     """The emulated network on which ``--lab`` measures; it changes nothing in a simulation."""
 
     hosts: Literal["tuned", "stock"] = Field(
-        default="tuned",
-        description="TCP of the hosts: without ramp-up and idle restart, or the kernel's",
+        default="tuned", description="TCP of the hosts: without ramp-up and idle restart, or the kernel's"
     )
     queue: Literal["fair", "fifo"] = Field(
         default="fair", description="how packets wait at the lab's links: per connection, or in one line"
@@ -231,8 +230,7 @@ class Scenario(Settings):
         description="runs of each scheme, each with its own seed: a number, or 'auto' with these defaults",
     )
     tune: Tune | None = Field(
-        default=None,
-        description="values that each scheme chooses for itself before, on other seeds",
+        default=None, description="values that each scheme chooses for itself before, on other seeds"
     )
     collectives: CollectiveSettings = Field(
         default=CollectiveSettings(), description="algorithms of collective operations"

@@ -37,8 +37,7 @@ class Tune(Settings):
         description="values to choose from, by key of a scheme: optimizer.lr, or an option that all have"
     )
     trials: int = Field(
-        ge=1,
-        description="runs that each scheme gets for it, spread evenly over the grid; absent: one each",
+        ge=1, description="runs that each scheme gets for it, spread evenly over the grid; absent: one each"
     )
 
     @model_validator(mode="wrap")
