@@ -24,7 +24,7 @@ from paceline.sim.experiments.simulate import simulate, unfinished
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.intervals import Interval, of_median, of_ratio
 from paceline.sim.records.run import Run
-from paceline.sim.scenario.repeats import enough
+from paceline.sim.scenario.repeats import are_enough
 from paceline.sim.scenario.schema import Scenario, dump, load
 
 ROOT: Final = Path(__file__).parent.parent
@@ -93,7 +93,7 @@ def _kept(folder: Path, scenario: Scenario) -> list[Run] | None:
     if not prepare.resolves(made, scenario):
         return None
     runs = result_folder.runs_of(result_folder.read_results(folder))
-    return runs if enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs) else None
+    return runs if are_enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs) else None
 
 
 def value_of(quantity: str, run: Run) -> float:

@@ -2,7 +2,7 @@
 
 A device has a *floor*: a small batch takes as long as its kernels need to be started one after the other.
 Above it the time grows with the batch. So the law is ``t(b) = max(floor, fixed + per_example b)``; what the
-measurements say beside it (caches, tiles of a matrix product that are not full) is a factor that is
+measurements show beside it (caches, tiles of a matrix product that are not full) is a factor that is
 interpolated between the measured sizes, so that the law holds exactly where something was measured.
 """
 
@@ -30,7 +30,7 @@ class BatchLaw:
         return np.maximum(self.floor_s, self.fixed_s + self.per_example_s * batch_sizes)
 
 
-def fitted(batch_sizes: Sequence[int], times_s: Sequence[float]) -> BatchLaw:
+def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> BatchLaw:
     """The law with the least sum of relative errors: one disturbed time hardly counts.
 
     Errors are differences of logarithms. Every line through two of the measurements is tried, with every
@@ -61,7 +61,7 @@ def seconds_at(batch_size: int, batch_sizes: Sequence[int], times_s: Sequence[fl
 
     Arguments as for ``fitted``.
     """
-    law = fitted(batch_sizes, times_s)
+    law = fit_batch_law(batch_sizes, times_s)
     sizes = np.array([*batch_sizes, batch_size], dtype=np.float64)
     *known, here = law.seconds(sizes)
     factors = np.log(np.array(times_s) / np.array(known))

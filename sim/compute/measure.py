@@ -48,7 +48,7 @@ def _enough(taken_s: Sequence[float]) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """What people call a device: a GPU's model, else the kind of the processor."""
+    """A human-readable name of a device: a GPU's model, else the kind of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return platform.processor() or platform.machine()

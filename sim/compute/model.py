@@ -11,7 +11,7 @@ from .. import seeds
 from ..errors import InputError
 from ..seeds import Floats
 from .settings import Compute, Straggler, user_duration_s
-from .stragglers import slow
+from .stragglers import slow_mask
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ComputeModel:
         durations = self._undisturbed_s(worker, block)
         pauses = np.zeros(seeds.BLOCK)
         for number, straggler in enumerate(self.stragglers):
-            struck = slow(straggler, number, self.seed, worker, block)
+            struck = slow_mask(straggler, number, self.seed, worker, block)
             if straggler.slowdown is not None:
                 durations = np.where(struck, durations * straggler.slowdown, durations)
             if straggler.pause is not None:

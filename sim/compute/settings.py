@@ -29,7 +29,7 @@ def user_duration_s(path: str, seed: int, worker: int, index: int) -> float:
 
     Args:
         path: ``package.module:name`` of a function of (worker, index, random), where ``random`` is a
-            ``numpy.random.Generator`` that is the same whenever the same gradient is asked for.
+            ``numpy.random.Generator`` that is the same each time for the same gradient.
         seed, worker, index: which gradient, of which run.
 
     Raises:
@@ -98,7 +98,7 @@ class Trace(Settings):
 
     @property
     def all_durations(self) -> tuple[float, ...]:
-        """Of all workers."""
+        """The durations of all workers."""
         return self.durations or tuple(value for each in self.workers for value in each)
 
 

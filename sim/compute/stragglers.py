@@ -24,7 +24,7 @@ from .settings import Markov, Straggler
 Mask = NDArray[np.bool_]
 
 
-def slow(straggler: Straggler, number: int, seed: int, worker: int, block: int) -> Mask:
+def slow_mask(straggler: Straggler, number: int, seed: int, worker: int, block: int) -> Mask:
     """Whether each computation of ``worker`` in a block is slow, [BLOCK].
 
     Args:

@@ -1,4 +1,4 @@
-"""What is wrong with a piece of input, in our words: the path to a key and one sentence.
+"""What is wrong with a piece of input: the path to a key and one sentence.
 
 pydantic checks the models; ``explain`` turns its errors into mistakes. A validator of ours that
 wants to point at a key below its own model raises ``mistake(sentence, *keys)``.
@@ -22,7 +22,7 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong, and where: keys and list indices from the top."""
+    """One thing that is wrong, and where: keys and list indices from the top of the document."""
 
     at: KeyPath
     message: str
@@ -61,7 +61,7 @@ def place_errors(*at: str | int) -> Iterator[None]:
 
 
 def unknown_key(key: str, choices: Iterable[str]) -> str:
-    """The sentence for a key that nobody knows."""
+    """The sentence for an unknown key, with the nearest of ``choices``."""
     known = list(choices)
     return f"unknown key; {did_you_mean(key, known)}" if known else "unknown key; nothing can be set here"
 

@@ -28,7 +28,7 @@ class Table:
     """A CSV file.
 
     Attributes:
-        source: what errors call it.
+        source: the file, for errors.
         names: of the columns, without their units.
         units: of the columns; empty where the cells have them.
         rows: (line in the file, cells), all of the header's length.

@@ -82,7 +82,7 @@ def _unit(text: str) -> tuple[Fraction, str]:
     """What one unit is in SI, and which kind of quantity it measures ("" for another kind).
 
     Raises:
-        KeyError: nobody knows that unit.
+        KeyError: there is no such unit.
     """
     match = _UNIT.fullmatch(text)
     if not match:
@@ -101,7 +101,7 @@ def _unit(text: str) -> tuple[Fraction, str]:
 
 
 def _unknown(unit: str, kind: str) -> str:
-    """The end of a sentence about a unit that nobody knows."""
+    """The end of the error for an unknown unit."""
     if match := _BITS_OR_BYTES.fullmatch(unit):
         prefix = (match[1] or "").replace("K", "k").replace("ki", "Ki")
         rate = "/s" if unit.endswith("s") else ""

@@ -23,7 +23,7 @@ from .settings import Settings
 
 _T = TypeVar("_T")
 
-_NOT_THEIRS: Final = (
+_NOT_USERS: Final = (
     str(Path(__file__).parents[2]) + os.sep,
     *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
     "<frozen ",
@@ -142,7 +142,7 @@ def _refuse_module(path: str, module_name: str) -> None:
         )
     try:
         spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):  # whoever imports it says why
+    except (ImportError, ValueError):  # the import reports why
         return
     places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec is not None else []
     for place in map(Path, places):
@@ -160,7 +160,7 @@ def _refuse_object(path: str, thing: Any) -> None:
     defined = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)
     try:
         file = Path(inspect.getfile(defined))
-    except TypeError:  # a builtin; a plain value is none, and is refused by whoever wants a function
+    except TypeError:  # a builtin; a plain value is none, and is refused where a function is needed
         if not callable(thing):
             return
         file = _STANDARD
@@ -172,7 +172,7 @@ def _refuse_object(path: str, thing: Any) -> None:
 
 
 def _hint(place: Any, name: str) -> str:
-    """What of its own a module or class has instead of ``name``."""
+    """The end of an error: what of its own a module or class has instead of ``name``."""
     own = [
         key
         for key, value in getattr(place, "__dict__", {}).items()
@@ -201,7 +201,7 @@ def format_error(error: BaseException) -> str:
     text = " ".join(str(error).split())
     named = type(error).__name__ + (f": {text}" if text else "")
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_USERS)]
     where = f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""  # noqa: PTH119
     return named + where
 

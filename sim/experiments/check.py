@@ -27,7 +27,7 @@ from ..errors import RunError
 from ..network.network import Network, Route
 from ..records.run import Run
 from ..scenario.entries import SchemeEntry
-from ..scenario.repeats import most
+from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario
 from ..training.optimizer import NullOptimizer
 from ..training.scoring import score_models
@@ -310,7 +310,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             for kind in route_kinds(network)
         ],
         "schemes": rows,
-        "repeats": most(resolved.repeats),
+        "repeats": max_repeats(resolved.repeats),
         "simulation_s_at_most": sum(takes),
     }
 
@@ -331,5 +331,5 @@ def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
         "mean_over_steps": cost.steps,
         "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
         "steps_at_most": steps,
-        "simulation_s_at_most": effort.of(scenario, cost, steps) * most(scenario.repeats),
+        "simulation_s_at_most": effort.of(scenario, cost, steps) * max_repeats(scenario.repeats),
     }

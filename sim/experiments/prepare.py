@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..network.build import build_network
 from ..network.transfer import TransferModel
 from ..scenario.entries import SchemeEntry, WorkloadEntry
-from ..scenario.repeats import most
+from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario
 from ..schemes import find_scheme
 from ..training.gradients import Method, TrainingProblem, cannot_batch, faster_method
@@ -124,7 +124,7 @@ def _with_measured(scenario: Scenario, measured: MeasuredCompute) -> Scenario:
 
 def seeds_of(scenario: Scenario) -> range:
     """The seed of every repeat that there may be; all schemes share them."""
-    return range(scenario.seed, scenario.seed + most(scenario.repeats))
+    return range(scenario.seed, scenario.seed + max_repeats(scenario.repeats))
 
 
 def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.device | None = None) -> Job:

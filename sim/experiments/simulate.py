@@ -18,7 +18,7 @@ from ..records import folder as result_folder
 from ..records.run import Run
 from ..records.summary import Tuned
 from ..scenario.entries import SchemeEntry
-from ..scenario.repeats import enough
+from ..scenario.repeats import are_enough
 from ..scenario.schema import Scenario, parse
 from .prepare import leaves_measured, prepare, resolves, seeds_of
 from .tune import fits, tune, with_chosen
@@ -90,7 +90,7 @@ def simulate(
         warn(beyond)
     with one_thread():
         for seed in seeds_of(scenario):
-            if enough(scenario.repeats, labels, made):
+            if are_enough(scenario.repeats, labels, made):
                 break
             for entry in scenario.schemes:
                 run = known.get((entry.label, seed)) or simulate_job(
@@ -122,7 +122,7 @@ def unfinished(folder: Path, scenario: Scenario) -> Unfinished | None:
     runs = result_folder.runs_of(results)
     tuned = results.summary.get("tuning", [])
     same = fits(tuned, scenario) and resolves(resolved, with_chosen(scenario, tuned))
-    complete = enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs)
+    complete = are_enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs)
     if not same or complete or any(run.source != "simulated" for run in runs):
         return None
     return Unfinished(resolved, [run for run in runs if run.status != "partial"], tuned)

@@ -86,7 +86,7 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
         network = _build_sites(settings, workers)
     links = network.links
     for variation in settings.variation:
-        links = _varied(links, variation)
+        links = _vary(links, variation)
     return replace(network, links=links, jitter=settings.jitter)
 
 
@@ -103,7 +103,7 @@ def _build_users(path: str, workers: int) -> Network:
     return network
 
 
-def _varied(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:
+def _vary(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:
     matching = [link.name for link in links if fnmatchcase(link.name, variation.links)]
     if not matching:
         names = [link.name for link in links]

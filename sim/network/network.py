@@ -124,5 +124,5 @@ class Network:
 
 
 def free_network(hosts: int) -> Network:
-    """On which nothing takes time: for real messages, which need no model, and for what computation takes."""
+    """A network on which nothing takes time: for real messages, and to time computations alone."""
     return Network(("all",), (0,) * hosts, (), ((0.0,),), ((float("inf"),),))

@@ -1,8 +1,8 @@
 """A profile: the correction factors of one kind of cluster, each with the measurements that it came from.
 
 The scenario has nominal numbers, the default factors are neutral, and a profile holds fitted ones: three
-separate things. ``paceline calibrate`` writes profiles; a prediction made with one says where it left the
-range of sizes that were measured.
+separate things. ``paceline calibrate`` writes profiles; a prediction that uses one reports where it left
+the range of sizes that were measured.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Factor(Settings):
 
 
 class HostKind(Settings):
-    """What the factors are about: a profile says nothing about another kind of hosts or transport."""
+    """The hosts that the factors hold for: a profile does not describe another kind of hosts or transport."""
 
     kind: Literal["lab", "cluster"]
     tuning: str = Field(default="", description="of a lab's hosts")
@@ -141,8 +141,8 @@ class Profile(Settings):
             model,
             announcement=1.0,
             streams=True,
-            lateness_s=self.lateness_s,
-            unevenness_s=self.unevenness_s,
+            wake_up_delays_s=self.lateness_s,
+            resume_jitter_s=self.unevenness_s,
             **values,
         )
 

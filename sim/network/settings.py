@@ -1,4 +1,4 @@
-"""What the scenario says about the network.
+"""The scenario's settings of the network.
 
 Four forms. *Flat*: ``latency`` and ``bandwidth`` of one switch that never blocks. *Sites*: ``sites``,
 ``within``, ``between`` and perhaps ``uplink``. *Graph*: ``graph``. The user's own: ``model``. Latency is

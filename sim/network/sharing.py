@@ -1,7 +1,7 @@
-"""Max-min fair sharing of links: which rate each transfer gets, and when it is through.
+"""Max-min fair sharing of links: which rate each transfer gets, and when it ends.
 
-A pure algorithm: it has no clock of its own and starts nothing. The caller says what begins at which
-instant, asks for the earliest finish, and comes back then.
+A pure algorithm: it has no clock of its own and starts nothing. The caller reports what begins at which
+instant, reads the earliest finish, and continues there.
 
 How it works:
 
@@ -265,7 +265,7 @@ class FairSharing:
                     here = residual[link] / count[link]
                     if here < share:
                         share, numerator, divisor = here, residual[link], count[link]
-            # Whoever cannot use this level gets its peak; that leaves the others no less than the level.
+            # A flow that cannot use this level gets its peak; that leaves the others no less than the level.
             limited = [flow for flow in flows if flow.peak <= share * flow.weight]
             for flow in limited:
                 flow.mark = known

@@ -11,7 +11,7 @@ from .network import Network
 class TransferModel:
     """How the network carries a message: the nominal cluster, and factors that correct it.
 
-    The defaults are neutral. A calibration says what they are for one kind of cluster and software.
+    The defaults are neutral. A calibration fits them to one kind of cluster and software.
 
     Attributes:
         network: hosts, links, routes.
@@ -29,10 +29,10 @@ class TransferModel:
         copy_s_per_byte: what handing bytes to the socket takes.
         resume_s: from the end of an exchange until the coroutine goes on.
         late_s: from the end of a computation until the coroutine's next operation.
-        lateness_s: instead of that, values as they followed each other when measured: a worker goes through
-            them from one drawn at random on, and begins its run that late too.
-        unevenness_s: equally likely deviations from ``resume_s``, of which each exchange draws one; it never
-            ends before its transfers.
+        wake_up_delays_s: instead of ``late_s``, values as they followed each other when measured: a worker
+            goes through them from one drawn at random on, and begins its run that late too.
+        resume_jitter_s: equally likely deviations from ``resume_s``, of which each exchange draws one; it
+            never ends before its transfers.
         seed: of the run, for latencies and bandwidths that vary at random.
     """
 
@@ -47,6 +47,6 @@ class TransferModel:
     copy_s_per_byte: float = 0.0
     resume_s: float = 0.0
     late_s: float = 0.0
-    lateness_s: tuple[float, ...] = ()
-    unevenness_s: tuple[float, ...] = ()
+    wake_up_delays_s: tuple[float, ...] = ()
+    resume_jitter_s: tuple[float, ...] = ()
     seed: int = 0

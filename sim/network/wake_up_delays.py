@@ -1,6 +1,6 @@
-"""How late a coroutine goes on after what it waited for: its timer, its helper threads, the code around it.
+"""How much later than its event a coroutine goes on: its timer, its helper threads, the code around it.
 
-Nothing is late without a profile. With one, workers that would begin together begin apart, too.
+Without a profile there are no delays. With one, workers that would begin together begin apart, too.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class WakeUpDelays:
 
     def __init__(self, transfer: TransferModel, seed: int, workers: int) -> None:
         self._seed = seed
-        self._resume_s, self._unevenness_s = transfer.resume_s, transfer.unevenness_s
-        self._late_s, self._lateness_s = transfer.late_s, transfer.lateness_s
+        self._resume_s, self._jitter_s = transfer.resume_s, transfer.resume_jitter_s
+        self._late_s, self._delays_s = transfer.late_s, transfer.wake_up_delays_s
         self._exchanges = [0] * workers
-        self.staggered = bool(transfer.lateness_s)
-        self.none_after_exchanges = not transfer.resume_s and not transfer.unevenness_s
+        self.staggered = bool(transfer.wake_up_delays_s)
+        self.none_after_exchanges = not transfer.resume_s and not transfer.resume_jitter_s
 
     def after_exchange_s(self, rank: int) -> float:
         """From the end of a worker's next exchange until its coroutine goes on."""
-        known = self._unevenness_s
+        known = self._jitter_s
         if not known:
             return self._resume_s
         number = self._exchanges[rank]
@@ -42,7 +42,7 @@ class WakeUpDelays:
 
     def after_gradient_s(self, rank: int, number: int) -> float:
         """How much later than due the end of a worker's gradient ``number`` (from 1) is noticed."""
-        known = self._lateness_s
+        known = self._delays_s
         if not known:
             return self._late_s
         first = seeds.integer(self._seed, rank, "lateness", 0, len(known))

@@ -31,20 +31,20 @@ def apply(document: Document, assignments: Sequence[str]) -> Document:
             new = yaml_file.parse(text, source)
         except InputError as error:  # one line has no use for a line number
             raise InputError(str(error).replace(f"{source}:1:", f"{source}:", 1)) from None
-        value, at = _replaced(value, parts, (), new.value, source)
+        value, at = _replace(value, parts, (), new.value, source)
         places = {path: place for path, place in places.items() if path[: len(at)] != at}
         places |= {at + path: SourceLine(0, source) for path in new.places}
     return Document(value, places)
 
 
-def _replaced(value: Any, parts: Sequence[str], at: KeyPath, new: Any, source: str) -> tuple[Any, KeyPath]:
+def _replace(value: Any, parts: Sequence[str], at: KeyPath, new: Any, source: str) -> tuple[Any, KeyPath]:
     """``value`` with ``new`` at the end of ``parts``, and the path that was meant."""
     if not parts:
         return new, at
     key = parts[0]
     if isinstance(value, tuple):
         index = _index(key, len(value), f"{source}: {join_keys((*at, key))}")
-        inner, path = _replaced(value[index], parts[1:], (*at, index), new, source)
+        inner, path = _replace(value[index], parts[1:], (*at, index), new, source)
         return (*value[:index], inner, *value[index + 1 :]), path
     if value is None:
         value = {}
@@ -56,7 +56,7 @@ def _replaced(value: Any, parts: Sequence[str], at: KeyPath, new: Any, source: s
             f"{source}: {join_keys((*at, key))}: {join_keys(at)} is {format_value(value)} and has "
             f"no keys{hint}"
         )
-    inner, path = _replaced(value.get(key), parts[1:], (*at, key), new, source)
+    inner, path = _replace(value.get(key), parts[1:], (*at, key), new, source)
     return {**value, key: inner}, path
 
 

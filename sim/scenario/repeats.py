@@ -63,12 +63,12 @@ def read_auto(value: Any) -> Any:
     return value
 
 
-def most(repeats: int | AutoRepeats) -> int:
+def max_repeats(repeats: int | AutoRepeats) -> int:
     """The largest number of repeats that there may be."""
     return repeats.most if isinstance(repeats, AutoRepeats) else repeats
 
 
-def enough(repeats: int | AutoRepeats, labels: Sequence[str], runs: Sequence[Run]) -> bool:
+def are_enough(repeats: int | AutoRepeats, labels: Sequence[str], runs: Sequence[Run]) -> bool:
     """Whether these runs of all ``labels``, complete repeats in order of seed, are all that is wanted.
 
     A scheme that does not arrive in most of its repeats has no ratio that could get narrower.

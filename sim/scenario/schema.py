@@ -253,7 +253,7 @@ class Scenario(Settings):
     @model_validator(mode="before")
     @classmethod
     def _score_what_counts(cls, data: Any) -> Any:
-        """The target is on what ``evaluate.on`` says, unless it says itself."""
+        """A target that names no score of its own is on that of ``evaluate.on``."""
         match data:
             case {"evaluate": {"on": on}, "stop": {"target": Mapping() as target} as stop} if on in get_args(
                 On
@@ -395,7 +395,7 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
         changes: ``dotted.key=value`` each, as in ``--set``; see ``paceline.sim.scenario.overrides``.
 
     Raises:
-        InputError: what is wrong, where and the nearest valid choice; a line for each of the first problems.
+        InputError: what is wrong, where and the nearest valid choice; a line for each of the first mistakes.
     """
     return parse(yaml_file.read_text(Path(path)), str(path), changes)
 

@@ -95,11 +95,9 @@ def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[
         where: Any = data
         *sections, last = key.split(".")
         for section in sections:
-            if not isinstance(where, dict) or section not in where:
-                raise InputError(f"{entry.label} has no key '{key}'; {did_you_mean(key, _keys(data))}")
-            where = where[section]
-            if section == "optimizer":
-                where = next((where[kind] for kind in _ADAPTIVE if kind in where), where)
+            where = where.get(section) if isinstance(where, dict) else None
+            if section == "optimizer" and isinstance(where, dict):
+                where = _constants(where)
         if not isinstance(where, dict) or last not in where:
             raise InputError(f"{entry.label} has no key '{key}'; {did_you_mean(key, _keys(data))}")
         where[last] = value
@@ -110,11 +108,15 @@ def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[
         raise InputError(f"{entry.label}: {one_line(problem.message)}") from None
 
 
+def _constants(optimizer: dict[str, Any]) -> dict[str, Any]:
+    """The part of an optimiser's settings that holds its learning rate."""
+    return next((optimizer[kind] for kind in _ADAPTIVE if kind in optimizer), optimizer)
+
+
 def _keys(data: Mapping[str, Any]) -> list[str]:
     """Everything of a scheme that can be tuned."""
-    optimizer = data["optimizer"]
-    own = next((optimizer[kind] for kind in _ADAPTIVE if kind in optimizer), optimizer)
+    constants = _constants(data["optimizer"])
     return [
-        *(f"optimizer.{key}" for key, value in own.items() if isinstance(value, Value)),
+        *(f"optimizer.{key}" for key, value in constants.items() if isinstance(value, Value)),
         *(key for key, value in data.items() if isinstance(value, Value) and key != "label"),
     ]

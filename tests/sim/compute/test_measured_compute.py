@@ -175,7 +175,7 @@ def test_wrong_batch_sizes_are_refused(compute: str, message: str) -> None:
 
 def test_the_law_is_found_by_hand() -> None:
     # a floor of 3 ms up to 20 examples, then 1 ms + 0.1 ms each
-    law = batch_sizes.fitted((1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0))
+    law = batch_sizes.fit_batch_law((1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0))
     assert (law.floor_s, law.fixed_s, law.per_example_s) == (3.0, 1.0, 0.1)
     assert batch_sizes.seconds_at(20, (1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0)) == pytest.approx(3.0)
     assert batch_sizes.seconds_at(200, (1, 10, 30, 50, 100), (3.0, 3.0, 4.0, 6.0, 11.0)) == pytest.approx(
@@ -225,7 +225,7 @@ def test_one_disturbed_time_hardly_counts() -> None:
     sizes = (1, 2, 4, 8, 16, 32, 64)
     times = [1.0 + 0.5 * b for b in sizes]
     times[3] *= 3
-    law = batch_sizes.fitted(sizes, times)
+    law = batch_sizes.fit_batch_law(sizes, times)
     assert (law.fixed_s, law.per_example_s) == (1.0, 0.5)
 
 

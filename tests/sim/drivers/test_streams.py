@@ -136,7 +136,7 @@ def test_drawn_lateness_replaces_the_constant() -> None:
         for _ in range(20):
             await worker.gradient(worker.start)
 
-    found = times(program, replace(GLOO, late_s=9.0, lateness_s=(0.0, 0.5)))
+    found = times(program, replace(GLOO, late_s=9.0, wake_up_delays_s=(0.0, 0.5)))
     ends = [found[0, "gradient", k] for k in range(20)]
     steps = [round(b - a, 9) for a, b in zip([0.0, *ends], ends, strict=False)]
     assert set(steps) <= {1.0, 1.5, 2.0}  # the first one has the lateness of the beginning too
@@ -147,7 +147,7 @@ def test_workers_begin_as_late_as_the_profile_says() -> None:
     async def program(worker: Worker, options: object) -> None:
         await worker.sleep(1.0)
 
-    found = times(program, replace(GLOO, lateness_s=(0.25,)))
+    found = times(program, replace(GLOO, wake_up_delays_s=(0.25,)))
     assert found[0, "sleep", 0] == found[1, "sleep", 0] == 1.25
 
 
@@ -155,8 +155,8 @@ def test_an_exchange_never_ends_before_its_transfers() -> None:
     async def program(worker: Worker, options: object) -> None:
         await worker.barrier()
 
-    assert times(program, replace(GLOO, resume_s=0.5, unevenness_s=(-9.0,)))[0, "barrier", 0] == 2.0
-    assert times(program, replace(GLOO, resume_s=0.5, unevenness_s=(0.25,)))[0, "barrier", 0] == 2.75
+    assert times(program, replace(GLOO, resume_s=0.5, resume_jitter_s=(-9.0,)))[0, "barrier", 0] == 2.0
+    assert times(program, replace(GLOO, resume_s=0.5, resume_jitter_s=(0.25,)))[0, "barrier", 0] == 2.75
 
 
 def test_efficiency_and_added_latency() -> None:

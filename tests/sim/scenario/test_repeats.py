@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.sim.scenario.repeats import AutoRepeats, enough, most
+from paceline.sim.scenario.repeats import AutoRepeats, are_enough, max_repeats
 from paceline.sim.scenario.schema import dump, parse
 from tests.sim.scenario.test_schema import FLAT, refusal
 from tests.support.made_runs import made_run
@@ -16,7 +16,7 @@ def test_it_can_be_written_in_three_ways() -> None:
     assert parse(TARGET + "repeats: auto\n").repeats == AutoRepeats()
     found = parse(TARGET + "repeats: {half_width: 2.5 %, most: 12}\n")
     assert found.repeats == AutoRepeats(half_width="2.5 %", most=12)  # type: ignore[arg-type]
-    assert most(found.repeats) == 12
+    assert max_repeats(found.repeats) == 12
     assert parse(dump(found)) == found
 
 
@@ -39,7 +39,7 @@ def test_without_a_target_there_is_no_ratio_to_narrow() -> None:
 
 def test_a_number_is_a_number() -> None:
     runs = [made_run(label, seed) for seed in range(2) for label in ("a", "b")]
-    assert [enough(n, ["a", "b"], runs) for n in (1, 2, 3)] == [True, True, False]
+    assert [are_enough(n, ["a", "b"], runs) for n in (1, 2, 3)] == [True, True, False]
 
 
 def test_it_stops_when_ratios_are_narrow() -> None:
@@ -51,22 +51,22 @@ def test_it_stops_when_ratios_are_narrow() -> None:
         for seed, pair in enumerate(times)
         for label, time in zip("ab", pair, strict=True)
     ]
-    assert not enough(AUTO, ["a", "b"], runs[:8])  # four repeats: nothing is known about chance
-    assert enough(AUTO, ["a", "b"], runs)
-    assert not enough(AutoRepeats(half_width="4 %"), ["a", "b"], runs)  # type: ignore[arg-type]
-    assert enough(AutoRepeats(half_width="4 %", most=5), ["a", "b"], runs)  # type: ignore[arg-type]
+    assert not are_enough(AUTO, ["a", "b"], runs[:8])  # four repeats: nothing is known about chance
+    assert are_enough(AUTO, ["a", "b"], runs)
+    assert not are_enough(AutoRepeats(half_width="4 %"), ["a", "b"], runs)  # type: ignore[arg-type]
+    assert are_enough(AutoRepeats(half_width="4 %", most=5), ["a", "b"], runs)  # type: ignore[arg-type]
 
 
 def test_one_scheme_narrows_its_time() -> None:
     runs = [made_run("a", seed, reached_s=100.0 + seed) for seed in range(5)]  # 102, from 100 to 104: 2 %
-    assert enough(AUTO, ["a"], runs)
-    assert not enough(AutoRepeats(half_width="1 %"), ["a"], runs)  # type: ignore[arg-type]
+    assert are_enough(AUTO, ["a"], runs)
+    assert not are_enough(AutoRepeats(half_width="1 %"), ["a"], runs)  # type: ignore[arg-type]
 
 
 def test_who_never_arrives_is_not_waited_for_but_an_open_interval_is() -> None:
     runs = [made_run("a", seed) for seed in range(5)] + [
         made_run("b", seed, reached_s=None) for seed in range(5)
     ]
-    assert enough(AUTO, ["a", "b"], runs)
+    assert are_enough(AUTO, ["a", "b"], runs)
     some = [made_run("b", seed, reached_s=20.0 if seed < 3 else None) for seed in range(5)]
-    assert not enough(AUTO, ["a", "b"], runs[:5] + some)
+    assert not are_enough(AUTO, ["a", "b"], runs[:5] + some)
