@@ -1,4 +1,4 @@
-"""What every driver promises, on NCCL: ``python -m benchmarks.nccl_contract [RANKS ...]``.
+"""Runs what every driver promises on NCCL: ``python -m benchmarks.nccl_contract [RANKS ...]``.
 
 On a machine with one GPU several ranks have to share it. NCCL takes them for processes of one host and
 refuses, unless each says that it is a host of its own and they talk over sockets.
@@ -32,7 +32,7 @@ _SHARED_GPU: Final = {
 
 @dataclass(frozen=True)
 class ContractResult:
-    """What came of it.
+    """How many cases a backend passed.
 
     Attributes:
         ranks: how many processes.
@@ -58,16 +58,16 @@ def contract_on_nccl(ranks: int) -> ContractResult:
 
 
 def contract_on(backend: str, ranks: int) -> ContractResult:
-    """The same on any backend."""
+    """The contract's cases for ``ranks`` workers that do not fail, on any backend of torch."""
     pool = Pool(ranks)
     try:
         refusals = [answer for answer in pool.ask(connect, backend=backend) if answer]
         if refusals:
             return ContractResult(ranks, 0, (), refusals[0])
         failed = [
-            f"rank {rank} got {found}"
-            for rank, found in enumerate(pool.ask(pass_round, backend=backend))
-            if found != [(rank - 1) % ranks] * 2
+            f"rank {rank} got {received}"
+            for rank, received in enumerate(pool.ask(pass_round, backend=backend))
+            if received != [(rank - 1) % ranks] * 2
         ]
         cases = [case for case in driver_contract.GOOD if case.workers == ranks]
         passed = int(not failed)
@@ -92,7 +92,7 @@ def connect(group: Group, backend: str) -> str:
     if torch.cuda.is_available() and torch.cuda.device_count() < group.size:
         os.environ.update(_SHARED_GPU, NCCL_HOSTID=f"rank {group.rank}")
     try:
-        group.lane(backend, device_of(backend, group.rank), _CONNECT_S)
+        group.backend(backend, device_of(backend, group.rank), _CONNECT_S)
     except RunError as error:
         return str(error)
     return ""
@@ -103,9 +103,10 @@ def pass_round(group: Group, backend: str) -> list[Any]:
     device = device_of(backend, group.rank)
     sent, got = (torch.full((2,), float(n), device=device) for n in (group.rank, -1))
     receives = [(got, (group.rank - 1) % group.size)]
-    lane = group.lane(backend, device, _CONNECT_S)
+    sends = [(sent, (group.rank + 1) % group.size)]
+    carrier = group.backend(backend, device, _CONNECT_S)
     try:
-        lane.exchange(receives, [(sent, (group.rank + 1) % group.size)], 0)()
+        carrier.exchange(receives, lambda: sends, 0)()
     except PeerGone as gone:
         return [str(gone.__cause__)]
     return got.tolist()
@@ -114,9 +115,9 @@ def pass_round(group: Group, backend: str) -> list[Any]:
 def main() -> None:
     """Print one line for each number of ranks."""
     for ranks in map(int, sys.argv[1:] or ["1", "2"]):
-        found = contract_on_nccl(ranks)
-        print(f"{ranks} ranks: {found.passed} passed, {len(found.failed)} failed. {found.refused}")
-        for line in found.failed:
+        result = contract_on_nccl(ranks)
+        print(f"{ranks} ranks: {result.passed} passed, {len(result.failed)} failed. {result.refused}")
+        for line in result.failed:
             print(f"  {line}")
 
 

@@ -22,11 +22,9 @@ from paceline.sim.records.accounting import TimeBreakdown
 from paceline.sim.training.gradients import loss_given
 
 from ..group.store import POLL_S, Control
-from ..transport.buffers import StagingBuffers
-from ..transport.collectives import Collectives
 from ..transport.connections import PeerGone
-from ..transport.messages import Transport
 from ..transport.threads import CallResult, ThreadPool
+from ..transport.transport import Transport
 from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
 from .loop import Loop
@@ -45,8 +43,7 @@ class ClusterDriver:
         job: what to run.
         rank: which worker this is.
         program: its coroutines, not yet started.
-        transport, collectives, buffers, threads: how it talks.
-        survives: whether pattern operations can go on without a rank that has died.
+        transport, threads: how it talks.
         control, watch: what it shares with the other ranks.
         zero_s: when the run begins, on ``time.monotonic``.
         keeps: whether the value published at a step is needed for an evaluation.
@@ -62,10 +59,7 @@ class ClusterDriver:
         program: Program,
         *,
         transport: Transport,
-        collectives: Collectives,
-        buffers: StagingBuffers,
         threads: ThreadPool,
-        survives: bool,
         control: Control,
         watch: Watchdog,
         zero_s: float,
@@ -80,7 +74,6 @@ class ClusterDriver:
         self._threads = threads
         self._control = control
         self._watch = watch
-        self._survives = survives
         self._loop = Loop(zero_s)
         self._keeps = keeps
         self._die_at = die_at
@@ -103,8 +96,7 @@ class ClusterDriver:
             in_flight=self.in_flight, took_s=took_s, complete=self.complete, turn=self._catch_up,
         )  # fmt: skip
         self._exchanges = Exchanges(
-            job, rank, transport=transport, collectives=collectives, buffers=buffers, threads=threads,
-            loop=self._loop, driver=self,
+            job, rank, transport=transport, threads=threads, loop=self._loop, driver=self,
         )  # fmt: skip
         self.traffic = self._exchanges.traffic
         self.with_value = self._computing.with_value
@@ -263,7 +255,7 @@ class ClusterDriver:
     def gone(self, pending: ClusterPending, rank: int) -> None:
         """gloo has lost a connection that an operation needs; -1 where it does not tell to whom."""
         self._watch.check()  # a rank that fails tells why before it closes its connections
-        gone = [rank] if rank >= 0 else sorted(self._control.dead()) or self._transport.gone()
+        gone = [rank] if rank >= 0 else sorted(self._control.dead()) or self._transport.messages.lost_peers()
         if gone:
             self._control.note_death(gone[0])
             self._died_s.setdefault(gone[0], self.now_s())
@@ -275,7 +267,7 @@ class ClusterDriver:
         """Raise ``PeerLost`` where an operation is waited for, or here if the run cannot go on."""
         self.in_flight.discard(pending)
         error = PeerLost(rank, pending.name)
-        if not (self._survives or isinstance(pending.operation, ops.Send | ops.Receive)):
+        if not (self._transport.survives or isinstance(pending.operation, ops.Send | ops.Receive)):
             raise error
         if pending.handle is None:
             self.throw(pending.task, error)

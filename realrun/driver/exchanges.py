@@ -10,15 +10,13 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of, weighted_sum
-from paceline.sim.program.encoding import Payload, decoded
+from paceline.sim.program.encoding import decoded
 from paceline.sim.program.groups import members
 
-from ..transport.backend import Collective
-from ..transport.buffers import StagingBuffers
-from ..transport.collectives import Collectives
-from ..transport.connections import PeerGone
-from ..transport.messages import TransferInFlight, Transport, message_tag
+from ..transport.backend import TransferInFlight
+from ..transport.connections import Collective, PeerGone
 from ..transport.threads import ThreadPool
+from ..transport.transport import Transport
 from .drain import PostedCounts
 from .loop import Loop
 from .pending import ClusterPending
@@ -48,7 +46,7 @@ class Exchanges:
 
     Args:
         job, rank: whose.
-        transport, collectives, buffers: how it talks.
+        transport: how it talks.
         threads, loop: where it is done.
         driver: who is told.
     """
@@ -59,8 +57,6 @@ class Exchanges:
         rank: int,
         *,
         transport: Transport,
-        collectives: Collectives,
-        buffers: StagingBuffers,
         threads: ThreadPool,
         loop: Loop,
         driver: ExchangeListener,
@@ -68,8 +64,6 @@ class Exchanges:
         self._job = job
         self._rank = rank
         self._transport = transport
-        self._collectives = collectives
-        self._buffers = buffers
         self._threads = threads
         self._loop = loop
         self._driver = driver
@@ -89,28 +83,19 @@ class Exchanges:
                 return False
         return True
 
-    def _post(self, pending: ClusterPending, post: Callable[[], Callable[[], None]]) -> None:
-        """Post transfers, to be waited for with what ``post`` returns."""
+    def _begin(self, pending: ClusterPending, begin: Callable[[], TransferInFlight]) -> None:
+        """Begin transfers, and have them waited for."""
         self._driver.in_flight.add(pending)
         try:
-            wait = post()
+            wait, pending.result = begin()
         except PeerGone as gone:
             rank = gone.rank
             self._loop.soon(lambda: self._driver.gone(pending, rank))
             return
         if isinstance(wait, Collective):
-            self.collectives_at_once = max(self.collectives_at_once, self._threads.ask(pending, wait))
+            self.collectives_at_once = max(self.collectives_at_once, self._threads.poll(pending, wait))
         else:
             self._threads.run(pending, wait)
-
-    def _wait_for(self, pending: ClusterPending, post: Callable[[], TransferInFlight]) -> None:
-        """Post messages, and wait for them."""
-
-        def posted() -> Callable[[], None]:
-            pending.posted = post()
-            return pending.posted.wait
-
-        self._post(pending, posted)
 
     def _number(self, name: str) -> int:
         """How many operations of this kind there were before."""
@@ -127,10 +112,11 @@ class Exchanges:
         pending.version = value._version
         pending.bytes = self._job.num_bytes(value) * len(destinations)
         if not sources and not destinations:
-            pending.posted = TransferInFlight(self._buffers)
+            pending.result = list
             self._loop.soon(lambda: self._driver.complete(pending))
         elif self._expect(pending, *sources, *destinations):
-            self._wait_for(pending, lambda: self._transport.mix(number, sources, destinations, value))
+            mix = self._transport.collectives.mix
+            self._begin(pending, lambda: mix(value, sources, destinations, number))
 
     def begin_send(self, pending: ClusterPending) -> None:
         """Send a message."""
@@ -138,9 +124,9 @@ class Exchanges:
         peer, tag, value = operation.destination, operation.tag, operation.value
         pending.peer, pending.version, pending.bytes = peer, value._version, self._job.num_bytes(value)
         if self._expect(pending, peer):
-            number = self.traffic.sends(peer, tag, self._buffers.wire_bytes(value))
+            number = self.traffic.sends(peer, tag, self._transport.messages.buffers.message_bytes(value))
             pending.exchange = Exchange(_message_key(self._rank, peer, tag, number), (peer,))
-            self._wait_for(pending, lambda: self._transport.post(message_tag(tag), (), None, (peer,), value))
+            self._begin(pending, lambda: self._transport.messages.send(value, peer, tag))
 
     def begin_receive(self, pending: ClusterPending) -> None:
         """Receive a message."""
@@ -152,7 +138,7 @@ class Exchanges:
             pending.exchange = self._message_from(peer, tag)
         else:
             return
-        self._wait_for(pending, lambda: self._transport.post(message_tag(tag), (peer,), like, (), None))
+        self._begin(pending, lambda: self._transport.messages.receive(like, peer, tag))
 
     def _message_from(self, source: int, tag: str) -> Exchange:
         return Exchange(_message_key(source, self._rank, tag, self.traffic.receives(source, tag)), (source,))
@@ -168,38 +154,28 @@ class Exchanges:
         pending.bytes = self._job.part_of(operation, group, self._rank).bytes_sent
         if isinstance(operation, ops.Broadcast):
             pending.peer = root_of(operation, self._rank, group)
-
-        def begin() -> Callable[[], None]:
-            begun = self._collectives.begin(operation, group, number)
-            pending.result = begun.result
-            return begun.wait
-
         if self._expect(pending, *others):
-            self._post(pending, begin)
+            self._begin(pending, lambda: self._transport.collectives.begin(operation, group, number))
 
     def reply(self, pending: ClusterPending) -> Any:
         """The reply of an exchange that is complete."""
         operation = pending.operation
-        if pending.result is not None:
-            return pending.result()
-        assert pending.posted is not None
-        if not isinstance(operation, ops.Receive):
-            value: Payload = operation.value  # type: ignore[attr-defined]
-            if value._version != pending.version:
-                raise SchemeError(f"worker {self._rank} wrote in place into a value that was being sent")
-        values = self._transport.finish(pending.posted)
+        assert pending.result is not None
+        if isinstance(operation, ops.Send | ops.Mix) and operation.value._version != pending.version:
+            raise SchemeError(f"worker {self._rank} wrote in place into a value that was being sent")
+        reply = pending.result()
         if isinstance(operation, ops.Receive):
-            pending.peer = pending.posted.sources[0]
+            pending.peer, value = reply
             if operation.source == ops.ANY:
                 self.traffic.got_any(operation.tag)
                 pending.exchange = self._message_from(pending.peer, operation.tag)
-            return ops.Message(pending.peer, values[0])
+            return ops.Message(pending.peer, value)
         if isinstance(operation, ops.Mix):
             if self._job.problem is None:
                 return decoded(operation.value)
             own, weights = operation.pattern.own[self._rank], operation.pattern.weights[self._rank]
-            return weighted_sum(own, decoded(operation.value), weights, values)
-        return None
+            return weighted_sum(own, decoded(operation.value), weights, reply)
+        return reply
 
 
 def _message_key(source: int, destination: int, tag: str, number: int) -> str:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from paceline.sim.drivers.tasks import InFlight
 
-from ..transport.messages import TransferInFlight
 from .rank_log import Exchange
 
 
@@ -23,5 +22,4 @@ class ClusterPending(InFlight):
     loss: Tensor | None = None  # that a gradient came with
     parts: dict[int, Tensor]  # of a gradient, by where they begin: segments that are known
     on_part: Callable[[], None] | None = None  # somebody waits for one of them, or for the whole
-    posted: TransferInFlight | None = None
-    result: Callable[[], Any] | None = None  # a collective's
+    result: Callable[[], Any] | None = None  # once an exchange is complete: what it has brought

@@ -16,14 +16,11 @@ from paceline.sim.training.scoring import digest
 from ..group.group import Group
 from ..group.store import Control, Stopped
 from ..lab import start
-from ..transport.backend import Backend
-from ..transport.buffers import StagingBuffers
-from ..transport.collectives import Collectives
 from ..transport.connections import COLLECTIVES_AT_ONCE
-from ..transport.device import CPU, SideStream
-from ..transport.gloo import Gloo
-from ..transport.messages import Transport
+from ..transport.device import SideStream
+from ..transport.messages import Messages
 from ..transport.threads import ThreadPool
+from ..transport.transport import Transport
 from . import clocks
 from .cluster import ClusterDriver
 from .collect import RankResult, assemble, hand_in
@@ -71,22 +68,19 @@ def run_job(
     }  # fmt: skip
     control.agree("job", facts, clocks.TO_START_S)
     watch = Watchdog(control, timeout_s)
-    lane = None if backend == "gloo" else group.lane(backend, job.start.device, timeout_s)
-    buffers = StagingBuffers(job.num_bytes, staging=lane is not None or job.start.device != CPU)
-    values = buffers if lane is None else StagingBuffers(job.num_bytes, job.start.device)
-    carrier: Backend = Gloo(group.gloo, group.subgroup) if lane is None else lane
-    if lane is not None and not job.synchronous:
+    carrier = group.backend(backend, job.start.device, timeout_s)
+    if not (carrier.carries_messages or job.synchronous):
         group.say(
             f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
             "from anybody"
         )
-    transport = Transport(group.gloo, buffers, None if lane is None else (values, lane))
+    transport = Transport(group.rank, group.gloo, carrier, job.num_bytes, job.start.device)
     took_s = 0.0
     if job.problem is not None and warm_up:
-        aside = SideStream(job.start.device)
+        side_stream = SideStream(job.start.device)
         gradient = partial(job.problem.gradient, group.rank, 0, job.start)
         for _ in range(2):
-            _, took_s = aside.run(gradient)
+            _, took_s = side_stream.run(gradient)
     program = programs(group.rank) if programs is not None else job.program(group.rank)
     begun = clocks.start(group.gloo, control)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
@@ -96,9 +90,6 @@ def run_job(
         group.rank,
         program,
         transport=transport,
-        collectives=Collectives(group.rank, values, carrier),
-        survives=carrier.survives,
-        buffers=buffers,
         threads=group.threads,
         control=control,
         watch=watch,
@@ -112,13 +103,13 @@ def run_job(
     try:
         driver.run()
         if not control.dead():
-            _leave_nothing(driver, control, transport, group.threads, watch, timeout_s)
+            _leave_nothing(driver, control, transport.messages, group.threads, watch, timeout_s)
             diary, machines = clocks.end(group.gloo, control, begun, diary)
     except Stopped:
         pass
     except RunError as error:
         watch.fail(error, driver.step)
-    if buffers.swollen or values.swollen:
+    if transport.exceeded:
         diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
     if driver.collectives_at_once > COLLECTIVES_AT_ONCE:
         diary.timing.notes.append(
@@ -142,7 +133,7 @@ def _check(group: Group, job: Job, backend: str) -> None:
 def _leave_nothing(
     driver: ClusterDriver,
     control: Control,
-    transport: Transport,
+    messages: Messages,
     threads: ThreadPool,
     watch: Watchdog,
     timeout_s: float,
@@ -151,14 +142,14 @@ def _leave_nothing(
     told = control.meet("traffic", driver.traffic.told(), timeout_s)
     waited: set[object] = set(driver.in_flight)
     for number, closing in enumerate(drains([PostedCounts.heard(each) for each in told])):
-        posted = None
+        wait = None
         if closing.source == control.rank:
-            posted = transport.close(closing.tag, closing.destination)
+            wait = messages.release(closing.tag, closing.destination)
         elif closing.source == -1 and closing.destination == control.rank:
-            posted = transport.swallow(closing.tag, closing.num_bytes)
-        if posted is not None:
+            wait = messages.swallow(closing.tag, closing.num_bytes)
+        if wait is not None:
             waited.add(number)
-            threads.run(number, posted.wait)
+            threads.run(number, wait)
     end_s = time.monotonic() + timeout_s
     while waited:
         watch.check()

@@ -19,8 +19,9 @@ from torch._C._distributed_c10d import Store
 
 from paceline.sim.errors import RunError
 
+from ..transport.backend import Backend
 from ..transport.connections import connect
-from ..transport.gloo import LazyGroup
+from ..transport.gloo import Gloo, LazyGroup
 from ..transport.nccl import OrderedBackend
 from ..transport.threads import ThreadPool
 from .store import Control
@@ -44,8 +45,8 @@ class Group:
         threads: helper threads.
         runs: how many jobs have been run.
         broken: a run has failed; nothing more can be run.
-        subgroups: by their members, those that have carried out a collective.
-        lanes: by backend, those that a job has asked for.
+        lazy_groups: by their members, those that have carried out a collective.
+        ordered_backends: by name, those that a job has used.
         said: what has been told.
     """
 
@@ -56,29 +57,36 @@ class Group:
     threads: ThreadPool = field(default_factory=ThreadPool)
     runs: int = 0
     broken: bool = False
-    subgroups: dict[tuple[int, ...], LazyGroup] = field(default_factory=dict)
-    lanes: dict[str, OrderedBackend] = field(default_factory=dict)
+    lazy_groups: dict[tuple[int, ...], LazyGroup] = field(default_factory=dict)
+    ordered_backends: dict[str, OrderedBackend] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
 
-    def subgroup(self, members: tuple[int, ...]) -> LazyGroup:
-        """The group of some ranks; they connect when they first need it."""
-        if members not in self.subgroups:
-            self.subgroups[members] = LazyGroup(self.store, members, self.rank)
-        return self.subgroups[members]
+    def lazy_group(self, members: tuple[int, ...]) -> LazyGroup:
+        """The process group of some ranks; they connect when they first need it."""
+        if members not in self.lazy_groups:
+            self.lazy_groups[members] = LazyGroup(self.store, members, self.rank)
+        return self.lazy_groups[members]
 
-    def lane(self, backend: str, device: torch.device, timeout_s: float) -> OrderedBackend:
-        """This rank's lane over ``backend``; all ranks ask for it at the same time.
+    def backend(self, name: str, device: torch.device, timeout_s: float) -> Backend:
+        """What carries mixes and collectives; all ranks call this at the same time.
+
+        Args:
+            name: torch's name of it, ``gloo`` or ``nccl``.
+            device: where the values are.
+            timeout_s: how long the ranks may take to connect.
 
         Raises:
             RunError: the backend refuses, or a rank did not come.
         """
-        if backend in self.lanes:
-            return self.lanes[backend]
-        lane = OrderedBackend(backend, device, self.store, self.rank, self.size)
-        self.broken = True
-        _in_time(backend, lane.connect(), timeout_s)
-        self.broken = False
-        return self.lanes.setdefault(backend, lane)
+        if name == "gloo":
+            return Gloo(self.gloo, self.lazy_group)
+        if name not in self.ordered_backends:
+            ordered = OrderedBackend(name, device, self.store, self.rank, self.size)
+            self.broken = True
+            _in_time(name, ordered.connect(), timeout_s)
+            self.broken = False
+            self.ordered_backends[name] = ordered
+        return self.ordered_backends[name]
 
     def say(self, text: str) -> None:
         """Tell people something, on rank 0 alone and once."""
@@ -136,6 +144,6 @@ def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
 def leave(group: Group) -> None:
     """Disconnect."""
     group.threads.close()
-    for lane in reversed(group.lanes.values()):  # the first may have made what the others need
-        lane.close()
+    for ordered in reversed(group.ordered_backends.values()):  # the first may own torch's default group
+        ordered.close()
     # gloo closes its connections with the last reference to the group

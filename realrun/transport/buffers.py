@@ -1,10 +1,10 @@
-"""How many bytes a value is on the wire, and the buffers that have room for them.
+"""How many bytes a value is in a message, and the staging buffers that have room for them.
 
 A value may stand for a larger model: then its own bytes come first and padding follows. The parts of an
 encoded value follow one another. Buffers are used again once their transfer is complete.
 
-Where the transport cannot reach a value, it is *staged*: copied into a buffer in host memory, and what
-arrives out of one.
+Where the backend cannot reach a value, it is *staged*: copied into a buffer in host memory, and what
+arrives, out of one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .device import CPU, host_buffer
 
 
 class StagingBuffers:
-    """One worker's buffers.
+    """One worker's staging buffers.
 
     Args:
         num_bytes: bytes that a value stands for.
@@ -36,24 +36,24 @@ class StagingBuffers:
         self._num_bytes = num_bytes
         self._staging = staging
         self._free: dict[tuple[torch.dtype, int], list[Tensor]] = {}
-        self.swollen = False
-        """Whether some value was larger on the wire than it stands for: it cannot be sent smaller."""
+        self.exceeded = False
+        """Whether some value was larger in its message than it stands for: it cannot be sent smaller."""
 
-    def wire_bytes(self, value: Payload) -> int:
+    def message_bytes(self, value: Payload) -> int:
         """Bytes of one message with ``value``."""
-        own, wanted = own_bytes(value), self._num_bytes(value)
-        if own > wanted:
-            self.swollen = True
-        return max(own, wanted)
+        own, nominal = tensor_bytes(value), self._num_bytes(value)
+        if own > nominal:
+            self.exceeded = True
+        return max(own, nominal)
 
-    def travels_itself(self, value: Payload) -> TypeGuard[Tensor]:
-        """Whether a value needs no buffer: it is as large as it is on the wire, and within reach."""
+    def goes_directly(self, value: Payload) -> TypeGuard[Tensor]:
+        """Whether a value needs no buffer: it is as large as its message, and within reach."""
         if self._staging or not isinstance(value, Tensor) or value.device != self.device:
             return False
-        return self.wire_bytes(value) == value.nbytes
+        return self.message_bytes(value) == value.nbytes
 
     def take(self, dtype: torch.dtype, count: int) -> Tensor:
-        """A buffer [count]; what is in it is not known."""
+        """Take a buffer [count] with any contents."""
         free = self._free.get((dtype, count))
         if free:
             return free.pop()
@@ -61,12 +61,13 @@ class StagingBuffers:
             return host_buffer(dtype, count)
         return torch.zeros(count, dtype=dtype, device=self.device)
 
-    def give_back(self, buffer: Tensor) -> None:
-        """Let a buffer be taken again."""
-        self._free.setdefault((buffer.dtype, buffer.numel()), []).append(buffer)
+    def give_back(self, *buffers: Tensor) -> None:
+        """Let buffers be taken again."""
+        for buffer in buffers:
+            self._free.setdefault((buffer.dtype, buffer.numel()), []).append(buffer)
 
-    def packed(self, value: Payload, room: int) -> Tensor:
-        """The bytes of ``value``, in a buffer [room]."""
+    def pack(self, value: Payload, room: int) -> Tensor:
+        """Copy the bytes of ``value`` into a buffer [room]."""
         buffer = self.take(torch.uint8, room)
         end = 0
         for part in _parts(value):
@@ -74,27 +75,47 @@ class StagingBuffers:
             buffer[begin:end].copy_(part.contiguous().reshape(-1).view(torch.uint8))
         return buffer
 
-    def copy(self, value: Tensor) -> Tensor:
-        """A flat copy of ``value`` with room behind it up to its size on the wire."""
-        count = -(-self.wire_bytes(value) // value.element_size())
-        buffer = self.take(value.dtype, count)
-        buffer[: value.numel()].copy_(value.reshape(-1))
-        return buffer
+    # --- whole messages -------------------------------------------------------------------------
+
+    def prepare(self, value: Payload) -> Tensor:
+        """Give what is sent for ``value``: itself where that can be, else a buffer with its bytes."""
+        if self.goes_directly(value):
+            return value.contiguous()
+        return self.pack(value, self.message_bytes(value))
+
+    def make_room(self, like: Payload) -> Tensor:
+        """Give a tensor in which a value such as ``like`` can arrive."""
+        if self.goes_directly(like):
+            return torch.empty_like(like, memory_format=torch.contiguous_format)
+        return self.take(torch.uint8, self.message_bytes(like))
+
+    def free(self, message: Tensor, value: Payload) -> None:
+        """Free what ``prepare`` took for ``value``."""
+        if not self.goes_directly(value):
+            self.give_back(message)
+
+    def take_out(self, message: Tensor, like: Payload) -> Tensor:
+        """Decode the value that has arrived in what ``make_room`` took for ``like``; frees that."""
+        if self.goes_directly(like):
+            return message
+        value = unpack(message, like)
+        self.give_back(message)
+        return value
 
 
-def own_bytes(value: Payload) -> int:
+def tensor_bytes(value: Payload) -> int:
     """Bytes of the tensors themselves."""
     return sum(part.nbytes for part in _parts(value))
 
 
-def unpacked(buffer: Tensor, like: Payload) -> Tensor:
-    """What arrived in a buffer: a value such as ``like``, decoded, and where that is."""
-    found, end = [], 0
+def unpack(buffer: Tensor, like: Payload) -> Tensor:
+    """Copy a value such as ``like`` out of a buffer, decoded, to the device of ``like``."""
+    parts, end = [], 0
     for part in _parts(like):
         begin, end = end, end + part.numel() * part.element_size()
         own = buffer[begin:end].to(part.device, copy=True)
-        found.append(own.view(part.dtype).view(part.shape))
-    return decoded(like.filled(found) if isinstance(like, Encoded) else found[0])
+        parts.append(own.view(part.dtype).view(part.shape))
+    return decoded(like.filled(parts) if isinstance(like, Encoded) else parts[0])
 
 
 def _parts(value: Payload) -> tuple[Tensor, ...]:

@@ -1,13 +1,14 @@
-"""Collective operations: the library's own, and a reduce-scatter spelled out.
+"""Mixes and collectives: the library's own, and a reduce-scatter spelled out.
 
 (torch offers one for gloo, but it moves no fewer bytes than an all-reduce: torch 2.13, counted on loopback.)
-Who carries them is another matter: ``paceline.realrun.transport.backend``.
+What carries them is another matter: ``paceline.realrun.transport.backend``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,37 +20,49 @@ from paceline.sim.program.averaging import mean_model, root_of
 from paceline.sim.program.encoding import Encoded, Payload, decoded
 from paceline.sim.program.groups import concatenate_shards, shard, shard_length
 
-from .backend import Backend, Swap, WaitFunction
-from .buffers import StagingBuffers, own_bytes, unpacked
-
-
-class Begun(NamedTuple):
-    """A collective under way.
-
-    Attributes:
-        wait: blocks until it is complete; for a helper thread. Raises ``PeerGone``.
-        result: afterwards, once, in the driver's thread: this worker's reply.
-    """
-
-    wait: WaitFunction
-    result: Callable[[], Any]
+from .backend import Backend, BatchedSendReceive, TransferInFlight, WaitFunction
+from .buffers import StagingBuffers, tensor_bytes, unpack
+from .connections import mix_tag, shard_tag
 
 
 class Collectives:
-    """One worker's collectives.
+    """One worker's mixes and collectives.
 
     Args:
         rank: this worker.
         buffers: of this worker; a value that is somewhere else is copied there, and its result back.
-        carrier: who carries them.
+        backend: what carries them.
     """
 
-    def __init__(self, rank: int, buffers: StagingBuffers, carrier: Backend) -> None:
+    def __init__(self, rank: int, buffers: StagingBuffers, backend: Backend) -> None:
         self._rank = rank
-        self._buffers = buffers
-        self._carrier = carrier
+        self.buffers = buffers
+        self._backend = backend
 
-    def begin(self, operation: ops.Operation[Any], members: tuple[int, ...], number: int) -> Begun:
+    def mix(
+        self, value: Payload, sources: tuple[int, ...], destinations: tuple[int, ...], number: int
+    ) -> TransferInFlight:
+        """Begin what this worker's ``number``-th mix needs: ``value`` goes to all destinations.
+
+        The result is the values of the sources, decoded, in their order.
+
+        Raises:
+            PeerGone: a connection is closed already.
+        """
+        arriving = [(self.buffers.make_room(value), source) for source in sources]
+        leaving = cache(lambda: self.buffers.prepare(value))
+        wait = self._backend.exchange(
+            arriving, lambda: [(leaving(), destination) for destination in destinations], mix_tag(number)
+        )
+
+        def result() -> list[Tensor]:
+            if destinations:
+                self.buffers.free(leaving(), value)
+            return [self.buffers.take_out(message, value) for message, _ in arriving]
+
+        return TransferInFlight(wait, result)
+
+    def begin(self, operation: ops.Operation[Any], members: tuple[int, ...], number: int) -> TransferInFlight:
         """Begin the ``number``-th collective of its kind among ``members``.
 
         Raises:
@@ -69,107 +82,110 @@ class Collectives:
             case ops.Broadcast(value=value):
                 return self._broadcast(value, root_of(operation, self._rank, members), members)
             case _:
-                return Begun(_nothing if len(members) == 1 else self._carrier.barrier(members), _nothing)
+                wait = _do_nothing if len(members) == 1 else self._backend.barrier(members)
+                return TransferInFlight(wait, _do_nothing)
 
     def _library(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
-        return _nothing if len(members) == 1 else self._carrier.collective(members, begin)
+        return _do_nothing if len(members) == 1 else self._backend.collective(members, begin)
 
-    def _all_reduce(self, value: Tensor, members: tuple[int, ...]) -> Begun:
-        """The library's sum of what each member's share of the mean is."""
-        if self._buffers.travels_itself(value):
+    def _all_reduce(self, value: Tensor, members: tuple[int, ...]) -> TransferInFlight:
+        """Begin the library's sum of each member's share of the mean."""
+        if self.buffers.goes_directly(value):
             own = torch.empty(value.shape, dtype=value.dtype, device=value.device)  # contiguous
             torch.div(value, len(members), out=own)
             wait = self._library(members, lambda group: group.allreduce([own], AllreduceOptions()))
-            return Begun(wait, lambda: own)
-        buffer = self._buffers.copy(value)
+            return TransferInFlight(wait, lambda: own)
+        room = -(-self.buffers.message_bytes(value) // value.element_size()) * value.element_size()
+        buffer = self.buffers.pack(value, room)
+        sums = buffer.view(value.dtype)
 
         def result() -> Tensor:
-            mean = (buffer[: value.numel()] / len(members)).view(value.shape)
-            self._buffers.give_back(buffer)
+            mean = (sums[: value.numel()] / len(members)).view(value.shape)
+            self.buffers.give_back(buffer)
             return mean.to(value.device)
 
-        return Begun(
-            self._library(members, lambda group: group.allreduce([buffer], AllreduceOptions())), result
-        )
+        wait = self._library(members, lambda group: group.allreduce([sums], AllreduceOptions()))
+        return TransferInFlight(wait, result)
 
-    def _broadcast(self, value: Payload, root: int, members: tuple[int, ...]) -> Begun:
-        buffer = self._buffers.packed(value, self._buffers.wire_bytes(value))
+    def _broadcast(self, value: Payload, root: int, members: tuple[int, ...]) -> TransferInFlight:
+        buffer = self.buffers.pack(value, self.buffers.message_bytes(value))
         options = BroadcastOptions()
         options.rootRank = members.index(root)
 
         def result() -> Tensor:
-            found = decoded(value) if root == self._rank else unpacked(buffer, value)
-            self._buffers.give_back(buffer)
-            return found
+            reply = decoded(value) if root == self._rank else unpack(buffer, value)
+            self.buffers.give_back(buffer)
+            return reply
 
-        return Begun(self._library(members, lambda group: group.broadcast([buffer], options)), result)
+        wait = self._library(members, lambda group: group.broadcast([buffer], options))
+        return TransferInFlight(wait, result)
 
-    def _all_gather(self, value: Tensor, members: tuple[int, ...]) -> Begun:
-        """Without padding: these are a few numbers."""
-        own = value.to(self._buffers.device).contiguous()
-        parts = [own] if len(members) == 1 else [torch.empty_like(own) for _ in members]
-        wait = self._library(members, lambda group: group.allgather([parts], [own], AllgatherOptions()))
-        return Begun(wait, lambda: torch.stack(parts).to(value.device))
+    def _all_gather(self, value: Tensor, members: tuple[int, ...]) -> TransferInFlight:
+        """Begin an all-gather without padding: these are a few numbers."""
+        wait, parts = self._gather(value.to(self.buffers.device).contiguous(), members)
+        return TransferInFlight(wait, lambda: torch.stack(parts).to(value.device))
 
-    def _all_gather_shards(self, value: Payload, length: int, members: tuple[int, ...]) -> Begun:
-        own = self._buffers.packed(value, self._buffers.wire_bytes(value))
-        parts = [own] if len(members) == 1 else [torch.empty_like(own) for _ in members]
+    def _all_gather_shards(self, value: Payload, length: int, members: tuple[int, ...]) -> TransferInFlight:
+        own = self.buffers.pack(value, self.buffers.message_bytes(value))
+        wait, parts = self._gather(own, members)
 
         def result() -> Tensor:
-            whole = concatenate_shards([unpacked(part, value) for part in parts], length)
-            self._buffers.give_back(own)
+            whole = concatenate_shards([unpack(part, value) for part in parts], length)
+            self.buffers.give_back(own)
             return whole
 
-        return Begun(
-            self._library(members, lambda group: group.allgather([parts], [own], AllgatherOptions())), result
-        )
+        return TransferInFlight(wait, result)
 
-    def _exchange_shards(self, value: Encoded, members: tuple[int, ...], number: int) -> Begun:
-        """Every shard straight to the member that averages it, which decodes them first."""
+    def _gather(self, own: Tensor, members: tuple[int, ...]) -> tuple[WaitFunction, list[Tensor]]:
+        """Begin the library's all-gather of ``own``; returns where the tensors of all members will be."""
+        parts = [own] if len(members) == 1 else [torch.empty_like(own) for _ in members]
+        wait = self._library(members, lambda group: group.allgather([parts], [own], AllgatherOptions()))
+        return wait, parts
+
+    def _exchange_shards(self, value: Encoded, members: tuple[int, ...], number: int) -> TransferInFlight:
+        """Begin to send every shard straight to the member that averages it, which decodes them first."""
         n, position = len(members), members.index(self._rank)
         rows = [value.row(i) for i in range(n)]
-        room = max(own_bytes(rows[0]), -(-self._buffers.wire_bytes(value) // n))
+        room = max(tensor_bytes(rows[0]), -(-self.buffers.message_bytes(value) // n))
         others = [(position + i) % n for i in range(1, n)]
-        arriving = {i: self._buffers.take(torch.uint8, room) for i in others}
-        leaving = [self._buffers.packed(rows[i], room) for i in others]
-        wait = self._carrier.exchange(
+        arriving = {i: self.buffers.take(torch.uint8, room) for i in others}
+        leaving = {i: self.buffers.pack(rows[i], room) for i in others}
+        wait = self._backend.exchange(
             [(arriving[i], members[i]) for i in others],
-            [(leaving[k], members[i]) for k, i in enumerate(others)],
-            number,
+            lambda: [(leaving[i], members[i]) for i in others],
+            shard_tag(number),
         )
 
         def result() -> Tensor:
-            found = [decoded(rows[i]) if i == position else unpacked(arriving[i], rows[i]) for i in range(n)]
-            for buffer in (*arriving.values(), *leaving):
-                self._buffers.give_back(buffer)
-            return mean_model(found)
+            shards = [decoded(rows[i]) if i == position else unpack(arriving[i], rows[i]) for i in range(n)]
+            self.buffers.give_back(*arriving.values(), *leaving.values())
+            return mean_model(shards)
 
-        return Begun(wait, result)
+        return TransferInFlight(wait, result)
 
-    def _reduce_scatter(self, value: Tensor, members: tuple[int, ...], number: int) -> Begun:
-        """Partial sums around a ring of all shards but one: as ``ring_reduce_scatter`` of the simulator."""
+    def _reduce_scatter(self, value: Tensor, members: tuple[int, ...], number: int) -> TransferInFlight:
+        """Begin to pass partial sums around a ring, as ``ring_reduce_scatter`` of the simulator does."""
         n, position = len(members), members.index(self._rank)
         length = shard_length(value.shape[-1], n)
-        count = max(length, -(-self._buffers.wire_bytes(value) // (n * value.element_size())))
-        arriving, leaving = (self._buffers.take(value.dtype, count) for _ in range(2))
+        count = max(length, -(-self.buffers.message_bytes(value) // (n * value.element_size())))
+        arriving, leaving = (self.buffers.take(value.dtype, count) for _ in range(2))
         source, destination = members[(position + 1) % n], members[(position - 1) % n]
-        own = value.to(self._buffers.device)
+        own = value.to(self.buffers.device)
 
-        def go_round(swap: Swap) -> None:
+        def go_round(send_receive: BatchedSendReceive) -> None:
             arriving[:length].copy_(shard(own, (position + 1) % n, n))
             for i in range(n - 1):
                 leaving[:length].copy_(arriving[:length])
-                swap([(arriving, source)], [(leaving, destination)])
+                send_receive([(arriving, source)], [(leaving, destination)])
                 arriving[:length] += shard(own, (position + 2 + i) % n, n)
 
         def result() -> Tensor:
             mean = arriving[:length] / n
-            self._buffers.give_back(arriving)
-            self._buffers.give_back(leaving)
+            self.buffers.give_back(arriving, leaving)
             return mean.to(value.device)
 
-        return Begun(self._carrier.rounds(go_round, number), result)
+        return TransferInFlight(self._backend.rounds(go_round, shard_tag(number)), result)
 
 
-def _nothing() -> None:
-    """There is nobody to wait for."""
+def _do_nothing() -> None:
+    """Wait for nobody, and reply with None."""

@@ -1,13 +1,16 @@
-"""Tensors between two ranks over gloo, in a process group of Paceline's own: posted, then waited for.
+"""Send and receive tensors between two ranks over gloo, in a process group of Paceline's own.
 
 It is no group of the user's, nor torch's default one: their messages and ours never meet.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,24 +18,49 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from paceline.sim.program.operations import ANY
 
+T = TypeVar("T")
+
 FOREVER: Final = timedelta(days=1)
 """Time-out of torch's groups: one that ran out would close every connection. The driver watches instead."""
 
+PROBE_TAG: Final = 1 << 20
+"""Tag of receives that nobody answers: they show whether a connection is open."""
 REPORT_TAG: Final = 1 << 21
 """Tag of a rank's report after a run."""
 CLOCK_TAG: Final = 1 << 22
 """Tag of the comparison of two clocks."""
+_SHORTEST_S: Final = 1e-3
+"""Shortest time limit of a wait: gloo counts in milliseconds, and takes 0 for no limit."""
+_MIX_TAG: Final = 1 << 24
+_SHARD_TAG: Final = 1 << 25
+_MESSAGE_TAG: Final = 1 << 30
 
 COLLECTIVES_AT_ONCE: Final = 16
 """Threads of a group's own: each carries one collective, and more of them wait. torch's groups have two, so
 that the layers of a gradient would be summed two after two, each pair for all the latencies of a ring."""
 
 
+@lru_cache(maxsize=1024)
+def message_tag(tag: str) -> int:
+    """Map a scheme's tag to one of gloo's: 30 bits of a hash, apart from all other tags."""
+    return _MESSAGE_TAG | int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=4).digest()) >> 2
+
+
+def mix_tag(number: int) -> int:
+    """Tag of a worker's ``number``-th mix; those that can overlap differ."""
+    return _MIX_TAG | number % _MIX_TAG
+
+
+def shard_tag(number: int) -> int:
+    """Tag of the messages of a worker's ``number``-th reduce-scatter; those that can overlap differ."""
+    return _SHARD_TAG | number % _SHARD_TAG
+
+
 class PeerGone(Exception):
-    """gloo says that a connection is closed.
+    """A connection is closed.
 
     Args:
-        rank: the peer, or -1 where gloo does not tell.
+        rank: the peer, or -1 where gloo does not say which.
     """
 
     def __init__(self, rank: int) -> None:
@@ -59,6 +87,18 @@ def connect(store: Store, name: str, rank: int, size: int) -> dist.ProcessGroupG
     return connected
 
 
+def begin(call: Callable[[], T], peer: int = ANY) -> T:
+    """Let ``call`` begin a transfer, or carry it out.
+
+    Raises:
+        PeerGone: a connection is closed.
+    """
+    try:
+        return call()
+    except RuntimeError as error:
+        raise PeerGone(peer) from error
+
+
 def send(gloo: dist.ProcessGroupGloo, value: torch.Tensor, destination: int, tag: int) -> dist.Work:
     """Begin to send a tensor.
 
@@ -66,10 +106,7 @@ def send(gloo: dist.ProcessGroupGloo, value: torch.Tensor, destination: int, tag
         PeerGone: the connection is closed already.
     """
     messages: Any = gloo  # torch's stubs leave out what a backend can send
-    try:
-        work: dist.Work = messages.send([value], destination, tag)
-    except RuntimeError as error:
-        raise PeerGone(destination) from error
+    work: dist.Work = begin(lambda: messages.send([value], destination, tag), destination)
     return work
 
 
@@ -80,17 +117,15 @@ def receive(gloo: dist.ProcessGroupGloo, buffer: torch.Tensor, source: int, tag:
         PeerGone: the connection is closed already.
     """
     messages: Any = gloo
-    try:
-        work: dist.Work = (
-            messages.recv_anysource([buffer], tag) if source == ANY else messages.recv([buffer], source, tag)
-        )
-    except RuntimeError as error:
-        raise PeerGone(source) from error
+    if source == ANY:
+        work: dist.Work = begin(lambda: messages.recv_anysource([buffer], tag))
+    else:
+        work = begin(lambda: messages.recv([buffer], source, tag), source)
     return work
 
 
 def finish(work: dist.Work, peer: int, patience_s: float = 0.0) -> None:
-    """Wait until something is complete, for ``patience_s``; 0: for as long as it takes.
+    """Wait until a transfer is complete, for ``patience_s``; 0: for as long as it takes.
 
     Raises:
         PeerGone: the connection was closed, or ``patience_s`` is over.
@@ -99,3 +134,23 @@ def finish(work: dist.Work, peer: int, patience_s: float = 0.0) -> None:
         work.wait(timedelta(seconds=patience_s))
     except RuntimeError as error:
         raise PeerGone(peer) from error
+
+
+class Collective:
+    """A wait for one of gloo's collectives, which may be limited: it says when it is complete."""
+
+    def __init__(self, work: dist.Work) -> None:
+        self._work = work
+
+    def __call__(self) -> None:
+        """Block until the operation is complete; raises ``PeerGone``."""
+        finish(self._work, ANY)
+
+    def within(self, limit_s: float) -> bool:
+        """Block for ``limit_s`` at most; whether the operation is complete or has failed."""
+        if limit_s < _SHORTEST_S:
+            return self._work.is_completed()
+        try:
+            return self._work.wait(timedelta(seconds=limit_s))
+        except RuntimeError:  # the time is over, or it has failed
+            return self._work.is_completed()

@@ -1,15 +1,15 @@
-"""Pattern operations over a backend such as NCCL: one after another, in the same order on all ranks.
+"""Mixes and collectives over a backend such as NCCL: one after another, in the same order on all ranks.
 
 NCCL matches what it sends and receives by order alone, each operation holds up those behind it, and groups
-that are used at once in different orders wait for each other for ever. So a rank has one lane: whatever it
-begins waits for its turn there. All workers begin their pattern operations in the same order, hence the
-earliest one that is not complete always has all of its members at its head, and nothing can hang that a
+that are used at once in different orders wait for each other for ever. So a rank has one queue: whatever it
+begins waits for its turn there. All workers begin these operations in the same order, hence the earliest one
+that is not complete is always the first in the queues of all its members, and nothing can hang that a
 living member would not end. The messages of one exchange are a single batch (ncclGroupStart and -End).
 """
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,16 +17,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store
+from typing_extensions import override
 
-from paceline.sim.program import operations as ops
+from paceline.sim.program.encoding import Payload
 
-from .backend import Routes, Swap, WaitFunction
-from .connections import FOREVER, PeerGone
-from .device import SideStream, connected, set_up_nccl
+from .backend import Backend, BatchedSendReceive, Routes, WaitFunction
+from .buffers import StagingBuffers
+from .connections import FOREVER, begin
+from .device import SideStream
+from .threads import Turns
 
 
-class OrderedBackend:
-    """One rank's place in the order of all pattern operations; a ``realrun.transport.backend.Backend``.
+class OrderedBackend(Backend):
+    """One rank's queue of all mixes and collectives.
 
     Args:
         backend: torch's name of it.
@@ -36,52 +39,50 @@ class OrderedBackend:
     """
 
     survives = False
+    carries_messages = False
 
     def __init__(self, backend: str, device: torch.device, store: Store, rank: int, size: int) -> None:
         if backend == "nccl":
-            set_up_nccl()
+            _set_up_nccl()
         self._backend = backend
         self._device = device
         self._store, self._rank = store, rank
         self._everybody = tuple(range(size))
         self._groups: dict[tuple[int, ...], Any] = {}
-        self._made_default = False
-        self._aside = SideStream(device)
-        self._last = threading.Event()
-        self._last.set()
+        self._owns_default_group = False
+        self._side_stream = SideStream(device)
+        self._turns = Turns()
 
     def connect(self) -> WaitFunction:
         """Connect all ranks: some of them can exchange messages only after that."""
         return self._in_turn(self._everybody, lambda group: None)
 
+    @override
+    def staging_buffers(self, num_bytes: Callable[[Payload], int], device: torch.device) -> StagingBuffers:
+        return StagingBuffers(num_bytes, device)
+
+    @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
-        """One of the backend's own collectives among ``members``."""
         return self._in_turn(members, lambda group: begin(group).wait())
 
+    @override
     def barrier(self, members: tuple[int, ...]) -> WaitFunction:
-        """As NCCL's: a sum of one element."""
-        return self._in_turn(members, self._sum_of_nothing)
+        return self._in_turn(members, self._sum_of_nothing)  # as NCCL's own
 
-    def exchange(self, receives: Routes, sends: Routes, number: int) -> WaitFunction:
-        """Messages between this rank and others, in one batch."""
-        return self._in_turn(self._everybody, lambda group: _exchange(group, receives, sends))
+    @override
+    def exchange(self, receives: Routes, make_sends: Callable[[], Routes], tag: int) -> WaitFunction:
+        sends = make_sends()
+        return self._in_turn(self._everybody, lambda group: _send_receive(group, receives, sends))
 
-    def rounds(self, run: Callable[[Swap], None], number: int) -> WaitFunction:
-        """Several exchanges of one operation."""
-        return self._in_turn(self._everybody, lambda group: run(partial(_exchange, group)))
+    @override
+    def rounds(self, run: Callable[[BatchedSendReceive], None], tag: int) -> WaitFunction:
+        return self._in_turn(self._everybody, lambda group: run(partial(_send_receive, group)))
 
     def _in_turn(self, members: tuple[int, ...], operation: Callable[[Any], object]) -> WaitFunction:
-        before, after = self._last, threading.Event()
-        self._last = after
+        run = self._turns.take(lambda: self._side_stream.run(lambda: operation(self._group(members))))
 
         def wait() -> None:
-            before.wait()
-            try:
-                self._aside.run(lambda: operation(self._group(members)))
-            except RuntimeError as error:
-                raise PeerGone(ops.ANY) from error
-            finally:
-                after.set()
+            begin(run)
 
         return wait
 
@@ -96,32 +97,51 @@ class OrderedBackend:
                     world_size=len(self._everybody),
                     timeout=FOREVER,
                 )
-                self._made_default = True
+                self._owns_default_group = True
             group: Any
             if members == self._everybody:
                 group = dist.new_group(backend=self._backend, timeout=FOREVER)
             else:  # torch would name it by how many groups this rank has, which others may have more of
-                store = PrefixStore(f"lane {' '.join(map(str, members))}", self._store)
-                group = connected(self._backend, store, members.index(self._rank), len(members))
+                store = PrefixStore(f"ordered group {' '.join(map(str, members))}", self._store)
+                group = _connect(self._backend, store, members.index(self._rank), len(members))
             self._sum_of_nothing(group)
             self._groups[members] = group
         return self._groups[members]
 
     def close(self) -> None:
-        """Disconnect; nothing is under way."""
+        """Disconnect; call when nothing is in flight."""
         for members, group in self._groups.items():
             if members == self._everybody:
                 dist.destroy_process_group(group)
             else:
                 group.shutdown()
-        if self._made_default:
+        if self._owns_default_group:
             dist.destroy_process_group()
 
     def _sum_of_nothing(self, group: Any) -> None:
         group.allreduce([torch.zeros(1, device=self._device)], AllreduceOptions()).wait()
 
 
-def _exchange(group: Any, receives: Routes, sends: Routes) -> None:
+def _set_up_nccl() -> None:
+    """Let this driver's own watchdog end a run that hangs, and NCCL use the interface that gloo uses.
+
+    torch's error handling would end the process before it can tell why. What the user has set stays.
+    """
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    if "GLOO_SOCKET_IFNAME" in os.environ:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", os.environ["GLOO_SOCKET_IFNAME"])
+
+
+def _connect(backend: str, store: Store, rank: int, size: int) -> Any:
+    """A group of ``size`` ranks on a backend, not in torch's own registers; ``store`` is its own."""
+    if backend == "nccl":
+        create: Any = dist.ProcessGroupNCCL  # torch's stubs know one of its two forms
+    else:
+        create = dist.Backend._plugins[backend.upper()].creator_fn
+    return create(store, rank, size, FOREVER)
+
+
+def _send_receive(group: Any, receives: Routes, sends: Routes) -> None:
     operations = [
         *(dist.P2POp(dist.irecv, buffer, source, group) for buffer, source in receives),
         *(dist.P2POp(dist.isend, buffer, destination, group) for buffer, destination in sends),

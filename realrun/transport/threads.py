@@ -1,8 +1,8 @@
 """Helper threads: one per outstanding blocking call, used again when idle.
 
-gloo's ``is_completed()`` never turns true for point-to-point transfers, and they have no futures, so
-somebody has to block in ``wait()``. The outcome goes into one queue, which the driver's loop reads. Its
-collectives can be asked: while only those are under way, the loop's own thread blocks in the oldest one,
+gloo's ``is_completed()`` never turns true for point-to-point transfers, and they have no futures, so a
+thread has to block in ``wait()``. The outcome goes into one queue, which the driver's loop reads. gloo's
+collectives can be polled: while only those are in flight, the loop's own thread blocks in the oldest one,
 which spares two changes of threads.
 """
 
@@ -11,16 +11,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Set
 from queue import Empty, Queue, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from .backend import Collective
+from .connections import Collective
+
+T = TypeVar("T")
 
 
 class CallResult(NamedTuple):
     """A call that has returned, or raised.
 
     Attributes:
-        token: what the caller wanted to be told with it.
+        token: what the caller gave with the call, to know it by.
         result: what it returned.
         error: what it raised, else None.
     """
@@ -39,7 +41,7 @@ class ThreadPool:
     def __init__(self) -> None:
         # Up to Python 3.12 a SimpleQueue waits for ever if its time is over before it has begun to wait.
         self.finished: Queue[CallResult] = Queue()
-        self._asked: dict[Any, Collective] = {}
+        self._polled: dict[Any, Collective] = {}
         self._idle: list[SimpleQueue[_Call | None]] = []
         self._started = 0
 
@@ -59,48 +61,48 @@ class ThreadPool:
         """Call in this thread; ``finished`` gets its outcome all the same."""
         self.finished.put(_outcome(token, call, arguments))
 
-    def ask(self, token: Any, collective: Collective) -> int:
-        """Have ``next`` tell when ``collective`` is complete; returns of how many it has to."""
-        self._asked[token] = collective
-        return len(self._asked)
+    def poll(self, token: Any, collective: Collective) -> int:
+        """Let ``next`` report when ``collective`` is complete; returns how many it watches now."""
+        self._polled[token] = collective
+        return len(self._polled)
 
-    def next(self, limit_s: float, under_way: Set[Any]) -> CallResult | None:
+    def next(self, limit_s: float, in_flight: Set[Any]) -> CallResult | None:
         """The next outcome; None if there is none within ``limit_s``.
 
         Args:
             limit_s: 0 or more.
-            under_way: the tokens of all outcomes that can still come, and matter.
+            in_flight: the tokens of all outcomes that can still come, and matter.
         """
         if not self.finished.empty():
             return self.finished.get()
-        alone = under_way <= self._asked.keys()
+        alone = in_flight <= self._polled.keys()
         at_once = limit_s == 0.0
-        for token, collective in list(self._asked.items()):
-            if token not in under_way:
-                del self._asked[token]
+        for token, collective in list(self._polled.items()):
+            if token not in in_flight:
+                del self._polled[token]
             elif collective.within(limit_s if alone else 0.0):
-                return _outcome(token, self._asked.pop(token), ())
+                return _outcome(token, self._polled.pop(token), ())
             elif at_once:
                 break  # gloo does them in this order
             elif alone:
                 limit_s = 0.0  # it has passed
             elif limit_s > 0.0:
-                self.run(token, self._asked.pop(token))
+                self.run(token, self._polled.pop(token))
         try:
             return None if at_once and self.finished.empty() else self.finished.get(timeout=limit_s)
         except Empty:
             return None
 
     def close(self) -> None:
-        """Let the idle threads end; the others cannot be helped."""
+        """Let the idle threads end; one that is blocked ends with the process."""
         while self._idle:
             self._idle.pop().put(None)
 
     def _serve(self, inbox: SimpleQueue[_Call | None]) -> None:
-        while (asked := inbox.get()) is not None:
-            token, call, arguments = asked
+        while (request := inbox.get()) is not None:
+            token, call, arguments = request
             done = _outcome(token, call, arguments)
-            del asked, call, arguments
+            del request, call, arguments  # an idle thread keeps no tensors alive
             self._idle.append(inbox)
             self.finished.put(done)
             del done, token
@@ -111,3 +113,25 @@ def _outcome(token: Any, call: Callable[..., Any], arguments: tuple[Any, ...]) -
         return CallResult(token, call(*arguments), None)
     except BaseException as error:  # it is raised again where the outcome is read
         return CallResult(token, None, error)
+
+
+class Turns:
+    """Lets calls be made in the order in which they took their turns, whichever thread makes which."""
+
+    def __init__(self) -> None:
+        self._last = threading.Event()
+        self._last.set()
+
+    def take(self, call: Callable[[], T]) -> Callable[[], T]:
+        """Take the next turn. What is returned waits for it and makes ``call``; it has to be called once."""
+        before, after = self._last, threading.Event()
+        self._last = after
+
+        def run() -> T:
+            before.wait()
+            try:
+                return call()
+            finally:
+                after.set()
+
+        return run

@@ -26,7 +26,7 @@ from paceline.realrun.driver.rank_log import (
 )
 from paceline.realrun.driver.watchdog import Heartbeat, Watchdog
 from paceline.realrun.group.store import Control, file_store
-from paceline.realrun.transport.messages import message_tag, mix_tag
+from paceline.realrun.transport.connections import message_tag, mix_tag
 from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import Deadlock, InputError, PeerLost, RunError
 

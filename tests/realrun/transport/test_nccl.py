@@ -15,7 +15,7 @@ import torch.distributed as dist
 from benchmarks.nccl_contract import contract_on
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group, leave
-from paceline.realrun.transport.buffers import StagingBuffers, unpacked
+from paceline.realrun.transport.buffers import StagingBuffers, unpack
 from paceline.realrun.transport.device import CPU, device_of
 from paceline.sim import topology
 from paceline.sim.drivers.replay import replay
@@ -45,7 +45,7 @@ PADDED: dict[str, Any] = {"bytes_per_parameter": 37.0}
 
 def break_rules(group: Group) -> list[str]:
     """In a process of a pool of two: what NCCL does not allow."""
-    group.lane(nccl_rules.NAME, CPU, 20.0)  # makes torch's default group
+    group.backend(nccl_rules.NAME, CPU, 20.0)  # makes torch's default group
     ours = dist.new_group([0, 1], backend=nccl_rules.NAME)
     other = 1 - group.rank
     x = torch.zeros(4)
@@ -100,15 +100,15 @@ def test_what_nccl_refuses_is_refused() -> None:
     assert one[4] == "NCCL would hang: a receive meets the message of another batch"
 
 
-# --- the lane -----------------------------------------------------------------------------------
+# --- one order ----------------------------------------------------------------------------------
 
 
 def take_turns(group: Group) -> list[int]:
     """In a process of the pool: what is begun first is done first, whoever waits for it when."""
-    lane = group.lane(nccl_rules.NAME, CPU, 20.0)
+    ordered = group.backend(nccl_rules.NAME, CPU, 20.0)
     done: list[int] = []
-    first = lane.rounds(lambda swap: done.append(1), 0)
-    second = lane.rounds(lambda swap: done.append(2), 0)
+    first = ordered.rounds(lambda send_receive: done.append(1), 0)
+    second = ordered.rounds(lambda send_receive: done.append(2), 0)
     waiting = threading.Thread(target=second)
     waiting.start()
     first()
@@ -182,13 +182,13 @@ def test_what_would_hang_ends_with_one_message() -> None:
 def comes_and_goes(group: Group) -> list[bool]:
     """In a process of a pool of two: whether torch has a default group before, meanwhile and afterwards."""
     found = [dist.is_initialized()]
-    group.lane(nccl_rules.NAME, CPU, 20.0)
+    group.backend(nccl_rules.NAME, CPU, 20.0)
     found.append(dist.is_initialized())
     leave(group)
     return [*found, dist.is_initialized()]
 
 
-def test_a_default_group_lasts_as_long_as_a_lane() -> None:
+def test_a_default_group_lasts_as_long_as_an_ordered_backend() -> None:
     answers = ask_once(2, comes_and_goes)
     assert answers == [[False, True, False]] * 2
 
@@ -268,14 +268,14 @@ def test_an_asynchronous_run_again_in_one_process(four: Pool, scheme: str, optio
 # --- where values are ---------------------------------------------------------------------------
 
 
-def test_a_staged_value_never_travels_itself() -> None:
+def test_a_staged_value_never_goes_directly() -> None:
     staged, direct = (StagingBuffers(lambda value: 16, staging=staging) for staging in (True, False))
     x = torch.arange(4.0)
-    assert direct.travels_itself(x)
-    assert not staged.travels_itself(x)
-    assert not StagingBuffers(lambda value: 32).travels_itself(x)
-    assert not StagingBuffers(lambda value: 16, torch.device("meta")).travels_itself(x)
-    assert torch.equal(unpacked(staged.packed(x, 16), x), x)
+    assert direct.goes_directly(x)
+    assert not staged.goes_directly(x)
+    assert not StagingBuffers(lambda value: 32).goes_directly(x)
+    assert not StagingBuffers(lambda value: 16, torch.device("meta")).goes_directly(x)
+    assert torch.equal(unpack(staged.pack(x, 16), x), x)
 
 
 def test_nccl_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ from paceline.realrun.driver.run import run_job
 from paceline.realrun.group import group as groups
 from paceline.realrun.group.group import Group, meet
 from paceline.realrun.group.store import file_store
-from paceline.realrun.transport.backend import Collective
-from paceline.realrun.transport.connections import PeerGone
+from paceline.realrun.transport.connections import Collective, PeerGone
 from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import RunError
 from paceline.sim.program import operations as ops
@@ -43,8 +42,8 @@ class _Asked(Collective):
 def test_only_where_nothing_else_is_under_way_the_oldest_collective_is_waited_for() -> None:
     threads = ThreadPool()
     first, second = _Asked([False]), _Asked([False])
-    threads.ask("first", first)
-    threads.ask("second", second)
+    threads.poll("first", first)
+    threads.poll("second", second)
     assert threads.next(0.5, {"first", "second"}) is None
     assert (first.limits_s, second.limits_s) == ([0.5], [0.0])
     second.complete[0] = True
@@ -64,7 +63,7 @@ def test_beside_other_things_a_helper_thread_waits() -> None:
         def __call__(self) -> None:
             seen.append(threading.get_ident())
 
-    threads.ask("sum", Seen([False]))
+    threads.poll("sum", Seen([False]))
     found = threads.next(5.0, {"sum", "a message"})
     assert found is not None
     assert found.token == "sum"
@@ -76,8 +75,8 @@ def test_beside_other_things_a_helper_thread_waits() -> None:
 
 def test_what_nobody_waits_for_any_more_is_dropped_and_failures_are_told() -> None:
     threads = ThreadPool()
-    threads.ask("lost", _Asked([True]))
-    threads.ask("broken", _Asked([True], PeerGone(3)))
+    threads.poll("lost", _Asked([True]))
+    threads.poll("broken", _Asked([True], PeerGone(3)))
     found = threads.next(0.0, {"broken"})
     assert found is not None
     assert found.token == "broken"
@@ -95,7 +94,7 @@ def test_a_wait_that_is_over_before_it_has_begun_ends() -> None:
 def test_an_outcome_that_is_there_comes_first() -> None:
     threads = ThreadPool()
     asked = _Asked([False])
-    threads.ask("sum", asked)
+    threads.poll("sum", asked)
     threads.call("gradient", lambda: 7)
     found = threads.next(5.0, {"sum", "gradient"})
     assert found is not None

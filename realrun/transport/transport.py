@@ -1,0 +1,46 @@
+"""All transfers of one worker in one run: what goes over gloo, and what over the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from paceline.sim.program.encoding import Payload
+
+from .backend import Backend
+from .buffers import StagingBuffers
+from .collectives import Collectives
+from .messages import Messages
+
+
+class Transport:
+    """One worker's transfers in one run.
+
+    Args:
+        rank: this worker.
+        gloo: connects all workers; carries messages.
+        backend: carries mixes and collectives.
+        num_bytes: bytes that a value of the run stands for.
+        device: where values are.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        gloo: dist.ProcessGroupGloo,
+        backend: Backend,
+        num_bytes: Callable[[Payload], int],
+        device: torch.device,
+    ) -> None:
+        values = backend.staging_buffers(num_bytes, device)
+        messages = values if backend.carries_messages else StagingBuffers(num_bytes, staging=True)
+        self.messages = Messages(gloo, messages)
+        self.collectives = Collectives(rank, values, backend)
+        self.survives = backend.survives
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether some value was larger in its message than it stands for: it was sent as it is."""
+        return self.messages.buffers.exceeded or self.collectives.buffers.exceeded
