@@ -1,4 +1,4 @@
-"""What the lab can emulate on this machine: nominal latency, bandwidth and sharing beside measured ones."""
+"""Measures what the lab can emulate on this machine: latency, bandwidth and sharing beside nominal ones."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import permutations
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from paceline.sim.network.network import Link, Network
+from paceline.sim.network.build import build_network
+from paceline.sim.network.network import Network
+from paceline.sim.network.settings import NetworkSettings
 
 from .lab import Lab, python_environment
-from .probe import ProbeFlow, jobs_to_json
+from .probe import ProbeFlow, flows_to_json
 from .protocol import Discipline, Statistics
 
 BANDWIDTH_TOLERANCE = 0.03
 """A bandwidth counts as emulated if it is measured to within this share."""
 
-_MBIT = 125_000.0
+_MBIT = 125_000.0  # Mbit/s in bytes/s
 _LATENCIES_S = (0.002, 0.02, 0.05)
 _BANDWIDTHS = (100 * _MBIT, 400 * _MBIT, 1000 * _MBIT, math.inf)
 _BULK_S, _LARGEST_BYTES, _SMALLEST_BYTES = 0.12, 15_000_000, 200_000
+"""How long a bulk message should last, and the bounds of its size."""
 _SETTLE_S = 0.05
+"""How long a probe may take to connect, beside five latencies."""
 _Times = list[tuple[float, float]]
 
 
@@ -87,7 +92,7 @@ class BusyCheck:
 
 @dataclass(frozen=True, slots=True)
 class LabCheck:
-    """What ``check`` found.
+    """What ``check`` has measured.
 
     Attributes:
         routes: latency and bandwidth, one after the other.
@@ -113,7 +118,7 @@ class LabCheck:
 
     @property
     def fastest_bytes_per_s(self) -> float:
-        """The largest nominal bandwidth that was met within ``TOLERANCE``; 0 if none was."""
+        """The largest nominal bandwidth that was met within ``BANDWIDTH_TOLERANCE``; 0 if none was."""
         met = [r.bandwidth_bytes_per_s for r in self.routes if abs(r.bandwidth_error) <= BANDWIDTH_TOLERANCE]
         return max((b for b in met if math.isfinite(b)), default=0.0)
 
@@ -127,11 +132,9 @@ def check(network: Network | None = None) -> LabCheck:
         InputError: this machine cannot run a lab.
     """
     load = os.getloadavg()[0]
-    first = network or _star(3, _BANDWIDTHS[0], _LATENCIES_S[0])
+    first = network or _star(_BANDWIDTHS[0], _LATENCIES_S[0])
     with Lab(first) as lab, ExitStack() as stack:
-        probes = [_Probe(lab, host) for host in range(first.num_hosts)]
-        for probe in probes:
-            stack.callback(probe.close)
+        probes = [stack.enter_context(closing(_Probe(lab, host))) for host in range(first.num_hosts)]
         switch, sharing, busy = [], [], []
         if network:
             routes = [_check_route(lab, probes, network, a, b) for a, b in _kinds_of_routes(network)]
@@ -140,16 +143,16 @@ def check(network: Network | None = None) -> LabCheck:
             routes = []
             for bandwidth in _BANDWIDTHS:
                 for latency_s in _LATENCIES_S:
-                    setting = _star(3, bandwidth, latency_s)
+                    setting = _star(bandwidth, latency_s)
                     lab.reconfigure(setting)
                     routes.append(_check_route(lab, probes, setting, 0, 1))
                     switch.append(lab.statistics())
             for bandwidth in _BANDWIDTHS[:-1]:
-                lab.reconfigure(_star(3, bandwidth, 0.02))
+                lab.reconfigure(_star(bandwidth, 0.02))
                 sharing.append(_check_sharing(lab, probes, bandwidth, 0.02))
             disciplines: tuple[Discipline, ...] = ("fair", "fifo")
             for queue in disciplines:
-                lab.reconfigure(_star(3, 100 * _MBIT, 0.02), queue=queue)
+                lab.reconfigure(_star(100 * _MBIT, 0.02), queue=queue)
                 busy.append(_check_busy(lab, probes[0], queue, 100 * _MBIT, 0.02))
         return LabCheck(
             routes=tuple(routes),
@@ -162,12 +165,12 @@ def check(network: Network | None = None) -> LabCheck:
         )
 
 
-def render(found: LabCheck) -> RenderableType:
-    """Tables and a verdict for people."""
+def render(measured: LabCheck) -> RenderableType:
+    """Show tables and a verdict on a terminal."""
     routes = Table(
         "way", "latency", "measured", "worst", "bandwidth", "measured", "error", title="one way, alone"
     )
-    for route in found.routes:
+    for route in measured.routes:
         routes.add_row(
             f"{route.source} -> {route.destination}",
             *(_ms(t) for t in (route.latency_s, route.measured_latency_s, route.worst_latency_s)),
@@ -175,29 +178,29 @@ def render(found: LabCheck) -> RenderableType:
             f"{route.bandwidth_error:+.1%}" if math.isfinite(route.bandwidth_bytes_per_s) else "",
         )
     parts: list[RenderableType] = [routes]
-    if found.sharing:
+    if measured.sharing:
         shares = Table("shared link", "each should get", "measured", title="two connections at the same time")
-        for share in found.sharing:
-            measured = ", ".join(_mbit(b) for b in share.measured_bytes_per_s)
-            shares.add_row(_mbit(share.nominal_bytes_per_s), _mbit(share.nominal_bytes_per_s / 2), measured)
+        for share in measured.sharing:
+            each = ", ".join(_mbit(b) for b in share.measured_bytes_per_s)
+            shares.add_row(_mbit(share.nominal_bytes_per_s), _mbit(share.nominal_bytes_per_s / 2), each)
         parts.append(shares)
-    if found.busy:
+    if measured.busy:
         busy = Table(
             "queue", "latency", "measured", "worst", title="small messages beside bulk data, 100 Mbit/s"
         )
-        for row in found.busy:
+        for row in measured.busy:
             busy.add_row(
                 row.queue, *(_ms(t) for t in (row.latency_s, row.measured_latency_s, row.worst_latency_s))
             )
         parts.append(busy)
-    worst = max(found.switch, key=lambda s: s.worst_lateness_s)
+    worst = max(measured.switch, key=lambda s: s.worst_lateness_s)
     parts.append(
-        f"{found.cores} cores, load {found.load:.1f} before the check; the switch "
+        f"{measured.cores} cores, load {measured.load:.1f} before the check; the switch "
         f"{'runs' if worst.real_time else 'does NOT run'} ahead of other processes, released packets up to "
         f"{_ms(worst.worst_lateness_s)} late ({_ms(worst.mean_lateness_s)} on average there) and dropped "
-        f"{sum(s.drops for s in found.switch)}.\n"
-        f"This machine emulates bandwidths up to {_mbit(found.fastest_bytes_per_s)} to "
-        f"{BANDWIDTH_TOLERANCE:.0%}; a small message takes {_ms(found.added_latency_s)} more than the "
+        f"{sum(s.drops for s in measured.switch)}.\n"
+        f"This machine emulates bandwidths up to {_mbit(measured.fastest_bytes_per_s)} to "
+        f"{BANDWIDTH_TOLERANCE:.0%}; a small message takes {_ms(measured.added_latency_s)} more than the "
         f"nominal latency."
     )
     return Group(*parts)
@@ -211,28 +214,26 @@ class _Probe:
         self._process = lab.popen(
             host, command, env=python_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        self._answer()
-
-    def start(self, jobs: Sequence[ProbeFlow]) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(jobs_to_json(list(jobs)))
-        self._process.stdin.flush()
-
-    def run(self, jobs: Sequence[ProbeFlow]) -> list[_Times]:
-        self.start(jobs)
-        return self._answer()
-
-    def _answer(self) -> list[_Times]:
         assert self._process.stdout is not None
-        answer: list[_Times] = json.loads(self._process.stdout.readline())
-        return answer
+        self._orders, self._answers = self._process.stdin, self._process.stdout
+        self.finish()
 
-    finish = _answer
+    def start(self, *flows: ProbeFlow) -> None:
+        self._orders.write(flows_to_json(flows))
+        self._orders.flush()
+
+    def finish(self) -> list[_Times]:
+        times: list[_Times] = json.loads(self._answers.readline())
+        return times
+
+    def run(self, *flows: ProbeFlow) -> list[_Times]:
+        self.start(*flows)
+        return self.finish()
 
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+        self._orders.close()
+        self._answers.close()
         self._process.wait()
 
 
@@ -240,13 +241,11 @@ def _check_route(lab: Lab, probes: Sequence[_Probe], network: Network, a: int, b
     latency_s = network.route(a, b).latency_s
     bandwidth = _slowest(network, a, b)
     to = lab.address(b)
-    soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
-    small = [end - start for start, end in probes[a].run([ProbeFlow(to, 64, 15, soon_s, 0.003)])[0]]
+    (small_times,) = probes[a].run(ProbeFlow(to, 64, 15, _soon_s(latency_s), 0.003))
+    small = [end - start for start, end in small_times]
     size = int(max(_SMALLEST_BYTES, min(_LARGEST_BYTES, bandwidth * _BULK_S)))
-    soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
-    bulk = [
-        end - start - latency_s for start, end in probes[a].run([ProbeFlow(to, size, 3, soon_s, 0.02)])[0]
-    ]
+    (bulk_times,) = probes[a].run(ProbeFlow(to, size, 3, _soon_s(latency_s), 0.02))
+    bulk = [end - start - latency_s for start, end in bulk_times]
     return RouteCheck(
         source=a,
         destination=b,
@@ -260,50 +259,46 @@ def _check_route(lab: Lab, probes: Sequence[_Probe], network: Network, a: int, b
 
 def _check_sharing(lab: Lab, probes: Sequence[_Probe], bandwidth: float, latency_s: float) -> SharingCheck:
     size = int(min(_LARGEST_BYTES, bandwidth * 2 * _BULK_S))
-    soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
+    flow = ProbeFlow(lab.address(2), size, 1, _soon_s(latency_s))
     for probe in probes[:2]:
-        probe.start([ProbeFlow(lab.address(2), size, 1, soon_s)])
+        probe.start(flow)
     times = [probe.finish()[0][0] for probe in probes[:2]]
     first_s = min(start for start, _ in times)
     return SharingCheck(bandwidth, tuple(size / (end - first_s - latency_s) for _, end in times))
 
 
 def _check_busy(lab: Lab, probe: _Probe, queue: Discipline, bandwidth: float, latency_s: float) -> BusyCheck:
-    soon_s = time.monotonic() + _SETTLE_S + 5 * latency_s
+    soon_s = _soon_s(latency_s)
     bulk = ProbeFlow(lab.address(1), int(bandwidth * 0.5), 1, soon_s)
     small = ProbeFlow(lab.address(1), 64, 10, soon_s + 0.02, 0.003)
-    (whole,), parts = probe.run([bulk, small])
+    (whole,), parts = probe.run(bulk, small)
     times = [end - start for start, end in parts if start < whole[1] - latency_s]
     return BusyCheck(queue, latency_s, statistics.median(times), max(times))
+
+
+def _soon_s(latency_s: float) -> float:
+    """When probes that are ordered now can start, on the monotonic clock."""
+    return time.monotonic() + _SETTLE_S + 5 * latency_s
 
 
 def _kinds_of_routes(network: Network) -> list[tuple[int, int]]:
     """One pair of hosts for every distinct combination of latency and bandwidth."""
     kinds: dict[tuple[float, float], tuple[int, int]] = {}
-    for a in range(network.num_hosts):
-        for b in range(network.num_hosts):
-            if a != b:
-                kinds.setdefault((network.route(a, b).latency_s, _slowest(network, a, b)), (a, b))
+    for a, b in permutations(range(network.num_hosts), 2):
+        kinds.setdefault((network.route(a, b).latency_s, _slowest(network, a, b)), (a, b))
     return list(kinds.values())
 
 
 def _slowest(network: Network, a: int, b: int) -> float:
     route = network.route(a, b)
-    return min(
-        [route.per_flow_bytes_per_s, *(network.links[link].bandwidth_bytes_per_s for link in route.links)]
-    )
+    bandwidths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
+    return min([route.per_flow_bytes_per_s, *bandwidths])
 
 
-def _star(hosts: int, bandwidth: float, latency_s: float) -> Network:
-    """One switch that blocks nothing; every host with an access link of ``bandwidth``."""
-    links: tuple[Link, ...] = ()
-    up: dict[int, int] = {}
-    down: dict[int, int] = {}
-    if math.isfinite(bandwidth):
-        for host in range(hosts):
-            up[host], down[host] = len(links), len(links) + 1
-            links += (Link(f"up {host}", bandwidth), Link(f"down {host}", bandwidth))
-    return Network(("star",), (0,) * hosts, links, ((latency_s,),), ((math.inf,),), up, down)
+def _star(bandwidth: float, latency_s: float) -> Network:
+    """Three hosts on a switch that blocks nothing, each with an access link of ``bandwidth``."""
+    limit = {"bandwidth": f"{8 * bandwidth} bit/s"} if math.isfinite(bandwidth) else {}
+    return build_network(NetworkSettings.model_validate({"latency": f"{latency_s} s", **limit}), 3)
 
 
 def _ms(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """The latency of packets where there is jitter: arithmetic on given times, with no clock and no device.
 
 A simulated message has one latency, and a message is many packets. So the packets of one *burst* share a
-factor: what starts while nothing with contents is under way from this host to that one draws the host's next
+factor: what starts while nothing with contents is in flight from this host to that one draws the host's next
 factor, what follows while something is keeps it. Mere acknowledgements take the nominal latency. Nothing
 overtakes on the way from one host to another.
 """
@@ -31,7 +31,7 @@ class Delay:
         self._last_s = -math.inf
 
     def enters(self, now_s: float, contents: bool) -> float:
-        """A packet reaches the first link; returns its latency."""
+        """Let a packet reach the first link; returns its latency."""
         if self._draw is None or not contents:
             return self.latency_s
         if not self._queued and now_s >= self._over_s:
@@ -40,7 +40,7 @@ class Delay:
         return self.latency_s * self._factor
 
     def arrives_s(self, left_s: float, latency_s: float, contents: bool) -> float:
-        """When a packet is there that leaves the last link at ``left_s``; call in the order of leaving."""
+        """When a packet arrives that leaves the last link at ``left_s``; call in the order of leaving."""
         if self._draw is None:
             return left_s + latency_s
         self._last_s = max(self._last_s, left_s + latency_s)

@@ -1,4 +1,4 @@
-"""What the lab asks of Linux: namespaces, TUN devices, addresses, routes and settings. No policy here.
+"""What the lab asks of Linux: namespaces, TUN devices, addresses, routes and settings, without any policy.
 
 Nothing but the standard library is needed: machines without ``ip`` and ``tc`` can run the lab.
 
@@ -36,6 +36,9 @@ _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST = 254, 4, 253, 1
 _RTAX_LOCK = 1
 ROUTE_METRICS = {"initcwnd": 11, "rto_min_ms": 13, "initrwnd": 14}
 """Name -> number of the metrics that the lab sets on a route."""
+
+_AWAKE_DEVICE = Path("/dev/cpu_dma_latency")
+_LATENCY_US = struct.Struct("i")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -89,7 +92,7 @@ def open_tun(name: str) -> int:
 
 
 def bring_up(device: str, *, mtu_bytes: int | None = None, queue_packets: int | None = None) -> None:
-    """Start ``device``, with this MTU and a transmit queue of so many packets if asked."""
+    """Start ``device``, with this MTU and a transmit queue of so many packets if given."""
     attributes = b""
     for kind, value in ((_IFLA_MTU, mtu_bytes), (_IFLA_TXQLEN, queue_packets)):
         if value is not None:
@@ -123,27 +126,20 @@ def add_route(device: str, network: str, prefix: int, metrics: Mapping[str, int]
     if pairs:
         pairs[_RTAX_LOCK] = sum(1 << number for number in pairs)
     nested = b"".join(_attribute(number, struct.pack("I", value)) for number, value in sorted(pairs.items()))
-    body = (
-        struct.pack(
-            "8BI",
-            *(socket.AF_INET, prefix, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST),
-            0,
-        )
-        + _attribute(_RTA_DST, socket.inet_aton(network))
-        + _attribute(_RTA_OIF, struct.pack("i", socket.if_nametoindex(device)))
-        + _attribute(_RTA_METRICS, nested)
-    )
+    kind = (_RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST)
+    body = struct.pack("8BI", socket.AF_INET, prefix, 0, 0, *kind, 0)
+    body += _attribute(_RTA_DST, socket.inet_aton(network))
+    body += _attribute(_RTA_OIF, struct.pack("i", socket.if_nametoindex(device)))
+    body += _attribute(_RTA_METRICS, nested)
     _netlink(_RTM_NEWROUTE, _NLM_F_ACK | _NLM_F_CREATE | _NLM_F_EXCL, body)
 
 
 def route_metrics(address: str) -> dict[str, int]:
     """Read the metrics of the route that leads to ``address``."""
-    body = struct.pack("8BI", socket.AF_INET, 32, *([0] * 7)) + _attribute(
-        _RTA_DST, socket.inet_aton(address)
-    )
+    body = struct.pack("8BI", socket.AF_INET, 32, *([0] * 7))
+    body += _attribute(_RTA_DST, socket.inet_aton(address))
     answer = _netlink(_RTM_GETROUTE, 0, body)
-    nested = _attributes(answer[12:]).get(_RTA_METRICS, b"")
-    values = _attributes(nested)
+    values = _attributes(_attributes(answer[12:]).get(_RTA_METRICS, b""))
     return {
         name: int(struct.unpack("I", values[number])[0])
         for name, number in ROUTE_METRICS.items()
@@ -156,12 +152,12 @@ def _attribute(kind: int, value: bytes) -> bytes:
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
-    found = {}
+    values = {}
     while len(data) >= 4:
         length, kind = struct.unpack_from("HH", data)
-        found[kind] = data[4:length]
+        values[kind] = data[4:length]
         data = data[length + -length % 4 :]
-    return found
+    return values
 
 
 def _netlink(kind: int, flags: int, body: bytes) -> bytes:
@@ -191,3 +187,33 @@ def dropped_packets(device: str) -> int:
             fields = counters.split()
             return int(fields[3]) + int(fields[11])
     return 0
+
+
+def keep_awake(device: Path = _AWAKE_DEVICE) -> int:
+    """Keep processors awake until the file descriptor that is returned is closed.
+
+    One that has nothing to do is put to sleep, and waking it up costs tens of microseconds on hardware and
+    up to milliseconds on a virtual machine. In a lab that would be added to latencies at random, most of it
+    where the least is going on. Linux lets a process ask for less (power management quality of service).
+
+    Returns:
+        The descriptor, which closes with this process however that ends; -1 where the machine does not allow
+        it or has nothing of the kind.
+    """
+    try:
+        held = os.open(device, os.O_RDWR)
+    except OSError:
+        return -1
+    try:
+        os.write(held, _LATENCY_US.pack(0))
+    except OSError:
+        os.close(held)
+        return -1
+    return held
+
+
+def wake_latency(held: int) -> str:
+    """Read back what waking up may take now, for the record; ``default`` where nothing is held."""
+    if held < 0:
+        return "default"
+    return f"{_LATENCY_US.unpack(os.pread(held, _LATENCY_US.size, 0))[0]} us"

@@ -1,11 +1,4 @@
-"""A wide-area network on one machine: real processes and real TCP over an emulated ``Network``.
-
-Keep the processors awake while the lab runs.
-
-A processor that has nothing to do is put to sleep, and waking it up costs tens of microseconds on hardware
-and up to milliseconds on a virtual machine. In a lab that would be added to latencies at random, most of it
-where the least is going on. Linux lets a process ask for less (power management quality of service).
-"""
+"""A wide-area network on one machine: real processes and real TCP over an emulated ``Network``."""
 
 from __future__ import annotations
 
@@ -15,7 +8,6 @@ import json
 import os
 import select
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -28,44 +20,12 @@ from typing import Any, Self
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
 
-from . import enter, lab
+from . import enter, kernel
 from .hosts import INTERFACE, HostTuning, address
 from .protocol import Discipline, Statistics, plan_of, to_json
 
-SETTING = "cpu_dma_latency"
-"""Under which the result is recorded."""
-
-_DEVICE = Path("/dev/cpu_dma_latency")
-_VALUE = struct.Struct("i")
-
-
-def keep_awake(device: Path = _DEVICE) -> int:
-    """Ask for the shortest way out of sleep until the file descriptor that is returned is closed.
-
-    Returns:
-        The descriptor, which closes with this process however that ends; -1 where the machine does not allow
-        it or has nothing of the kind.
-    """
-    try:
-        held = os.open(device, os.O_RDWR)
-    except OSError:
-        return -1
-    try:
-        os.write(held, _VALUE.pack(0))
-    except OSError:
-        os.close(held)
-        return -1
-    return held
-
-
-def read_back(held: int) -> str:
-    """What the kernel has now in microseconds, for the record; ``default`` without ``keep_awake``."""
-    if held < 0:
-        return "default"
-    return f"{_VALUE.unpack(os.pread(held, _VALUE.size, 0))[0]} us"
-
-
 _ANSWER_S = 60.0
+"""How long the switch may take to answer."""
 _NEEDS = (
     "The lab needs Linux with /dev/net/tun (modprobe tun; for a container --device /dev/net/tun) and either "
     "root with CAP_NET_ADMIN and CAP_SYS_ADMIN, or unprivileged user namespaces "
@@ -122,8 +82,7 @@ class Lab:
 
     @property
     def settings(self) -> tuple[Mapping[str, str], ...]:
-        """Per host, the TCP settings and route metrics as read back from the kernel, and whether processors
-        are kept awake."""
+        """Per host, as read back: TCP settings, route metrics, and whether processors are kept awake."""
         return self._settings
 
     def address(self, host: int) -> str:
@@ -151,12 +110,12 @@ class Lab:
 
     def statistics(self) -> Statistics:
         """What the switch has done since the start or the last ``reconfigure``."""
-        return Statistics(**self._order('"statistics"'))
+        return Statistics(**self._order(b'"statistics"'))
 
     def reconfigure(self, network: Network, *, queue: Discipline | None = None) -> None:
         """Emulate another network between the same hosts, or the first few of them.
 
-        Waits until no packet is under way, so call it between runs, not during one.
+        Waits until no packet is in flight, so call it between runs, not during one.
 
         Raises:
             InputError: ``network`` has more hosts than the lab.
@@ -168,7 +127,7 @@ class Lab:
         self._order(to_json(plan_of(network, queue or self._queue)))
 
     def _start(self) -> None:
-        self._awake = lab.keep_awake()
+        self._awake = kernel.keep_awake()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             command = [sys.executable, "-m", "paceline.realrun.lab.switch"]
@@ -183,8 +142,8 @@ class Lab:
             hello = self._answer()
             if "error" in hello:
                 raise InputError(f"no lab on this machine: {hello['error']}. {_NEEDS}")
-            woken = {lab.SETTING: lab.read_back(self._awake)}
-            self._settings = tuple({**settings, **woken} for settings in hello["settings"])
+            awake = {"cpu_dma_latency": kernel.wake_latency(self._awake)}
+            self._settings = tuple({**settings, **awake} for settings in hello["settings"])
             namespaces = []
             for _ in range(self._network.num_hosts + hello["user"]):
                 namespaces += socket.recv_fds(ours, 1, 1)[1]
@@ -216,13 +175,13 @@ class Lab:
             os.close(self._awake)
             self._awake = -1
 
-    def _order(self, line: str) -> dict[str, Any]:
+    def _order(self, line: bytes) -> dict[str, Any]:
         """Send one command to the switch and wait for its answer."""
         if self._switch is None or self._switch.stdin is None:
             raise RunError("the lab is not running")
         with self._turn:
             try:
-                self._switch.stdin.write(line.encode() + b"\n")
+                self._switch.stdin.write(line + b"\n")
                 self._switch.stdin.flush()
             except (BrokenPipeError, ValueError) as error:
                 raise RunError("the lab's switch has ended") from error

@@ -1,8 +1,9 @@
 """A process that measures messages inside a host of a lab: ``python -m paceline.realrun.lab.probe``.
 
-It takes messages on port 9000 and sends what it is asked to. Standard input has a JSON list of jobs a line,
-run at the same time; standard output answers with a JSON list of their messages' (start, arrival), in seconds
-of the machine's monotonic clock, which the hosts share. A message has arrived when its last byte was read.
+It takes messages on port 9000 and sends what it is ordered to. A line of standard input is a JSON list of
+flows, sent at the same time; standard output answers with a JSON list of their messages' (start, arrival), in
+seconds of the machine's monotonic clock, which the hosts share. A message has arrived when its last byte
+was read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
@@ -40,21 +42,21 @@ class ProbeFlow:
     gap_s: float = 0.0
 
 
-def jobs_to_json(jobs: list[ProbeFlow]) -> bytes:
+def flows_to_json(flows: Sequence[ProbeFlow]) -> bytes:
     """One line for a probe's standard input."""
-    return json.dumps([asdict(job) for job in jobs]).encode() + b"\n"
+    return json.dumps([asdict(flow) for flow in flows]).encode() + b"\n"
 
 
-def _run(job: ProbeFlow) -> list[tuple[float, float]]:
+def _run(flow: ProbeFlow) -> list[tuple[float, float]]:
     times: list[tuple[float, float]] = []
-    with socket.create_connection((job.to, PORT)) as connection:
+    with socket.create_connection((flow.to, PORT)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # The peer's window is 64 KB at most until it has acknowledged something.
         _send(connection, _SIZE.size)
-        time.sleep(max(0.0, job.start_s - time.monotonic()))
-        for _ in range(job.count):
-            times.append(_send(connection, job.size_bytes))
-            time.sleep(job.gap_s)
+        time.sleep(max(0.0, flow.start_s - time.monotonic()))
+        for _ in range(flow.count):
+            times.append(_send(connection, flow.size_bytes))
+            time.sleep(flow.gap_s)
     return times
 
 
@@ -84,15 +86,15 @@ def _accept(server: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serve, and run jobs until standard input ends."""
+    """Serve, and send what is ordered until standard input ends."""
     server = socket.create_server(("", PORT))
     threading.Thread(target=_accept, args=(server,), daemon=True).start()
     sys.stdout.write("[]\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        jobs = [ProbeFlow(**job) for job in json.loads(line)]
-        with ThreadPoolExecutor(len(jobs)) as pool:
-            sys.stdout.write(json.dumps(list(pool.map(_run, jobs))) + "\n")
+        flows = [ProbeFlow(**flow) for flow in json.loads(line)]
+        with ThreadPoolExecutor(len(flows)) as pool:
+            sys.stdout.write(json.dumps(list(pool.map(_run, flows))) + "\n")
             sys.stdout.flush()
 
 

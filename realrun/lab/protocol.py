@@ -1,47 +1,55 @@
-"""What crosses the pipes between a lab and its switch."""
+"""What is sent through the pipes between a lab and its switch."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Literal
+from itertools import permutations
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter
 
 from paceline.sim.errors import InputError
 from paceline.sim.jitter import Jitter
 from paceline.sim.network.network import Link, Network
-from paceline.sim.network.settings import Variation
 
 from .queues import Path
 
 Discipline = Literal["fair", "fifo"]
 
+_Hosts = tuple[int, int]
+_Way = tuple[Path, float]
+_Routes = Annotated[
+    dict[_Hosts, _Way],  # as a list in JSON, which has no pairs as keys
+    PlainSerializer(lambda routes: list(routes.items()), list[tuple[_Hosts, _Way]]),
+    BeforeValidator(lambda items: {tuple(hosts): way for hosts, way in items}),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    """How packets go.
+    """The routes and links of a lab's packets.
 
     Attributes:
         queue: the discipline of every link.
-        bandwidth_bytes_per_s: of each link.
+        links: with the changes of their bandwidths once a run has started.
         routes: (source host, destination host) -> path and one-way latency in seconds.
-        jitter: how latencies vary once a run has started.
-        variation: (link, how its bandwidth changes then).
+        jitter: how latencies vary then.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="constants")
+
     queue: Discipline
-    bandwidth_bytes_per_s: tuple[float, ...]
-    routes: dict[tuple[int, int], tuple[Path, float]]
+    links: tuple[Link, ...]
+    routes: _Routes
     jitter: Jitter | None = None
-    variation: tuple[tuple[int, Variation], ...] = ()
 
     @property
-    def links(self) -> tuple[Link, ...]:
-        """The links, for what changes on them."""
-        varying = dict(self.variation)
-        return tuple(
-            Link(str(number), bandwidth, varying.get(number))
-            for number, bandwidth in enumerate(self.bandwidth_bytes_per_s)
-        )
+    def bandwidth_bytes_per_s(self) -> tuple[float, ...]:
+        """Nominal bandwidth of each link."""
+        return tuple(link.bandwidth_bytes_per_s for link in self.links)
+
+
+_FORWARDING: Final = TypeAdapter(Forwarding)
 
 
 def plan_of(network: Network, queue: Discipline) -> Forwarding:
@@ -50,51 +58,26 @@ def plan_of(network: Network, queue: Discipline) -> Forwarding:
     Raises:
         InputError: it has something that the switch cannot do.
     """
-    variation = tuple(
-        (number, link.variation) for number, link in enumerate(network.links) if link.variation is not None
-    )
-    if variation and queue == "fifo":
+    if queue == "fifo" and any(link.variation for link in network.links):
         raise InputError(
             "the lab's first-in-first-out links cannot change their bandwidth: they settle when a packet is "
             "through as soon as it comes; use lab.queue: fair, or leave cluster.network.variation out"
         )
     routes = {}
-    for source in range(network.num_hosts):
-        for destination in range(network.num_hosts):
-            if source != destination:
-                route = network.route(source, destination)
-                path = Path(route.links, route.per_flow_bytes_per_s)
-                routes[source, destination] = (path, route.latency_s)
-    bandwidths = tuple(link.bandwidth_bytes_per_s for link in network.links)
-    return Forwarding(queue, bandwidths, routes, network.jitter, variation)
+    for hosts in permutations(range(network.num_hosts), 2):
+        route = network.route(*hosts)
+        routes[hosts] = (Path(route.links, route.per_flow_bytes_per_s), route.latency_s)
+    return Forwarding(queue, network.links, routes, network.jitter)
 
 
-def to_json(plan: Forwarding) -> str:
-    """One line of JSON (with ``Infinity``, which Python reads back)."""
-    routes = [
-        [source, destination, path.links, path.cap_bytes_per_s, latency_s]
-        for (source, destination), (path, latency_s) in plan.routes.items()
-    ]
-    written = {
-        "queue": plan.queue,
-        "bandwidth": plan.bandwidth_bytes_per_s,
-        "routes": routes,
-        "jitter": None if plan.jitter is None else plan.jitter.model_dump(mode="json"),
-        "variation": [(link, variation.model_dump(mode="json")) for link, variation in plan.variation],
-    }
-    return json.dumps(written)
+def to_json(plan: Forwarding) -> bytes:
+    """One line of JSON (with ``Infinity``, which ``from_json`` reads back)."""
+    return _FORWARDING.dump_json(plan)
 
 
-def from_json(line: str) -> Forwarding:
-    """The inverse of ``to_json``."""
-    data = json.loads(line)
-    routes = {
-        (source, destination): (Path(tuple(links), cap), latency_s)
-        for source, destination, links, cap, latency_s in data["routes"]
-    }
-    jitter = None if data["jitter"] is None else Jitter.model_validate(data["jitter"])
-    variation = tuple((link, Variation.model_validate(found)) for link, found in data["variation"])
-    return Forwarding(data["queue"], tuple(data["bandwidth"]), routes, jitter, variation)
+def from_json(line: bytes) -> Forwarding:
+    """Read what ``to_json`` has written."""
+    return _FORWARDING.validate_json(line)
 
 
 @dataclass(frozen=True, slots=True)

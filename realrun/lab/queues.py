@@ -28,6 +28,8 @@ from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
+from typing_extensions import override
+
 from paceline.sim.errors import InputError
 
 MTU_BYTES = 1500
@@ -52,7 +54,7 @@ class Queue(Protocol[P_in]):
     """What the switch needs of a discipline. Times never decrease from call to call."""
 
     def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P_in) -> None:
-        """A packet of ``flow`` reaches the first link of ``path``."""
+        """Let a packet of ``flow`` reach the first link of ``path``; call ``advance(now_s)`` first."""
 
     def advance(self, now_s: float) -> None:
         """Do everything that happens up to ``now_s``."""
@@ -99,8 +101,8 @@ class _Flow(Generic[P]):
         self.since_s = now_s
 
 
-class Fair(Generic[P]):
-    """Per-flow fair queueing at every link, see the module's head.
+class Fair(Queue[P]):
+    """Serves the flows that wait at a link at equal rates: see the head of this module.
 
     A packet of at most one MTU whose flow has nothing waiting passes at its slowest link's full speed and
     takes nothing from the others: under fair queueing it would wait for about one packet of 1,500 bytes.
@@ -124,15 +126,15 @@ class Fair(Generic[P]):
         self._events: list[tuple[float, int, _Flow[P]]] = []
         self._turn = 0
 
+    @override
     def next_s(self) -> float:
-        """When ``advance`` next has something to do; ``inf`` if nothing waits."""
         events = self._events
         while events and events[0][2].turn != events[0][1]:
             heappop(events)
         return events[0][0] if events else math.inf
 
+    @override
     def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P) -> None:
-        """A packet of ``flow`` reaches the first link of ``path``; call ``advance(now_s)`` first."""
         f = self._flows.get(flow) or self._new_flow(flow, path)
         if not f.path:
             self._leave(now_s, packet)
@@ -158,8 +160,8 @@ class Fair(Generic[P]):
                 link.flows[f] = hop
             self._share(f.path, now_s)
 
+    @override
     def advance(self, now_s: float) -> None:
-        """Do everything that happens up to ``now_s``."""
         events = self._events
         while events and events[0][0] <= now_s:
             time_s, turn, flow = heappop(events)
@@ -281,11 +283,11 @@ class _Cell(Generic[P]):
     hop: int = 0
 
 
-class Fifo(Generic[P]):
-    """First in, first out at every link, see the module's head. Arguments as for ``Fair``.
+class Fifo(Queue[P]):
+    """Serves packets in order of arrival at every link: see the head of this module.
 
-    The order at the links behind the first is that of cells, so that a packet that trickles in from a slower
-    link does not hold up others by its whole length.
+    Arguments as for ``Fair``. The order at the links behind the first is that of cells, so that a packet that
+    trickles in from a slower link does not hold up others by its whole length.
     """
 
     def __init__(
@@ -299,12 +301,12 @@ class Fifo(Generic[P]):
         self._events: list[tuple[float, int, _Cell[P]]] = []
         self._turn = 0
 
+    @override
     def next_s(self) -> float:
-        """When ``advance`` next has something to do; ``inf`` if nothing waits."""
         return self._events[0][0] if self._events else math.inf
 
+    @override
     def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P) -> None:
-        """A packet of ``flow`` reaches the first link of ``path``; call ``advance(now_s)`` first."""
         links = self._flows.get(flow)
         if links is None:
             links = self._flows[flow] = self._hops(path)
@@ -319,8 +321,8 @@ class Fifo(Generic[P]):
             final = piece == pieces - 1
             self._cross(now_s, _Cell(links, size_bytes / pieces, now_s, packet, final))
 
+    @override
     def advance(self, now_s: float) -> None:
-        """Do everything that happens up to ``now_s``."""
         while self._events and self._events[0][0] <= now_s:
             time_s, _, cell = heappop(self._events)
             self._cross(time_s, cell)

@@ -1,4 +1,4 @@
-"""How the switch learns when a run's clock starts, and with which seed: a datagram to an address of no host.
+"""Tells the switch when a run's clock starts, and its seed: in a datagram to an address of no host.
 
 The processes of a machine share its monotonic clock, so the time in it is exact however long it takes.
 """
@@ -15,8 +15,9 @@ from .hosts import INTERFACE
 _TO: Final = ("10.255.255.254", 9)
 _START: Final = struct.Struct("!dQ")
 ADDRESS: Final = socket.inet_aton(_TO[0])
+"""Destination of the datagram, as it stands in an IP header."""
 CONTENTS: Final = slice(28, 28 + _START.size)
-"""Where they stand in the packet."""
+"""Where its contents stand in the IP packet."""
 
 
 def in_lab() -> bool:
@@ -35,7 +36,7 @@ def tell(zero_s: float, seed: int) -> None:
         datagrams.sendto(_START.pack(zero_s, seed), _TO)
 
 
-def heard(contents: bytes) -> tuple[float, int]:
-    """The inverse of what ``tell`` sends."""
+def parse(contents: bytes) -> tuple[float, int]:
+    """Read what ``tell`` has sent: when the run begins, and its seed."""
     zero_s, seed = _START.unpack(contents)
     return float(zero_s), int(seed)

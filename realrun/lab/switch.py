@@ -1,12 +1,12 @@
-"""It joins the hosts of a lab: ``python -m paceline.realrun.lab.switch HOSTS tuned|stock SOCKET``.
+"""Joins the hosts of a lab: ``python -m paceline.realrun.lab.switch HOSTS tuned|stock SOCKET``.
 
 It makes the hosts, then reads packets from their TUN devices and writes each to its destination's when it is
 due. All times are computed (``queues``, ``delays``) and do not depend on when the loop gets round to a
 packet, except that a packet that finds its flow idle starts when it is read. ``Statistics`` says how late
 releases were.
 
-Latencies and bandwidths that vary do so from the start of a run on, of which the run's first worker tells by
-a datagram (``start``), as the run's seed draws them for the simulator; until then they are nominal.
+Latencies and bandwidths that vary do so from the start of a run on, as its seed draws them for the simulator;
+until then they are nominal. The run's first worker announces the start with a datagram (``start``).
 
 Standard input and output carry one JSON object a line: a plan, answered by ``{}``, or ``"statistics"``. The
 switch ends with its standard input. SOCKET gets the namespaces: the user's if there is one, then the hosts'.
@@ -47,12 +47,11 @@ from .queues import Fair, Fifo, Queue
 
 HEADER_BYTES = 10  # virtio_net_hdr
 _HEAD_BYTES = HEADER_BYTES + 60 + 4  # that, the longest IP header, and ports
-_LARGEST_BYTES = HEADER_BYTES + 65_536
-_HELD_BYTES = 1 << 30
-_READS_PER_TURN = 16
-_COPIED_BYTES = 8192
-_BUFFERS = 512
-
+_LARGEST_BYTES = HEADER_BYTES + 65_536  # of a packet with its virtio header
+_HELD_BYTES = 1 << 30  # memory that packets may take; those beyond are dropped
+_READS_PER_TURN = 16  # packets of one device, so that the others get their turn
+_COPIED_BYTES = 8192  # packets up to this size leave their buffer at once
+_BUFFERS = 512  # that are kept at the start
 
 Data = bytes | memoryview
 """A packet with its virtio header; if large, a view of a buffer that is used again once it is written."""
@@ -131,7 +130,7 @@ class Switch:
         self._since_s, self._since_cpu_s = time.monotonic(), time.process_time()
 
     def _start(self, zero_s: float, seed: int) -> None:
-        """A run starts: its latencies from now on, its bandwidths from ``zero_s`` on."""
+        """Start a run: its latencies from now on, its bandwidths from ``zero_s`` on."""
         if self._plan.jitter is not None:
             self._factors = Factors(self._plan.jitter, len(self._hosts), seed)
         self._changes, self._zero_s = BandwidthChanges(self._plan.links, seed), zero_s
@@ -167,8 +166,8 @@ class Switch:
             if route is None or head[10] >> 4 != 4:
                 self._buffers.append(buffer)
                 if head[26:30] == start.ADDRESS:
-                    self._start(*start.heard(head[HEADER_BYTES:][start.CONTENTS]))
-                    return  # what came meanwhile is read with the time that it is then
+                    self._start(*start.parse(head[HEADER_BYTES:][start.CONTENTS]))
+                    return  # what came meanwhile is to be read with a later time
                 self._unroutable += 1
                 continue
             data: Data = memoryview(buffer)[:length]
@@ -217,7 +216,7 @@ class Switch:
             if line == b'"statistics"':
                 self._answer(asdict(self._statistics()))
             else:
-                self._new_plan = from_json(line.decode())
+                self._new_plan = from_json(line)
         return bool(chunk)
 
     def _answer(self, answer: Mapping[str, object]) -> None:
@@ -250,12 +249,12 @@ def _raw_address(host: int) -> bytes:
 
 
 def _room(data: Data) -> int:
-    """The memory that a packet takes."""
+    """Bytes of memory that a packet takes."""
     return len(data) if isinstance(data, bytes) else _LARGEST_BYTES
 
 
 def _flow(data: bytes) -> bytes:
-    """What tells one connection's direction: addresses and ports; of a fragment, addresses only."""
+    """Key of one direction of a connection: addresses and ports; of a fragment, addresses only."""
     if data[16] & 0x3F or data[17]:
         return data[22:30]
     if data[10] == 0x45:
@@ -291,7 +290,7 @@ def _make_hosts(count: int, hosts: HostTuning) -> tuple[list[Host], int | None]:
 
 
 def _run_ahead() -> bool:
-    """Ask to be woken on time and ahead of ordinary processes; say whether the latter was granted."""
+    """Ask to be woken on time and ahead of ordinary processes; returns whether the latter was granted."""
     kernel.prctl(kernel.PR_SET_TIMERSLACK, 1)
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

@@ -40,7 +40,7 @@ def test_a_plan_spells_out_every_route() -> None:
 def test_a_plan_crosses_the_pipe_unchanged() -> None:
     plan = plan_of(NETWORK, "fair")
     line = to_json(plan)
-    assert "\n" not in line
+    assert b"\n" not in line
     assert from_json(line) == plan
 
 
@@ -120,10 +120,13 @@ def test_what_is_not_tcp_has_contents() -> None:
     assert _has_contents(packet(fragment=0x2000), 28)
 
 
-def test_the_start_of_a_run_is_heard() -> None:
+def test_the_start_of_a_run_is_parsed() -> None:
     sent = packet() + bytes(4)
-    told = start._START.pack(12.5, 2**63 + 1)
-    assert start.heard((sent[: HEADER_BYTES + 28] + told)[HEADER_BYTES:][start.CONTENTS]) == (12.5, 2**63 + 1)
+    contents = start._START.pack(12.5, 2**63 + 1)
+    assert start.parse((sent[: HEADER_BYTES + 28] + contents)[HEADER_BYTES:][start.CONTENTS]) == (
+        12.5,
+        2**63 + 1,
+    )
 
 
 def test_only_a_worker_in_a_lab_tells(monkeypatch: pytest.MonkeyPatch) -> None:
