@@ -1,4 +1,4 @@
-"""A scheme inside somebody's own training loop.
+"""A scheme inside the user's own training loop.
 
     with paceline.attach(model, optimizer, {"gossip": {"topology": "ring"}}, steps=1000) as worker:
         for inputs, targets in batches:
@@ -57,22 +57,22 @@ from .torch_rule import TorchRule
 
 
 class Attached:
-    """This process's worker.
+    """The worker that this process is, or belongs to.
 
     Attributes:
-        rank, size: which worker this process is, or belongs to, and how many workers there are.
+        rank, size: which worker it is, and how many workers there are.
         run: the record, after the ``with`` block, on one of the ranks; None on the others.
     """
 
     def __init__(
-        self, vector: ModelVector, x: Tensor, team: ReplicaGroup, control: Control, loop: _Loop
+        self, vector: ModelVector, x: Tensor, replicas: ReplicaGroup, control: Control, loop: _Loop
     ) -> None:
-        self.rank = team.worker
-        self.size = team.workers
+        self.rank = replicas.worker
+        self.size = replicas.workers
         self.run: Run | None = None
         self._vector = vector
         self._x = x
-        self._team = team
+        self._replicas = replicas
         self._control = control
         self._loop = loop
         self._wanted = False
@@ -92,12 +92,12 @@ class Attached:
         if not self._wanted:
             raise self._error or RunError("all steps are done: 'steps' says how many there are")
         gradient = self._vector.gradient(self._x)
-        told = None
+        mean_loss = None
         if loss is not None:
-            told = self._team.mean(torch.as_tensor(loss).detach().reshape(1).to(gradient))
+            mean_loss = self._replicas.mean(torch.as_tensor(loss).detach().reshape(1).to(gradient))
         settle(gradient.device)
-        if self._team.leads:
-            self._loop.answered.put(Evaluated(gradient, cast("Tensor", told)))
+        if self._replicas.leads:
+            self._loop.gradients.put(Evaluated(gradient, cast("Tensor", mean_loss)))
         self._next()
         if self._error is not None:
             raise self._error
@@ -105,8 +105,8 @@ class Attached:
     def _next(self) -> None:
         """Move the model to where the next gradient is wanted, or else to where this worker has ended."""
         word = WANTED
-        if self._team.leads:
-            point = self._loop.asked.get()
+        if self._replicas.leads:
+            point = self._loop.points.get()
             if point is None:
                 word, point = ENDED, self._loop.final
                 self.run, self._error = self._loop.run, self._loop.error
@@ -114,56 +114,56 @@ class Attached:
                 word = FAILED
                 self._control.put(f"failed/{self.rank}", str(self._error))
             self._x = point
-        word = self._team.share(word, self._x)
+        word = self._replicas.share(word, self._x)
         self._vector.load(self._x)
         self._wanted = word == WANTED
-        if word == FAILED and not self._team.leads:
+        if word == FAILED and not self._replicas.leads:
             self._error = RunError(self._control.get(f"failed/{self.rank}"))
 
     def _end(self) -> None:
-        """The loop computes no more gradients."""
-        self._loop.answered.put(None)
+        """Let the scheme know that the loop computes no more gradients."""
+        self._loop.gradients.put(None)
         while self._wanted:
             self._next()
 
 
 class _Loop:
-    """What the driver takes for a workload: its gradients come from the loop; nothing is scored.
+    """What the driver takes for a training problem: its gradients come from the loop; nothing is scored.
 
     Attributes:
-        asked: where gradients are wanted; None at last.
-        answered: the gradients; None: there will be no more.
+        points: where gradients are wanted; None at last.
+        gradients: what the loop has computed there; None: there will be no more.
         final, run, error: afterwards, where the worker ended, the record, and why the run failed.
     """
 
     workload = None
 
     def __init__(self, worker: int, start: Tensor, segments: tuple[tuple[str, int, int], ...]) -> None:
-        self.asked: SimpleQueue[Tensor | None] = SimpleQueue()
-        self.answered: SimpleQueue[Evaluated | None] = SimpleQueue()
+        self.points: SimpleQueue[Tensor | None] = SimpleQueue()
+        self.gradients: SimpleQueue[Evaluated | None] = SimpleQueue()
         self.final = start
         self.run: Run | None = None
         self.error: PacelineError | None = None
         self._worker = worker
         self._segments = segments
 
-    def gradient(self, worker: int, index: int, point: Tensor, told: Told | None = None) -> Evaluated:
-        """For the driver: have the loop compute the gradient at ``point`` [d].
+    def gradient(self, worker: int, index: int, point: Tensor, on_segment: Told | None = None) -> Evaluated:
+        """Have the loop compute the gradient at ``point`` [d]; called by the driver.
 
         Its parts are known when all of it is: the loop's backward pass is its own.
         """
         settle(point.device)
-        self.asked.put(point)
-        answer = self.answered.get()
-        if answer is None:
+        self.points.put(point)
+        evaluated = self.gradients.get()
+        if evaluated is None:
             raise RunError(f"worker {self._worker}: its loop ended after {index} of its steps")
-        if told is not None:
+        if on_segment is not None:
             for _, start, stop in self._segments:
-                told(start, stop, answer)
-        return answer
+                on_segment(start, stop, evaluated)
+        return evaluated
 
     def drive(self, group: Group, job: Job, backend: str, timeout_s: float) -> None:
-        """In the driver's thread: run the scheme."""
+        """Run the scheme; called in the driver's thread."""
         try:
             use(job.start.device)
             measured = run_job(group, job, backend=backend, timeout_s=timeout_s, warm_up=False)
@@ -175,7 +175,7 @@ class _Loop:
             self.error = RunError(f"worker {self._worker}: {type(error).__name__}: {error}")
             self.error.__cause__ = error
         finally:
-            self.asked.put(None)
+            self.points.put(None)
 
 
 @contextmanager
@@ -201,22 +201,22 @@ def attach(
         )
     rule = TorchRule(optimizer)
     vector = ModelVector(model)
-    entry = _entry(scheme)
-    store, rank, size = _surroundings(timeout_s)
+    entry = _parse_scheme(scheme)
+    store, rank, size = _open_store(timeout_s)
     control = Control(store, rank, size)
-    team = find_replica_group(control, inside, timeout_s)
-    check_wrappers(model, team.members)
-    found = find_scheme(entry.name)
-    found.check(entry.options, team.workers)
+    replicas = find_replica_group(control, inside, timeout_s)
+    check_wrappers(model, replicas.members)
+    spec = find_scheme(entry.name)
+    spec.check(entry.options, replicas.workers)
     x = vector.value()
     settle(x.device)
     segments = backward_segments(model)
-    loop = _Loop(team.worker, x, segments)
+    loop = _Loop(replicas.worker, x, segments)
     job = Job(
-        scheme=found,
+        scheme=spec,
         options=entry.options,
         label=entry.label or entry.name,
-        workers=team.workers,
+        workers=replicas.workers,
         seed=seed,
         start=x,
         optimizer=WithBuffers(rule, vector.num_buffers) if vector.num_buffers else rule,
@@ -224,16 +224,16 @@ def attach(
         task=None,
         bytes_per_parameter=x.element_size(),
         compute=ComputeModel(Compute.model_validate({"time": "0 s"}), (), seed),
-        transfer=TransferModel(free_network(team.workers)),
+        transfer=TransferModel(free_network(replicas.workers)),
         all_reduce="gloo_ring",
         segments=segments,
         every=steps,
         on="mean",
         max_iterations=steps,
     )
-    worker = Attached(vector, x, team, control, loop)
+    worker = Attached(vector, x, replicas, control, loop)
     try:
-        with _driven(loop, team, store, job, backend, timeout_s):
+        with _run_driver(loop, replicas, store, job, backend, timeout_s):
             worker._next()
             if worker._error is None:
                 yield worker
@@ -246,14 +246,14 @@ def attach(
 
 
 @contextmanager
-def _driven(
-    loop: _Loop, team: ReplicaGroup, store: Store, job: Job, backend: str, timeout_s: float
+def _run_driver(
+    loop: _Loop, replicas: ReplicaGroup, store: Store, job: Job, backend: str, timeout_s: float
 ) -> Iterator[None]:
-    """Meanwhile the driver runs in a thread, on the rank that leads."""
-    if not team.leads:
+    """Let the driver run in a thread meanwhile, on the rank that leads."""
+    if not replicas.leads:
         yield
         return
-    group = meet(store, team.worker, team.workers, timeout_s)
+    group = meet(store, replicas.worker, replicas.workers, timeout_s)
     usual_s = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     thread = threading.Thread(target=loop.drive, args=(group, job, backend, timeout_s), daemon=True)
@@ -261,28 +261,25 @@ def _driven(
     try:
         yield
     finally:
-        loop.answered.put(None)  # nobody waits for it where all steps were done
+        loop.gradients.put(None)  # nobody waits for it where all steps were done
         thread.join()
         sys.setswitchinterval(usual_s)
         if loop.error is None:
             leave(group)
 
 
-def _entry(scheme: str | Mapping[str, Any]) -> SchemeEntry:
+def _parse_scheme(scheme: str | Mapping[str, Any]) -> SchemeEntry:
     entry = validate_document(SchemeEntry, scheme, "attach")
     if entry.optimizer is not None:
         raise InputError(f"attach: {entry.name}.optimizer: the optimizer is the loop's own; leave this out")
     return entry
 
 
-def _surroundings(timeout_s: float) -> tuple[Store, int, int]:
-    """A store for this use of the job's processes, this one's rank, and how many there are."""
+def _open_store(timeout_s: float) -> tuple[Store, int, int]:
+    """Open a store for this use of the processes; returns also this one's rank and their number."""
     if dist.is_initialized():
-        store, rank, size = (
-            dist.distributed_c10d._get_default_store(),
-            dist.get_rank(),
-            dist.get_world_size(),
-        )
+        store = dist.distributed_c10d._get_default_store()
+        rank, size = dist.get_rank(), dist.get_world_size()
     else:
         store, rank, size = torchrun_store(os.environ, timeout_s, "start this script with torchrun")
     times = store.add(f"attached/{rank}", 1)  # facts of an earlier time are still there

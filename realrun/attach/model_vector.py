@@ -21,7 +21,7 @@ class ModelVector:
     that all ranks of a worker call the same methods in the same order.
 
     Args:
-        model: the module, or what DDP or ``fully_shard`` has made of it.
+        model: the module, or what DDP or ``fully_shard`` returns for it.
 
     Raises:
         InputError: nothing is trained, or values differ in type or place.
@@ -41,7 +41,7 @@ class ModelVector:
         self.num_buffers = sum(b.numel() for b in self._buffers)
 
     def value(self) -> Tensor:
-        """Where the model is [d]."""
+        """The parameters and buffers as one vector [d]."""
         return torch.cat([_whole(t.detach()).reshape(-1) for t in (*self._parameters, *self._buffers)])
 
     def load(self, x: Tensor) -> None:
@@ -58,7 +58,7 @@ class ModelVector:
                 tensor.copy_(part)
 
     def gradient(self, point: Tensor) -> Tensor:
-        """What ``backward`` has left [d]; for the buffers, old value minus new.
+        """The gradient that ``backward`` has left [d]; for the buffers, old value minus new.
 
         Args:
             point: where the model was before the forward pass [d].
@@ -78,7 +78,7 @@ def _whole(value: Tensor) -> Tensor:
 
 
 def check_wrappers(model: torch.nn.Module, ranks: Collection[int]) -> None:
-    """Whatever averages gradients must do so over the ranks of this worker, and over all of them.
+    """Check that DDP or FSDP averages gradients over the ranks of this worker, and over all of them.
 
     Raises:
         InputError: it does not, or keeps parameters where they cannot be read.
@@ -96,10 +96,10 @@ def check_wrappers(model: torch.nn.Module, ranks: Collection[int]) -> None:
             _check_ranks("fully_shard", parameter.device_mesh.mesh.flatten().tolist(), ranks)
 
 
-def _check_ranks(what: str, found: Collection[int], ranks: Collection[int]) -> None:
-    if set(found) != set(ranks):
+def _check_ranks(what: str, joined: Collection[int], ranks: Collection[int]) -> None:
+    if set(joined) != set(ranks):
         raise InputError(
-            f"attach: {what} joins ranks {_listed(found)}, but this worker is {_listed(ranks)}: give the "
+            f"attach: {what} joins ranks {_listed(joined)}, but this worker is {_listed(ranks)}: give the "
             "group of its ranks to both, here as 'inside'"
         )
 

@@ -1,11 +1,13 @@
-"""The ranks that are one worker together: the first of them runs the scheme, the others follow it.
+"""A replica group: ranks that are one worker. The first of them runs the scheme, the others follow it.
 
-What all are to know goes through the loop's own group of these ranks and in the loop's own thread, so that it
-never meets what DDP or FSDP sends there.
+What all of them have to know goes through the loop's own group of these ranks and in the loop's own thread,
+so that it never meets what DDP or FSDP sends there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +28,7 @@ FAILED: Final = -1.0
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """This rank among those of its worker.
+    """The ranks of one worker, as one of them sees them.
 
     Attributes:
         rank: this one, among all ranks.
@@ -47,23 +49,25 @@ class ReplicaGroup:
         return self.rank == self.members[0]
 
     def share(self, word: float, x: Tensor) -> float:
-        """Every member gets the leader's ``word``, and its ``x`` [d] in place of its own.
+        """Give every member the leader's ``word``, and its ``x`` [d] in place of the member's own.
+
+        Args:
+            word: ``WANTED``, ``ENDED`` or ``FAILED``; only the leader's counts.
+            x: a vector, overwritten on all members but the leader.
 
         Raises:
             RunError: a member is gone.
         """
         if self.group is None:
             return word
-        told = x.new_full((1,), word)
-        try:
-            for each in (told, x):
+        shared = x.new_full((1,), word)
+        with self._lost_ranks():
+            for each in (shared, x):
                 dist.broadcast(each, self.members[0], group=self.group)
-        except RuntimeError as error:
-            raise RunError(f"worker {self.worker}: one of its ranks was lost") from error
-        return told.item()
+        return shared.item()
 
     def mean(self, value: Tensor) -> Tensor:
-        """Mean of a value over the members.
+        """Average a value over the members.
 
         Raises:
             RunError: a member is gone.
@@ -71,11 +75,16 @@ class ReplicaGroup:
         if self.group is None:
             return value
         total = value.clone()
-        try:
+        with self._lost_ranks():
             dist.all_reduce(total, group=self.group)
+        return total / len(self.members)
+
+    @contextmanager
+    def _lost_ranks(self) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:
             raise RunError(f"worker {self.worker}: one of its ranks was lost") from error
-        return total / len(self.members)
 
 
 def find_replica_group(control: Control, inside: dist.ProcessGroup | None, timeout_s: float) -> ReplicaGroup:
@@ -95,7 +104,7 @@ def find_replica_group(control: Control, inside: dist.ProcessGroup | None, timeo
         if not isinstance(inside, dist.ProcessGroup):
             raise InputError(f"attach: rank {control.rank} is not in the group given as 'inside'")
         members = dist.get_process_group_ranks(inside)
-    teams = sorted({tuple(told) for told in control.meet("inside", members, timeout_s)}, key=min)
-    if sum(map(len, teams)) != control.size:
-        raise InputError(f"attach: a rank can be in one worker only, but 'inside' says {teams}")
-    return ReplicaGroup(control.rank, tuple(members), teams.index(tuple(members)), len(teams), inside)
+    groups = sorted({tuple(ranks) for ranks in control.meet("inside", members, timeout_s)}, key=min)
+    if sum(map(len, groups)) != control.size:
+        raise InputError(f"attach: a rank can be in one worker only, but 'inside' says {groups}")
+    return ReplicaGroup(control.rank, tuple(members), groups.index(tuple(members)), len(groups), inside)

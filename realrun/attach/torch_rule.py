@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from paceline.sim.errors import InputError
 from paceline.sim.program.worker import Optimizer, State
 from paceline.sim.training.optimizer import Adam, AdamSettings, AdamWSettings, Sgd
 
 
-class TorchRule:
-    """A ``sim.program.worker.Optimizer`` with whatever learning rate a torch optimiser has at the time.
+class TorchRule(Optimizer):
+    """An update rule with whatever learning rate a torch optimiser has at the time.
 
     The scheme keeps the moments, since it may average them; those of the torch optimiser stay empty.
 
@@ -43,14 +44,14 @@ class TorchRule:
             return Adam(settings, decoupled=decoupled)
         raise InputError(f"attach: torch.optim.{kind.__name__} is not supported; use SGD, Adam or AdamW")
 
+    @override
     def init(self, x: Tensor) -> State:
-        """The state before the first update at ``x``."""
         return self._rule().init(x)
 
+    @override
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step from ``x``."""
         return self._rule().update(x, gradient, state)
 
+    @override
     def lr_at(self, k: int) -> float:
-        """The learning rate now."""
-        return self._rule().lr_at(k)
+        return self._rule().lr_at(k)  # the same for every k
