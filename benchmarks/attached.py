@@ -1,8 +1,9 @@
-"""A prediction from the record of a training loop: the same training with each scheme, and with the others.
+"""Compares predictions from the record of a training loop with runs of each scheme.
 
 Two processes train under ``paceline.attach`` over loopback, with each scheme in turn. The record of each
 makes a profile, which predicts all of them, each with the gradients that were measured under it. Every round
-has profiles of its own; of all rounds the medians count. Beside them: how far apart runs of a scheme were.
+has profiles of its own; of all rounds the medians count. Printed beside them: how far apart runs of a scheme
+were.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ def main() -> None:
                     error = predicted_s(there, json.dumps(SCHEMES[other]), fitted) / wall_s(load(there)) - 1
                     errors.setdefault((name, other), []).append(100 * error)
     pool.close()
-    for (name, other), found in errors.items():
+    for (name, other), off_pct in errors.items():
         apart = 100 * (max(walls[other]) / min(walls[other]) - 1)
         sys.stdout.write(
-            f"profile from {name:>10}: {other:>10} {statistics.median(found):+.1f} % "
-            f"({min(found):+.1f} to {max(found):+.1f}); its runs differ by up to {apart:.0f} %\n"
+            f"profile from {name:>10}: {other:>10} {statistics.median(off_pct):+.1f} % "
+            f"({min(off_pct):+.1f} to {max(off_pct):+.1f}); its runs differ by up to {apart:.0f} %\n"
         )
 
 

@@ -71,27 +71,27 @@ def ours(group: Group, overlap: bool) -> float:
 
 def _group_like_ours(group: Group) -> dist.ProcessGroup:
     store = PrefixStore("as many threads", group.store)
-    found = dist.ProcessGroup(store, group.rank, group.size)
+    group_like_ours = dist.ProcessGroup(store, group.rank, group.size)
     gloo = connect(store, "gloo", group.rank, group.size)
-    found._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-    found._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-    return found
+    group_like_ours._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+    group_like_ours._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    return group_like_ours
 
 
-_made: dict[tuple[bool, bool], Any] = {}
+_models: dict[tuple[bool, bool], Any] = {}
 
 
 def ddp(group: Group, overlap: bool, like_ours: bool) -> float:
     """In a process of the pool: seconds of a block."""
-    if (overlap, like_ours) not in _made:
+    if (overlap, like_ours) not in _models:
         default_group(group)
         module = torch.nn.parallel.DistributedDataParallel(
             _module(),
             bucket_cap_mb=BUCKET_BYTES / 2**20 if overlap else 25,
             process_group=_group_like_ours(group) if like_ours else None,
         )
-        _made[overlap, like_ours] = (module, torch.optim.SGD(module.parameters(), lr=LR))
-    module, optimizer = _made[overlap, like_ours]
+        _models[overlap, like_ours] = (module, torch.optim.SGD(module.parameters(), lr=LR))
+    module, optimizer = _models[overlap, like_ours]
     problem = _problem()
     dist.barrier()
     begin_s = time.monotonic()

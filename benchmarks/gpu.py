@@ -31,7 +31,7 @@ from paceline.sim.config.files import write_atomically
 
 
 def run_part(name: str, limit_s: float, command: Sequence[str], environment: Mapping[str, str]) -> PagePart:
-    """Run a part in a process group of its own; its last line of output is what it found."""
+    """Run a part in a process group of its own; its last line of output is its figures."""
     begin_s = time.monotonic()
     child = subprocess.Popen(
         command,
@@ -41,12 +41,12 @@ def run_part(name: str, limit_s: float, command: Sequence[str], environment: Map
         text=True,
         start_new_session=True,
     )
-    error, found = "", None
+    error, figures = "", None
     try:
-        out, told = child.communicate(timeout=limit_s)
-        lines = [line for line in told.splitlines() if line.strip()]
+        out, err = child.communicate(timeout=limit_s)
+        lines = [line for line in err.splitlines() if line.strip()]
         if child.returncode == 0:
-            found = json.loads(out.splitlines()[-1])
+            figures = json.loads(out.splitlines()[-1])
         else:
             error = lines[-1] if lines else f"exit status {child.returncode}"
     except subprocess.TimeoutExpired:
@@ -55,7 +55,7 @@ def run_part(name: str, limit_s: float, command: Sequence[str], environment: Map
         with contextlib.suppress(ProcessLookupError):  # with whatever it has left behind
             os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
-    return PagePart(name, found, error, time.monotonic() - begin_s)
+    return PagePart(name, figures, error, time.monotonic() - begin_s)
 
 
 def facts(device: torch.device) -> MachineFacts:
@@ -84,19 +84,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/measurements.md"), help="the page to write")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
-    asked = parser.parse_args(argv)
-    device = torch.device(asked.device)
-    if asked.part is not None:
+    arguments = parser.parse_args(argv)
+    device = torch.device(arguments.device)
+    if arguments.part is not None:
         torch.set_num_threads(1)
-        found: dict[str, Any] = parts(device)[asked.part][1]()
-        sys.stdout.write(json.dumps(found) + "\n")
+        figures: dict[str, Any] = parts(device)[arguments.part][1]()
+        sys.stdout.write(json.dumps(figures) + "\n")
         return 0
     if not torch.cuda.is_available():
         sys.stderr.write("make gpu: this machine has no CUDA device, so there is nothing to measure\n")
         return 2
     done = measure(device)
-    write_atomically(asked.out, page(facts(device), done))
-    sys.stderr.write(f"wrote {asked.out}\n")
+    write_atomically(arguments.out, page(facts(device), done))
+    sys.stderr.write(f"wrote {arguments.out}\n")
     return 0
 
 

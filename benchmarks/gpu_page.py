@@ -1,4 +1,4 @@
-"""``docs/measurements.md`` from what the parts of ``benchmarks/gpu.py`` found."""
+"""Writes ``docs/measurements.md`` from the figures of the parts of ``benchmarks/gpu.py``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Predicted beside measured, after probing this machine; columns and limits as in
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What the figures are about, for people."""
+    """What the figures are about, human-readable."""
 
     machine: str
     date: str
@@ -69,10 +69,10 @@ class MachineFacts:
 
 @dataclass(frozen=True)
 class PagePart:
-    """One part: what it found, or (found is None) why it found nothing; and how long it took."""
+    """One part: its figures, or (where they are None) why there are none; and how long it took."""
 
     name: str
-    found: Mapping[str, Any] | None
+    figures: Mapping[str, Any] | None
     error: str
     seconds: float
 
@@ -89,57 +89,57 @@ def page(facts: MachineFacts, parts: Sequence[PagePart]) -> str:
     )  # fmt: skip
     for start, head, write in sections:
         mine = [part for part in parts if part.name.startswith(start)]
-        lines = [line for part in mine if part.found is not None for line in write(part, part.found)]
-        failed = [f"- {part.name} failed: {part.error}" for part in mine if part.found is None]
+        lines = [line for part in mine if part.figures is not None for line in write(part, part.figures)]
+        failed = [f"- {part.name} failed: {part.error}" for part in mine if part.figures is None]
         gap = [""] if lines and failed else []
         text += head + "".join(f"{line}\n" for line in [*lines, *gap, *failed])
     return text
 
 
-def _gradients(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
-    rates, ratios = found["rates"], found["ratios"]
+def _gradients(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
+    rates, ratios = figures["rates"], figures["ratios"]
     ways = " | ".join(
         f"{rates[way]:,.0f}" for way in ("looped", "batched", "raw vmap", "stacked step", "event driver")
     )
     yield (
-        f"| {part.name.partition(' ')[2]} | {found['parameters']:,} | {found['workers']} "
-        f"| {found['batch_size']} | {ways} | {ratios['batched / looped']:.1f} "
+        f"| {part.name.partition(' ')[2]} | {figures['parameters']:,} | {figures['workers']} "
+        f"| {figures['batch_size']} | {ways} | {ratios['batched / looped']:.1f} "
         f"| {ratios['stacked step / raw vmap']:.2f} |"
     )
 
 
-def _measured(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
-    errors = {size: error for size, _, _, error in found["unseen"]}
+def _measured(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
+    errors = {size: error for size, _, _, error in figures["unseen"]}
     worst = max(errors, key=lambda size: abs(errors[size]))
     yield (
-        f"| {part.name.partition(' ')[2]} | {', '.join(str(size) for size, _ in found['measured'])} "
+        f"| {part.name.partition(' ')[2]} | {', '.join(str(size) for size, _ in figures['measured'])} "
         f"| {', '.join(str(size) for size in errors)} | {statistics.fmean(map(abs, errors.values())):.1f} % "
         f"| {errors[worst]:+.1f} % | {worst} |"
     )
 
 
-def _contract(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
-    ranks = f"{found['ranks']} rank" + ("s" if found["ranks"] > 1 else "")
-    if found["refused"]:
-        yield f"- {ranks}: NCCL refuses: `{' '.join(found['refused'].split())}`"
+def _contract(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
+    ranks = f"{figures['ranks']} rank" + ("s" if figures["ranks"] > 1 else "")
+    if figures["refused"]:
+        yield f"- {ranks}: NCCL refuses: `{' '.join(figures['refused'].split())}`"
         return
-    yield f"- {ranks}: {found['passed']} cases passed, {len(found['failed'])} failed"
-    for line in found["failed"]:
+    yield f"- {ranks}: {figures['passed']} cases passed, {len(figures['failed'])} failed"
+    for line in figures["failed"]:
         yield f"  - {line}"
 
 
-def _sharing(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
+def _sharing(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"- {found['ranks']} ranks, gossip on a ring, {found['steps']} steps in "
-        f"{found['wall_clock_s']:.2f} s: final models within {found['difference']:.1e} of the event "
+        f"- {figures['ranks']} ranks, gossip on a ring, {figures['steps']} steps in "
+        f"{figures['wall_clock_s']:.2f} s: final models within {figures['difference']:.1e} of the event "
         "driver's on the same GPU (relative)"
     )
 
 
-def _validation(part: PagePart, found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"On a {found['where']}."
+def _validation(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"On a {figures['where']}."
     yield ""
     yield "| | found | limit |"
     yield "| --- | ---: | ---: |"
-    for says, value, limit in found["bars"]:
+    for says, value, limit in figures["bars"]:
         yield f"| {says} | {value:.2f} % | {limit} |"

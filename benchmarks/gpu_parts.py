@@ -45,15 +45,15 @@ BLOCK_S: Final = 0.15
 MEASURED: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 UNSEEN: Final = (3, 6, 12, 24, 48, 96, 192, 384, 768)
 
-Found = dict[str, Any]
-"""What a part found, as JSON can hold it."""
+Figures = dict[str, Any]
+"""What a part has measured, as JSON can hold it."""
 
 
-def workload(task: str, device: torch.device, images: int = IMAGES) -> Workload:
-    """One of ``TASKS``; ResNet-20 learns random images of CIFAR's size, whose values do not matter here."""
+def build_workload(task: str, device: torch.device, images: int = IMAGES) -> Workload:
+    """Make one of ``TASKS``; ResNet-20 learns random images of CIFAR's size: their values do not matter."""
     if task != "resnet-20":
-        made = find_task(task)
-        return made.build(made.options(), 0).to(device)
+        entry = find_task(task)
+        return entry.build(entry.options(), 0).to(device)
     random = torch.Generator().manual_seed(0)
     examples = torch.randn(images, 3, 32, 32, generator=random), torch.arange(images) % 10
     with initial_weights(0):
@@ -62,17 +62,17 @@ def workload(task: str, device: torch.device, images: int = IMAGES) -> Workload:
     return supervised(task, module, loss, examples, examples, ("train_loss",)).to(device)
 
 
-def problem_of(found: Workload, workers: int, batch_size: int, method: Method) -> TrainingProblem:
-    """The workload, spread evenly."""
-    parts = shards(Partition(), len(found.inputs), None, workers, 0)
-    return TrainingProblem(found, Batches(parts, batch_size, 0), method)
+def problem_of(workload: Workload, workers: int, batch_size: int, method: Method) -> TrainingProblem:
+    """Spread a workload evenly over workers."""
+    parts = shards(Partition(), len(workload.inputs), None, workers, 0)
+    return TrainingProblem(workload, Batches(parts, batch_size, 0), method)
 
 
-def raw_vmap(found: Workload) -> Callable[..., object]:
+def raw_vmap(workload: Workload) -> Callable[..., object]:
     """Nothing but ``torch.func``: gradients of (points [n, d], inputs [n, b, ...], targets [n, b, ...])."""
-    if found.loss_and_buffers is None:
-        return torch.func.vmap(torch.func.grad(found.loss))
-    return torch.func.vmap(torch.func.grad(found.loss_and_buffers, has_aux=True))
+    if workload.loss_and_buffers is None:
+        return torch.func.vmap(torch.func.grad(workload.loss))
+    return torch.func.vmap(torch.func.grad(workload.loss_and_buffers, has_aux=True))
 
 
 def gradient_rates(
@@ -83,7 +83,7 @@ def gradient_rates(
     blocks: int = BLOCKS,
     block_s: float = BLOCK_S,
     images: int = IMAGES,
-) -> Found:
+) -> Figures:
     """Gradients a second, several ways, interleaved block by block.
 
     *looped*: one worker after the other; *batched*: as the event driver evaluates what is in flight; *raw
@@ -93,13 +93,13 @@ def gradient_rates(
     Returns:
         ``rates``: medians, by way; ``ratios``: medians of the ratios within a block.
     """
-    found = workload(task, device, images)
-    batched, looped = (problem_of(found, workers, batch_size, method) for method in ("batched", "looped"))
-    ranks, points = list(range(workers)), [found.start.clone() for _ in range(workers)]
+    workload = build_workload(task, device, images)
+    batched, looped = (problem_of(workload, workers, batch_size, method) for method in ("batched", "looped"))
+    ranks, points = list(range(workers)), [workload.start.clone() for _ in range(workers)]
     stacked_points = torch.stack(points)
     rows = torch.stack([torch.from_numpy(batched.batches.examples(w, 0)) for w in ranks]).to(device)
-    inputs, targets = found.inputs[rows], found.targets[rows]
-    raw = raw_vmap(found)
+    inputs, targets = workload.inputs[rows], workload.targets[rows]
+    raw = raw_vmap(workload)
     indices = count()
     job = _job(batched, workers)
 
@@ -133,7 +133,7 @@ def gradient_rates(
     return {
         "workers": workers,
         "batch_size": batch_size,
-        "parameters": found.num_parameters,
+        "parameters": workload.num_parameters,
         "rates": {name: statistics.median(each) for name, each in rates.items()},
         "ratios": {
             f"{a} / {b}": statistics.median(x / y for x, y in zip(rates[a], rates[b], strict=True))
@@ -176,19 +176,19 @@ def unseen_batch_sizes(
     unseen: Sequence[int] = UNSEEN,
     typical: Callable[..., list[float]] = typical_times_s,
     images: int = IMAGES,
-) -> Found:
+) -> Figures:
     """What ``compute: measured`` says about batch sizes at which it did not measure, and what they take.
 
     All are timed in turn, so that the errors are those of the law.
 
     Returns:
-        ``measured``: [size, seconds]; ``unseen``: [size, predicted, found seconds, error in per cent].
+        ``measured``: [size, seconds]; ``unseen``: [size, predicted, measured seconds, error in per cent].
     """
-    found = workload(task, device, images)
+    workload = build_workload(task, device, images)
 
     def gradient_of(batch_size: int) -> Callable[[], object]:
-        problem, batches = problem_of(found, 1, batch_size, "looped"), count()
-        return lambda: problem.gradient(0, next(batches), found.start)
+        problem, batches = problem_of(workload, 1, batch_size, "looped"), count()
+        return lambda: problem.gradient(0, next(batches), workload.start)
 
     sizes = [*measured, *unseen]
     taken = dict(zip(sizes, typical([gradient_of(size) for size in sizes], timer_of(device)), strict=True))
@@ -200,14 +200,14 @@ def unseen_batch_sizes(
     return {"measured": [[size, taken[size]] for size in measured], "unseen": rows}
 
 
-def contract(ranks: int) -> Found:
+def contract(ranks: int) -> Figures:
     """The drivers' contract on NCCL, with so many processes on this machine's GPUs."""
     from benchmarks.nccl_contract import contract_on_nccl
 
     return asdict(contract_on_nccl(ranks))
 
 
-def sharing(device: torch.device, ranks: int = 4, steps: int = 10) -> Found:
+def sharing(device: torch.device, ranks: int = 4, steps: int = 10) -> Figures:
     """Real processes over gloo that compute on one device, against the event driver on it.
 
     Returns:
@@ -241,7 +241,7 @@ def shared_job(device: torch.device, workers: int, steps: int) -> Job:
     return placed(job, device)
 
 
-def run_shared(group: Group, device: str, steps: int) -> Found:
+def run_shared(group: Group, device: str, steps: int) -> Figures:
     """In a process of the pool: one rank of it."""
     measured = run_job(group, shared_job(torch.device(device), group.size, steps))
     if measured.error is not None:
@@ -250,11 +250,11 @@ def run_shared(group: Group, device: str, steps: int) -> Found:
     return {"final": measured.final.tolist(), "wall_clock_s": wall_s}
 
 
-def validation(cells: int = 3) -> Found:
+def validation(cells: int = 3) -> Figures:
     """Calibrate and validate over gloo, in the lab.
 
     Returns:
-        ``where``, and ``bars``: [what, found, limit], in per cent.
+        ``where``, and ``bars``: [what, worst, limit], in per cent.
 
     Raises:
         InputError: this machine has no lab.
@@ -268,7 +268,7 @@ def validation(cells: int = 3) -> Found:
     return {"where": f"{profile.hosts}, {cells} of the cells of validation.md", "bars": bars}
 
 
-def parts(device: torch.device) -> Mapping[str, tuple[float, Callable[[], Found]]]:
+def parts(device: torch.device) -> Mapping[str, tuple[float, Callable[[], Figures]]]:
     """Every part: the seconds that it may take, and what it does."""
     return {
         **{f"gradients {task}": (40.0, partial(gradient_rates, task, device)) for task in TASKS},

@@ -79,12 +79,12 @@ def main() -> None:
             begin = time.perf_counter()
             way()
             rates[name].append(WORKERS * STEPS / (time.perf_counter() - begin))
-    for name, found in rates.items():
+    for name, each in rates.items():
         against = ", ".join(
-            f"{statistics.median(a / b for a, b in zip(found, rates[other], strict=True)):.2f} of {other}"
+            f"{statistics.median(a / b for a, b in zip(each, rates[other], strict=True)):.2f} of {other}"
             for other in ("plain loop", "raw vmap")
         )
-        print(f"{name:>30}: {statistics.median(found):7,.0f} gradients/s, {against}")
+        print(f"{name:>30}: {statistics.median(each):7,.0f} gradients/s, {against}")
     print("bars: the event driver at least 2 of plain loop and 0.4 of raw vmap")
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.papers [PAPER...] [--out out/papers]
 
-Runs that are there already are not made again. A page in ``docs/papers/`` is written by hand down to a mark;
-what stands below it is made here.
+Runs that are there already are not repeated. A page in ``docs/papers/`` is written by hand down to a mark;
+what stands below it is generated here.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ def runs_of(paper: str, study: PaperStudy, out: Path) -> dict[str, dict[int, Run
         resolved = left.scenario if left else prepare.resolve(scenario, prepare.device_named("cpu"))
         runs = list(simulate(resolved, done=left.runs if left else []))
         result_folder.write_results(folder, dump(resolved), resolved.name, runs, force=True)
-    found: dict[str, dict[int, Run]] = {}
+    by_label: dict[str, dict[int, Run]] = {}
     for run in runs:
-        found.setdefault(run.label, {})[run.seed] = run
-    return found
+        by_label.setdefault(run.label, {})[run.seed] = run
+    return by_label
 
 
 def _kept(folder: Path, scenario: Scenario) -> list[Run] | None:
     """The runs of a folder, if they are all of this scenario."""
     if not (folder / result_folder.SCENARIO_FILE).is_file():
         return None
-    made = load(folder / result_folder.SCENARIO_FILE)
-    if not prepare.resolves(made, scenario):
+    kept = load(folder / result_folder.SCENARIO_FILE)
+    if not prepare.resolves(kept, scenario):
         return None
     runs = result_folder.runs_of(result_folder.read_results(folder))
     return runs if are_enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs) else None
@@ -137,7 +137,7 @@ def verdict(claim: Claim, ratio: Interval | None) -> str:
 
 
 def page(paper: Paper, runs: Runs) -> str:
-    """The part of a page that is made: the claims, then a table for each study."""
+    """The generated part of a page: the claims, then a table for each study."""
     rows = []
     for claim in paper.claims:
         ratio = ratio_of(claim, runs)
@@ -187,15 +187,15 @@ def _bounds(claim: Claim) -> str:
     return f"{claim.at_least:g} to {claim.at_most:g}"
 
 
-def shown(found: Interval, unit: str = "") -> str:
+def shown(median: Interval, unit: str = "") -> str:
     """A median with its interval; ``never`` where there is no median."""
-    if found["median"] is None:
+    if median["median"] is None:
         return "never"
-    text = _number(found["median"], unit)
-    if found["low"] is None or found["low"] == found["high"]:
+    text = _number(median["median"], unit)
+    if median["low"] is None or median["low"] == median["high"]:
         return text
-    high = "never" if found["high"] is None else _number(found["high"], unit)
-    return f"{text} ({_number(found['low'], unit)} to {high})"
+    high = "never" if median["high"] is None else _number(median["high"], unit)
+    return f"{text} ({_number(median['low'], unit)} to {high})"
 
 
 def _number(value: float, unit: str) -> str:

@@ -34,13 +34,13 @@ CASES = {
 def measure(name: str) -> None:
     """Print one row: the matrices of one period, one pattern for the drivers, and the rate."""
     begun = time.perf_counter()
-    found = plan(name, CASES[name])
-    stochastic = found.row_stochastic and found.column_stochastic
+    mixing = plan(name, CASES[name])
+    stochastic = mixing.row_stochastic and mixing.column_stochastic
     built = time.perf_counter()
-    found.at(0)
+    mixing.at(0)
     spelled = time.perf_counter()
-    matrices = found.first
-    rate = found.rate
+    matrices = mixing.first
+    rate = mixing.rate
     if rate is None:
         exact = spectra.exact_after(matrices)
         rate = 0.0 if exact is not None else spectra.product_norm(matrices) ** (1.0 / len(matrices))

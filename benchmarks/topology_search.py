@@ -1,4 +1,4 @@
-"""What the search for graphs finds, and what a move costs.
+"""Measures what the search for graphs finds, and what a move costs.
 
 ``PYTHONPATH=. python benchmarks/topology_search.py [--only N,K] [--seed S]``
 
@@ -46,7 +46,7 @@ def main() -> None:
     print("|---" * (len(heads) + 3) + "|")
     for workers, degree in sizes:
         began = time.process_time()
-        found = search(Request(workers, degree, None, "laplacian", arguments.seed, default_budget(workers)))
+        best = search(Request(workers, degree, None, "laplacian", arguments.seed, default_budget(workers)))
         seconds = time.process_time() - began
         values = eigenvalues(workers, lattice(workers, degree))
         start = float(laplacian_modulus(values[1:2], values[-1:])[0])
@@ -54,14 +54,14 @@ def main() -> None:
         cells = [
             str(workers),
             str(degree),
-            f"{found.modulus:.6f}",
+            f"{best.modulus:.6f}",
             "" if wanted is None else f"{wanted:.5f}",
             f"{modulus_bound(workers, degree):.4f}",
             f"{alon_boppana(degree):.4f}",
             f"{start:.4f}",
             f"{seconds:.0f}",
-            f"{found.tally.moves:,}",
-            f"{1e3 * seconds / found.tally.moves:.3f}",
+            f"{best.tally.moves:,}",
+            f"{1e3 * seconds / best.tally.moves:.3f}",
         ]
         print(f"| {' | '.join(cells)} |", flush=True)
         if workers == 1024:
@@ -69,10 +69,10 @@ def main() -> None:
                 matrix_s = []
                 for _ in range(5):
                     began = time.process_time()
-                    eigenvalues(workers, np.array(found.edges))
+                    eigenvalues(workers, np.array(best.edges))
                     matrix_s.append(time.process_time() - began)
             dense_s = float(np.median(matrix_s))
-            times = dense_s / (seconds / found.tally.moves)
+            times = dense_s / (seconds / best.tally.moves)
             print(f"\ndense eigvalsh: {1e3 * dense_s:.1f} ms; a move costs {times:.0f} times less\n")
 
 

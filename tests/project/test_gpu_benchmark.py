@@ -76,7 +76,7 @@ def test_a_part_that_fails_or_hangs_is_noted(code: str, found: Any, error: str) 
     begin_s = time.monotonic()
     limit_s = 0.5 if error.startswith("not done") else 20.0
     part = gpu.run_part("x", limit_s, [sys.executable, "-c", code], {})
-    assert (part.found, part.error) == (found, error)
+    assert (part.figures, part.error) == (found, error)
     assert part.seconds <= time.monotonic() - begin_s
 
 
