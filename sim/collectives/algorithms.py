@@ -28,10 +28,9 @@ from types import MappingProxyType
 
 from .schedule import Round, Schedule
 
-# gloo's default for one segment, and the element that its segments are rounded up to (float32).
 _GLOO_SEGMENT_BYTES = 1024 * 1024
 _GLOO_ELEMENT_BYTES = 4
-
+"""gloo's default for one segment, and the element that its segments are rounded up to (float32)."""
 
 _IDLE = Round((), ())
 
@@ -49,8 +48,7 @@ def ring_all_reduce(n: int, num_bytes: int) -> Schedule:
     Raises:
         ValueError: n is not positive or num_bytes is negative.
     """
-    _check(n, num_bytes)
-    return _ring_of_pieces(n, _spread(num_bytes, n), window=1)
+    return _ring(n, num_bytes, slice(0, 2))
 
 
 @lru_cache(maxsize=64)
@@ -82,8 +80,7 @@ def ring_reduce_scatter(n: int, num_bytes: int) -> Schedule:
     Raises:
         ValueError: n is not positive or num_bytes is negative.
     """
-    _check(n, num_bytes)
-    return _ring_of_pieces(n, _spread(num_bytes, n), window=1, phases=slice(0, 1))
+    return _ring(n, num_bytes, slice(0, 1))
 
 
 @lru_cache(maxsize=64)
@@ -94,7 +91,7 @@ def direct_reduce_scatter(n: int, num_bytes: int) -> Schedule:
         ValueError: n is not positive or num_bytes is negative.
     """
     _check(n, num_bytes)
-    chunks = _spread(num_bytes, n)
+    chunks = _split(num_bytes, n)
     table = []
     for rank in range(n):
         others = [(rank + i) % n for i in range(1, n)]
@@ -111,8 +108,13 @@ def ring_gather_chunks(n: int, num_bytes: int) -> Schedule:
     Raises:
         ValueError: n is not positive or num_bytes is negative.
     """
+    return _ring(n, num_bytes, slice(1, 2))
+
+
+def _ring(n: int, num_bytes: int, phases: slice) -> Schedule:
+    """The phases (0: reduce-scatter, 1: all-gather) of an all-reduce around a ring of n chunks."""
     _check(n, num_bytes)
-    return _ring_of_pieces(n, _spread(num_bytes, n), window=1, phases=slice(1, 2))
+    return _ring_of_pieces(n, _split(num_bytes, n), window=1, phases=phases)
 
 
 def _ring_of_pieces(n: int, lengths: Sequence[int], window: int, phases: slice = slice(0, 2)) -> Schedule:
@@ -313,16 +315,13 @@ ALL_REDUCE: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
 )
 
 
-# --- pricing ------------------------------------------------------------------------------------
-
-
 def _check(n: int, num_bytes: int) -> None:
     if n < 1 or num_bytes < 0:
         raise ValueError(f"no collective has {n} ranks and {num_bytes} bytes")
 
 
-def _spread(num_bytes: int, pieces: int) -> list[int]:
-    """Whole numbers as equal as can be that add up to ``num_bytes``."""
+def _split(num_bytes: int, pieces: int) -> list[int]:
+    """The sizes of so many pieces of ``num_bytes``: whole numbers, as equal as can be."""
     return [(k + 1) * num_bytes // pieces - k * num_bytes // pieces for k in range(pieces)]
 
 

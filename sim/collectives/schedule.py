@@ -51,8 +51,8 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One rank's part in a collective: its ``rounds`` in order, and the ``window`` of its schedule."""
+class RankRounds:
+    """The rounds of one rank in a collective, in order, and the ``window`` of its schedule."""
 
     rounds: tuple[Round, ...]
     window: int
@@ -64,11 +64,13 @@ class Part:
 
 
 @lru_cache(maxsize=256)
-def among(build: Callable[..., Schedule], members: tuple[int, ...], *arguments: int) -> Mapping[int, Part]:
+def among(
+    build: Callable[..., Schedule], members: tuple[int, ...], *arguments: int
+) -> Mapping[int, RankRounds]:
     """A collective of some ranks only: ``build(len(members), *arguments)``, its ranks renamed.
 
     Args:
-        build: one of the constructors above.
+        build: a constructor of schedules; its first argument is the number of ranks.
         members: the ranks that take part; member i plays the part of rank i.
         arguments: of ``build``, after the number of ranks.
 
@@ -85,7 +87,7 @@ def among(build: Callable[..., Schedule], members: tuple[int, ...], *arguments: 
                     tuple((members[peer], size) for peer, size in one.sends),
                 )
     return {
-        member: Part(tuple(renamed[one] for one in rounds), schedule.window)
+        member: RankRounds(tuple(renamed[one] for one in rounds), schedule.window)
         for member, rounds in zip(members, schedule.rounds, strict=True)
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..collectives.schedule import Part
+from ..collectives.schedule import RankRounds
 from ..errors import SchemeError
 from ..program import operations as ops
 from ..program.averaging import combined, part
@@ -97,7 +97,7 @@ class CollectiveRun:
     def __init__(
         self,
         pending: Pending,
-        part: Part,
+        part: RankRounds,
         rank: int,
         tag: Tag,
         transfers: Transfers,

@@ -10,7 +10,7 @@ import torch
 
 from ..collectives import algorithms
 from ..collectives.registry import all_reduce_named
-from ..collectives.schedule import Part, among
+from ..collectives.schedule import RankRounds, among
 from ..compute.model import ComputeModel
 from ..config.settings import Settings
 from ..network.transfer import TransferModel
@@ -86,7 +86,7 @@ class Job:
         """The scheme's coroutines for one worker."""
         return self.scheme.start(self.worker(rank), self.options)
 
-    def stacked_worker(self) -> Worker:
+    def vectorised_worker(self) -> Worker:
         """All workers at once."""
         start = self.start.expand(self.workers, -1)
         return self._worker(tuple(range(self.workers)), start)
@@ -145,7 +145,7 @@ class Job:
             fractions.append(1 / 3 + (2 / 3) * done / total if done < total else 1.0)
         return tuple(fractions)
 
-    def part_of(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> Part:
+    def part_of(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> RankRounds:
         """The part of ``rank`` in a collective among ``members``.
 
         Raises:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import SchemeError
 from ..program import operations as ops
-from ..program.averaging import COLLECTIVES, combined, part, root_of, weighted_sum_stacked
+from ..program.averaging import COLLECTIVES, combined, part, root_of, weighted_sum_vectorised
 from ..program.encoding import decoded
 from ..program.groups import partition
 from ..training.gradients import loss_given
@@ -40,7 +40,7 @@ class _Lockstep:
     def __init__(self, job: Job, scorer: Scorer | None) -> None:
         self._job = job
         self._scorer = scorer
-        self._worker = job.stacked_worker()
+        self._worker = job.vectorised_worker()
         self._published = self._worker.start
         self._gradients = 0
         self._over = False
@@ -53,7 +53,7 @@ class _Lockstep:
             ops.Publish: self._publish,
             ops.Gradient: self._gradient,
             ops.BatchLoss: lambda op: loss_given(self._loss, 0),
-            ops.Mix: lambda op: weighted_sum_stacked(op.pattern, decoded(op.value)),
+            ops.Mix: lambda op: weighted_sum_vectorised(op.pattern, decoded(op.value)),
             **dict.fromkeys(COLLECTIVES, self._collective),
             ops.Sleep: lambda op: None,
             ops.Start: self._start,

@@ -33,17 +33,17 @@ def root_of(operation: ops.Broadcast, rank: int, members: Sequence[int]) -> int:
     Raises:
         SchemeError: it is not one of the ``members`` of that worker's group.
     """
-    root = operation.root
-    found = int(root[rank]) if isinstance(root, torch.Tensor) and root.dim() else int(root)
-    if found not in members:
+    roots = operation.root
+    root = int(roots[rank]) if isinstance(roots, Tensor) and roots.dim() else int(roots)
+    if root not in members:
         raise SchemeError(
-            f"worker {rank}: broadcast from worker {found}, which is not in the group {tuple(members)}"
+            f"worker {rank}: broadcast from worker {root}, which is not in the group {tuple(members)}"
         )
-    return found
+    return root
 
 
 def combined(operation: ops.Operation[Any], inputs: Sequence[Any], members: Sequence[int]) -> Any:
-    """What a group's values come to, before each member takes its part of it.
+    """The result of a collective for the whole group, before each member takes its part of it.
 
     Args:
         operation: any member's, one of ``COLLECTIVES``.
@@ -64,7 +64,7 @@ def combined(operation: ops.Operation[Any], inputs: Sequence[Any], members: Sequ
 
 
 def part(operation: ops.Operation[Any], result: Any, position: int, members: int) -> Any:
-    """What the member at ``position`` of its group gets of ``combined``."""
+    """The part of the ``combined`` result that the member at ``position`` of its group gets."""
     if not isinstance(operation, ops.ReduceScatter):
         return result
     cut = isinstance(operation.value, Encoded)  # into all shards, before they were encoded
@@ -106,8 +106,8 @@ def _column(values: Sequence[float], dtype: torch.dtype, device: torch.device) -
     return to_device(torch.tensor(values, dtype=dtype).unsqueeze(1), device)
 
 
-def weighted_sum_stacked(pattern: Pattern, values: Tensor) -> Tensor:
-    """``W @ values`` for values [n, d], in the order of ``weighted_sum``: the same bits.
+def weighted_sum_vectorised(pattern: Pattern, values: Tensor) -> Tensor:
+    """``W @ values`` for values [n, d] of all workers, in the order of ``weighted_sum``: the same bits.
 
     ``add_`` with a scalar and ``addcmul_`` with a column both round once, after multiply and add.
     """

@@ -1,4 +1,4 @@
-"""Encoded values: fewer bytes that travel instead of a tensor, and become one again at the other end.
+"""Encoded values: fewer bytes travel instead of a tensor, and become one again at the other end.
 
 ``encode`` may draw random numbers, which its caller supplies; ``decoded`` is a pure function of what travels.
 Both work along the last axis, so that a stack of values is encoded as each of them is.
@@ -9,7 +9,7 @@ Source: Alistarh et al., NeurIPS 2017 (QSGD), with one norm for each bucket of e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -40,14 +40,14 @@ Codec = Qsgd | Literal["bf16"]
 
 
 class Compression(OneOf):
-    """What values become for their way: one of these."""
+    """How values are encoded when they travel: one of these."""
 
     qsgd: Qsgd | None = Field(default=None, description="stochastic rounding to few bits; unbiased")
     bf16: bool = Field(default=False, description="rounding to bfloat16")
 
     @property
     def codec(self) -> Codec:
-        """How values are encoded."""
+        """The codec that values are encoded with."""
         return self.qsgd or "bf16"
 
 
@@ -81,25 +81,23 @@ class Encoded:
 
     @property
     def ratio(self) -> float:
-        """Bytes that travel for one byte of the plain value."""
+        """Bytes on the wire per byte of the plain value, padding included."""
         lead = self.parts[0].shape[:-1].numel()
         return self.num_bytes / (lead * self.length * self.dtype.itemsize)
 
     @property
     def long_ratio(self) -> float:
-        """The same of a long value."""
+        """Bytes on the wire per byte of the plain value as its length grows: without padding."""
         bits = 16 if self.codec == "bf16" else self.codec.bits + 32 / self.codec.bucket
         return bits / 8 / self.dtype.itemsize
 
     def row(self, index: int) -> Encoded:
         """Row ``index`` of the first axis, which stands for as many elements as it has."""
-        return Encoded(
-            self.codec, tuple(part[index] for part in self.parts), self.length, self.dtype, self.length
-        )
+        return replace(self, parts=tuple(part[index] for part in self.parts), elements=self.length)
 
     def filled(self, parts: Sequence[Tensor]) -> Encoded:
-        """One of the same kind, with other parts."""
-        return Encoded(self.codec, tuple(parts), self.length, self.dtype, self.elements)
+        """This value with other ``parts`` of the same shapes, as they came over the network."""
+        return replace(self, parts=tuple(parts))
 
 
 Payload = Tensor | Encoded
@@ -109,10 +107,10 @@ Payload = Tensor | Encoded
 def encode(
     codec: Codec, value: Tensor, uniform: Callable[[], Tensor], elements: int | None = None
 ) -> Encoded:
-    """A value for its way.
+    """A value, encoded to be sent.
 
     Args:
-        codec: how.
+        codec: how it is encoded.
         value: [..., m].
         uniform: draws numbers on [0, 1) of the same shape; called at most once.
         elements: see ``Encoded``; absent: all of the last axis.
@@ -123,7 +121,7 @@ def encode(
 
 
 def decoded(value: Payload) -> Tensor:
-    """What a value stands for: itself, if it is a tensor."""
+    """The tensor that a payload stands for: itself, if it is one."""
     if isinstance(value, Tensor):
         return value
     if value.codec == "bf16":
@@ -135,14 +133,14 @@ def decoded(value: Payload) -> Tensor:
 
 
 def _quantised(codec: Qsgd, value: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes and norms of the buckets."""
+    """Codes of the elements, and norms of the buckets."""
     length, s = value.shape[-1], codec.levels
     padded = torch.nn.functional.pad(value, (0, -length % codec.bucket))
     buckets = padded.reshape(*value.shape[:-1], -1, codec.bucket)
-    found = torch.linalg.vector_norm(buckets, dim=-1).to(torch.float32)
-    norms = torch.nextafter(found, torch.full_like(found, torch.inf))  # never less than an element
-    norms = norms.where(found > 0, found)
-    scale = (s / norms.where(found > 0, 1.0)).to(value.dtype)
+    rounded = torch.linalg.vector_norm(buckets, dim=-1).to(torch.float32)
+    norms = torch.nextafter(rounded, torch.full_like(rounded, torch.inf))  # never less than an element
+    norms = norms.where(rounded > 0, rounded)
+    scale = (s / norms.where(rounded > 0, 1.0)).to(value.dtype)
     scaled = value.abs() * scale.repeat_interleave(codec.bucket, dim=-1)[..., :length]
     levels = (scaled + drawn).floor_().clamp_(max=s)
     return _packed((levels * value.sign()).to(torch.int8), codec), norms

@@ -40,9 +40,9 @@ def partition(groups: Groups | None, workers: int) -> Groups:
     """
     if groups is None:
         return (tuple(range(workers)),)
-    wrong = fault(groups, workers)
-    if wrong:
-        raise SchemeError(f"groups {groups} are no partition of {workers} workers: {wrong}")
+    problem = fault(groups, workers)
+    if problem:
+        raise SchemeError(f"groups {groups} are no partition of {workers} workers: {problem}")
     return tuple(tuple(sorted(group)) for group in groups)
 
 
@@ -67,18 +67,18 @@ def shard(value: Tensor, position: int, members: int) -> Tensor:
     Zeros stand where the value has ended, so that all shards are equally long.
     """
     length = shard_length(value.shape[-1], members)
-    found = value[..., position * length : (position + 1) * length]
-    missing = length - found.shape[-1]
-    return torch.nn.functional.pad(found, (0, missing)) if missing else found
+    elements = value[..., position * length : (position + 1) * length]
+    missing = length - elements.shape[-1]
+    return torch.nn.functional.pad(elements, (0, missing)) if missing else elements
 
 
 def shards(value: Tensor, members: int) -> Tensor:
-    """All of them: [..., d] becomes [..., members, ceil(d / members)]."""
+    """All shards of a value, filled up with zeros: [..., d] becomes [..., members, ceil(d / members)]."""
     length = shard_length(value.shape[-1], members)
     wide = torch.nn.functional.pad(value, (0, members * length - value.shape[-1]))
     return wide.reshape(*value.shape[:-1], members, length)
 
 
-def concatenate_shards(found: Sequence[Tensor], length: int) -> Tensor:
+def concatenate_shards(shards: Sequence[Tensor], length: int) -> Tensor:
     """The shards one after another, without the zeros at the end: [..., length]."""
-    return torch.cat(tuple(found), dim=-1)[..., :length]
+    return torch.cat(tuple(shards), dim=-1)[..., :length]

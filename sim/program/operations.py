@@ -122,8 +122,8 @@ class Gradient(Operation[Tensor]):
 class BatchLoss(Operation[Tensor]):
     """The loss that came with this worker's latest gradient: on its batch, at its point, ``[..., 1]``.
 
-    Takes no time, since a gradient computes it anyway. The latest is the one whose value, or first segment,
-    the scheme was given last.
+    Takes no time, since a gradient computes it anyway. The latest gradient is the one whose value, or first
+    segment, the scheme got last.
     """
 
 
@@ -173,7 +173,7 @@ class AllGatherShards(Operation[Tensor]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllGather(Operation[Tensor]):
-    """The members' values, stacked in rank order: ``[..., k]`` becomes ``[n, k]`` (replicated).
+    """The members' values as rows in rank order: ``[..., k]`` becomes ``[n, k]`` (replicated).
 
     With ``groups``, one worker gets ``[g, k]``, and all of them at once ``[n, g, k]``. A few numbers: they
     are sent as they are, whatever a model stands for.
@@ -291,12 +291,12 @@ def name_of(kind: type) -> str:
 @cache
 def _spelled(name: str) -> str:
     if name == "AllGatherShards":
-        return "gather_strips"  # what it was called when the first records were written
+        return "gather_strips"  # its name in all records since the first; old ones must load
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 
 def describe(operation: Operation[Any]) -> str:
-    """An operation for people, with its peer."""
+    """A human-readable name of an operation, with its peer."""
     match operation:
         case Send(destination=peer, tag=tag):
             return f"send to {peer}" + (f" ({tag})" if tag else "")

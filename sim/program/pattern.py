@@ -60,7 +60,7 @@ class Pattern:
         return len(self.own)
 
     def weight(self, receiver: int, source: int) -> float:
-        """W[receiver, source] of a source that the receiver hears."""
+        """W[receiver, source] of one of the receiver's sources."""
         return self.weights[receiver][self.sources[receiver].index(source)]
 
     @cached_property

@@ -27,7 +27,7 @@ from .pattern import Pattern
 
 
 class State(NamedTuple):
-    """What an optimiser remembers.
+    """The state of an optimiser between two updates.
 
     Attributes:
         updates: how many were done; says which learning rate is next.
@@ -64,7 +64,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Worker:
-    """One participant, or all of them at once under the lockstep driver.
+    """One participant, or all of them at once under the lockstep driver, which is vectorised.
 
     A scheme awaits what its worker offers; a driver takes each operation and sends the reply back:
 
@@ -88,7 +88,7 @@ class Worker:
     >>> driven.close()
 
     Attributes:
-        ranks: the workers that this object stands for: one, or 0..n-1 when stacked.
+        ranks: the workers that this object stands for: one, or 0..n-1 when vectorised.
         size: number of workers n.
         start: the initial model, [d] or [n, d].
         optimizer: the update rule.
@@ -107,9 +107,9 @@ class Worker:
 
     @property
     def rank(self) -> int:
-        """This worker's rank; a scheme that needs it cannot be stacked."""
+        """This worker's rank; a scheme that needs it cannot be vectorised."""
         if len(self.ranks) != 1:
-            raise SchemeError("a stacked scheme has no single rank: run it on the event driver")
+            raise SchemeError("a vectorised scheme has no single rank: run it on the event driver")
         return self.ranks[0]
 
     def draw(self, purpose: str, index: int, bound: int) -> int:
@@ -120,19 +120,24 @@ class Worker:
         """Draw numbers uniform on [0, 1): draw ``index`` of this worker's stream ``purpose``.
 
         Returns:
-            [*shape] of the model's type, or [n, *shape] when stacked: the same numbers.
+            [*shape] of the model's type, or [n, *shape] when vectorised: row i has worker i's numbers.
         """
-        return self._drawn(seeds.uniform_array, purpose, index, shape)
+        return self._draw(seeds.uniform_array, purpose, index, shape)
 
     def normal(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
         """Draw standard normal numbers: draw ``index`` of this worker's stream ``purpose``.
 
         Returns:
-            [*shape] of the model's type, or [n, *shape] when stacked: the same numbers.
+            [*shape] of the model's type, or [n, *shape] when vectorised: row i has worker i's numbers.
         """
-        return self._drawn(seeds.normal_array, purpose, index, shape)
+        return self._draw(seeds.normal_array, purpose, index, shape)
 
-    def _drawn(
+        Returns:
+            [*shape] of the model's type, or [n, *shape] when vectorised: row i has worker i's numbers.
+        """
+        return self._draw(seeds.normal_array, purpose, index, shape)
+
+    def _draw(
         self, draw: Callable[..., NDArray[np.floating]], purpose: str, index: int, shape: Sequence[int]
     ) -> Tensor:
         double = self.start.dtype == torch.float64
@@ -140,26 +145,29 @@ class Worker:
             torch.from_numpy(draw(self.seed, rank, purpose, index, tuple(shape), double))
             for rank in self.ranks
         ]
-        drawn = torch.stack(rows) if self.stacked else rows[0]
-        return to_device(drawn.to(self.start.dtype), self.start.device)
+        return to_device(self._of_ranks(rows).to(self.start.dtype), self.start.device)
 
     @property
-    def stacked(self) -> bool:
+    def vectorised(self) -> bool:
         """Whether values are [n, d], of all workers at once."""
         return self.start.dim() > 1
 
+    def _of_ranks(self, rows: list[Tensor]) -> Tensor:
+        """One value for each of ``ranks`` as a scheme gets them: the only one, or all as [n, ...]."""
+        return torch.stack(rows) if self.vectorised else rows[0]
+
     def members(self, groups: Groups | None = None) -> Tensor:
-        """List this worker's group, ascending: ranks [g], or [n, g] when stacked (groups of one size)."""
-        rows = [torch.tensor(groups_of.members(groups, self.size, rank)) for rank in self.ranks]
-        return torch.stack(rows) if self.stacked else rows[0]
+        """List this worker's group, ascending: ranks [g]; vectorised, of groups of one size, [n, g]."""
+        of_rank = (groups_of.members(groups, self.size, rank) for rank in self.ranks)
+        return self._of_ranks([torch.tensor(ranks) for ranks in of_rank])
 
     def shard(self, value: Tensor, groups: Groups | None = None) -> Tensor:
         """Cut out what ``reduce_scatter`` leaves here if all workers have ``value``: [..., ceil(d / g)]."""
         rows = []
-        for rank, row in zip(self.ranks, value.unbind() if self.stacked else [value], strict=True):
+        for rank, row in zip(self.ranks, value.unbind() if self.vectorised else [value], strict=True):
             members = groups_of.members(groups, self.size, rank)
             rows.append(groups_of.shard(row, members.index(rank), len(members)))
-        return torch.stack(rows) if self.stacked else rows[0]
+        return self._of_ranks(rows)
 
     async def steps(self) -> AsyncIterator[int]:
         """Count 0, 1, 2, ... until the driver says that the run is over."""

@@ -14,50 +14,30 @@ SCHEMES: Mapping[str, Scheme] = {
     s.name: s
     for s in (
         Scheme("all_reduce", all_reduce.all_reduce, all_reduce.AllReduceOptions, True, all_reduce.check),
-        Scheme("local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, local_sgd.check),
+        Scheme("local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True),
         Scheme(
-            "adaptive_local_sgd",
-            local_sgd.adaptive_local_sgd,
-            local_sgd.AdaptiveLocalSgdOptions,
-            True,
+            "adaptive_local_sgd", local_sgd.adaptive_local_sgd, local_sgd.AdaptiveLocalSgdOptions, True,
             local_sgd.check_adaptive,
         ),
-        Scheme(
-            "post_local_sgd",
-            local_sgd.post_local_sgd,
-            local_sgd.PostLocalSgdOptions,
-            True,
-            local_sgd.check_post,
-        ),
+        Scheme("post_local_sgd", local_sgd.post_local_sgd, local_sgd.PostLocalSgdOptions, True),
         Scheme("gossip", gossip.gossip, gossip.GossipOptions, True, gossip.check),
         Scheme("sgp", sgp.sgp, sgp.SgpOptions, True, sgp.check),
         Scheme("ad_psgd", ad_psgd.ad_psgd, ad_psgd.AdPsgdOptions, False, ad_psgd.check),
         Scheme(
-            "leader_sgd",
-            leader_sgd.leader_sgd,
-            leader_sgd.LeaderSgdOptions,
-            True,
-            leader_sgd.check,
+            "leader_sgd", leader_sgd.leader_sgd, leader_sgd.LeaderSgdOptions, True, leader_sgd.check,
             check_sites=leader_sgd.check_sites,
         ),
         Scheme("easgd", parameter_server.easgd, parameter_server.EasgdOptions, True, parameter_server.check),
         Scheme(
-            "eamsgd",
-            parameter_server.eamsgd,
-            parameter_server.EamsgdOptions,
-            True,
-            parameter_server.check,
+            "eamsgd", parameter_server.eamsgd, parameter_server.EamsgdOptions, True, parameter_server.check,
             own_momentum=True,
         ),
         Scheme(
-            "downpour",
-            parameter_server.downpour,
-            parameter_server.DownpourOptions,
-            False,
-            parameter_server.check_downpour,
+            "downpour", parameter_server.downpour, parameter_server.DownpourOptions, False,
+            parameter_server.check,
         ),
     )
-}
+}  # fmt: skip
 
 
 def find_scheme(name: str) -> Scheme:

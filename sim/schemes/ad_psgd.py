@@ -5,7 +5,7 @@ can form. Worker 0 is active. An active worker, at each of its steps:
 
 1. starts its gradient at x_a;
 2. meanwhile swaps models with one random passive neighbour p; both take (x_a + x_p) / 2;
-3. applies the gradient, made at the older x_a, to what it has now.
+3. applies the gradient, computed at the older x_a, to the model that it has now.
 
 A passive worker steps alone while a service on its host answers the swaps. The metric ``staleness`` is how
 many swaps have changed a worker's model between the read of the model that a gradient was computed at and its
@@ -17,13 +17,12 @@ Source: Lian et al., ICML 2018 (AD-PSGD), Algorithm 1 and its bipartite communic
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
+import networkx as nx
 from pydantic import Field
+from torch import Tensor
 
 from .. import topology
 from ..config.settings import Settings
@@ -47,15 +46,15 @@ class _Host:
     """What the coroutines of one worker share. They switch only at ``await``.
 
     Attributes:
-        x: its model.
+        x: its model [d].
         swaps: how many averagings have changed it.
     """
 
-    x: torch.Tensor
+    x: Tensor
     swaps: int = 0
 
-    def average_with(self, other: torch.Tensor) -> None:
-        """Take the mean of both models."""
+    def average_with(self, other: Tensor) -> None:
+        """Replace this worker's model by the mean of it and ``other`` [d]."""
         self.x = 0.5 * (self.x + other)
         self.swaps += 1
 
@@ -70,17 +69,18 @@ def passive_neighbours(
         InputError: the topology is directed, time-varying, with weights of its own, or not two-colourable.
     """
     name = entry.name
-    found = topology.plan(entry, workers, seed=seed)
-    if found.period != 1:
+    plan = topology.plan(entry, workers, seed=seed)
+    if plan.period != 1:
         raise InputError(f"ad_psgd needs one graph for all steps, {name} changes: {_choice(workers)}")
-    if found.weights == topology.GIVEN:
+    if plan.weights == topology.GIVEN:
         raise InputError(
             f"ad_psgd averages pairs half and half, but {name} has its own weights: leave them out"
         )
-    if not found.undirected:
+    if not plan.undirected:
         raise InputError(f"ad_psgd needs an undirected topology, {name} is directed: {_choice(workers)}")
-    rows = found.at(0).sources
-    distance = _distances(rows)
+    rows = plan.at(0).sources
+    graph = nx.from_dict_of_lists(dict(enumerate(rows)))
+    distance = nx.single_source_shortest_path_length(graph, 0)
     for rank, row in enumerate(rows):
         for other in row:
             if (distance[rank] - distance[other]) % 2 == 0:
@@ -93,21 +93,8 @@ def passive_neighbours(
 
 
 def _choice(workers: int) -> str:
-    """A graph that will do."""
+    """A hint that names a graph which is two-coloured with that many workers."""
     return "use ring" if workers % 2 == 0 else f"use path, or ring with {workers + 1} workers"
-
-
-def _distances(rows: Sequence[Sequence[int]]) -> list[int]:
-    """How many edges each worker of a connected graph is away from worker 0."""
-    away = {0: 0}
-    queue = deque([0])
-    while queue:
-        rank = queue.popleft()
-        for other in rows[rank]:
-            if other not in away:
-                away[other] = away[rank] + 1
-                queue.append(other)
-    return [away[rank] for rank in range(len(rows))]
 
 
 def check(options: AdPsgdOptions, workers: int) -> None:

@@ -2,7 +2,7 @@
 
     x(k+1) = x(k) - step of the optimiser at (1/n) sum_i grad F_i(x(k))
 
-The same update as one process with the n-fold batch. Bytes per step and worker: 2 (n-1)/n x model
+It is the update of one process with the n-fold batch. Bytes per step and worker: 2 (n-1)/n x model
 with a ring. Waits for: everybody.
 
 ``overlap``: parts of the gradient are all-reduced while the backward pass goes on, a layer at a time or in
@@ -40,22 +40,16 @@ class AllReduceOptions(Settings):
         default=False,
         description="every worker updates a shard of the model only, and all gather the shards",
     )
-    compression: Compression | None = Field(default=None, description="what gradients become for their way")
+    compression: Compression | None = Field(
+        default=None, description="how gradients are encoded when they travel; absent: not at all"
+    )
 
 
 def check(options: AllReduceOptions, workers: int) -> None:
     """Raise ``InputError`` where options exclude each other."""
     if options.bucket is not None and not options.overlap:
         raise InputError("a bucket needs 'overlap: true'")
-    chosen = [
-        name
-        for name, given in (
-            ("overlap", options.overlap),
-            ("part_reduce", options.part_reduce),
-            ("compression", options.compression is not None),
-        )
-        if given
-    ]
+    chosen = [name for name in ("overlap", "part_reduce", "compression") if getattr(options, name)]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; choose one of them")
 
@@ -67,12 +61,12 @@ async def all_reduce(worker: Worker, options: AllReduceOptions) -> None:
         return
     x = worker.start
     state = worker.optimizer.init(x)
-    wire = CompressedAllReduce(worker, options.compression)
+    average = CompressedAllReduce(worker, options.compression)
     async for k in worker.steps():
         if options.overlap:
             gradient = await _overlapped(worker, x, options.bucket or 0)
         else:
-            gradient = await wire.all_reduce(await worker.gradient(x), k)
+            gradient = await average.all_reduce(await worker.gradient(x), k)
         x, state = worker.optimizer.update(x, gradient, state)
         await worker.publish(k, x)
 
@@ -98,12 +92,12 @@ async def _overlapped(worker: Worker, x: torch.Tensor, bucket_bytes: float) -> t
         filling.append(segment.value)
         length += segment.stop - segment.start
         if length * worker.element_bytes >= bucket_bytes or length == missing:
-            started.append(await worker.begin(ops.AllReduce(_joined(filling))))
+            started.append(await worker.begin(ops.AllReduce(_concatenate(filling))))
             missing -= length
             filling, length = [], 0
-    return _joined([await worker.wait(handle) for handle in started])
+    return _concatenate([await worker.wait(handle) for handle in started])
 
 
-def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Parts of a gradient, which come last ones first, in one."""
+def _concatenate(parts: list[torch.Tensor]) -> torch.Tensor:
+    """One tensor of the parts of a gradient, which come in backward order: the last elements first."""
     return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], dim=-1)

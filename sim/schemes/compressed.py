@@ -1,13 +1,14 @@
-"""How a scheme's values travel: as they are, or compressed. One part for all schemes.
+"""What travels when values are averaged: encoded or as it is, the model alone or the optimiser's buffers too.
 
-    wire = Wire(worker, options.compression)
-    mean = await wire.all_reduce(gradient, k)
+    average = CompressedAllReduce(worker, options.compression)
+    mean = await average.all_reduce(gradient, k)
 
-With a codec, an average is made of two steps, each of which moves encoded shards: everybody sends shard j
-to worker j, which decodes and averages what it gets; then all gather the averages, encoded again. So all have
-the same bits, and a worker sends 2 (n - 1)/n times the encoded value, as in a ring all-reduce.
+Compression. With a codec, an average is made of two steps, each of which moves encoded shards: everybody
+sends shard j to worker j, which decodes and averages what it gets; then all gather the averages, encoded
+again. So all have the same bits, and a worker sends 2 (n - 1)/n times the encoded value, as in a ring all-
+reduce.
 
-Momentum placement: which tensors of a worker travel with its model when models are averaged.
+Momentum: which tensors of a worker travel with its model when models are averaged.
 
 ``local``: the model alone; every worker keeps the buffers of its optimiser. One model on the wire.
 ``mixed``: the optimiser's buffers are averaged in the same message, with the same weights. One model more
@@ -31,21 +32,12 @@ from ..program.groups import Groups, shards
 from ..program.worker import State, Worker
 
 
-def with_rest(mixed: Tensor, value: Tensor, rough: Payload) -> Tensor:
-    """``mixed``, the average of what went out, with what the worker's own ``value`` lost on its way.
-
-    So the mean of all workers stays as it is where the weights are doubly stochastic (Carli et al.,
-    Automatica 2010).
-    """
-    return mixed + (value - decoded(rough)) if isinstance(rough, Encoded) else mixed
-
-
 @dataclass(frozen=True)
 class CompressedAllReduce:
-    """One worker's way to the others.
+    """Averages over the workers, of values that travel encoded where there is a compression.
 
     Attributes:
-        worker: whose.
+        worker: the worker that takes part with it.
         compression: a scheme's option of that name; None: values travel as they are.
     """
 
@@ -54,17 +46,17 @@ class CompressedAllReduce:
 
     @property
     def codec(self) -> Codec | None:
-        """How values are encoded, if they are."""
+        """The codec that values are encoded with; None: they travel as they are."""
         return self.compression.codec if self.compression is not None else None
 
     def payload(self, value: Tensor, purpose: str, index: int) -> Payload:
-        """A value ready to be sent; random numbers are draw ``index`` of the stream ``purpose``."""
+        """``value`` as it travels; random numbers are draw ``index`` of the stream ``purpose``."""
         return value if self.codec is None else self._encoded(self.codec, value, purpose, index)
 
     def _encoded(
         self, codec: Codec, value: Tensor, purpose: str, index: int, elements: int | None = None
     ) -> Encoded:
-        own_shape = value.shape[1:] if self.worker.stacked else value.shape
+        own_shape = value.shape[1:] if self.worker.vectorised else value.shape
         return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), elements)
 
     async def all_reduce(self, value: Tensor, index: int, groups: Groups | None = None) -> Tensor:
@@ -85,6 +77,15 @@ class CompressedAllReduce:
         )
 
 
+def add_lost_part(mixed: Tensor, value: Tensor, payload: Payload) -> Tensor:
+    """``mixed``, a weighted average of payloads, plus what the own ``value`` lost in its ``payload``.
+
+    So the mean of all workers stays as it is where the weights are doubly stochastic (Carli et al.,
+    Automatica 2010).
+    """
+    return mixed + (value - decoded(payload)) if isinstance(payload, Encoded) else mixed
+
+
 Momentum = Annotated[
     Literal["local", "mixed"],
     Field(description="what is averaged: the model alone, or the optimiser's buffers with it"),
@@ -92,7 +93,7 @@ Momentum = Annotated[
 
 
 def pack(x: Tensor, state: State, momentum: Momentum) -> Tensor:
-    """What travels: the model [..., d], or with its k buffers [..., (1 + k) d]."""
+    """The value that travels: the model [..., d], or with its k buffers [..., (1 + k) d]."""
     return torch.cat([x, *state.moments], dim=-1) if momentum == "mixed" and state.moments else x
 
 
@@ -111,16 +112,16 @@ async def all_average(worker: Worker, x: Tensor, state: State, momentum: Momentu
 
 
 async def average_of_changes(
-    wire: CompressedAllReduce, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor
+    average: CompressedAllReduce, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor
 ) -> tuple[Tensor, State, Tensor]:
-    """The same over a ``wire`` that may compress: what travels is then the change since the last average.
+    """The mean over all workers of the model and what travels with it; encoded, only their changes travel.
 
-    A change is small where a model is not, and so is the error of its rounding (FedPAQ: Reisizadeh et al.,
-    AISTATS 2020).
+    A change since the last average is small where a model is not, and so is the error of its rounding
+    (FedPAQ: Reisizadeh et al., AISTATS 2020).
 
     Args:
-        wire: how values travel.
-        index: of its random numbers.
+        average: how values travel.
+        index: of the random numbers, a different one each time.
         x, state, momentum: as for ``all_average``.
         last: the last average of what travels, the same on all workers; at first ``pack`` of the start.
 
@@ -128,8 +129,8 @@ async def average_of_changes(
         Model, state, and the new average.
     """
     own = pack(x, state, momentum)
-    if wire.codec is None:
-        mean = await wire.all_reduce(own, index)
+    if average.codec is None:
+        mean = await average.all_reduce(own, index)
     else:
-        mean = last + await wire.all_reduce(own - last, index)
+        mean = last + await average.all_reduce(own - last, index)
     return *unpack(mean, state, momentum), mean

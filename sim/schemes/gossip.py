@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from pydantic import Field
+from torch import Tensor
 
 from .. import topology
 from ..config.settings import Settings
@@ -38,7 +38,7 @@ from ..program import operations as ops
 from ..program.encoding import Compression, Payload
 from ..program.worker import Worker
 from ..topology import TopologyEntry
-from .compressed import CompressedAllReduce, Momentum, pack, unpack, with_rest
+from .compressed import CompressedAllReduce, Momentum, add_lost_part, pack, unpack
 
 
 class GossipOptions(Settings):
@@ -59,7 +59,7 @@ class GossipOptions(Settings):
         default=None, ge=2, description="every so many steps all workers average instead; absent: never"
     )
     compression: Compression | None = Field(
-        default=None, description="what models become for their way to the neighbours"
+        default=None, description="how models are encoded on their way to the neighbours; absent: not at all"
     )
 
 
@@ -80,28 +80,27 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
     x = worker.start
     state = worker.optimizer.init(x)
+    average = CompressedAllReduce(worker, options.compression)
 
-    wire = CompressedAllReduce(worker, options.compression)
-
-    def combine(k: int, value: torch.Tensor, rough: Payload) -> ops.Operation[torch.Tensor]:
+    def combine(k: int, value: Tensor, payload: Payload) -> ops.Operation[Tensor]:
         if options.global_period is not None and (k + 1) % options.global_period == 0:
             return ops.AllReduce(value)
-        return ops.Mix(plan.at(k), rough)
+        return ops.Mix(plan.at(k), payload)
 
     async for k in worker.steps():
         if options.order == "adapt_then_combine":
             gradient = await worker.gradient(x)
             x, state = worker.optimizer.update(x, gradient, state)
             own = pack(x, state, options.momentum)
-            rough = wire.payload(own, "mix", k)
-            combined = await combine(k, own, rough)
-            x, state = unpack(with_rest(combined, own, rough), state, options.momentum)
+            payload = average.payload(own, "mix", k)
+            combined = await combine(k, own, payload)
+            x, state = unpack(add_lost_part(combined, own, payload), state, options.momentum)
         else:
             own = pack(x, state, options.momentum)
-            rough = wire.payload(own, "mix", k)
-            combining = await worker.begin(combine(k, own, rough))
+            payload = average.payload(own, "mix", k)
+            combining = await worker.begin(combine(k, own, payload))
             gradient = await worker.gradient(x)
             combined = await worker.wait(combining)
-            x, state = unpack(with_rest(combined, own, rough), state, options.momentum)
+            x, state = unpack(add_lost_part(combined, own, payload), state, options.momentum)
             x, state = worker.optimizer.update(x, gradient, state)
         await worker.publish(k, x)

@@ -16,13 +16,11 @@ that has done its steps waits in the next round for the others.
 
 Bytes per step and worker, over the period: (n-1)/n models (a broadcast along a tree), 4 (n-1) bytes of losses
 and, asynchronous, two numbers a step to and from the counter. Waits for: its group once a period, everybody
-once a global period; asynchronous: everybody once a round, and for the counter's answer, which was asked for
-one step ahead. The counter is a service on the host of worker 0; a worker asks it before each of its steps,
-while it still computes the one before.
+once a global period; asynchronous: everybody once a round, and for the counter's answer. The counter is a
+service on the host of worker 0; a worker sends its request for a step before it computes the one before.
 
 Source: Teng et al., NeurIPS 2019 (arXiv 1905.10395), the algorithm and the multi-leader objective; the
-score of the leader as in its experiments. The continuous pull between rounds of the authors' code is not in
-here.
+score of the leader as in its experiments. Left out: the continuous pull between rounds of the authors' code.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import reduce
 from typing import Annotated, Any, Final, Literal
 
 import torch
@@ -42,99 +41,6 @@ from ..program import operations as ops
 from ..program.groups import Groups
 from ..program.worker import Program, Worker
 from .scheme import Spread, scattered
-
-_COUNTS: Final = 0
-"""The worker whose host counts."""
-
-_ASKS, _LEAVES = 0, 1
-_LIKE: Final = torch.zeros(1, dtype=torch.int32)
-
-
-class StepBudget:
-    """Grants ``budget`` steps to whoever asks; then sends everybody who still steps to a round; and again."""
-
-    def __init__(self, workers: int, budget: int) -> None:
-        self._budget = budget
-        self._left = budget
-        self._stepping = set(range(workers))
-        self._expected: set[int] = set()
-
-    def grant(self, rank: int) -> bool:
-        """Whether a worker may do one more step; otherwise it has to come to the round."""
-        if self._left:
-            self._left -= 1
-            if not self._left:
-                self._expected = set(self._stepping)
-            return True
-        self._came(rank)
-        return False
-
-    def leave(self, rank: int) -> None:
-        """A worker has done all its steps: it comes to every round by itself."""
-        self._stepping.discard(rank)
-        if not self._left:
-            self._came(rank)
-
-    def _came(self, rank: int) -> None:
-        self._expected.discard(rank)
-        if not self._expected:
-            self._left = self._budget
-
-
-@dataclass(frozen=True)
-class CounterRequest:
-    """A question under way to the counter, and its answer."""
-
-    question: ops.Handle
-    answer: ops.Handle
-
-
-class StepCounter:
-    """The counter as one worker sees it; ``budget`` steps of all workers together between two rounds."""
-
-    def __init__(self, worker: Worker, budget: int) -> None:
-        self._worker = worker
-        self._steps = StepBudget(worker.size, budget) if worker.rank == _COUNTS else None
-
-    def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """What the counting host runs beside its own steps."""
-        if self._steps is None:
-            return ()
-        return tuple(self._serve(self._steps, rank) for rank in range(self._worker.size) if rank != _COUNTS)
-
-    async def ask(self) -> CounterRequest | bool:
-        """Ask for one more step, and go on."""
-        if self._steps is not None:
-            return self._steps.grant(self._worker.rank)
-        answer = await self._worker.begin(ops.Receive(_COUNTS, like=_LIKE, tag="granted"))
-        question = await self._worker.begin(ops.Send(_COUNTS, _number(_ASKS), tag="step"))
-        return CounterRequest(question, answer)
-
-    async def granted(self, asked: CounterRequest | bool) -> bool:
-        """Whether it may be done; otherwise a round is due first."""
-        if isinstance(asked, bool):
-            return asked
-        await self._worker.wait(asked.question)
-        message: ops.Message = await self._worker.wait(asked.answer)
-        return bool(message.value)
-
-    async def leave(self, asked: CounterRequest | bool) -> None:
-        """Say that there will be no more steps; the grant that was asked for is not used."""
-        await self.granted(asked)
-        if self._steps is not None:
-            self._steps.leave(self._worker.rank)
-        else:
-            await self._worker.send(_COUNTS, _number(_LEAVES), tag="step")
-
-    async def _serve(self, steps: StepBudget, rank: int) -> None:
-        while (await self._worker.receive(rank, like=_LIKE, tag="step")).value.item() == _ASKS:
-            await self._worker.send(rank, _number(int(steps.grant(rank))), tag="granted")
-        steps.leave(rank)
-
-
-def _number(value: int) -> Tensor:
-    """Whole numbers are sent as they are, whatever a model stands for."""
-    return torch.full((1,), value, dtype=torch.int32)
 
 
 class LeaderSgdOptions(Settings):
@@ -160,8 +66,7 @@ def check(options: LeaderSgdOptions, workers: int) -> None:
     """Raise ``InputError`` where groups or periods do not divide."""
     groups = options.groups
     if isinstance(groups, int) and workers % groups:
-        distance = {g: abs(g - groups) for g in range(1, workers + 1) if workers % g == 0}
-        fits = min(distance, key=distance.__getitem__)
+        fits = min((g for g in range(1, workers + 1) if workers % g == 0), key=lambda g: abs(g - groups))
         raise InputError(f"{workers} workers do not divide into {groups} groups; use {fits}")
     if options.global_period is None:
         return
@@ -209,18 +114,18 @@ async def _asynchronous(worker: Worker, options: LeaderSgdOptions, counter: Step
     state = worker.optimizer.init(x)
     recent: deque[Tensor] = deque(maxlen=options.loss_window)
     rounds = 0
-    grant = await counter.ask()
+    request = await counter.request()
     async for k in worker.steps():
-        while not await counter.granted(grant):
+        while not await counter.granted(request):
             rounds += 1
             x, _ = await _meet(worker, options, rounds, x, recent, stepping=True)
-            grant = await counter.ask()
-        grant = await counter.ask()  # for the next step: answered behind this one's gradient
+            request = await counter.request()
+        request = await counter.request()  # for the next step: answered while this one's gradient computes
         gradient = await worker.gradient(x)
         recent.append(await worker.batch_loss())
         x, state = worker.optimizer.update(x, gradient, state)
         await worker.publish(k, x)
-    await counter.leave(grant)
+    await counter.leave(request)
     others = True
     while others:
         rounds += 1
@@ -232,12 +137,12 @@ async def _meet(
 ) -> tuple[Tensor, bool]:
     """Round number ``rounds`` (from 1) of all workers: x [d] after it, and whether anybody still steps."""
     loss = _mean(recent) if recent else x.new_full((1,), torch.inf)
-    told = await worker.all_gather(torch.cat([loss, x.new_tensor([float(stepping)])]))
-    if not told[:, 1].any():
+    gathered = await worker.all_gather(torch.cat([loss, x.new_tensor([float(stepping)])]))
+    if not gathered[:, 1].any():
         return x, False
     for tier in _tiers(worker, options):
         if rounds * options.period % tier.period == 0:
-            x = await _follow(worker, x, told[worker.members(tier.groups), :1], tier)
+            x = await _follow(worker, x, gathered[worker.members(tier.groups), :1], tier)
     return x, True
 
 
@@ -246,7 +151,7 @@ async def _meet(
 
 @dataclass(frozen=True)
 class _Tier:
-    """Whose leader pulls: that of each group, or (None) that of all; how often, and how far."""
+    """One pull: towards the leader of each group, or (``groups`` None) of all; how often, and how far."""
 
     groups: Groups | None
     period: int
@@ -261,10 +166,10 @@ def _tiers(worker: Worker, options: LeaderSgdOptions) -> tuple[_Tier, ...]:
     return local, _Tier(None, options.global_period or options.period, options.global_pull)
 
 
-def _groups(wanted: int | str, worker: Worker) -> Groups:
-    """The sites' workers, or blocks of neighbouring ranks, all equally large."""
-    if isinstance(wanted, int):
-        size = worker.size // wanted
+def _groups(number: int | str, worker: Worker) -> Groups:
+    """That many equally large blocks of neighbouring ranks, or (``sites``) the workers of each site."""
+    if isinstance(number, int):
+        size = worker.size // number
         return tuple(tuple(range(first, first + size)) for first in range(0, worker.size, size))
     sites = sorted(set(worker.sites))
     return tuple(tuple(rank for rank in range(worker.size) if worker.sites[rank] == site) for site in sites)
@@ -279,7 +184,103 @@ async def _follow(worker: Worker, x: Tensor, losses: Tensor, tier: _Tier) -> Ten
 
 
 def _mean(losses: deque[Tensor]) -> Tensor:
-    total = losses[0]
-    for loss in list(losses)[1:]:
-        total = total + loss
-    return total / len(losses)
+    return reduce(torch.add, losses) / len(losses)
+
+
+# --- the counter of steps -----------------------------------------------------------------------
+
+_COUNTING_RANK: Final = 0
+"""The worker whose host counts the steps."""
+
+_STEP, _LEAVE = 0, 1
+"""What a worker sends to the counter: that it wants to do a step, or that it has done all of its steps."""
+
+_LIKE: Final = torch.zeros(1, dtype=torch.int32)
+
+
+class StepBudget:
+    """Grants ``budget`` steps of all workers together between two rounds.
+
+    When they are used up, every worker that still steps is refused, and so sent to the next round, once.
+    """
+
+    def __init__(self, workers: int, budget: int) -> None:
+        self._budget = budget
+        self._left = budget
+        self._stepping = set(range(workers))
+        self._expected: set[int] = set()
+
+    def grant(self, rank: int) -> bool:
+        """Whether a worker may do one more step; otherwise it has to take part in the round first."""
+        if self._left:
+            self._left -= 1
+            if not self._left:
+                self._expected = set(self._stepping)
+            return True
+        self._arrive(rank)
+        return False
+
+    def leave(self, rank: int) -> None:
+        """Note that a worker has done all its steps: it takes part in every round without being sent."""
+        self._stepping.discard(rank)
+        if not self._left:
+            self._arrive(rank)
+
+    def _arrive(self, rank: int) -> None:
+        self._expected.discard(rank)
+        if not self._expected:
+            self._left = self._budget
+
+
+CounterRequest = tuple[ops.Handle, ops.Handle]
+"""A request for one more step, on its way to the counter, and the receive of the counter's answer."""
+
+
+class StepCounter:
+    """The counter as one worker sees it; ``budget`` steps of all workers together between two rounds."""
+
+    def __init__(self, worker: Worker, budget: int) -> None:
+        self._worker = worker
+        self._steps = StepBudget(worker.size, budget) if worker.rank == _COUNTING_RANK else None
+
+    def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """The services that the counting host runs beside its own steps: one for each other worker."""
+        if self._steps is None:
+            return ()
+        others = (rank for rank in range(self._worker.size) if rank != _COUNTING_RANK)
+        return tuple(self._serve(self._steps, rank) for rank in others)
+
+    async def request(self) -> CounterRequest | bool:
+        """Send the request for one more step, and go on; on the counting host the answer is there at once."""
+        if self._steps is not None:
+            return self._steps.grant(self._worker.rank)
+        answer = await self._worker.begin(ops.Receive(_COUNTING_RANK, like=_LIKE, tag="granted"))
+        request = await self._worker.begin(ops.Send(_COUNTING_RANK, _number(_STEP), tag="step"))
+        return request, answer
+
+    async def granted(self, request: CounterRequest | bool) -> bool:
+        """Whether the requested step may be done; otherwise a round is due first."""
+        if isinstance(request, bool):
+            return request
+        sent, answer = request
+        await self._worker.wait(sent)
+        message: ops.Message = await self._worker.wait(answer)
+        return bool(message.value)
+
+    async def leave(self, request: CounterRequest | bool) -> None:
+        """Say that this worker does no more steps; the step of its last ``request`` is not done."""
+        await self.granted(request)
+        if self._steps is not None:
+            self._steps.leave(self._worker.rank)
+        else:
+            await self._worker.send(_COUNTING_RANK, _number(_LEAVE), tag="step")
+
+    async def _serve(self, steps: StepBudget, rank: int) -> None:
+        while (await self._worker.receive(rank, like=_LIKE, tag="step")).value.item() == _STEP:
+            await self._worker.send(rank, _number(int(steps.grant(rank))), tag="granted")
+        steps.leave(rank)
+
+
+def _number(value: int) -> Tensor:
+    """A whole number to be sent; of this type it counts its own bytes, not those of a model's elements."""
+    return torch.full((1,), value, dtype=torch.int32)

@@ -1,19 +1,16 @@
-"""Local SGD with a constant period, an adaptive one, and after a synchronous start.
+"""Local SGD: everybody steps alone, and the models are averaged after every period of steps.
 
-Local SGD: everybody steps alone and the models are averaged every ``period`` steps.
+    x_i <- x_i - step of the optimiser at g_i;   at the end of a period:  x_i <- (1/n) sum_j x_j
 
-    x_i <- x_i - step of the optimiser at g_i;   if (k + 1) mod period = 0:  x_i <- (1/n) sum_j x_j
+Bytes per step and worker: those of an all-reduce over the period. Waits for: everybody, once a period, so
+that a straggler's jitter averages out inside a period. Three schemes choose the period.
 
-Steps are counted from the end of the warm-up, in which the models are averaged at every step. Bytes per step
-and worker: those of an all-reduce over the period. Waits for: everybody, once a period, so that a
-straggler's jitter averages out inside a period.
+``local_sgd``: ``period`` is constant. Steps are counted from the end of the warm-up, in which the models are
+averaged at every step. Source: Stich, ICLR 2019; CPSGD (constant period) in Jiang and Agrawal, arXiv
+2007.06134, whose FULLSGD is ``all_reduce``.
 
-Source: Stich, ICLR 2019; CPSGD (constant period) in Jiang and Agrawal, arXiv 2007.06134, whose FULLSGD is
-``all_reduce``.
-
-Local SGD with an adaptive period: average often where the models drift apart fast, seldom later.
-
-After every window of p local steps
+``adaptive_local_sgd``: averages often where the models drift apart fast, seldom later. After every window of
+p local steps
 
     S = (1/n) sum_i |mean - x_i|^2          the variance of the models, just before they are averaged
     x_i <- mean
@@ -21,23 +18,18 @@ After every window of p local steps
     afterwards:         p <- p + 1  if S < 0.7 lr C,     p <- p - 1  if S > 1.3 lr C  (never below 1)
 
 so that the variance stays in proportion to the learning rate: a drop of the learning rate lets the period
-grow. Bytes per step and worker: those of an all-reduce over the period, and one scalar to everybody. Waits
-for: everybody, once a period. Where nothing is trained the period stays as it is.
-
-Source: ADPSGD in Jiang and Agrawal, arXiv 2007.06134 (not the asynchronous ``ad_psgd``). That S / lr is
+grow. It sends one scalar more to everybody, once a period. Where nothing is trained the period stays as it
+is. Source: ADPSGD in Jiang and Agrawal, arXiv 2007.06134 (not the asynchronous ``ad_psgd``). That S / lr is
 controlled is in the paper's text; the factors 0.7 and 1.3 and the initial period of 4 are quoted from memory.
 
-Post-local SGD: synchronous SGD first, local SGD from a certain step on.
+``post_local_sgd``: synchronous SGD first, local SGD from step ``switch_at`` on.
 
     k < switch_at:  x <- x - step of the optimiser at (1/n) sum_i g_i
     then:           x_i <- x_i - step of the optimiser at g_i;
                     if (k + 1 - switch_at) mod period = 0:  x_i <- (1/n) sum_j x_j
 
-The workers' buffers are equal when they part. Bytes per step and worker: those of an all-reduce at each of
-the first steps, over the period afterwards. Waits for: everybody, at each of the first steps, then once a
-period.
-
-Source: Lin et al., ICLR 2020 (arXiv 1808.07217).
+The optimiser's buffers are equal on all workers at the switch. Before it, a step costs the bytes of an
+all-reduce and waits for everybody. Source: Lin et al., ICLR 2020 (arXiv 1808.07217).
 """
 
 from __future__ import annotations
@@ -62,30 +54,21 @@ class LocalSgdOptions(Settings):
     warmup: int = Field(default=0, ge=0, description="first steps, in which models are averaged every time")
     momentum: Momentum = "local"
     compression: Compression | None = Field(
-        default=None, description="what changes since the last average become for their way"
+        default=None, description="how changes since the last average are encoded; absent: models travel"
     )
-
-
-def check(options: LocalSgdOptions, workers: int) -> None:
-    """Any number of workers will do."""
 
 
 async def local_sgd(worker: Worker, options: LocalSgdOptions) -> None:
     """Local SGD: everybody steps alone and the models are averaged every ``period`` steps."""
     x = worker.start
     state = worker.optimizer.init(x)
-    wire, last = CompressedAllReduce(worker, options.compression), pack(x, state, options.momentum)
+    average, last = CompressedAllReduce(worker, options.compression), pack(x, state, options.momentum)
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
         if k < options.warmup or (k + 1 - options.warmup) % options.period == 0:
-            x, state, last = await average_of_changes(wire, k, x, state, options.momentum, last)
+            x, state, last = await average_of_changes(average, k, x, state, options.momentum, last)
         await worker.publish(k, x)
-
-
-_SHORT: Final = 0.7
-_LONG: Final = 1.3
-"""The period stays while S / (lr C) is between these."""
 
 
 class AdaptiveLocalSgdOptions(Settings):
@@ -99,9 +82,14 @@ class AdaptiveLocalSgdOptions(Settings):
     momentum: Momentum = "local"
 
 
+_LEAST_DRIFT: Final = 0.7
+_MOST_DRIFT: Final = 1.3
+"""The period stays as it is while S / (lr C) lies between these."""
+
+
 @dataclass(frozen=True)
 class Period:
-    """The controller; the same on every worker, since what it is told is.
+    """The controller of the period; equal on every worker, since all see the same variances.
 
     Attributes:
         steps: the period p.
@@ -114,15 +102,15 @@ class Period:
     samples: int = 0
 
     def calibrated(self, variance: float, lr: float) -> Period:
-        """After an averaging that calibrates: the same period."""
+        """The controller after an averaging that calibrates: C takes it in, the period stays."""
         samples = self.samples + 1
         return replace(self, ratio=self.ratio + (variance / lr - self.ratio) / samples, samples=samples)
 
     def adapted(self, variance: float, lr: float) -> Period:
-        """After any other averaging."""
-        if variance < _SHORT * lr * self.ratio:
+        """The controller after an averaging that does not calibrate."""
+        if variance < _LEAST_DRIFT * lr * self.ratio:
             return replace(self, steps=self.steps + 1)
-        if variance > _LONG * lr * self.ratio:
+        if variance > _MOST_DRIFT * lr * self.ratio:
             return replace(self, steps=max(1, self.steps - 1))
         return self
 
@@ -154,8 +142,8 @@ async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -
             since = 0
             if k >= options.warmup:
                 variance = await _variance(worker, before, x)
-                learn = period.calibrated if k < calibrated_at else period.adapted
-                period = learn(variance, worker.optimizer.lr_at(k))
+                following = period.calibrated if k < calibrated_at else period.adapted
+                period = following(variance, worker.optimizer.lr_at(k))
         await worker.publish(k, x, period=period.steps)
 
 
@@ -171,10 +159,6 @@ class PostLocalSgdOptions(Settings):
     switch_at: int = Field(ge=1, description="first steps, in which gradients are averaged every time")
     period: int = Field(ge=2, description="steps between two averagings of the models afterwards")
     momentum: Momentum = "local"
-
-
-def check_post(options: PostLocalSgdOptions, workers: int) -> None:
-    """Any number of workers will do."""
 
 
 async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:

@@ -1,47 +1,38 @@
-"""Schemes around a centre: elastic averaging (EASGD, EAMSGD) and DOWNPOUR.
+"""Schemes around a centre: one value on the host of a worker, which is changed by whoever visits it.
 
-Elastic averaging: workers are held to a centre as if by springs, and the centre to their mean.
+A visit sends one value to the centre and brings one back; visits meet the centre one by one, but travel at
+the same time. The worker on whose host it is pays nothing. A visitor that is lost is not missed.
 
-Every ``period`` steps, with alpha = pull / n, and whether or not there is an exchange a gradient at the
-model from before it:
+Elastic averaging (``easgd``, ``eamsgd``): workers are held to the centre c as if by springs, and the centre
+to their mean. Every ``period`` steps, with alpha = pull / n, and whether or not there is an exchange a
+gradient at the model from before it:
 
     x_i <- x_i - alpha (x_i - c)  [- lr g(x_i), both at the old x_i]
     c   <- c + alpha (x_i - c)    for one visitor (asynchronous)
     c   <- c + pull (mean of x - c)    for all at once (synchronous)
 
-EAMSGD has Nesterov's momentum in the local step: v <- m v - lr g(x + m v), x <- x + v.
+EAMSGD has Nesterov's momentum in the local step: v <- m v - lr g(x + m v), x <- x + v. Bytes per step and
+worker, over the period: synchronous 2 (n-1)/n models with a ring (every worker keeps a copy of the centre,
+and the mean is an all-reduce: as many bytes as a reduce and a broadcast), asynchronous one model out and one
+in, but for the centre's own host. Waits for: everybody, or the centre's host alone. Source: Zhang,
+Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), equations 5 and 6 and Algorithms 1 and 2.
 
-Bytes per step and worker, over the period: synchronous 2 (n-1)/n models with a ring (every worker keeps a
-copy of the centre, and the mean is an all-reduce: as many bytes as a reduce and a broadcast), asynchronous
-one model out and one in, but for the centre's own host. Waits for: everybody, or the centre's host alone.
-
-Source: Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), equations 5 and 6 and Algorithms 1 and 2.
-
-A centre: one value on the host of a worker, which is changed by whoever visits it, one after another.
-
-A visit sends one value there and brings one back; visits meet the centre one by one, but travel at the same
-time. The worker on whose host it is pays nothing. A visitor that is lost is not missed.
-
-DOWNPOUR: workers push the sum of their updates to a centre, and go on from what it has become.
-
-Every ``period`` steps of a worker, with u_i its updates since its last visit:
+``downpour``: workers push the sum of their updates to the centre, and go on from what it has become. Every
+``period`` steps of a worker, with u_i its updates since its last visit:
 
     c <- c + u_i,   x_i <- c,   u_i <- 0
 
 so that n workers at the same time move the centre n times as far as one: the learning rate has to be smaller.
-
-Bytes per step and worker: one model out and one in over the period, but for the centre's own host. Waits
-for: the centre's host alone.
-
-Source: Dean et al., NeurIPS 2012, with equal periods for pushing and fetching and without Adagrad, as in
-Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), Algorithm 3.
+Bytes per step and worker: one model out and one in over the period, but for the centre's own host. Waits for:
+the centre's host alone. Source: Dean et al., NeurIPS 2012, with equal periods for pushing and fetching and
+without Adagrad, as in Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651), Algorithm 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -53,65 +44,7 @@ from ..program import operations as ops
 from ..program.worker import Program, Worker
 from .scheme import Spread, scattered
 
-Meeting = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(centre, visitor), both [d] -> (centre afterwards, reply to the visitor)."""
-
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker on whose host the centre is")]
-
-
-def check_host(host: int, workers: int) -> None:
-    """Raise ``InputError`` where there is no such worker."""
-    if host >= workers:
-        raise InputError(f"there is no worker {host} to host the centre; ranks go from 0 to {workers - 1}")
-
-
-class Centre:
-    """The centre as one worker sees it.
-
-    Args:
-        worker: who sees it.
-        host: the worker on whose host it is.
-        meet: what a visit does.
-    """
-
-    def __init__(self, worker: Worker, host: int, meet: Meeting) -> None:
-        self._worker = worker
-        self._host = host
-        self._meet = meet
-        self._value = worker.start
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is on this worker's host."""
-        return self._worker.rank == self._host
-
-    @property
-    def known(self) -> Tensor | None:
-        """Its value [d] where it is, None elsewhere."""
-        return self._value if self.is_here else None
-
-    def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """What its host has to run beside its own steps."""
-        others = (rank for rank in range(self._worker.size) if rank != self._host)
-        return tuple(self._serve(rank) for rank in others) if self.is_here else ()
-
-    async def visit(self, value: Tensor) -> Tensor:
-        """Bring a value [d]; returns the reply. Waits for the centre's host alone."""
-        if self.is_here:
-            self._value, reply = self._meet(self._value, value)
-            return reply
-        answer = await self._worker.begin(ops.Receive(self._host, like=value, tag="reply"))
-        await self._worker.send(self._host, value, tag="visit")
-        message: ops.Message = await self._worker.wait(answer)
-        return message.value
-
-    async def _serve(self, rank: int) -> None:
-        # Who is gone does not come again; the others have services of their own.
-        with suppress(PeerLost):
-            while True:
-                visitor = await self._worker.receive(rank, like=self._value, tag="visit")
-                self._value, reply = self._meet(self._value, visitor.value)
-                await self._worker.send(rank, reply, tag="reply")
 
 
 class EasgdOptions(Settings):
@@ -132,24 +65,33 @@ class EamsgdOptions(EasgdOptions):
     momentum: float = Field(default=0.9, ge=0, lt=1, description="Nesterov momentum of the local steps")
 
 
-def check(options: EasgdOptions, workers: int) -> None:
+class DownpourOptions(Settings):
+    """Options of ``downpour``."""
+
+    period: int = Field(ge=1, description="steps between two visits to the centre")
+    host: HostRank = 0
+
+
+def check(options: EasgdOptions | DownpourOptions, workers: int) -> None:
     """Raise ``InputError`` where there is no worker to host the centre."""
-    check_host(options.host, workers)
+    host = options.host
+    if host >= workers:
+        raise InputError(f"there is no worker {host} to host the centre; ranks go from 0 to {workers - 1}")
 
 
 def easgd(worker: Worker, options: EasgdOptions) -> Program:
     """Elastic averaging: workers are held to a centre as if by springs, and the centre to their mean."""
-    return _program(worker, options, 0.0)
+    return _elastic(worker, options, momentum=0.0)
 
 
 def eamsgd(worker: Worker, options: EamsgdOptions) -> Program:
     """Elastic averaging with Nesterov momentum in the local steps."""
-    return _program(worker, options, options.momentum)
+    return _elastic(worker, options, options.momentum)
 
 
-def _program(worker: Worker, options: EasgdOptions, momentum: float) -> Program:
+def _elastic(worker: Worker, options: EasgdOptions, momentum: float) -> Program:
     if not options.asynchronous:
-        return Program(_steps(worker, options, _Copy(worker, options.pull), momentum))
+        return Program(_elastic_steps(worker, options, ReplicatedCentre(worker, options.pull), momentum))
     alpha = options.pull / worker.size
 
     def meet(centre: Tensor, visitor: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,10 +99,12 @@ def _program(worker: Worker, options: EasgdOptions, momentum: float) -> Program:
         return centre + difference, difference
 
     centre = Centre(worker, options.host, meet)
-    return Program(_steps(worker, options, centre, momentum), centre.services())
+    return Program(_elastic_steps(worker, options, centre, momentum), centre.services())
 
 
-async def _steps(worker: Worker, options: EasgdOptions, centre: _Elastic, momentum: float) -> None:
+async def _elastic_steps(
+    worker: Worker, options: EasgdOptions, centre: Centre | ReplicatedCentre, momentum: float
+) -> None:
     x = scattered(worker, options.spread)
     velocity = torch.zeros_like(x)
     state = worker.optimizer.init(x)
@@ -173,48 +117,6 @@ async def _steps(worker: Worker, options: EasgdOptions, centre: _Elastic, moment
         velocity = momentum * velocity + (moved - ahead)
         x = x + velocity
         await worker.publish(k, x, leader=centre.known)
-
-
-class _Elastic(Protocol):
-    """The centre: visiting it gives the elastic difference alpha (x - c)."""
-
-    @property
-    def known(self) -> Tensor | None: ...
-
-    async def visit(self, value: Tensor) -> Tensor: ...
-
-
-class _Copy:
-    """Every worker's own copy of the centre, which all move alike."""
-
-    def __init__(self, worker: Worker, pull: float) -> None:
-        self._worker = worker
-        self._pull = pull
-        self._value = worker.start
-
-    @property
-    def known(self) -> Tensor:
-        """The centre [..., d]."""
-        return self._value
-
-    async def visit(self, value: Tensor) -> Tensor:
-        """Move the centre towards the mean of everybody's ``value``; returns this worker's difference."""
-        mean = await self._worker.all_reduce(value)
-        difference = (self._pull / self._worker.size) * (value - self._value)
-        self._value = self._value + self._pull * (mean - self._value)
-        return difference
-
-
-class DownpourOptions(Settings):
-    """Options of ``downpour``."""
-
-    period: int = Field(ge=1, description="steps between two visits to the centre")
-    host: HostRank = 0
-
-
-def check_downpour(options: DownpourOptions, workers: int) -> None:
-    """Raise ``InputError`` where there is no worker to host the centre."""
-    check_host(options.host, workers)
 
 
 def downpour(worker: Worker, options: DownpourOptions) -> Program:
@@ -240,3 +142,76 @@ async def _downpour_steps(worker: Worker, options: DownpourOptions, centre: Cent
         updates = updates + (moved - x)
         x = moved
         await worker.publish(k, x, leader=centre.known)
+
+
+# --- the centre ---------------------------------------------------------------------------------
+
+Meeting = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(centre, visitor), both [d] -> (centre afterwards, reply to the visitor)."""
+
+
+class Centre:
+    """The centre on one worker's host, as one worker sees it.
+
+    Args:
+        worker: who sees it.
+        host: the worker on whose host it is.
+        meet: what a visit does.
+    """
+
+    def __init__(self, worker: Worker, host: int, meet: Meeting) -> None:
+        self._worker = worker
+        self._host = host
+        self._meet = meet
+        self._value = worker.start
+
+        self._is_here = worker.rank == host
+
+    @property
+    def known(self) -> Tensor | None:
+        """Its value [d] on its own host, None elsewhere."""
+        return self._value if self._is_here else None
+
+    def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """The services that its host runs beside its own steps: one for each other worker."""
+        others = (rank for rank in range(self._worker.size) if rank != self._host)
+        return tuple(self._serve(rank) for rank in others) if self._is_here else ()
+
+    async def visit(self, value: Tensor) -> Tensor:
+        """Bring a value [d]; returns the reply. Waits for the centre's host alone."""
+        if self._is_here:
+            self._value, reply = self._meet(self._value, value)
+            return reply
+        answer = await self._worker.begin(ops.Receive(self._host, like=value, tag="reply"))
+        await self._worker.send(self._host, value, tag="visit")
+        message: ops.Message = await self._worker.wait(answer)
+        return message.value
+
+    async def _serve(self, rank: int) -> None:
+        # A worker that is gone does not come again; the others have services of their own.
+        with suppress(PeerLost):
+            while True:
+                visitor = await self._worker.receive(rank, like=self._value, tag="visit")
+                self._value, reply = self._meet(self._value, visitor.value)
+                await self._worker.send(rank, reply, tag="reply")
+
+
+class ReplicatedCentre:
+    """The centre of synchronous elastic averaging: every worker has a copy, and all copies move alike."""
+
+    def __init__(self, worker: Worker, pull: float) -> None:
+        self._worker = worker
+        self._pull = pull
+        self._value = worker.start
+
+    @property
+    def known(self) -> Tensor:
+        """The centre [..., d]."""
+        return self._value
+
+    async def visit(self, value: Tensor) -> Tensor:
+        """Move the centre towards the mean of everybody's ``value``; returns alpha (value - c)."""
+        mean = await self._worker.all_reduce(value)
+        difference = (self._pull / self._worker.size) * (value - self._value)
+        self._value = self._value + self._pull * (mean - self._value)
+        return difference

@@ -1,4 +1,4 @@
-"""What the registry knows about a scheme."""
+"""The record of a scheme in the registry, and what schemes share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from ..config.settings import Settings
 from ..program.worker import Program, Worker
 
 
+def accept_any_number(options: Settings, workers: int) -> None:
+    """The ``check`` of a scheme that runs with any number of workers."""
+
+
 @dataclass(frozen=True)
 class Scheme:
     """An averaging scheme.
@@ -25,14 +29,14 @@ class Scheme:
             options say ``asynchronous``.
         check: raises ``InputError`` where the options do not fit that many workers.
         own_momentum: it brings its momentum itself, so that its optimiser must not have any.
-        check_sites: the same of a number of sites; None: any will do.
+        check_sites: raises ``InputError`` where the options do not fit that many sites; None: any will do.
     """
 
     name: str
     program: Callable[[Worker, Any], Coroutine[Any, Any, None] | Program]
     options: type[Settings]
     synchronous: bool
-    check: Callable[[Any, int], None]
+    check: Callable[[Any, int], None] = accept_any_number
     own_momentum: bool = False
     check_sites: Callable[[Any, int], None] | None = None
 
@@ -42,8 +46,8 @@ class Scheme:
 
     def start(self, worker: Worker, options: Settings) -> Program:
         """The coroutines of one worker, not yet started."""
-        made = self.program(worker, options)
-        return made if isinstance(made, Program) else Program(made)
+        program = self.program(worker, options)
+        return program if isinstance(program, Program) else Program(program)
 
 
 Spread = Annotated[

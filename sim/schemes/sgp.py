@@ -5,7 +5,7 @@ With P(k) column-stochastic (column j says how j splits its mass), biased models
     z_i <- x_i / w_i;   x_i <- x_i - step of the optimiser at g_i = grad F_i(z_i)
     (x_i, w_i) <- P_ii(k) (x_i, w_i) + sum_j P_ij(k) (x_j, w_j)
 
-Nobody is asked for an answer: out-degrees may differ, and graphs may change from step to step. What all
+No message needs an answer: out-degrees may differ, and graphs may change from step to step. What all
 workers hold, with what is under way between them, is conserved: sum_i w_i = n, and sum_i x_i moves by
 gradient steps alone. With ``overlap`` T a worker computes on after it has sent, and what was sent in a step
 is added T steps later: the iterates do not depend on the clock. With ``asynchronous`` every worker goes at
@@ -56,7 +56,7 @@ class SgpOptions(Settings):
 
 @dataclass
 class Mass:
-    """What one worker holds: shared by its coroutines, which switch only at ``await``.
+    """The mass that one worker holds; its coroutines, which switch only at ``await``, share it.
 
     Attributes:
         x: the biased model [..., d].
@@ -68,12 +68,12 @@ class Mass:
 
     @property
     def z(self) -> Tensor:
-        """The model, [..., d]."""
+        """The unbiased model [..., d]."""
         return self.x if self.w is None else self.x / self.w
 
     @property
     def whole(self) -> Tensor:
-        """What is sent shares of: [..., d], or [..., d + 1] with the weight behind the model."""
+        """The value whose shares are sent: the model [..., d], or [..., d + 1] with the weight behind it."""
         return self.x if self.w is None else torch.cat([self.x, self.w], dim=-1)
 
     @whole.setter
@@ -115,7 +115,7 @@ def sgp(worker: Worker, options: SgpOptions) -> Program:
 
 
 async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> None:
-    """What was sent in step k is added in step k + ``overlap``."""
+    """Run the steps of the synchronous form: mass sent in step k is added in step k + ``overlap``."""
     state = worker.optimizer.init(mass.x)
     under_way: deque[ops.Handle] = deque()
     async for k in worker.steps():
@@ -134,7 +134,7 @@ async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> 
 
 
 async def push_freely(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> None:
-    """At this worker's own pace; ``take_in`` adds what comes."""
+    """Run the steps of the asynchronous form at this worker's own pace; ``take_in`` adds what arrives."""
     state = worker.optimizer.init(mass.x)
     under_way: deque[list[ops.Handle]] = deque()
     async for k in worker.steps():
@@ -156,7 +156,7 @@ async def push_freely(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> N
 
 
 async def take_in(worker: Worker, mass: Mass) -> None:
-    """A service: adds what comes to what is held."""
+    """Add the mass that arrives to this worker's: the service of the asynchronous form."""
     while True:
         message = await worker.receive(ops.ANY, like=mass.whole, tag="push")
         mass.whole = mass.whole + message.value
@@ -164,11 +164,11 @@ async def take_in(worker: Worker, mass: Mass) -> None:
 
 @lru_cache(maxsize=64)
 def _from_others(pattern: Pattern) -> Pattern:
-    """The pattern without what everybody keeps: ``mix`` gives what arrives."""
+    """The pattern with own weights 0, so that ``mix`` returns only what arrives from others."""
     return replace(pattern, own=(0.0,) * pattern.workers)
 
 
 def _kept_share(worker: Worker, pattern: Pattern) -> Tensor:
-    """What this worker keeps of its mass, [1]; of all workers when stacked, [n, 1]."""
+    """The share of its mass that this worker keeps, [1]; of all workers when vectorised, [n, 1]."""
     shares = [worker.start.new_full((1,), pattern.own[rank]) for rank in worker.ranks]
-    return torch.stack(shares) if worker.stacked else shares[0]
+    return torch.stack(shares) if worker.vectorised else shares[0]

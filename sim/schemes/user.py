@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import torch
+from typing_extensions import override
 
 from ..config import user_code
 from ..config.settings import Settings
@@ -38,6 +39,7 @@ from .scheme import Scheme
 _POINT_TO_POINT: Final = (ops.Send, ops.Receive, ops.Sleep, ops.Poll, ops.WaitAny)
 _TRIED_STEPS: Final = 3
 _TRIED_WORKERS: Final = 4
+"""Steps and workers of the trial that shows whether a scheme is synchronous."""
 
 
 def user_scheme(path: str) -> Scheme:
@@ -46,22 +48,22 @@ def user_scheme(path: str) -> Scheme:
     Raises:
         InputError: nothing is there, or nothing that can be a scheme.
     """
-    found = user_code.load_object(path)
-    if isinstance(found, Scheme):
-        return replace(found, name=path)
-    if not callable(found) or inspect.isclass(found):
+    scheme = user_code.load_object(path)
+    if isinstance(scheme, Scheme):
+        return replace(scheme, name=path)
+    if not callable(scheme) or inspect.isclass(scheme):
         raise InputError(
             f"'{path}' is no scheme; it must be an 'async def' that takes a worker and its options"
         )
-    return _scheme(path, found)
+    return _scheme(path, scheme)
 
 
 @dataclass(frozen=True)
-class OwnScheme(Scheme):
-    """A scheme that does not say whether it is synchronous: a trial shows."""
+class UserScheme(Scheme):
+    """A scheme that does not say whether it is synchronous: a trial of its first steps shows it."""
 
+    @override
     def in_step(self, options: Settings) -> bool:
-        """Whether its first steps ask for nothing that depends on the clock."""
         return super().in_step(options) and _only_patterns(self, options)
 
 
@@ -75,20 +77,21 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
     def program(worker: Worker, options: Settings) -> Program:
         given = {name: getattr(options, name) for name in type(options).model_fields}
         with user_code.report_errors(f"'{path}'", SchemeError):
-            made = function(worker, **given)
-        if inspect.iscoroutine(made):
-            made = Program(made)
-        if not isinstance(made, Program):
+            returned = function(worker, **given)
+        if inspect.iscoroutine(returned):
+            returned = Program(returned)
+        if not isinstance(returned, Program):
             raise InputError(
-                f"'{path}' returned {type(made).__name__}; it must be an 'async def', or return a Program"
+                f"'{path}' returned {type(returned).__name__}; it must be an 'async def', or return a Program"
             )
-        return Program(_Told(path, made.main), tuple(_Told(path, service) for service in made.services))
+        services = tuple(_UserCoroutine(path, service) for service in returned.services)
+        return Program(_UserCoroutine(path, returned.main), services)
 
-    return OwnScheme(path, program, options, True, lambda options, workers: None)
+    return UserScheme(path, program, options, synchronous=True)
 
 
-class _Told(Coroutine[Any, Any, None]):
-    """A coroutine; what goes wrong in it is told with the user's file and line."""
+class _UserCoroutine(Coroutine[Any, Any, None]):
+    """A user's coroutine, whose errors become ``SchemeError`` with the user's file and line."""
 
     # Not an ``async def`` around it: closed before it began, that would leave this one unawaited.
 
@@ -98,25 +101,26 @@ class _Told(Coroutine[Any, Any, None]):
 
     @property
     def cr_frame(self) -> Any:
-        """Where the coroutine stands; drivers name the line of an operation that is refused."""
+        """The coroutine's frame, in which drivers find the line of an operation that they refuse."""
         return getattr(self._coroutine, "cr_frame", None)
 
+    @override
     def send(self, value: Any) -> Any:
-        """Go on with a reply."""
-        return self._advanced(self._coroutine.send, value)
+        return self._advance(self._coroutine.send, value)
 
+    @override
     def throw(self, *error: Any) -> Any:
-        """Go on with an error."""
-        return self._advanced(self._coroutine.throw, *error)
+        return self._advance(self._coroutine.throw, *error)
 
+    @override
     def close(self) -> None:
-        """End it."""
         self._coroutine.close()
 
+    @override
     def __await__(self) -> Generator[Any, Any, None]:
         return self._coroutine.__await__()
 
-    def _advanced(self, step: Callable[..., Any], *arguments: Any) -> Any:
+    def _advance(self, step: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return step(*arguments)
         except (StopIteration, PacelineError):
@@ -127,7 +131,10 @@ class _Told(Coroutine[Any, Any, None]):
 
 @lru_cache(maxsize=64)
 def _only_patterns(scheme: Scheme, options: Settings) -> bool:
-    """Try an active and a passive rank for some steps, with replies that have the right form."""
+    """Whether the first steps of ranks 0 and 1, with replies of the right form, ask for no peer and no clock.
+
+    Two ranks, since workers may have different roles (active and passive, by even and odd rank).
+    """
     for rank in (0, 1):
         worker = Worker((rank,), _TRIED_WORKERS, torch.zeros(8), Sgd(0.1), 0, (0,) * _TRIED_WORKERS)
         program = scheme.start(worker, options)
@@ -145,11 +152,10 @@ def _asks_for_a_peer(coroutine: Coroutine[Any, Any, None]) -> bool:
     while True:
         try:
             operation = coroutine.send(reply)
-        except (StopIteration, Exception):  # a scheme may stumble over our replies: then it is as it seemed
+        except (StopIteration, Exception):  # it may stumble over these replies: judged by what it did so far
             return False
-        if isinstance(operation, ops.Start) and isinstance(operation.operation, _POINT_TO_POINT):
-            return True
-        if isinstance(operation, _POINT_TO_POINT):
+        inner = operation.operation if isinstance(operation, ops.Start) else operation
+        if isinstance(inner, _POINT_TO_POINT):
             return True
         reply = _plausible(operation)
 

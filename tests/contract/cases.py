@@ -44,12 +44,12 @@ ROUGH = encode(CODEC, X, lambda: torch.full((4,), 0.4))
 
 
 async def _mixes(worker: Worker, log: Log) -> None:
-    ring = topology.patterns("ring", worker.size, "uniform")[0]
+    ring = topology.plan("ring", worker.size, "uniform").at(0)
     log.say(await worker.mix(ring, await worker.gradient(worker.start)))
 
 
 async def _mixes_one_way(worker: Worker, log: Log) -> None:
-    pattern = topology.patterns("one_peer_exponential", worker.size, "uniform")[0]
+    pattern = topology.plan("one_peer_exponential", worker.size, "uniform").at(0)
     log.say(await worker.mix(pattern, await worker.gradient(worker.start)))
 
 
@@ -100,12 +100,12 @@ async def _gathers_strips_in_pairs(worker: Worker, log: Log) -> None:
 
 
 def _encoded(worker: Worker, value: Tensor, purpose: str = "rounding", index: int = 0) -> Encoded:
-    shape = value.shape[1:] if worker.stacked else value.shape
+    shape = value.shape[1:] if worker.vectorised else value.shape
     return encode(CODEC, value, lambda: worker.uniform(purpose, index, shape))
 
 
 async def _mixes_encoded(worker: Worker, log: Log) -> None:
-    ring = topology.patterns("ring", worker.size, "uniform")[0]
+    ring = topology.plan("ring", worker.size, "uniform").at(0)
     log.say(await worker.mix(ring, _encoded(worker, await worker.gradient(worker.start))))
 
 
@@ -198,7 +198,7 @@ def _loss(job: Job, rank: int, index: int, apart: float = 0.0) -> list[float]:
 
 
 def _ring(values: Tensor) -> Tensor:
-    return torch.tensor(topology.patterns("ring", len(values), "uniform")[0].matrix).float() @ values
+    return torch.tensor(topology.plan("ring", len(values), "uniform").at(0).matrix).float() @ values
 
 
 def _second_gradients(workers: int) -> Tensor:
@@ -317,7 +317,7 @@ async def _gradient_lasts(worker: Worker, log: Log) -> None:
 
 async def _mix_waits_for_neighbours_only(worker: Worker, log: Log) -> None:
     await worker.sleep(4 * worker.rank * UNIT)
-    chain = topology.patterns("ring", worker.size, "uniform")[0]
+    chain = topology.plan("ring", worker.size, "uniform").at(0)
     await worker.mix(chain, X)
     await log.at(worker)
 
@@ -374,7 +374,7 @@ async def _gathers_in_rank_order(worker: Worker, log: Log) -> None:
 
 
 async def _mixes_overlap(worker: Worker, log: Log) -> None:
-    ring = topology.patterns("ring", worker.size, "uniform")[0]
+    ring = topology.plan("ring", worker.size, "uniform").at(0)
     first = await worker.begin(ops.Mix(ring, X + worker.rank))
     second = await worker.begin(ops.Mix(ring, 2 * X + worker.rank))
     log.say(await worker.wait(second))
@@ -382,7 +382,7 @@ async def _mixes_overlap(worker: Worker, log: Log) -> None:
 
 
 async def _mix_behind_a_gradient(worker: Worker, log: Log) -> None:
-    ring = topology.patterns("ring", worker.size, "uniform")[0]
+    ring = topology.plan("ring", worker.size, "uniform").at(0)
     gradient = await worker.begin(ops.Gradient(X))
     await worker.mix(ring, X)
     await worker.wait(gradient)

@@ -25,7 +25,7 @@ async def _waits_for_one_who_has_ended(worker: Worker, log: Log) -> None:
 
 
 async def _mixes_with_a_dead_peer(worker: Worker, log: Log) -> None:
-    await worker.mix(topology.patterns("complete", worker.size, "uniform")[0], X)
+    await worker.mix(topology.plan("complete", worker.size, "uniform").at(0), X)
 
 
 async def _reduces_with_a_dead_peer(worker: Worker, log: Log) -> None:

@@ -37,7 +37,7 @@ def line_job(
 
     def scattered(worker: Worker, spread: float) -> Tensor:
         rows = torch.tensor([[starts[rank]] for rank in worker.ranks], dtype=torch.float64)
-        return rows if worker.stacked else rows[0]
+        return rows if worker.vectorised else rows[0]
 
     for module in (parameter_server, leader_sgd):
         patch.setattr(module, "scattered", scattered)

@@ -1,4 +1,4 @@
-"""Groups are partitions, shards join again, and draws are the same stacked and single."""
+"""Groups are partitions, shards join again, and draws are the same vectorised and single."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_draws_are_the_same_for_one_and_for_all(dtype: torch.dtype) -> None:
     start = torch.zeros(3, dtype=dtype)
     every = Worker((0, 1, 2), 3, start.expand(3, -1), NullOptimizer(), seed=5)
     for draw in ("uniform", "normal"):
-        stacked = getattr(every, draw)("noise", 7, (4, 2))
-        assert (stacked.shape, stacked.dtype) == ((3, 4, 2), dtype)
+        together = getattr(every, draw)("noise", 7, (4, 2))
+        assert (together.shape, together.dtype) == ((3, 4, 2), dtype)
         singles = [
             getattr(Worker((r,), 3, start, NullOptimizer(), seed=5), draw)("noise", 7, (4, 2))
             for r in range(3)
         ]
-        assert torch.equal(stacked, torch.stack(singles))
+        assert torch.equal(together, torch.stack(singles))
         assert not torch.equal(singles[0], singles[1])
         assert not torch.equal(singles[0], getattr(every, draw)("noise", 8, (4, 2))[0])
 

@@ -95,7 +95,7 @@ def test_leader_sgd_is_its_recursion(workers: int, options: dict[str, Any], bloc
 
 
 @pytest.mark.parametrize("groups", [2, 3, 6])
-def test_stacked_is_event_in_groups(groups: int) -> None:
+def test_lockstep_is_event_in_groups(groups: int) -> None:
     options = {"period": 1, "groups": groups, "global_period": 3, "spread": 0.5}
     job = quadratic_job("leader_sgd", options, workers=6, max_iterations=STEPS, momentum=0.5, cv=0.3)
     assert digest(list(run_lockstep(job).unbind())) == digest(run_events(job).finals)
@@ -196,7 +196,7 @@ def test_a_pull_towards_a_better_model_never_hurts_where_f_is_convex(
 
 
 def _from(job: Job, starts: torch.Tensor) -> Job:
-    """The same job, stacked, the workers at the rows of ``starts`` [n, d]."""
+    """The same job in lockstep, the workers at the rows of ``starts`` [n, d]."""
 
     def program(worker: Worker, options: Any) -> Any:
         return SCHEMES["leader_sgd"].program(replace(worker, start=starts), options)

@@ -15,7 +15,7 @@ from paceline.sim.program.encoding import Compression, Qsgd
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
 from paceline.sim.schemes.all_reduce import AllReduceOptions, check
-from paceline.sim.schemes.compressed import CompressedAllReduce, with_rest
+from paceline.sim.schemes.compressed import CompressedAllReduce, add_lost_part
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
 from tests.support.factory import make_job, make_scheme, run_events, simulated
 
@@ -155,7 +155,7 @@ def test_a_compressed_mix_leaves_the_mean_as_it_is() -> None:
     async def program(worker: Worker, options: Any) -> None:
         own = values[worker.rank]
         rough = CompressedAllReduce(worker, Compression(qsgd=Qsgd(bits=2, bucket=4))).payload(own, "mix", 0)
-        await worker.publish(0, with_rest(await worker.mix(ring, rough), own, rough))
+        await worker.publish(0, add_lost_part(await worker.mix(ring, rough), own, rough))
 
     job = make_job(
         make_scheme(program),

@@ -29,8 +29,8 @@ def test_it_does_what_the_same_scheme_of_ours_does(name: str) -> None:
     assert (theirs.digest, theirs.wall_clock_s) == (ours.digest, ours.wall_clock_s)
     assert theirs.evaluations == ours.evaluations
     assert theirs.scheme == own(name)
-    stacked = run_lockstep(job)
-    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(stacked, run_events(job).finals, strict=True))
+    lockstep = run_lockstep(job)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(lockstep, run_events(job).finals, strict=True))
 
 
 @pytest.mark.parametrize(
