@@ -27,7 +27,7 @@ def measure(group: Group, operation: str) -> dict[str, Any]:
 
     async def program(worker: Worker, options: NoOptions) -> None:
         x = torch.zeros(FLOATS)
-        ring = topology.patterns("ring", worker.size, "uniform")[0]
+        ring = topology.plan("ring", worker.size, "uniform").at(0)
         for k in range(REPEATS):
             if operation == "mix":
                 await worker.mix(ring, x)

@@ -133,7 +133,7 @@ def gradient_rates(
     return {
         "workers": workers,
         "batch_size": batch_size,
-        "parameters": workload.num_parameters,
+        "parameters": workload.start.numel(),
         "rates": {name: statistics.median(each) for name, each in rates.items()},
         "ratios": {
             f"{a} / {b}": statistics.median(x / y for x, y in zip(rates[a], rates[b], strict=True))

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from paceline.sim.drivers.event import EventDriver
-from paceline.sim.workloads.modules import apply_flat
 from tests.support.factory import make_job
 
 WORKERS, STEPS, BLOCKS = 64, 20, 9
@@ -47,7 +46,15 @@ def main() -> None:
     rows = torch.stack([torch.from_numpy(problem.batches.examples(w, 0)) for w in range(WORKERS)])
     inputs, targets = problem.workload.inputs[rows], problem.workload.targets[rows]
     points = job.start.repeat(WORKERS, 1)
-    forward = apply_flat(module)
+    shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+    sizes = [shape.numel() for shape in shapes.values()]
+
+    def forward(x: torch.Tensor, examples: torch.Tensor) -> torch.Tensor:
+        parts = zip(shapes.items(), torch.split(x, sizes), strict=True)
+        held = {name: part.view(shape) for (name, shape), part in parts}
+        outputs: torch.Tensor = torch.func.functional_call(module, held, (examples,))
+        return outputs
+
     batched = torch.func.vmap(
         torch.func.grad(lambda x, a, y: torch.nn.functional.cross_entropy(forward(x, a), y))
     )

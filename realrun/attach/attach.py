@@ -44,7 +44,7 @@ from paceline.sim.schemes import find_scheme
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.optimizer import WithBuffers
 from paceline.sim.workloads.modules import backward_segments
-from paceline.sim.workloads.workload import Evaluated, Told
+from paceline.sim.workloads.workload import Evaluated, SegmentCallback
 
 from ..calibration.training_run import record_of
 from ..driver.run import run_job
@@ -147,7 +147,9 @@ class _Loop:
         self._worker = worker
         self._segments = segments
 
-    def gradient(self, worker: int, index: int, point: Tensor, on_segment: Told | None = None) -> Evaluated:
+    def gradient(
+        self, worker: int, index: int, point: Tensor, on_segment: SegmentCallback | None = None
+    ) -> Evaluated:
         """Have the loop compute the gradient at ``point`` [d]; called by the driver.
 
         Its parts are known when all of it is: the loop's backward pass is its own.

@@ -132,11 +132,6 @@ class Worker:
         """
         return self._draw(seeds.normal_array, purpose, index, shape)
 
-        Returns:
-            [*shape] of the model's type, or [n, *shape] when vectorised: row i has worker i's numbers.
-        """
-        return self._draw(seeds.normal_array, purpose, index, shape)
-
     def _draw(
         self, draw: Callable[..., NDArray[np.floating]], purpose: str, index: int, shape: Sequence[int]
     ) -> Tensor:

@@ -2,7 +2,7 @@
 
 A worker's gradient is a function of its parameters when the computation starts, and nobody can see
 it before the computation ends. So nothing is evaluated until a value is needed; then everything
-in flight is evaluated in one ``torch.func.vmap`` batch, or in a loop, whichever was found faster.
+in flight is evaluated in one ``torch.func.vmap`` batch, or in a loop, whichever was measured to be faster.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from .. import seeds
 from ..devices import to_device
 from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
-from ..workloads.workload import Evaluated, GradientFunction, Told, Workload
+from ..workloads.workload import Evaluated, GradientFunction, SegmentCallback, Workload
 
 Method = Literal["batched", "looped"]
 
@@ -32,18 +32,6 @@ DEVICE_SHARE: Final = 16
 of what is free would be nearer to what fits, but the same seed must be cut into the same batches again."""
 
 
-@dataclass
-class _Chunk:
-    """How many gradients are evaluated at once; less after the memory was not enough."""
-
-    most: int
-
-    def halve(self, tried: int) -> None:
-        if tried == 1:
-            raise RunError("one gradient does not fit into the device's memory: use a smaller batch_size")
-        self.most = tried // 2
-
-
 def chunk_bytes(device: torch.device) -> int:
     """Bytes that the parameters of one batched evaluation may take on ``device``."""
     if device.type != "cuda":
@@ -51,7 +39,7 @@ def chunk_bytes(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TrainingProblem:
     """A workload, spread over workers.
 
@@ -64,40 +52,41 @@ class TrainingProblem:
     workload: Workload
     batches: Batches
     method: Method
-    _batched: Callable[..., tuple[Tensor, Tensor]] = field(init=False, repr=False)
-    _alone: GradientFunction | None = field(init=False, repr=False)
-    _chunk: _Chunk = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_batched", torch.func.vmap(_evaluation(self.workload)))
         start, gradient_on = self.workload.start, self.workload.gradient_on
-        object.__setattr__(self, "_alone", gradient_on and gradient_on(start.device))
-        most = chunk_bytes(start.device) // (start.numel() * start.element_size())
-        object.__setattr__(self, "_chunk", _Chunk(max(1, most)))
+        self._batched = torch.func.vmap(_evaluation(self.workload))
+        self._alone: GradientFunction | None = gradient_on and gradient_on(start.device)
+        # How many gradients are evaluated at once; less after the memory was not enough.
+        self._at_once = max(1, chunk_bytes(start.device) // (start.numel() * start.element_size()))
 
-    def gradient(self, worker: int, index: int, point: Tensor, told: Told | None = None) -> Evaluated:
+    def gradient(
+        self, worker: int, index: int, point: Tensor, on_segment: SegmentCallback | None = None
+    ) -> Evaluated:
         """One worker's gradient [d] on its batch ``index`` at ``point`` [d].
 
-        ``told``, if given, is called with parts of it during the backward pass where the workload can do so.
+        ``on_segment``, if given, gets parts of it during the backward pass where the workload can do so.
         """
         workload = self.workload
         rows = to_device(torch.from_numpy(self.batches.examples(worker, index)), point.device)
         inputs, targets = workload.inputs[rows], workload.targets[rows]
         with self._random_numbers(worker, index, point.device):
             if self._alone is not None:
-                return self._alone(point, inputs, targets, told)
+                return self._alone(point, inputs, targets, on_segment)
             leaf = point.detach().requires_grad_()
             loss = workload.loss(leaf, inputs, targets)
             return Evaluated(torch.autograd.grad(loss, leaf)[0], loss.detach().view(1))
 
-    def _random_numbers(
-        self, worker: int, index: int, device: torch.device
-    ) -> contextlib.AbstractContextManager[None]:
-        """Within it torch's random numbers, which dropout draws, are those of this worker and batch."""
+    @contextlib.contextmanager
+    def _random_numbers(self, worker: int, index: int, device: torch.device) -> Iterator[None]:
+        """A context in which torch's random numbers (for dropout) are those of this worker and batch."""
         if not self.workload.stochastic:
-            return contextlib.nullcontext()
-        draws = seeds.generator(self.batches.seed, worker, "dropout", index)
-        return _seeded(int(draws.integers(2**62)), device)
+            yield
+            return
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            draws = seeds.generator(self.batches.seed, worker, "dropout", index)
+            torch.manual_seed(int(draws.integers(2**62)))
+            yield
 
     def gradients(self, workers: list[int], indices: list[int], points: list[Tensor]) -> list[Evaluated]:
         """Gradients of several workers at once; ``points[i]`` is [d].
@@ -107,18 +96,21 @@ class TrainingProblem:
         """
         if self.method == "looped" or len(points) == 1 or self.workload.stochastic:
             return [self.gradient(w, i, x) for w, i, x in zip(workers, indices, points, strict=True)]
-        found: list[Evaluated] = []
-        while (a := len(found)) < len(points):
-            b = min(a + self._chunk.most, len(points))
+        out: list[Evaluated] = []
+        while (a := len(out)) < len(points):
+            b = min(a + self._at_once, len(points))
             try:
-                values, losses = self.stacked(workers[a:b], indices[a:b], torch.stack(points[a:b]))
+                values, losses = self.batched_gradients(workers[a:b], indices[a:b], torch.stack(points[a:b]))
             except torch.OutOfMemoryError:
-                self._chunk.halve(b - a)
+                if b - a == 1:
+                    text = "one gradient does not fit into the device's memory: use a smaller batch_size"
+                    raise RunError(text) from None
+                self._at_once = (b - a) // 2
                 continue
-            found += map(Evaluated, values.unbind(), losses.unbind())
-        return found
+            out += map(Evaluated, values.unbind(), losses.unbind())
+        return out
 
-    def stacked(self, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
+    def batched_gradients(self, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
         """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch."""
         rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
         picked = to_device(torch.from_numpy(rows.ravel()), points.device)
@@ -145,13 +137,6 @@ def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[
     return with_buffers
 
 
-@contextlib.contextmanager
-def _seeded(number: int, device: torch.device) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(number)
-        yield
-
-
 def loss_given(loss: Tensor | None, worker: int) -> Tensor:
     """The loss that came with a worker's latest gradient.
 
@@ -164,11 +149,11 @@ def loss_given(loss: Tensor | None, worker: int) -> Tensor:
 
 
 class Deferred:
-    """Gradients that were asked for and not yet needed."""
+    """Gradients that have started and whose values nobody has needed yet."""
 
     def __init__(self, problem: TrainingProblem) -> None:
         self._problem = problem
-        self._asked: dict[int, tuple[int, int, Tensor, int]] = {}
+        self._started: dict[int, tuple[int, int, Tensor, int]] = {}
         self._known: dict[int, tuple[int, Evaluated]] = {}
         self._losses: dict[int, Tensor] = {}
         self._tickets = 0
@@ -176,7 +161,7 @@ class Deferred:
     def ask(self, worker: int, index: int, point: Tensor) -> int:
         """Note a gradient that starts now; returns a ticket."""
         self._tickets += 1
-        self._asked[self._tickets] = (worker, index, point, point._version)
+        self._started[self._tickets] = (worker, index, point, point._version)
         return self._tickets
 
     def take(self, ticket: int) -> Tensor:
@@ -186,16 +171,16 @@ class Deferred:
             SchemeError: a point was written in place after the computation had started.
         """
         if ticket not in self._known:
-            tickets, asked = list(self._asked), list(self._asked.values())
-            self._asked.clear()
-            for worker, _, point, version in asked:
+            tickets, started = list(self._started), list(self._started.values())
+            self._started.clear()
+            for worker, _, point, version in started:
                 if point._version != version:
                     raise SchemeError(
                         f"worker {worker} wrote in place into a tensor whose gradient was in flight"
                     )
-            workers, indices, points, _ = (list(column) for column in zip(*asked, strict=True))
-            found = self._problem.gradients(workers, indices, points)
-            self._known.update(zip(tickets, zip(workers, found, strict=True), strict=True))
+            workers, indices, points, _ = (list(column) for column in zip(*started, strict=True))
+            gradients = self._problem.gradients(workers, indices, points)
+            self._known.update(zip(tickets, zip(workers, gradients, strict=True), strict=True))
         worker, evaluated = self._known.pop(ticket)
         self._losses[worker] = evaluated.loss
         return evaluated.value
@@ -213,10 +198,10 @@ def cannot_batch(workload: Workload, batches: Batches) -> str:
     points = torch.stack([workload.start] * len(numbers))
     problem = TrainingProblem(workload, batches, "batched")
     try:
-        found = problem.stacked(numbers, [0] * len(numbers), points).value
+        together = problem.batched_gradients(numbers, [0] * len(numbers), points).value
     except (RuntimeError, ValueError, RunError) as error:
         return f"torch.func.vmap: {' '.join(str(error).split())[:120]}"
-    for number, value in zip(numbers, found, strict=True):
+    for number, value in zip(numbers, together, strict=True):
         alone = problem.gradient(number, 0, workload.start).value
         if not torch.allclose(value, alone, rtol=1e-3, atol=1e-4 * alone.abs().max().item()):
             return "a batch of workers gives other gradients than one worker after the other"
@@ -224,7 +209,7 @@ def cannot_batch(workload: Workload, batches: Batches) -> str:
 
 
 def _settle(device: torch.device) -> None:
-    """Wait for what a GPU still has to do."""
+    """Wait until a GPU has done all that is queued on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

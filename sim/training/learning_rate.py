@@ -88,7 +88,7 @@ class LearningRate(OneOf):
         return self
 
     def factor(self, k: int) -> float:
-        """What the learning rate of step ``k`` (from 0) is multiplied with."""
+        """The factor on the nominal learning rate at step ``k`` (from 0)."""
         if k < self.warmup:
             return (k + 1) / self.warmup
         if self.drops is not None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
+from typing_extensions import override
 
 from ..config.problems import mistake
 from ..config.settings import Settings
@@ -94,30 +95,30 @@ def _rule(settings: OptimizerSettings) -> Optimizer:
 
 
 @dataclass(frozen=True)
-class NullOptimizer:
+class NullOptimizer(Optimizer):
     """No update at all: for runs in which only the clock matters.
 
     Attributes:
-        moments: how many the optimiser has that it stands for; some schemes send them.
+        moments: how many moments the optimiser that it stands for has; some schemes send them.
     """
 
     moments: int = 0
 
+    @override
     def init(self, x: Tensor) -> State:
-        """As many moments."""
         return State(0, (x,) * self.moments)
 
+    @override
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        """The same value."""
         return x, state
 
+    @override
     def lr_at(self, k: int) -> float:
-        """A learning rate of 1, so that schemes which divide by it can."""
-        return 1.0
+        return 1.0  # so that schemes which divide by it can
 
 
 @dataclass(frozen=True)
-class Sgd:
+class Sgd(Optimizer):
     """SGD with momentum and weight decay: the update of ``torch.optim.SGD`` (dampening 0)."""
 
     lr: float
@@ -126,12 +127,12 @@ class Sgd:
     weight_decay: float = 0.0
     schedule: LearningRate = CONSTANT
 
+    @override
     def init(self, x: Tensor) -> State:
-        """The state before the first update at ``x``."""
         return State(0, (torch.zeros_like(x),) if self.momentum else ())
 
+    @override
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
         moments = state.moments
         if self.weight_decay:
             gradient = torch.add(gradient, x, alpha=self.weight_decay)
@@ -141,13 +142,13 @@ class Sgd:
             gradient = torch.add(gradient, velocity, alpha=self.momentum) if self.nesterov else velocity
         return torch.add(x, gradient, alpha=-self.lr_at(state.updates)), State(state.updates + 1, moments)
 
+    @override
     def lr_at(self, k: int) -> float:
-        """Learning rate of update ``k``, counted from 0."""
         return self.lr * self.schedule.factor(k)
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Optimizer):
     """Adam (Kingma and Ba, ICLR 2015, algorithm 1) or AdamW: the updates of ``torch.optim``.
 
     Attributes:
@@ -161,12 +162,12 @@ class Adam:
     schedule: LearningRate = CONSTANT
     decoupled: bool = False
 
+    @override
     def init(self, x: Tensor) -> State:
-        """The state before the first update at ``x``."""
         return State(0, (torch.zeros_like(x), torch.zeros_like(x)))
 
+    @override
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
         s, (mean, square) = self.settings, state.moments
         lr, t = self.lr_at(state.updates), state.updates + 1
         if s.weight_decay and self.decoupled:
@@ -178,13 +179,13 @@ class Adam:
         scale = (square.sqrt() / math.sqrt(1 - s.beta2**t)).add_(s.eps)
         return torch.addcdiv(x, mean, scale, value=-lr / (1 - s.beta1**t)), State(t, (mean, square))
 
+    @override
     def lr_at(self, k: int) -> float:
-        """Learning rate of update ``k``, counted from 0."""
         return self.settings.lr * self.schedule.factor(k)
 
 
 @dataclass(frozen=True)
-class WithBuffers:
+class WithBuffers(Optimizer):
     """An update rule for the parameters; the buffers after them go where their "gradient" says.
 
     That is old value minus new (see ``Workload``): no learning rate, momentum or decay is theirs.
@@ -193,16 +194,16 @@ class WithBuffers:
     rule: Optimizer
     num_buffers: int
 
+    @override
     def init(self, x: Tensor) -> State:
-        """The state before the first update at ``x``; for the parameters alone."""
         return self.rule.init(x[..., : -self.num_buffers])
 
+    @override
     def update(self, x: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step from ``x``; returns the new value and the new state, writes nothing in place."""
         b = self.num_buffers
         new, state = self.rule.update(x[..., :-b], gradient[..., :-b], state)
         return torch.cat([new, x[..., -b:] - gradient[..., -b:]], dim=-1), state
 
+    @override
     def lr_at(self, k: int) -> float:
-        """Learning rate of update ``k``, counted from 0."""
         return self.rule.lr_at(k)

@@ -70,15 +70,18 @@ def score_models(
     each = [of_mean] if distance == 0.0 else [workload.score(value) for value in values]
     of_leader = min(each, key=_loss) if leader is None else workload.score(leader)
     columns = {name: [scores[name] for scores in each] for name in of_mean}
-    found: dict[On, Mapping[str, float]] = {
+    scores_on: dict[On, Mapping[str, float]] = {
         "mean": of_mean,
         "workers": {name: math.fsum(column) / len(column) for name, column in columns.items()},
         "worst": {name: _worst(column, name in task.falling) for name, column in columns.items()},
         "leader": of_leader,
     }
     return {
-        on: {name: _finite(value) for name, value in {**scores, "consensus_distance": distance}.items()}
-        for on, scores in found.items()
+        on: {
+            name: value if math.isfinite(value) else None
+            for name, value in {**scores, "consensus_distance": distance}.items()
+        }
+        for on, scores in scores_on.items()
     }
 
 
@@ -103,16 +106,12 @@ def _worst(column: Sequence[float], falling: bool) -> float:
     return max(column) if falling else min(column)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def digest(values: Sequence[Tensor]) -> str:
     """SHA-256 over the workers' parameters in rank order."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for value in values:
-        found.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+        sha256.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return sha256.hexdigest()
 
 
 NO_NOTES: Final[Mapping[str, float]] = {}

@@ -11,22 +11,13 @@ import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .workload import Evaluated, Told
+from .workload import Evaluated, SegmentCallback
 
 ModuleLoss = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]
-
-
-class _Pass(NamedTuple):
-    """A backward pass that is told of: what it has made, that cut into the module's tensors, and to whom."""
-
-    so_far: Evaluated
-    pieces: Sequence[Tensor]
-    told: Told
 
 
 class ModuleGradient:
@@ -54,13 +45,15 @@ class ModuleGradient:
         self._starts = [sum(self._sizes[:i]) for i in range(len(shaped))]
         self._in_use = Lock()
         self._hooked = False
-        self._pass: _Pass | None = None
+        self._report: Callable[[int, Tensor], None] | None = None
 
-    def __call__(self, x: Tensor, inputs: Tensor, targets: Tensor, told: Told | None = None) -> Evaluated:
+    def __call__(
+        self, x: Tensor, inputs: Tensor, targets: Tensor, on_segment: SegmentCallback | None = None
+    ) -> Evaluated:
         """The gradient [d] at ``x`` [d], where that of buffers is old value minus new.
 
-        ``told``, if given, is called during the backward pass and in its thread, once for each tensor of the
-        model that the loss depends on, and for each running buffer.
+        ``on_segment``, if given, is called during the backward pass and in its thread, once for each tensor
+        of the model that the loss depends on, and for each running buffer.
         """
         with self._in_use:
             parts = self._load(x)
@@ -69,11 +62,11 @@ class ModuleGradient:
                 old.reshape(-1) - getattr(*places[0]).detach().reshape(-1)
                 for old, places in zip(parts[len(self._parameters) :], self._places, strict=True)
             ]
-            found = loss.detach().view(1)
-            if told is not None:
-                return self._in_parts(Evaluated(torch.empty_like(x), found), loss, moved, told)
+            value = loss.detach().view(1)
+            if on_segment is not None:
+                return self._in_segments(Evaluated(torch.empty_like(x), value), loss, moved, on_segment)
             gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-            return Evaluated(torch.cat([*(each.reshape(-1) for each in gradients), *moved]), found)
+            return Evaluated(torch.cat([*(each.reshape(-1) for each in gradients), *moved]), value)
 
     def _load(self, x: Tensor) -> list[Tensor]:
         """Put the module where ``x`` is; returns the parts of that."""
@@ -87,33 +80,37 @@ class ModuleGradient:
                 setattr(owner, name, buffer)
         return parts
 
-    def _in_parts(self, so_far: Evaluated, loss: Tensor, moved: Sequence[Tensor], told: Told) -> Evaluated:
+    def _in_segments(
+        self, so_far: Evaluated, loss: Tensor, moved: Sequence[Tensor], on_segment: SegmentCallback
+    ) -> Evaluated:
         if not self._hooked:
             self._hooked = True
             for number, parameter in enumerate(self._parameters):
-                parameter.register_hook(partial(self._made, number))  # type: ignore[no-untyped-call]
+                parameter.register_hook(partial(self._in_backward, number))  # type: ignore[no-untyped-call]
         pieces = torch.split(so_far.value, self._sizes)
-        self._pass = _Pass(so_far, pieces, told)
+
+        def report(number: int, value: Tensor) -> None:
+            pieces[number].copy_(value.reshape(-1))
+            on_segment(self._starts[number], self._starts[number] + self._sizes[number], so_far)
+
+        self._report = report
         try:
             for number, value in enumerate(moved, len(self._parameters)):
-                self._made(number, value)
+                report(number, value)
             gradients: Sequence[Tensor | None] = torch.autograd.grad(
                 loss, self._parameters, allow_unused=True
             )
         finally:
-            self._pass = None
+            self._report = None
         for piece, gradient in zip(pieces, gradients, strict=False):
             if gradient is None:
                 piece.zero_()
         return so_far
 
-    def _made(self, number: int, value: Tensor) -> None:
-        """From within a backward pass: the gradient of one tensor is known."""
-        if self._pass is not None:
-            so_far, pieces, told = self._pass
-            pieces[number].copy_(value.reshape(-1))
-            start = self._starts[number]
-            told(start, start + self._sizes[number], so_far)
+    def _in_backward(self, number: int, value: Tensor) -> None:
+        """A hook: a backward pass, of which somebody may want the segments, knows one tensor's gradient."""
+        if self._report is not None:
+            self._report(number, value)
 
 
 def _place(module: torch.nn.Module, name: str) -> tuple[torch.nn.Module, str]:

@@ -5,28 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from ..devices import constants
 from ..errors import InputError
 
 
 def flatten(module: torch.nn.Module) -> Tensor:
     """The parameters that are trained as one vector [p], in their registered order."""
     return torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad])
-
-
-def apply_flat(module: torch.nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """``f(x [p], inputs) -> outputs``: the module with its parameters taken from x."""
-    parts_of = _parts({name: p for name, p in module.named_parameters() if p.requires_grad})
-
-    def forward(x: Tensor, inputs: Tensor) -> Tensor:
-        outputs: Tensor = torch.func.functional_call(module, parts_of(x), (inputs,))
-        return outputs
-
-    return forward
 
 
 def backward_segments(module: torch.nn.Module) -> tuple[tuple[str, int, int], ...]:
@@ -49,7 +39,7 @@ def backward_segments(module: torch.nn.Module) -> tuple[tuple[str, int, int], ..
 
 
 @dataclass(frozen=True, eq=False)
-class Flat:
+class FlatModule:
     """A module as pure functions of x [d] = [parameters, running buffers].
 
     Attributes:
@@ -72,7 +62,7 @@ class Flat:
     evaluate: Callable[[Tensor, Tensor], Tensor]
 
 
-def flat(module: torch.nn.Module, sample: Tensor) -> Flat:
+def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
     """Take a module apart; it is run once, on ``sample`` [b, ...], to see what its forward pass changes.
 
     Raises:
@@ -86,20 +76,24 @@ def flat(module: torch.nn.Module, sample: Tensor) -> Flat:
             raise InputError(f"'{name}' of the model is {tensor.dtype}, not torch.float32; call its .float()")
     if not trained:
         raise InputError("the model has no parameter that requires a gradient")
-    fixed: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-    fixed |= {name: b for name, b in module.named_buffers() if name not in running}
+    fixed = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+    fixed |= {name: b.detach() for name, b in module.named_buffers() if name not in running}
     num_parameters = sum(p.numel() for p in trained.values())
     num_buffers = sum(b.numel() for b in running.values())
-    parameters_of, buffers_of, fixed_on = _parts(trained), _parts(running), _on_device(fixed)
+    parameters_of, buffers_of, fixed_on = _parts(trained), _parts(running), constants(*fixed.values())
     judge = copy.deepcopy(module).eval()
     named = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
     held_tensors = [id(tensor) for each in named for _, tensor in each]
     tied = len(set(held_tensors)) < len(held_tensors)
     call = partial(torch.func.functional_call, tie_weights=tied)  # looking for ties takes a while
 
+    def tensors_at(x: Tensor, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
+        there = dict(zip(fixed, fixed_on(x.device), strict=True))
+        return {**there, **parameters_of(x[:num_parameters]), **buffers}
+
     def train(x: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
         buffers = buffers_of(x[num_parameters:].detach().clone()) if running else {}
-        held = {**fixed_on(x.device), **parameters_of(x[:num_parameters]), **buffers}
+        held = tensors_at(x, buffers)
         outputs: Tensor = call(module, held, (inputs,))
         # The module writes into the buffers, or puts others in their place: then those are in ``held``.
         new = [held[name].reshape(-1) for name in running]
@@ -110,19 +104,21 @@ def flat(module: torch.nn.Module, sample: Tensor) -> Flat:
         for name in buffers:
             if name.endswith("running_var"):  # a scheme that extrapolates may have gone below 0
                 buffers[name] = buffers[name].clamp_min(0)
-        held = {**fixed_on(x.device), **parameters_of(x[:num_parameters]), **buffers}
-        outputs: Tensor = call(judge, held, (inputs,))
+        outputs: Tensor = call(judge, tensors_at(x, buffers), (inputs,))
         return outputs
 
     segments = backward_segments(module)
     if running:
         segments = (("buffers", num_parameters, num_parameters + num_buffers), *segments)
     start = torch.cat([flatten(module), *(b.detach().reshape(-1) for b in running.values())])
-    return Flat(start, num_buffers, stochastic, module, tuple(running), segments, train, evaluate)
+    return FlatModule(start, num_buffers, stochastic, module, tuple(running), segments, train, evaluate)
 
 
 def _without_counts(module: torch.nn.Module) -> torch.nn.Module:
-    """Batch norm counts batches for momentum=None alone, and in place, which ``torch.func`` cannot follow."""
+    """The module, its batch norms without their counters of batches, which are raised in place.
+
+    ``torch.func`` cannot follow that. Only a batch norm with momentum=None needs the counter: it is refused.
+    """
     for name, part in module.named_modules():
         if getattr(part, "track_running_stats", False):
             if getattr(part, "momentum", 0.1) is None:
@@ -132,27 +128,16 @@ def _without_counts(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _parts(tensors: dict[str, Tensor]) -> Callable[[Tensor], dict[str, Tensor]]:
-    """Cuts a vector into tensors of these names and shapes."""
-    names, shapes, sizes = (
-        list(tensors),
-        [t.shape for t in tensors.values()],
-        [t.numel() for t in tensors.values()],
-    )
+    """A function that cuts a vector into tensors of these names and shapes."""
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    sizes = [shape.numel() for shape in shapes.values()]
 
     def cut(x: Tensor) -> dict[str, Tensor]:
         # split, not slices: its backward is one concatenation, twice as fast as a padded sum of slices
-        parts = torch.split(x, sizes)
-        return {n: p.view(s) for n, p, s in zip(names, parts, shapes, strict=True)}
+        parts = zip(shapes.items(), torch.split(x, sizes), strict=True)
+        return {name: part.view(shape) for (name, shape), part in parts}
 
     return cut
-
-
-def _on_device(tensors: dict[str, Tensor]) -> Callable[[torch.device], dict[str, Tensor]]:
-    @cache
-    def on(device: torch.device) -> dict[str, Tensor]:
-        return {name: tensor.detach().to(device) for name, tensor in tensors.items()}
-
-    return on
 
 
 def _what_forward_changes(module: torch.nn.Module, sample: Tensor) -> tuple[dict[str, Tensor], bool]:

@@ -18,8 +18,9 @@ Indices = NDArray[np.int64]
 
 
 BATCH_BLOCK = 16
+"""Batches of a worker that are cut at once."""
 EPOCH_BLOCK = 4096
-"""Batches cut at once, and examples that the epochs shuffled at once have at least."""
+"""Examples that the epochs which are shuffled at once have at most, unless one epoch has more."""
 
 
 class Partition(Settings):
@@ -99,8 +100,7 @@ class Batches:
             length = BATCH_BLOCK * self.batch_size
             rows = self._sequence(worker, number * length, length).reshape(BATCH_BLOCK, self.batch_size)
             known = self._batches[worker] = (number, rows)
-        rows_of_block: Indices = known[1]
-        batch: Indices = rows_of_block[offset]
+        batch: Indices = known[1][offset]
         return batch
 
     def _sequence(self, worker: int, first: int, length: int) -> Indices:

@@ -11,21 +11,21 @@ from torch import Tensor
 
 from .. import seeds
 from .module_gradient import ModuleGradient
-from .modules import flat
+from .modules import flatten_module
 from .workload import Workload
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Examples = tuple[Tensor, Tensor]
 
 MAX_SCORED = 2048
-"""Examples that are scored at once; training examples that ``train_loss`` is the mean over, unless told."""
+"""Examples that are scored at once; training examples that ``train_loss`` is the mean over by default."""
 TRIED = 2
 """Examples on which a module is run once, to see what it does."""
 
 
 @contextmanager
 def initial_weights(seed: int) -> Iterator[None]:
-    """Within it torch draws the numbers of the initial model: the same for one seed, nobody else's."""
+    """A context in which torch draws the initial model's random numbers, as the seed alone decides."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(seeds.generator(seed, seeds.SHARED, "initial model").integers(2**62)))
         yield
@@ -41,7 +41,7 @@ def supervised(
     prepare: Callable[[Tensor], Tensor] | None = None,
     scored: int = MAX_SCORED,
 ) -> Workload:
-    """The workload of a module.
+    """The workload that trains a module on examples with targets.
 
     Args:
         task: its name.
@@ -54,30 +54,30 @@ def supervised(
         scored: how many training examples, the first ones, ``train_loss`` is the mean over.
 
     Raises:
-        InputError: the module is not one that can be trained here; see ``modules.flat``.
+        InputError: the module is not one that can be trained here; see ``modules.flatten_module``.
     """
-    kept = prepare or (lambda inputs: inputs)
+    prepared = prepare or (lambda inputs: inputs)
     inputs, targets = train
-    found = flat(module, kept(inputs[:TRIED]))
+    flat = flatten_module(module, prepared(inputs[:TRIED]))
 
     def loss_and_buffers(x: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        outputs, buffers = found.train(x, kept(inputs))
+        outputs, buffers = flat.train(x, prepared(inputs))
         return criterion(outputs, targets), buffers
 
     def loss(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        return criterion(found.train(x, kept(inputs))[0], targets)
+        return loss_and_buffers(x, inputs, targets)[0]
 
     def loss_of(module: torch.nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        return criterion(module(kept(inputs)), targets)
+        return criterion(module(prepared(inputs)), targets)
 
-    def judged(x: Tensor, examples: Examples) -> tuple[float, float]:
-        """Mean loss and share of right answers."""
+    def mean_scores(x: Tensor, examples: Examples) -> tuple[float, float]:
+        """Mean loss and, if it is a metric, share of right answers; ``MAX_SCORED`` examples at once."""
         inputs, targets = (each.to(x.device) for each in examples)
         total = right = 0.0
         for first in range(0, len(inputs), MAX_SCORED):
-            asked, answers = inputs[first : first + MAX_SCORED], targets[first : first + MAX_SCORED]
-            outputs = found.evaluate(x, kept(asked))
-            share = len(asked) / len(inputs)
+            some, answers = inputs[first : first + MAX_SCORED], targets[first : first + MAX_SCORED]
+            outputs = flat.evaluate(x, prepared(some))
+            share = len(some) / len(inputs)
             total += criterion(outputs, answers).item() * share
             if "test_accuracy" in metrics:
                 right += (outputs.argmax(dim=1) == answers).double().mean().item() * share
@@ -85,23 +85,23 @@ def supervised(
 
     @torch.no_grad()
     def score(x: Tensor) -> Mapping[str, float]:
-        scores = {"train_loss": judged(x, (inputs[:scored], targets[:scored]))[0]}
+        scores = {"train_loss": mean_scores(x, (inputs[:scored], targets[:scored]))[0]}
         if test is not None:
-            scores["test_loss"], scores["test_accuracy"] = judged(x, test)
+            scores["test_loss"], scores["test_accuracy"] = mean_scores(x, test)
         return {name: scores[name] for name in metrics}
 
     whole = targets.dtype in (torch.int64, torch.int32, torch.uint8)
     return Workload(
         task=task,
-        start=found.start,
+        start=flat.start,
         loss=loss,
         inputs=inputs,
         targets=targets,
         labels=targets if whole and targets.dim() == 1 else None,
-        segments=found.segments,
+        segments=flat.segments,
         score=score,
-        num_buffers=found.num_buffers,
-        loss_and_buffers=loss_and_buffers if found.num_buffers else None,
-        gradient_on=partial(ModuleGradient, found.module, found.running, loss_of),
-        stochastic=found.stochastic,
+        num_buffers=flat.num_buffers,
+        loss_and_buffers=loss_and_buffers if flat.num_buffers else None,
+        gradient_on=partial(ModuleGradient, flat.module, flat.running, loss_of),
+        stochastic=flat.stochastic,
     )

@@ -63,7 +63,7 @@ def _task(path: str, build: Build) -> Task:
     seeded = "seed" in inspect.signature(build).parameters
 
     @lru_cache(maxsize=2)
-    def made(options: Settings, seed: int) -> tuple[Workload, tuple[str, ...]]:
+    def call(options: Settings, seed: int) -> tuple[Workload, tuple[str, ...]]:
         given = {name: getattr(options, name) for name in type(options).model_fields}
         if seeded:
             given["seed"] = seed
@@ -75,13 +75,13 @@ def _task(path: str, build: Build) -> Task:
             raise InputError(f"'{path}': {error}") from error.__cause__
 
     def facts(options: Settings, seed: int) -> Facts:
-        workload, metrics = made(options, seed)
+        workload, metrics = call(options, seed)
         return Facts(len(workload.inputs), workload.labels is not None, metrics)
 
-    def built(options: Settings, seed: int) -> Workload:
-        return made(options, seed)[0]
+    def build_workload(options: Settings, seed: int) -> Workload:
+        return call(options, seed)[0]
 
-    return Task(path, options, USER_METRICS, frozenset({"train_loss", "test_loss"}), facts, built)
+    return Task(path, options, USER_METRICS, frozenset({"train_loss", "test_loss"}), facts, build_workload)
 
 
 def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
@@ -96,27 +96,27 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
     train, test = _split(data)
     classes = _try_out(model, loss, train)
     metrics = USER_METRICS[: 1 if test is None else 3 if classes else 2]
-    made = supervised(path, model, loss, train, test, metrics)
-    with_buffers, gradient_on = made.loss_and_buffers, made.gradient_on
-    told = replace(
-        made,
-        loss=_told(path, made.loss),
-        loss_and_buffers=None if with_buffers is None else _told(path, with_buffers),
-        gradient_on=None if gradient_on is None else lambda device: _told(path, gradient_on(device)),
-        score=_told(path, made.score),
+    workload = supervised(path, model, loss, train, test, metrics)
+    with_buffers, gradient_on = workload.loss_and_buffers, workload.gradient_on
+    workload = replace(
+        workload,
+        loss=_naming_user(path, workload.loss),
+        loss_and_buffers=None if with_buffers is None else _naming_user(path, with_buffers),
+        gradient_on=None if gradient_on is None else lambda device: _naming_user(path, gradient_on(device)),
+        score=_naming_user(path, workload.score),
     )
-    return told, metrics
+    return workload, metrics
 
 
-def _told(path: str, function: F) -> F:
-    """The function; what goes wrong in it is told with the user's file and line."""
+def _naming_user(path: str, function: F) -> F:
+    """``function``, its errors turned into ``RunError`` with the user's file and line."""
 
     @wraps(function)
-    def told(*arguments: Any) -> Any:
+    def call(*arguments: Any) -> Any:
         with user_code.report_errors(f"'{path}'", RunError):
             return function(*arguments)
 
-    return cast(F, told)
+    return cast(F, call)
 
 
 def _split(data: Any) -> tuple[Examples, Examples | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,13 +19,12 @@ class Evaluated(NamedTuple):
     loss: Tensor
 
 
-Told = Callable[[int, int, Evaluated], None]
-"""``told(start, stop, so_far)``: elements [start, stop) of the gradient ``so_far`` [d] are known now."""
-
+SegmentCallback = Callable[[int, int, Evaluated], None]
+"""``on_segment(start, stop, so_far)``: elements [start, stop) of the gradient ``so_far`` [d] are known."""
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 LossAndBuffers = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-GradientFunction = Callable[[Tensor, Tensor, Tensor, Told | None], Evaluated]
+GradientFunction = Callable[[Tensor, Tensor, Tensor, SegmentCallback | None], Evaluated]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +47,8 @@ class Workload:
         score: metrics of a model [d]: ``train_loss`` and what else the task has.
         num_buffers: b, 0 for most models.
         loss_and_buffers: where b > 0: the loss, and the new values [b] of the buffers.
-        gradient_on: makes, for a device, ``gradient(x [d], inputs, targets, told)``, where there is a shorter
-            way to the gradient at one x than through ``loss``; where b > 0 always.
+        gradient_on: makes, for a device, ``gradient(x [d], inputs, targets, on_segment)``, where there is a
+            shorter way to the gradient at one x than through ``loss``; where b > 0 always.
         stochastic: the loss draws random numbers from torch (dropout); whoever calls it seeds them first.
     """
 
@@ -66,27 +65,18 @@ class Workload:
     gradient_on: Callable[[torch.device], GradientFunction] | None = None
     stochastic: bool = False
 
-    @property
-    def num_parameters(self) -> int:
-        """Length d of the model's vector."""
-        return self.start.numel()
-
     def to(self, device: torch.device) -> Workload:
-        """The same workload with its tensors on ``device``."""
-        return replace(
-            self,
-            start=self.start.to(device),
-            inputs=self.inputs.to(device),
-            targets=self.targets.to(device),
-        )
+        """A copy of the workload with its tensors on ``device``."""
+        tensors = {name: getattr(self, name).to(device) for name in ("start", "inputs", "targets")}
+        return replace(self, **tensors)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a scenario is checked against.
+    """The facts about a task's data that a scenario is checked against.
 
     Attributes:
-        num_examples: training examples.
+        num_examples: number of training examples.
         labelled: each of them has a class.
         metrics: names of the scores.
     """
@@ -105,7 +95,7 @@ class Task:
         options: the task's own settings.
         metrics: names of the scores that it can have.
         falling: the metrics that get better by falling; the others rise.
-        facts: what is known of it under given options and seed; raises ``InputError``.
+        facts: the facts about its data for options and a seed; raises ``InputError``.
         build: makes the workload for options and a seed.
     """
 
@@ -113,5 +103,5 @@ class Task:
     options: type[Settings]
     metrics: tuple[str, ...]
     falling: frozenset[str]
-    facts: Callable[[Settings, int], Facts]
-    build: Callable[[Settings, int], Workload]
+    facts: Callable[[Any, int], Facts]
+    build: Callable[[Any, int], Workload]

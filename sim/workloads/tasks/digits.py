@@ -5,7 +5,6 @@ Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UC
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -56,41 +55,33 @@ def examples() -> tuple[Examples, Examples]:
 
 
 def facts(options: Settings, seed: int) -> Facts:
-    """The same for all tasks on the digits."""
+    """The facts about the digits, on which several tasks train."""
     return Facts(NUM_TRAIN, True, DIGITS_METRICS)
 
 
-def _workload(task: str, make: Callable[[], nn.Module], seed: int) -> Workload:
-    with initial_weights(seed):
-        module = make()
+def _workload(task: str, module: nn.Module) -> Workload:
     train, test = examples()
     return supervised(task, module, nn.functional.cross_entropy, train, test, DIGITS_METRICS)
 
 
-def build_mlp(options: Settings, seed: int) -> Workload:
+def build_mlp(options: DigitsMlpOptions, seed: int) -> Workload:
     """A perceptron 64 - hidden - 10 with ReLU and cross-entropy."""
-    assert isinstance(options, DigitsMlpOptions)
-
-    def make() -> nn.Module:
-        return nn.Sequential(nn.Linear(64, options.hidden), nn.ReLU(), nn.Linear(options.hidden, 10))
-
-    return _workload("digits-mlp", make, seed)
+    with initial_weights(seed):
+        module = nn.Sequential(nn.Linear(64, options.hidden), nn.ReLU(), nn.Linear(options.hidden, 10))
+    return _workload("digits-mlp", module)
 
 
-def build_cnn(options: Settings, seed: int) -> Workload:
+def build_cnn(options: DigitsCnnOptions, seed: int) -> Workload:
     """Two convolutions of 3 x 3 with ReLU and max-pooling, then a linear layer; cross-entropy."""
-    assert isinstance(options, DigitsCnnOptions)
     c = options.channels
-
-    def make() -> nn.Module:
-        return nn.Sequential(
+    with initial_weights(seed):
+        module = nn.Sequential(
             nn.Unflatten(1, (1, 8, 8)),
             nn.Conv2d(1, c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(c, 2 * c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
             nn.Flatten(), nn.Linear(8 * c, 10),
         )  # fmt: skip
-
-    return _workload("digits-cnn", make, seed)
+    return _workload("digits-cnn", module)
 
 
 DIGITS_MLP = Task("digits-mlp", DigitsMlpOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts, build_mlp)

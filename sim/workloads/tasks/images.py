@@ -1,8 +1,6 @@
 """Convolutional networks on images from the user's folder: MNIST, CIFAR-10, CIFAR-100.
 
-Pixels of each channel are scaled to mean 0 and variance 1. There is no augmentation.
-
-The files in which MNIST and CIFAR are distributed, read from the user's folder. Nothing is downloaded.
+Pixels of each channel are scaled to mean 0 and variance 1. There is no augmentation. Nothing is downloaded.
 
 MNIST (and what uses its form, such as Fashion-MNIST) is in four IDX files, which may be compressed with
 gzip: http://yann.lecun.com/exdb/mnist. CIFAR-10 and CIFAR-100 are read in their binary version; the Python
@@ -47,8 +45,8 @@ def read_mnist(folder: str) -> tuple[Examples, Examples]:
     where = Path(folder).expanduser()
     train, test = (
         (
-            torch.from_numpy(_idx(where / images, 3)).unsqueeze(1),
-            torch.from_numpy(_idx(where / labels, 1)).long(),
+            torch.from_numpy(_read_idx(where / images, 3)).unsqueeze(1),
+            torch.from_numpy(_read_idx(where / labels, 1)).long(),
         )
         for images, labels in IDX_FILES
     )
@@ -58,7 +56,7 @@ def read_mnist(folder: str) -> tuple[Examples, Examples]:
     return train, test
 
 
-def _idx(path: Path, dimensions: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _read_idx(path: Path, dimensions: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """An IDX file of bytes: two zeros, type 8, the number of dimensions, each of them, the data."""
     data = _read(path)
     if data[:4] != bytes([0, 0, 8, dimensions]):
@@ -82,12 +80,12 @@ def read_cifar(folder: str) -> tuple[Examples, Examples]:
     files, num_labels = (CIFAR_100_FILES, 2) if hundred else (CIFAR_10_FILES, 1)
     if not (where / files[0][0]).exists() and (where / "data_batch_1").exists():
         raise InputError(f"{where}: is the Python version, which is pickled; get the binary version")
-    train, test = (_records([where / name for name in names], num_labels) for names in files)
+    train, test = (_read_records([where / name for name in names], num_labels) for names in files)
     return train, test
 
 
-def _records(paths: list[Path], num_labels: int) -> Examples:
-    """Records of ``num_labels`` bytes, of which the last counts, and the pixels."""
+def _read_records(paths: list[Path], num_labels: int) -> Examples:
+    """Images and classes from records of ``num_labels`` bytes, of which the last counts, and the pixels."""
     rows = []
     for path in paths:
         data = np.frombuffer(_read(path), np.uint8)
@@ -135,9 +133,9 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """From [b, before, h, w] to [b, channels, h / stride, w / stride]."""
-        found = self.second_norm(self.second(self.first_norm(self.first(x)).relu()))
+        change = self.second_norm(self.second(self.first_norm(self.first(x)).relu()))
         kept = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
-        return torch.relu(found + kept)
+        return torch.relu(change + kept)
 
 
 def resnet20(channels: int, classes: int) -> nn.Module:
@@ -152,18 +150,10 @@ def resnet20(channels: int, classes: int) -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
 
 
-class CentreCrop(nn.Module):
-    """The middle 28 x 28 of 32 x 32 pixels."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """From [b, c, 32, 32] to [b, c, 28, 28]."""
-        return x[:, :, 2:30, 2:30]
-
-
 def cnn7(channels: int, classes: int) -> nn.Module:
     """The seven layers of the EASGD paper, with dropout. Source: Zhang et al., NeurIPS 2015, section 5."""
     return nn.Sequential(
-        CentreCrop(),
+        nn.ZeroPad2d(-2),  # the middle 28 x 28 of 32 x 32 pixels
         nn.Conv2d(channels, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(64, 128, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(128, 64, 3), nn.ReLU(),
@@ -180,23 +170,17 @@ def small_cnn(channels: int, classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-def _folder(options: Settings) -> str:
-    assert isinstance(options, ImageOptions)
-    return options.folder
-
-
-def _facts(read: Read) -> Callable[[Settings, int], Facts]:
-    return lambda options, seed: Facts(len(read(_folder(options))[0][0]), True, IMAGE_METRICS)
+def _facts(read: Read) -> Callable[[ImageOptions, int], Facts]:
+    return lambda options, seed: Facts(len(read(options.folder)[0][0]), True, IMAGE_METRICS)
 
 
 def _build(
-    task: str, read: Read, make: Callable[[int, int], nn.Module], options: Settings, seed: int
+    task: str, read: Read, make: Callable[[int, int], nn.Module], options: ImageOptions, seed: int
 ) -> Workload:
-    train, test = read(_folder(options))
+    train, test = read(options.folder)
     channels, classes = train[0].shape[1], int(train[1].max()) + 1
     seen = train[0][:MEASURED_EXAMPLES].float()
     mean, spread = (t.view(channels, 1, 1) for t in (seen.mean((0, 2, 3)), seen.std((0, 2, 3)).clamp_min(1)))
-
     scale = constants(mean, spread)
 
     def scaled(pixels: Tensor) -> Tensor:
@@ -208,17 +192,17 @@ def _build(
     return supervised(task, module, nn.functional.cross_entropy, train, test, IMAGE_METRICS, scaled)
 
 
-def build_mnist_cnn(options: Settings, seed: int) -> Workload:
+def build_mnist_cnn(options: ImageOptions, seed: int) -> Workload:
     """A small convolutional network on MNIST, or any data set in its form; cross-entropy."""
     return _build("mnist-cnn", read_mnist, small_cnn, options, seed)
 
 
-def build_cifar_cnn7(options: Settings, seed: int) -> Workload:
+def build_cifar_cnn7(options: ImageOptions, seed: int) -> Workload:
     """The seven-layer network of the EASGD paper on CIFAR-10 or CIFAR-100, with dropout; cross-entropy."""
     return _build("cifar-cnn7", read_cifar, cnn7, options, seed)
 
 
-def build_cifar_resnet20(options: Settings, seed: int) -> Workload:
+def build_cifar_resnet20(options: ImageOptions, seed: int) -> Workload:
     """ResNet-20 on CIFAR-10 or CIFAR-100, with batch norm; cross-entropy."""
     return _build("cifar-resnet20", read_cifar, resnet20, options, seed)
 

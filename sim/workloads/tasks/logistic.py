@@ -24,25 +24,24 @@ class LogisticOptions(Settings):
     l2: float = Field(default=1e-3, ge=0, description="weight of the penalty l2/2 |x|^2, a part of the loss")
 
 
-def build(options: Settings, seed: int) -> Workload:
+def build(options: LogisticOptions, seed: int) -> Workload:
     """Multinomial logistic regression on the digits; starts at 0, strongly convex where l2 is above 0."""
-    assert isinstance(options, LogisticOptions)
     train, test = digits.examples()
     cut = NUM_CLASSES * NUM_PIXELS
 
-    def guess(x: Tensor, inputs: Tensor) -> Tensor:
+    def scores_of_classes(x: Tensor, inputs: Tensor) -> Tensor:
         return torch.nn.functional.linear(inputs, x[:cut].view(NUM_CLASSES, NUM_PIXELS), x[cut:])
 
     def loss(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        fit = torch.nn.functional.cross_entropy(guess(x, inputs), targets)
+        fit = torch.nn.functional.cross_entropy(scores_of_classes(x, inputs), targets)
         return fit + 0.5 * options.l2 * x.square().sum()
 
     @torch.no_grad()
     def score(x: Tensor) -> Mapping[str, float]:
-        found = guess(x, test[0].to(x.device)).argmax(dim=1)
+        guesses = scores_of_classes(x, test[0].to(x.device)).argmax(dim=1)
         return {
             "train_loss": loss(x, train[0].to(x.device), train[1].to(x.device)).item(),
-            "test_accuracy": (found == test[1].to(x.device)).double().mean().item(),
+            "test_accuracy": (guesses == test[1].to(x.device)).double().mean().item(),
         }
 
     return Workload(

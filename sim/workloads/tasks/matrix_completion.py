@@ -34,15 +34,13 @@ class MatrixCompletionOptions(Settings):
     known: float = Field(default=1.0, gt=0, le=1, description="share of the entries that are known")
 
 
-def facts(options: Settings, seed: int) -> Facts:
-    """Every known entry is an example; there are no classes."""
-    assert isinstance(options, MatrixCompletionOptions)
+def facts(options: MatrixCompletionOptions, seed: int) -> Facts:
+    """The facts about the examples: every known entry is one; there are no classes."""
     return Facts(max(1, round(options.known * options.size**2)), False, COMPLETION_METRICS)
 
 
-def build(options: Settings, seed: int) -> Workload:
+def build(options: MatrixCompletionOptions, seed: int) -> Workload:
     """The problem of one seed; an example is a known entry, its place the input."""
-    assert isinstance(options, MatrixCompletionOptions)
     n, rank = options.size, options.rank
     rng = seeds.generator(seed, seeds.SHARED, "matrix completion")
     root = torch.from_numpy(rng.standard_normal((n, rank))) / rank**0.5
@@ -54,8 +52,8 @@ def build(options: Settings, seed: int) -> Workload:
 
     def loss(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         rows = x.view(n, rank)
-        found = (rows[inputs[:, 0]] * rows[inputs[:, 1]]).sum(-1)
-        return n / 4 * (targets - found).square().mean()
+        entries = (rows[inputs[:, 0]] * rows[inputs[:, 1]]).sum(-1)
+        return n / 4 * (targets - entries).square().mean()
 
     def score(x: Tensor) -> Mapping[str, float]:
         point = x.detach().cpu().requires_grad_()

@@ -30,9 +30,8 @@ class QuadraticOptions(Settings):
     noise: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="spread of the examples")
 
 
-def build(options: Settings, seed: int) -> Workload:
+def build(options: QuadraticOptions, seed: int) -> Workload:
     """The quadratic; starts at 0."""
-    assert isinstance(options, QuadraticOptions)
     d = options.dimension
     draws = seeds.generator(seed, seeds.SHARED, "quadratic").standard_normal((options.examples, d))
     examples = torch.from_numpy(1.0 + options.noise * draws).float()
@@ -66,9 +65,8 @@ def build(options: Settings, seed: int) -> Workload:
     )
 
 
-def facts(options: Settings, seed: int) -> Facts:
-    """Examples have no classes."""
-    assert isinstance(options, QuadraticOptions)
+def facts(options: QuadraticOptions, seed: int) -> Facts:
+    """The facts about the examples, which have no classes."""
     return Facts(options.examples, False, QUADRATIC_METRICS)
 
 

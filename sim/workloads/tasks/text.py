@@ -57,7 +57,7 @@ def _text(file: str | None) -> bytes:
 
 @lru_cache(maxsize=2)
 def _examples(file: str | None, context: int) -> tuple[Examples, Examples]:
-    """Pieces of the text [N, context] and the same one byte on; the last tenth is for the test."""
+    """Pieces of the text [N, context] and, as targets, those one byte on; the last tenth is for the test."""
     text = _text(file)
     pieces = (len(text) - 1) // context
     if pieces < 2:
@@ -107,27 +107,25 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """From [b, t, width] to the same."""
+        """From [b, t, width] to [b, t, width]."""
         b, t, width = x.shape
         parts = self.attention(self.before_attention(x)).view(b, t, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
         weights = query @ key.transpose(-1, -2) * (width // self.heads) ** -0.5
         later = torch.ones(t, t, dtype=torch.bool, device=x.device).triu(1)
-        heard = weights.masked_fill(later, -torch.inf).softmax(dim=-1) @ value
-        x = x + self.dropout(self.mixed(heard.transpose(1, 2).reshape(b, t, width)))
+        attended = weights.masked_fill(later, -torch.inf).softmax(dim=-1) @ value
+        x = x + self.dropout(self.mixed(attended.transpose(1, 2).reshape(b, t, width)))
         added: Tensor = x + self.dropout(self.perceptron(x))
         return added
 
 
-def facts(options: Settings, seed: int) -> Facts:
-    """Pieces of a text have no classes."""
-    assert isinstance(options, TextTransformerOptions)
+def facts(options: TextTransformerOptions, seed: int) -> Facts:
+    """The facts about the pieces of a text, which have no classes."""
     return Facts(len(_examples(options.file, options.context)[0][0]), False, TEXT_METRICS)
 
 
-def build(options: Settings, seed: int) -> Workload:
+def build(options: TextTransformerOptions, seed: int) -> Workload:
     """A byte-level transformer with causal attention, on Python's help texts or a file; cross-entropy."""
-    assert isinstance(options, TextTransformerOptions)
     with initial_weights(seed):
         module = Transformer(options)
     train, test = _examples(options.file, options.context)

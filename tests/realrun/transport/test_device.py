@@ -104,7 +104,7 @@ def test_no_step_waits_for_the_device(scheme: str, options: dict[str, Any], meth
 
 
 @pytest.mark.parametrize("scheme", ["all_reduce", "local_sgd", "gossip", "sgp"])
-def test_no_stacked_step_waits_for_the_device(scheme: str) -> None:
+def test_no_vectorised_step_waits_for_the_device(scheme: str) -> None:
     job = on_meta(make_job(scheme, OPTIONS[scheme][0], task="digits-mlp", momentum=0.9, max_iterations=3))
     with Copies() as copies:
         run_lockstep(job)
@@ -133,13 +133,13 @@ class Small:
 
     def __init__(self, problem: TrainingProblem, fits: int) -> None:
         self.fits, self.tried = fits, list[int]()
-        self._stacked = problem.stacked
+        self._batched_gradients = problem.batched_gradients
 
     def __call__(self, workers: list[int], indices: list[int], points: torch.Tensor) -> Evaluated:
         self.tried.append(len(workers))
         if len(workers) > self.fits:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return self._stacked(workers, indices, points)
+        return self._batched_gradients(workers, indices, points)
 
 
 def test_batches_are_halved_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_batches_are_halved_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> N
     points = [problem.workload.start + 0.01 * rank for rank in range(11)]
     whole = problem.gradients(list(range(11)), [0] * 11, points)
     small = Small(problem, fits=3)
-    monkeypatch.setattr(TrainingProblem, "stacked", lambda self, *asked: small(*asked))
+    monkeypatch.setattr(TrainingProblem, "batched_gradients", lambda self, *parts: small(*parts))
     parts = problem.gradients(list(range(11)), [0] * 11, points)
     assert small.tried == [11, 5, 2, 2, 2, 2, 2, 1]
     for a, b in zip(whole, parts, strict=True):
@@ -161,7 +161,7 @@ def test_batches_are_halved_until_they_fit(monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_gradient_that_does_not_fit_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = make_problem("digits-mlp", 4, 1, "batched")
     small = Small(problem, fits=0)
-    monkeypatch.setattr(TrainingProblem, "stacked", lambda self, *asked: small(*asked))
+    monkeypatch.setattr(TrainingProblem, "batched_gradients", lambda self, *parts: small(*parts))
     with pytest.raises(RunError, match="use a smaller batch_size"):
         problem.gradients([0, 1], [0, 0], [problem.workload.start] * 2)
     assert small.tried == [2, 1]
@@ -175,7 +175,7 @@ def test_the_limit_is_a_share_of_the_devices_memory(monkeypatch: pytest.MonkeyPa
     assert gradients.chunk_bytes(torch.device("cuda")) == 2**30
     monkeypatch.setattr(gradients, "CHUNK_BYTES", 3 * 4810 * 4)  # the digits MLP has 4,810 parameters
     small = Small(make_problem("digits-mlp", 7, 1, "batched"), fits=7)
-    monkeypatch.setattr(TrainingProblem, "stacked", lambda self, *asked: small(*asked))
+    monkeypatch.setattr(TrainingProblem, "batched_gradients", lambda self, *parts: small(*parts))
     problem = make_problem("digits-mlp", 7, 1, "batched")
     problem.gradients(list(range(7)), [0] * 7, [problem.workload.start] * 7)
     assert small.tried == [3, 3, 1]

@@ -46,7 +46,7 @@ SCHEDULES: list[dict[str, Any]] = [
 def test_twenty_steps_are_those_of_torch(
     rule: tuple[dict[str, Any], Callable[[Parameters], torch.optim.Optimizer]], schedule: dict[str, Any]
 ) -> None:
-    """Single workers [d] and stacked ones [n, d] alike; nothing is written in place."""
+    """Single workers [d] and vectorised ones [n, d] alike; nothing is written in place."""
     written, make = rule
     ours = make_optimizer(OptimizerSettings.model_validate({**written, "schedule": schedule}))
     random = torch.Generator().manual_seed(3)

@@ -7,7 +7,7 @@ import torch
 
 from paceline.realrun.driver.computing import Segments
 from paceline.sim.workloads.supervised import supervised
-from paceline.sim.workloads.workload import Evaluated, Told, Workload
+from paceline.sim.workloads.workload import Evaluated, SegmentCallback, Workload
 from tests.support.factory import make_problem
 
 
@@ -55,9 +55,9 @@ def workload_of(name: str) -> Workload:
     return supervised(name, MODULES[name], torch.nn.functional.mse_loss, examples, None, ["train_loss"])
 
 
-def gradient(workload: Workload, x: torch.Tensor, told: Told | None = None) -> Evaluated:
+def gradient(workload: Workload, x: torch.Tensor, on_segment: SegmentCallback | None = None) -> Evaluated:
     assert workload.gradient_on is not None
-    return workload.gradient_on(x.device)(x, workload.inputs, workload.targets, told)
+    return workload.gradient_on(x.device)(x, workload.inputs, workload.targets, on_segment)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -85,10 +85,10 @@ def test_parts_are_those_of_the_whole(name: str) -> None:
     workload = workload_of(name)
     parts: list[tuple[int, int, torch.Tensor]] = []
 
-    def told(start: int, stop: int, so_far: Evaluated) -> None:
+    def on_segment(start: int, stop: int, so_far: Evaluated) -> None:
         parts.append((start, stop, so_far.value[start:stop].clone()))
 
-    found = gradient(workload, workload.start, told)
+    found = gradient(workload, workload.start, on_segment)
     whole = gradient(workload, workload.start)
     assert torch.equal(found.value, whole.value)
     assert torch.equal(found.loss, whole.loss)
@@ -117,7 +117,7 @@ def test_a_problem_tells_of_all_its_segments_in_backward_order(task: str) -> Non
 
 def test_a_loss_that_is_no_modules_tells_of_nothing() -> None:
     problem = make_problem("quadratic", 2, 1, "looped")
-    told: list[int] = []
-    found = problem.gradient(0, 0, problem.workload.start, lambda start, stop, part: told.append(start))
-    assert told == []
+    on_segment: list[int] = []
+    found = problem.gradient(0, 0, problem.workload.start, lambda start, stop, part: on_segment.append(start))
+    assert on_segment == []
     assert torch.equal(found.value, problem.gradient(0, 0, problem.workload.start).value)

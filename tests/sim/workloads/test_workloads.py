@@ -18,7 +18,7 @@ from paceline.sim.errors import InputError, RunError
 from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.training.gradients import TrainingProblem, cannot_batch, faster_method
 from paceline.sim.workloads import TASKS, find_task
-from paceline.sim.workloads.modules import flat, flatten
+from paceline.sim.workloads.modules import flatten, flatten_module
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.supervised import initial_weights
 from paceline.sim.workloads.tasks.images import ImageOptions, read_cifar, read_mnist, resnet20
@@ -100,7 +100,7 @@ def _plain(task: str) -> tuple[nn.Module, Callable[..., Any]]:
 def test_batched_and_looped_gradients_agree(task: str) -> None:
     problem = problem_of(task, 3)
     assert cannot_batch(problem.workload, problem.batches) == ""
-    d = problem.workload.num_parameters
+    d = problem.workload.start.numel()
     points = [problem.workload.start + 0.01 * k * torch.linspace(-1, 1, d).abs() for k in range(3)]
     batched = TrainingProblem(problem.workload, problem.batches, "batched").gradients(
         [0, 1, 2], [4, 5, 6], points
@@ -123,7 +123,7 @@ def test_segments_cover_the_model(task: str) -> None:
     workload = problem_of(task, 2).workload
     cuts = [(start, stop) for _, start, stop in reversed(workload.segments)]
     assert [a for a, _ in cuts] == [0, *(b for _, b in cuts[:-1])]
-    assert cuts[-1][1] == workload.num_parameters
+    assert cuts[-1][1] == workload.start.numel()
     found = TASKS[task]
     facts = found.facts(found.options(), 1)
     assert tuple(workload.score(workload.start)) == facts.metrics == found.metrics
@@ -199,7 +199,7 @@ def test_a_running_variance_below_zero_does_no_harm_to_a_score() -> None:
 
 def test_what_is_not_trained_is_not_sent() -> None:
     workload = problem_of(own("frozen"), 2).workload
-    assert (workload.num_parameters, workload.num_buffers) == (10, 0)
+    assert (workload.start.numel(), workload.num_buffers) == (10, 0)
     assert workload.segments == (("1", 0, 10),)
 
 
@@ -468,7 +468,7 @@ def test_a_module_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_module_is_taken_apart_without_being_changed() -> None:
     module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1))
     before = copy.deepcopy(module.state_dict())
-    flat(module, torch.randn(4, 3, generator=torch.Generator().manual_seed(1)))
+    flatten_module(module, torch.randn(4, 3, generator=torch.Generator().manual_seed(1)))
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
 
 
@@ -490,7 +490,7 @@ class _SharedBuffer(torch.nn.Module):
 
 
 def test_a_buffer_that_two_parts_share_is_one() -> None:
-    found = flat(_SharedBuffer(), torch.ones(1, 2))
+    found = flatten_module(_SharedBuffer(), torch.ones(1, 2))
     outputs, buffers = found.train(found.start, torch.ones(1, 2))
     again, _ = found.train(torch.cat([found.start[:-1], torch.tensor([5.0])]), torch.ones(1, 2))
     assert buffers.tolist() == [1.0]
