@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -22,6 +22,7 @@ from ..errors import InputError, did_you_mean
 from .problems import KeyPath, explain, join_keys, one_line
 from .settings import Settings
 
+YAML_SUFFIXES: Final = (".yaml", ".yml")
 MAX_BYTES: Final = 2**20
 """A longer file is not read."""
 MAX_VALUES: Final = 100_000
@@ -81,8 +82,8 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
-def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """The text of a file of at most ``limit`` bytes.
+def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
+    """The text of a file of at most ``limit`` bytes; ``suffixes`` are those of files that a hint may name.
 
     Raises:
         InputError: there is none, it may not be read, it is too large or not UTF-8.
@@ -91,7 +92,7 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
         with path.open("rb") as file:
             content = file.read(limit + 1)
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file{_similar_file(path)}") from None
+        raise InputError(f"{path}: there is no such file{_similar_file(path, suffixes)}") from None
     except IsADirectoryError:
         raise InputError(f"{path}: is a directory, not a file{_similar_file(path / '*.yaml')}") from None
     except PermissionError:
@@ -108,9 +109,9 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
     return text
 
 
-def _similar_file(path: Path) -> str:
+def _similar_file(path: Path, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
     try:
-        known = [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")]
+        known = [other.name for other in path.parent.iterdir() if other.suffix in suffixes]
     except OSError:
         return ""
     return f"; {did_you_mean(path.name, known)}" if known else ""

@@ -6,7 +6,7 @@
 from . import registry as registry
 from .entry import TOPOLOGIES, Topology, TopologyEntry, topology_named
 from .graphs.files import write_graph
-from .plan import AUTO, GIVEN, Plan, patterns, plan
+from .plan import AUTO, GIVEN, Plan, plan
 
 __all__ = [
     "AUTO",
@@ -15,7 +15,6 @@ __all__ = [
     "Plan",
     "Topology",
     "TopologyEntry",
-    "patterns",
     "plan",
     "topology_named",
     "write_graph",

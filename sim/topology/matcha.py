@@ -25,18 +25,19 @@ from .graphs.static import Graphs
 from .matrix import Matrix, edges_of, in_degrees, is_symmetric, laplacian, undirected, with_diagonal
 from .spectra import DENSE, laplacian_ends
 
-_USUAL: Final = "ring_lattice"
-_ROUNDS: Final = 200
+_DEFAULT_GRAPH: Final = "ring_lattice"
+_MAX_ROUNDS: Final = 200
 _PRECISION: Final = 1e-7
+"""How near the activation's second eigenvalue comes to its largest possible value, and in how many rounds."""
 
-_GRAPH: Final = {"type": ["string", "object"], "examples": ["ring_lattice"]}
-"""In short: the whole schema of a topology would have itself inside."""
+_GRAPH_SCHEMA: Final = {"type": ["string", "object"], "examples": ["ring_lattice"]}
+"""Not the whole schema of a topology, which would have itself inside."""
 
 
 class MatchaOptions(Settings):
     """Options of ``matcha``."""
 
-    graph: Annotated[TopologyEntry | None, WithJsonSchema(_GRAPH)] = Field(
+    graph: Annotated[TopologyEntry | None, WithJsonSchema(_GRAPH_SCHEMA)] = Field(
         default=None, description="the static undirected graph that is decomposed; absent: ring_lattice"
     )
     budget: float = Field(
@@ -46,7 +47,7 @@ class MatchaOptions(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Decomposition:
-    """What MATCHA knows of a graph.
+    """A graph, taken apart by MATCHA.
 
     Attributes:
         matchings: adjacencies [n, n] that add up to the graph's.
@@ -70,47 +71,34 @@ def matcha(workers: int, options: MatchaOptions, seed: int) -> Graphs:
     Raises:
         InputError: the graph is directed, changes, has weights of its own, is not connected or too large.
     """
-
     if workers > DENSE:
         raise InputError(f"matcha takes up to {DENSE} workers, not {workers}; use random_matching")
-    entry = options.graph or TopologyEntry.of(_USUAL)
+    entry = options.graph or TopologyEntry.of(_DEFAULT_GRAPH)
     graphs = topology_named(entry.name).build(workers, entry.options, seed)
     if graphs.period != 1 or graphs.weighted:
         raise InputError(f"matcha needs one graph without weights, not {entry.name}; use ring_lattice")
-    found = _decomposed(_Edges.of(graphs.at(0), entry.name), options.budget)
-    number = len(found.matchings)
+    graph = graphs.at(0)
+    if not is_symmetric(graph):
+        raise InputError(f"matcha needs an undirected graph, {entry.name} is directed; use ring_lattice")
+    parts = _analyse(workers, tuple(map(tuple, edges_of(graph, directed=False).tolist())), options.budget)
+    number = len(parts.matchings)
 
     def at(step: int) -> Matrix:
-        draws = (
+        draws = [
             seeds.uniform(seed, seeds.SHARED, "topology matcha", step * number + j) for j in range(number)
-        )
-        chances = zip(draws, found.probabilities, found.matchings, strict=True)
-        active = [matching for draw, probability, matching in chances if draw < probability]
+        ]
+        active = [parts.matchings[j] for j in range(number) if draws[j] < parts.probabilities[j]]
         union = sum(active, csr_array((workers, workers)))
-        return with_diagonal(csr_array(found.share * union), 1.0 - found.share * in_degrees(union))
+        return with_diagonal(csr_array(parts.share * union), 1.0 - parts.share * in_degrees(union))
 
-    return Graphs(at, None, weighted=True, rate=found.rate)
-
-
-@dataclass(frozen=True)
-class _Edges:
-    """An undirected graph that can be a key."""
-
-    workers: int
-    edges: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def of(cls, graph: Matrix, name: str) -> _Edges:
-        if not is_symmetric(graph):
-            raise InputError(f"matcha needs an undirected graph, {name} is directed; use ring_lattice")
-        return cls(graph.shape[0], tuple((u, v) for u, v in edges_of(graph, directed=False).tolist()))
+    return Graphs(at, None, weighted=True, rate=parts.rate)
 
 
 @lru_cache(maxsize=16)
-def _decomposed(graph: _Edges, budget: float) -> Decomposition:
-    matchings = decompose(graph.workers, graph.edges)
-    laplacians = [laplacian(m).toarray() for m in matchings]
-    second, _ = laplacian_ends(undirected(graph.workers, graph.edges))
+def _analyse(workers: int, edges: tuple[tuple[int, int], ...], budget: float) -> Decomposition:
+    matchings = decompose(workers, edges)
+    laplacians = [laplacian(workers, edges_of(m, directed=False)).toarray() for m in matchings]
+    second, _ = laplacian_ends(undirected(workers, edges))
     if second <= 1e-9:
         raise InputError("the graph that matcha decomposes is not connected; add edges, or use ring_lattice")
     probabilities = activation(laplacians, budget)
@@ -138,15 +126,15 @@ def activation(laplacians: Sequence[Floats], budget: float) -> Floats:
     from scipy.optimize import linprog  # takes a fifth of a second to import, for MATCHA alone
 
     number, n = len(laplacians), laplacians[0].shape[0]
-    best, found = -np.inf, np.full(number, budget)
-    point = found
+    largest, best = -np.inf, np.full(number, budget)
+    point = best
     planes: list[Floats] = []
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         total = np.tensordot(point, np.array(laplacians), axes=1)
         values, vectors = eigh(total + np.ones((n, n)))  # the ones move eigenvalue 0 out of the way
         second = float(values[0])
-        if second > best:
-            best, found = second, point
+        if second > largest:
+            largest, best = second, point
         # Where eigenvalues coincide, each eigenvector gives a plane of its own.
         for vector in vectors[:, values < second + 1e-6 * max(second, 1.0)].T:
             planes.append(np.array([float(vector @ each @ vector) for each in laplacians]))
@@ -157,9 +145,9 @@ def activation(laplacians: Sequence[Floats], budget: float) -> Floats:
             bounds=[(0.0, 1.0)] * number + [(0.0, float(n * number))],
         )
         bound, point = -float(solved.fun or 0.0), np.asarray(solved.x)[:-1]
-        if bound - best <= _PRECISION * max(best, 1.0):
+        if bound - largest <= _PRECISION * max(largest, 1.0):
             break
-    return found
+    return best
 
 
 def best_share(laplacians: Sequence[Floats], probabilities: Floats) -> tuple[float, float]:
@@ -180,5 +168,5 @@ def best_share(laplacians: Sequence[Floats], probabilities: Floats) -> tuple[flo
         rest = np.eye(n) - 1.0 / n - 2.0 * share * mean + share**2 * square
         return float(abs(eigvalsh(rest)[[0, -1]]).max())
 
-    found = minimize_scalar(norm, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-10})
-    return float(found.x), float(np.sqrt(found.fun))
+    solved = minimize_scalar(norm, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-10})
+    return float(solved.x), float(np.sqrt(solved.fun))

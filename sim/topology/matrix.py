@@ -6,7 +6,7 @@ gives to j's value, and its own weight on the diagonal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import networkx as nx
@@ -34,10 +34,10 @@ def adjacency(workers: int, receivers: ArrayLike, sources: ArrayLike) -> Matrix:
     to, by = np.asarray(receivers, dtype=np.int64), np.asarray(sources, dtype=np.int64)
     refuse_too_many(to.size)
     kept = to != by
-    found = csr_array((np.ones(int(kept.sum())), (to[kept], by[kept])), shape=(workers, workers))
-    found.sum_duplicates()
-    found.data[:] = 1.0
-    return found
+    graph = csr_array((np.ones(int(kept.sum())), (to[kept], by[kept])), shape=(workers, workers))
+    graph.sum_duplicates()
+    graph.data[:] = 1.0
+    return graph
 
 
 def refuse_too_many(edges: int) -> None:
@@ -90,10 +90,10 @@ def edges_of(graph: Matrix, directed: bool) -> NDArray[np.int64]:
 
 def off_diagonal(matrix: Matrix) -> Matrix:
     """The matrix without its diagonal and without stored zeros, columns ascending."""
-    found = csr_array(matrix - diags_array(matrix.diagonal()))
-    found.eliminate_zeros()
-    found.sort_indices()
-    return found
+    off = csr_array(matrix - diags_array(matrix.diagonal()))
+    off.eliminate_zeros()
+    off.sort_indices()
+    return off
 
 
 def is_symmetric(matrix: Matrix, tolerance: float = 0.0) -> bool:
@@ -104,14 +104,35 @@ def is_symmetric(matrix: Matrix, tolerance: float = 0.0) -> bool:
 
 def support(matrix: Matrix) -> Matrix:
     """The adjacency of who gives a weight other than 0 to whom."""
-    found = off_diagonal(matrix)
-    found.data[:] = 1.0
-    return found
+    graph = off_diagonal(matrix)
+    graph.data[:] = 1.0
+    return graph
+
+
+def union(matrices: Sequence[Matrix]) -> Matrix:
+    """The adjacency of who gives a weight other than 0 to whom in any of the mixing matrices."""
+    total = support(matrices[0])
+    for w in matrices[1:]:
+        total = total + support(w)
+    return support(total)
 
 
 def with_diagonal(off: Matrix, own: NDArray[np.floating[Any]]) -> Matrix:
     """The matrix ``off`` with ``own`` on its diagonal."""
     return csr_array(off + diags_array(own))
+
+
+def keeping_rest(off: Matrix) -> Matrix:
+    """The mixing matrix with the weights ``off`` for others, and what is missing to 1 as own weights."""
+    return with_diagonal(off, 1.0 - row_sums(off))
+
+
+def pairwise(
+    workers: int, u: NDArray[np.integer[Any]], v: NDArray[np.integer[Any]], share: NDArray[np.float64]
+) -> Matrix:
+    """The mixing matrix in which u[k] and v[k] give each other the weight share[k], for every pair k."""
+    pairs = np.r_[u, v], np.r_[v, u]
+    return keeping_rest(csr_array((np.r_[share, share], pairs), shape=(workers, workers)))
 
 
 def row_sums(matrix: Matrix) -> NDArray[np.float64]:
@@ -120,9 +141,13 @@ def row_sums(matrix: Matrix) -> NDArray[np.float64]:
     return np.bincount(rows, weights=matrix.data, minlength=matrix.shape[0]).astype(np.float64)
 
 
-def laplacian(graph: Matrix) -> Matrix:
-    """L = D - A [n, n] of an undirected graph."""
-    return with_diagonal(csr_array(-graph), in_degrees(graph).astype(np.float64))
+def laplacian(workers: int, edges: NDArray[np.int64]) -> Matrix:
+    """L = D - A [n, n] of the undirected graph with these ``edges`` [edges, 2], each given once."""
+    i, j, nodes = edges[:, 0], edges[:, 1], np.arange(workers)
+    degree = np.bincount(edges.ravel(), minlength=workers)
+    rows, columns = np.concatenate([i, j, nodes]), np.concatenate([j, i, nodes])
+    values = np.concatenate([np.full(2 * len(edges), -1.0), degree])
+    return csr_array((values, (rows, columns)), shape=(workers, workers))
 
 
 def need_undirected(graph: Matrix, name: str) -> None:

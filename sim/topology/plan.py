@@ -19,17 +19,31 @@ from .spectra import refuse_stuck
 
 AUTO: Final = "auto"
 GIVEN: Final = "given"
+"""Names of weights that are no rule: the choice that ``plan`` makes, and the topology's own."""
 WEIGHT_TOLERANCE: Final = 1e-12
 """How far a sum of weights may be from 1."""
-SAMPLED: Final = 16
-"""How many steps of an endless sequence are looked at to judge it."""
-KEPT: Final = 64
-"""How many steps' patterns of an endless sequence are kept at hand."""
+SAMPLED_STEPS: Final = 16
+"""Steps of an endless sequence that are looked at to judge it."""
+CACHED_STEPS: Final = 64
+"""Steps of an endless sequence whose matrices and patterns are kept at hand."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The mixing matrices that a topology goes through.
+    """The mixing matrices that a topology goes through, step by step.
+
+    Row i of a matrix is the receiver's: the weights that worker i gives to the values it receives, its own
+    (the self-loop) on the diagonal.
+
+    >>> ring = plan("ring", 4)
+    >>> ring.weights, ring.period
+    ('uniform', 1)
+    >>> ring.matrix(0).toarray().round(2).tolist()[0]
+    [0.33, 0.33, 0.0, 0.33]
+    >>> ring.at(0).sources[0]
+    (1, 3)
+    >>> float((ring.matrix(0) @ [1, 2, 3, 4])[0].round(2))  # the mean of the values of workers 0, 1 and 3
+    2.33
 
     Attributes:
         name: of the topology.
@@ -37,7 +51,7 @@ class Plan:
         weights: name of the rule that made the weights; ``given`` where the topology has its own.
         period: step k uses what step k mod period uses; None: no two steps need be the same.
         matrix: the mixing matrix [n, n] of a step.
-        at: the same as a pattern, for ``mix``.
+        at: the pattern of a step, for ``Worker.mix``: the step's matrix with its messages spelled out.
         rate: of a random sequence, by how much disagreement shrinks in mean square a step; None: not known.
     """
 
@@ -52,7 +66,7 @@ class Plan:
     @property
     def first(self) -> list[Matrix]:
         """The matrices of one period; of an endless sequence those of its first steps."""
-        return [self.matrix(step) for step in range(self.period or SAMPLED)]
+        return [self.matrix(step) for step in range(self.period or SAMPLED_STEPS)]
 
     @cached_property
     def row_stochastic(self) -> bool:
@@ -71,7 +85,7 @@ class Plan:
 
     @cached_property
     def undirected(self) -> bool:
-        """Whether in every step all who hear each other are heard back."""
+        """Whether in every step every worker hears all those who hear it."""
         return all(is_symmetric(support(w)) for w in self.first)
 
     @cached_property
@@ -100,18 +114,11 @@ def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed:
         raise InputError(f"topology {entry.name} needs at least 2 workers, not {workers}")
     graphs = topology_named(entry.name).build(workers, entry.options, seed)
     rule = _chosen(entry.name, graphs, weights)
-    if rule == GIVEN:
-        make = graphs.at
-    else:
-        weigh = rules.RULES[rule]
-
-        def make(step: int) -> Matrix:
-            return weigh(graphs.at(step))
-
+    make = graphs.at if rule == GIVEN else lambda step: rules.RULES[rule](graphs.at(step))
     period = graphs.period
-    matrix = lru_cache(maxsize=period or KEPT)(make)
-    pattern = lru_cache(maxsize=period or KEPT)(lambda step: Pattern.from_matrix(matrix(step)))
-    found = Plan(
+    matrix = lru_cache(maxsize=period or CACHED_STEPS)(make)
+    pattern = lru_cache(maxsize=period or CACHED_STEPS)(lambda step: Pattern.from_matrix(matrix(step)))
+    sequence = Plan(
         name=entry.name,
         workers=workers,
         weights=rule,
@@ -120,21 +127,9 @@ def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed:
         matrix=matrix if period is None else lambda step: matrix(step % period),
         at=pattern if period is None else lambda step: pattern(step % period),
     )
-    _refuse_sums(found)
-    refuse_stuck(entry.name, rule, found.first, endless=period is None)
-    return found
-
-
-def patterns(name: str, workers: int, weights: str = AUTO) -> tuple[Pattern, ...]:
-    """All patterns of one period of a topology without options: step k uses ``patterns[k % len(patterns)]``.
-
-    Raises:
-        InputError: as for ``plan``, or the topology never repeats.
-    """
-    found = plan(name, workers, weights)
-    if found.period is None:
-        raise InputError(f"{name} never repeats, so that it has no list of patterns")
-    return tuple(found.at(step) for step in range(found.period))
+    _refuse_sums(sequence)
+    refuse_stuck(entry.name, rule, sequence.first, endless=period is None)
+    return sequence
 
 
 def _chosen(name: str, graphs: Graphs, weights: str) -> str:
@@ -151,7 +146,7 @@ def _chosen(name: str, graphs: Graphs, weights: str) -> str:
 
 
 def _usual(graphs: Graphs) -> str:
-    """What ``auto`` means."""
+    """The rule that ``auto`` means for these graphs."""
     if graphs.weighted:
         return GIVEN
     steps = [graphs.at(step) for step in range(graphs.period or 1)]
@@ -160,15 +155,15 @@ def _usual(graphs: Graphs) -> str:
     return "metropolis" if all(is_symmetric(g) for g in steps) else "uniform"
 
 
-def _refuse_sums(found: Plan) -> None:
+def _refuse_sums(sequence: Plan) -> None:
     """Raise ``InputError`` where neither the rows nor the columns of the matrices sum to 1."""
-    if found.row_stochastic or found.column_stochastic:
+    if sequence.row_stochastic or sequence.column_stochastic:
         return
-    for w in found.first:
+    for w in sequence.first:
         sums = row_sums(w)
         worst = int(abs(sums - 1.0).argmax())
         if abs(sums[worst] - 1.0) > WEIGHT_TOLERANCE:
             raise InputError(
-                f"the weights that worker {worst} gives in topology {found.name} sum to {sums[worst]:.6g}, "
-                "not to 1; leave the weights out, or correct them"
+                f"the weights that worker {worst} gives in topology {sequence.name} sum to "
+                f"{sums[worst]:.6g}, not to 1; leave the weights out, or correct them"
             )

@@ -14,27 +14,33 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigvals, eigvalsh
-from scipy.sparse import csc_array, csr_array, diags_array
+from scipy.sparse import csc_array, diags_array
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
 from .. import seeds
 from ..errors import InputError, RunError
 from ..seeds import Floats
-from .matrix import Matrix, is_symmetric, laplacian, row_sums
+from .matrix import Matrix, edges_of, is_symmetric, laplacian, row_sums, union
 
 DENSE: Final = 500
 """Up to so many workers matrices are decomposed in full."""
 EXACT: Final = 1e-10
 """A norm below this is rounding: averaging is exact."""
-_TOLERANCE: Final = 1e-13
-_RESIDUAL: Final = 1e-9
+_SYMMETRY_ROUNDING: Final = 1e-13
+"""How far [i, j] and [j, i] of a symmetric matrix may differ."""
+_LANCZOS_RESIDUAL: Final = 1e-9
 """Of Lanczos vectors; the error of a simple eigenvalue is its square over the distance to the next."""
-_QUICK: Final = 12
+_SLOW_RESTARTS: Final = 12
 """Restarts after which Lanczos counts as slow."""
-_FILL: Final = 5 * 10**7
+_MAX_FACTOR_NUMBERS: Final = 5 * 10**7
 """At most so many numbers in a factor of a matrix."""
 _NORM_ROUNDING: Final = 1e-13
+"""Disagreement below this share of what it was at the start is rounding."""
+_MODULUS_ROUNDING: Final = 1e-14
+"""A modulus this near to 1 does not contract."""
+_PROVEN: Final = ("laplacian", "fdla")
+"""Rules that may give negative weights and contract on every connected graph."""
 
 
 def spectrum(w: Matrix) -> NDArray[np.complex128]:
@@ -49,7 +55,7 @@ def spectrum(w: Matrix) -> NDArray[np.complex128]:
     elif w.shape[0] > DENSE:
         raise InputError(f"all eigenvalues are computed for up to {DENSE} workers, not for {w.shape[0]}")
     else:
-        values = _all_eigenvalues(w.toarray(), is_symmetric(w, _TOLERANCE))
+        values = _all_eigenvalues(w.toarray(), is_symmetric(w, _SYMMETRY_ROUNDING))
     return values[np.argsort(-abs(values), kind="stable")]
 
 
@@ -67,8 +73,8 @@ def second_modulus(w: Matrix) -> float:
         return float(abs(np.fft.fft(row)[1:]).max())
     if n <= DENSE:
         rest = w.toarray() - 1.0 / n
-        return float(abs(_all_eigenvalues(rest, is_symmetric(w, _TOLERANCE))).max())
-    if is_symmetric(w, _TOLERANCE):
+        return float(abs(_all_eigenvalues(rest, is_symmetric(w, _SYMMETRY_ROUNDING))).max())
+    if is_symmetric(w, _SYMMETRY_ROUNDING):
         second = float(np.sort(_ends(w, "LA", 2))[0])
         least = float((2.0 * w.diagonal() - row_sums(abs(w))).min())  # Gershgorin
         return second if -least <= second else max(second, -float(_ends(w, "SA", 1)[0]))
@@ -86,15 +92,14 @@ def second_modulus(w: Matrix) -> float:
 
 def laplacian_ends(graph: Matrix) -> tuple[float, float]:
     """lambda_2 and lambda_n of the Laplacian of an undirected graph [n, n]."""
-    n = graph.shape[0]
     row = circulant_row(graph)
     if row is not None:
         values = np.sort(row.sum() - np.fft.fft(row).real)
-    elif n <= DENSE:
-        values = eigvalsh(laplacian(graph).toarray())
-    else:
-        found = laplacian(graph)
-        return float(np.sort(_ends(found, "SA", 2))[1]), float(_ends(found, "LA", 1)[0])
+        return float(values[1]), float(values[-1])
+    matrix = laplacian(graph.shape[0], edges_of(graph, directed=False))
+    if graph.shape[0] > DENSE:
+        return float(np.sort(_ends(matrix, "SA", 2))[1]), float(_ends(matrix, "LA", 1)[0])
+    values = eigvalsh(matrix.toarray())
     return float(values[1]), float(values[-1])
 
 
@@ -122,7 +127,7 @@ def product_norm(matrices: list[Matrix]) -> float:
     For doubly stochastic matrices this is the distance of their product from J in the spectral norm.
     """
     n = matrices[0].shape[0]
-    if len(matrices) == 1 and is_symmetric(matrices[0], _TOLERANCE):
+    if len(matrices) == 1 and is_symmetric(matrices[0], _SYMMETRY_ROUNDING):
         return second_modulus(matrices[0])
     rows = [circulant_row(w) for w in matrices]
     if all(row is not None for row in rows):
@@ -145,10 +150,10 @@ def product_norm(matrices: list[Matrix]) -> float:
 
     operator = LinearOperator((n, n), matvec=apply, dtype=np.float64)
     try:
-        found = _lanczos(operator, k=1, which="LA", v0=_start(n))
+        squared = _lanczos(operator, k=1, which="LA", v0=_start(n))
     except ArpackNoConvergence as error:
         raise RunError(f"the norm of {n} workers' mixing matrices does not converge") from error
-    return math.sqrt(max(float(found[0]), 0.0))
+    return math.sqrt(max(float(squared[0]), 0.0))
 
 
 def exact_after(matrices: list[Matrix]) -> int | None:
@@ -210,27 +215,27 @@ def _lanczos(operator: Any, **options: Any) -> Floats:
 def _ends(matrix: Matrix, which: str, count: int) -> Floats:
     """The largest (LA) or smallest (SA) eigenvalues of a large symmetric matrix.
 
-    Lanczos; where eigenvalues crowd at the end, as on long rings and grids, with inverses from beyond it, if
-    the matrix has a narrow enough band for them.
+    By Lanczos; where eigenvalues crowd at the end, as on long rings and grids, with shift and invert, if the
+    matrix has a narrow enough band to be factorised.
 
     Raises:
         RunError: the iteration does not converge.
     """
     n = matrix.shape[0]
-    options = {"k": count, "v0": _start(n) + 1.0, "ncv": 32, "tol": _RESIDUAL}
+    options = {"k": count, "v0": _start(n) + 1.0, "ncv": 32, "tol": _LANCZOS_RESIDUAL}
     try:
-        return _lanczos(matrix, which=which, maxiter=_QUICK, **options)
+        return _lanczos(matrix, which=which, maxiter=_SLOW_RESTARTS, **options)
     except ArpackNoConvergence:
-        if n * _band(matrix) <= _FILL:
+        if n * _band(matrix) <= _MAX_FACTOR_NUMBERS:
             return _beyond(matrix, 1.0 if which == "LA" else -1.0, options)
     try:
-        return _lanczos(matrix, which=which, maxiter=100 * _QUICK, **options)
+        return _lanczos(matrix, which=which, maxiter=100 * _SLOW_RESTARTS, **options)
     except ArpackNoConvergence as error:
         raise RunError(f"the eigenvalues of {n} workers' graph do not converge") from error
 
 
 def _beyond(matrix: Matrix, sign: float, options: dict[str, Any]) -> Floats:
-    """The eigenvalues at the upper (1) or lower (-1) end, from the inverse of a shift to just outside it."""
+    """The eigenvalues at the upper (1) or lower (-1) end, by shift and invert from just beyond it."""
     n = matrix.shape[0]
     own = matrix.diagonal()
     reach = row_sums(abs(matrix)) - abs(own)
@@ -241,17 +246,12 @@ def _beyond(matrix: Matrix, sign: float, options: dict[str, Any]) -> Floats:
 
 
 def _band(matrix: Matrix) -> int:
-    """How far from the diagonal entries are in a good order."""
+    """The bandwidth of a matrix, its rows and columns in the order of reverse Cuthill-McKee."""
     order = reverse_cuthill_mckee(matrix, symmetric_mode=True)
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
     rows = np.repeat(np.arange(order.size), np.diff(matrix.indptr))
     return int(abs(place[rows] - place[matrix.indices]).max())
-
-
-_PROVEN: Final = ("laplacian", "fdla")
-"""Rules that may give negative weights and contract on every connected graph."""
-_MODULUS_ROUNDING: Final = 1e-14
 
 
 def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool) -> None:
@@ -270,8 +270,7 @@ def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool
     """
     if endless:
         return
-    union = _union(matrices)
-    count, part = connected_components(union, directed=True, connection="strong")
+    count, part = connected_components(union(matrices), directed=True, connection="strong")
     if count > 1:
         apart = int(np.flatnonzero(part != part[0])[0])
         raise InputError(
@@ -284,7 +283,8 @@ def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool
     if rule.removeprefix("lazy_") in _PROVEN:
         return
     if positive and len(matrices) == 1:
-        if matrices[0].diagonal().max() > 0.0 or nx.is_aperiodic(_digraph(matrices[0])):
+        graph: nx.DiGraph[int] = nx.from_scipy_sparse_array(matrices[0], create_using=nx.DiGraph)
+        if matrices[0].diagonal().max() > 0.0 or nx.is_aperiodic(graph):
             return
         hint = "give everybody a weight of its own" if rule == "given" else f"use lazy_{rule}"
         raise InputError(
@@ -297,17 +297,3 @@ def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool
             f"the weights of topology {name} do not contract: the second-largest eigenvalue modulus is "
             f"{modulus:.6g}, not below 1; make the weights smaller"
         )
-
-
-def _union(matrices: Sequence[Matrix]) -> Matrix:
-    total = abs(matrices[0])
-    for w in matrices[1:]:
-        total = total + abs(w)
-    return csr_array(total)
-
-
-def _digraph(matrix: Matrix) -> nx.DiGraph[int]:
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    rows, columns = matrix.nonzero()
-    graph.add_edges_from(zip(columns.tolist(), rows.tolist(), strict=True))
-    return graph

@@ -11,14 +11,23 @@ from scipy.sparse import csr_array, eye_array, triu
 from scipy.sparse.csgraph import connected_components
 
 from ..errors import InputError, RunError
-from .matrix import Matrix, in_degrees, need_connected, need_undirected, out_degrees, row_sums, with_diagonal
+from .matrix import (
+    Matrix,
+    in_degrees,
+    keeping_rest,
+    need_connected,
+    need_undirected,
+    out_degrees,
+    pairwise,
+    with_diagonal,
+)
 from .spectra import laplacian_ends, second_modulus
 
-MAX_WORKERS = 100
+MAX_FDLA_WORKERS: Final = 100
 """Half a minute's work; the time grows with the fourth power or so."""
 
 
-def fastest(graph: Matrix) -> Matrix:
+def least_norm(graph: Matrix) -> Matrix:
     """The symmetric weights on a graph with the least norm of W - J, to about 1e-9.
 
     Source: Xiao and Boyd, Systems & Control Letters 2004, problem (16).
@@ -31,8 +40,8 @@ def fastest(graph: Matrix) -> Matrix:
     parts, _ = connected_components(graph, directed=False)
     need_connected(parts == 1, "fdla")
     n = graph.shape[0]
-    if n > MAX_WORKERS:
-        raise InputError(f"fdla weights are for up to {MAX_WORKERS} workers, not {n}; use laplacian")
+    if n > MAX_FDLA_WORKERS:
+        raise InputError(f"fdla weights are for up to {MAX_FDLA_WORKERS} workers, not {n}; use laplacian")
     try:
         import cvxpy as cp
     except ImportError:
@@ -55,13 +64,11 @@ def fastest(graph: Matrix) -> Matrix:
             raise RunError(f"the solver found no fdla weights: {error}") from error
     if share.value is None:
         raise RunError(f"the solver found no fdla weights: {problem.status}")
-    pairs = np.r_[upper.row, upper.col], np.r_[upper.col, upper.row]
-    off = csr_array((np.r_[share.value, share.value], pairs), shape=(n, n))
-    return with_diagonal(off, 1.0 - row_sums(off))
+    return pairwise(n, upper.row, upper.col, share.value)
 
 
 def uniform(graph: Matrix) -> Matrix:
-    """The same weight for oneself and for everybody heard: 1 / (in-degree + 1).
+    """Equal weights for oneself and for everybody one hears: 1 / (in-degree + 1).
 
     Row-stochastic on any graph, doubly stochastic where all degrees are equal.
     """
@@ -78,11 +85,11 @@ def metropolis(graph: Matrix) -> Matrix:
     Raises:
         InputError: the graph is directed.
     """
-    return _rest_on_oneself(graph, "metropolis", 1)
+    return _larger_degree(graph, "metropolis", 1)
 
 
 def metropolis_local_degree(graph: Matrix) -> Matrix:
-    """The variant without the 1: 1 / max(deg_i, deg_j), the rest, which may be 0, on oneself.
+    """Metropolis weights without the 1: 1 / max(deg_i, deg_j), the rest, which may be 0, on oneself.
 
     The Metropolis-Hastings chain of a simple random walk. It does not contract where the graph is regular
     and two-colourable. Source: Xiao and Boyd, Systems & Control Letters 2004 (local-degree weights).
@@ -90,11 +97,11 @@ def metropolis_local_degree(graph: Matrix) -> Matrix:
     Raises:
         InputError: the graph is directed.
     """
-    return _rest_on_oneself(graph, "metropolis_local_degree", 0)
+    return _larger_degree(graph, "metropolis_local_degree", 0)
 
 
 def column_stochastic(graph: Matrix) -> Matrix:
-    """What one has, in equal shares, to oneself and to everybody who hears: 1 / (out-degree + 1).
+    """Equal shares of one's value for oneself and for everybody who hears it: 1 / (out-degree + 1).
 
     Column-stochastic on any graph; the sum is conserved and push-sum divides the bias out. Source:
     Assran et al., ICML 2019 (stochastic gradient push).
@@ -130,23 +137,23 @@ def fdla(graph: Matrix) -> Matrix:
         InputError: the graph is directed, not connected or too large, or cvxpy is not installed.
         RunError: the solver fails.
     """
-    return min((fastest(graph), laplacian(graph), metropolis(graph)), key=second_modulus)
+    return min((least_norm(graph), laplacian(graph), metropolis(graph)), key=second_modulus)
 
 
 def _scaled(graph: Matrix, weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Matrix:
     return csr_array((weights, graph.indices, graph.indptr), shape=graph.shape)
 
 
-def _rest_on_oneself(graph: Matrix, name: str, plus: int) -> Matrix:
+def _larger_degree(graph: Matrix, name: str, plus: int) -> Matrix:
+    """Weights 1 / (plus + max(deg_i, deg_j)), the rest on oneself."""
     need_undirected(graph, name)
     degree = in_degrees(graph)
     rows = np.repeat(degree, degree)
-    off = _scaled(graph, 1.0 / (plus + np.maximum(rows, degree[graph.indices])))
-    return with_diagonal(off, 1.0 - row_sums(off))
+    return keeping_rest(_scaled(graph, 1.0 / (plus + np.maximum(rows, degree[graph.indices]))))
 
 
 def lazy(rule: Callable[[Matrix], Matrix]) -> Callable[[Matrix], Matrix]:
-    """(I + W) / 2 instead of W: no eigenvalue is below 0 where W is symmetric and not negative."""
+    """A rule that gives (I + W) / 2 instead of W: no eigenvalue is below 0 where W is symmetric and >= 0."""
 
     def halved(graph: Matrix) -> Matrix:
         return csr_array(0.5 * (eye_array(graph.shape[0]) + rule(graph)))
@@ -154,7 +161,7 @@ def lazy(rule: Callable[[Matrix], Matrix]) -> Callable[[Matrix], Matrix]:
     return halved
 
 
-_PLAIN: Final[Mapping[str, Callable[[Matrix], Matrix]]] = {
+_RULES: Final[Mapping[str, Callable[[Matrix], Matrix]]] = {
     "uniform": uniform,
     "metropolis": metropolis,
     "metropolis_local_degree": metropolis_local_degree,
@@ -164,7 +171,7 @@ _PLAIN: Final[Mapping[str, Callable[[Matrix], Matrix]]] = {
 }
 
 RULES: Final[Mapping[str, Callable[[Matrix], Matrix]]] = {
-    **_PLAIN,
-    **{f"lazy_{name}": lazy(rule) for name, rule in _PLAIN.items()},
+    **_RULES,
+    **{f"lazy_{name}": lazy(rule) for name, rule in _RULES.items()},
 }
 """Every rule by its name in scenarios."""

@@ -2,7 +2,7 @@
 
 The JSON holds ``{"workers": n, "edges": [[u, v], ...]}`` and, where wanted, ``"directed": true`` (u sends
 to v), ``"weights": [w, ...]`` (one for each edge: what the receiver gives to the sender's value; own weights
-are what is missing to 1) and ``"provenance": {...}``, which is for people.
+are what is missing to 1) and ``"provenance": {...}``, which only people read.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from scipy.sparse import csr_array
 from ...config.files import write_atomically
 from ...config.problems import explain, format_value, mistake, one_line
 from ...config.settings import Settings, read_beside
-from ...errors import InputError, did_you_mean
-from ..matrix import Matrix, adjacency, edges_of, is_symmetric, row_sums, with_diagonal
+from ...config.yaml_file import read_text
+from ...errors import InputError
+from ..matrix import Matrix, adjacency, edges_of, is_symmetric, keeping_rest
 from .static import Graphs, static
 
 SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
-"""Of files of graphs."""
-MAX_EDGES_BYTES: Final = 512 * 2**20
+"""Suffixes of files of graphs."""
+MAX_GRAPH_BYTES: Final = 512 * 2**20
 """A longer file is not read."""
-MAX_KEPT: Final = 20_000
+MAX_SCENARIO_EDGES: Final = 20_000
 """A scenario takes no more edges from a file: its resolved form, whose size is limited, holds them."""
-
 MAX_RANK: Final = 10_000_000
 """Ranks in an edge list are below this."""
 
@@ -52,7 +52,7 @@ class GraphFile(Settings):
 
 
 class KeptGraph(Settings):
-    """What was read from a graph's file."""
+    """A graph that was read from a file, in the compact form in which resolved scenarios hold it."""
 
     workers: int = Field(ge=2, description="number of workers n")
     directed: bool = Field(default=False, description="the first of a pair sends to the second only")
@@ -87,8 +87,7 @@ class KeptGraph(Settings):
         if self.weights is None:
             return adjacency(self.workers, receivers, sources)
         shares = np.tile(self.weights, 1 if self.directed else 2)
-        off = csr_array((shares, (receivers, sources)), shape=(self.workers, self.workers))
-        return with_diagonal(off, 1.0 - row_sums(off))
+        return keeping_rest(csr_array((shares, (receivers, sources)), shape=(self.workers, self.workers)))
 
 
 class FileOptions(Settings):
@@ -106,8 +105,10 @@ class FileOptions(Settings):
         if not isinstance(data["path"], str) or not data["path"]:
             raise mistake(f"must be the name of a file, not {format_value(data['path'])}")
         kept = read_beside(info, data["path"], _read)
-        if info.context and len(kept.ends) > MAX_KEPT:
-            text = f"{data['path']}: has {len(kept.ends)} edges, the limit in a scenario is {MAX_KEPT}"
+        if info.context and len(kept.ends) > MAX_SCENARIO_EDGES:
+            text = (
+                f"{data['path']}: has {len(kept.ends)} edges, the limit in a scenario is {MAX_SCENARIO_EDGES}"
+            )
             raise mistake(f"{text}; write package.module:function instead")
         return {**data, "graph": kept}
 
@@ -160,34 +161,20 @@ def write_graph(
     write_atomically(path, json.dumps(content, allow_nan=False) + "\n")
 
 
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_EDGES_BYTES:
-            raise InputError(f"{path}: is larger than {MAX_EDGES_BYTES // 2**20} MiB, which is too much")
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        near = [p.name for p in path.parent.glob("*") if p.suffix == path.suffix]
-        hint = f"; {did_you_mean(path.name, near)}" if near else ""
-        raise InputError(f"{path}: there is no such file{hint}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
 def _read(path: Path) -> KeptGraph:
     """The graph in a file.
 
     Raises:
         InputError: it cannot be read, or holds no graph; names the place.
     """
+    text = read_text(path, MAX_GRAPH_BYTES, suffixes=(path.suffix,))
     match path.suffix.lower():
         case ".json":
-            return _of_json(path)
+            return _of_json(path, text)
         case ".graphml":
-            return _of_graphml(path)
+            return _of_graphml(path, text)
         case _:
-            return _of_edge_list(path)
+            return _of_edge_list(path, text)
 
 
 def _kept(path: Path, workers: int, directed: bool, edges: Iterable[tuple[int, int]]) -> KeptGraph:
@@ -203,67 +190,66 @@ def _pairs(edges: Iterable[tuple[int, int]]) -> str:
     return " ".join(f"{u}-{v}" for u, v in edges)
 
 
-def _of_json(path: Path) -> KeptGraph:
+def _of_json(path: Path, text: str) -> KeptGraph:
     try:
-        data = json.loads(_text(path))
+        data = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
     except RecursionError:
         raise InputError(f"{path}: the values are nested too deeply") from None
     try:
         # Strict models take lists for tuples only in JSON mode.
-        found = GraphFile.model_validate_json(json.dumps(data))
+        held = GraphFile.model_validate_json(json.dumps(data))
     except ValidationError as error:
         first = explain(error, GraphFile, data)[0]
         at = ".".join(map(str, first.at))
         raise InputError(f"{path}: {at + ': ' if at else ''}{one_line(first.message)}") from None
     seen: dict[tuple[int, int], int] = {}
-    for number, (u, v) in enumerate(found.edges):
-        if max(u, v) >= found.workers:
-            text = f"there is no worker {max(u, v)}; ranks go to {found.workers - 1}"
-            raise InputError(f"{path}: edges.{number}: {text}")
+    for number, (u, v) in enumerate(held.edges):
+        if max(u, v) >= held.workers:
+            why = f"there is no worker {max(u, v)}; ranks go to {held.workers - 1}"
+            raise InputError(f"{path}: edges.{number}: {why}")
         if u == v:
             raise InputError(f"{path}: edges.{number}: joins worker {u} with itself; leave it out")
-        first_at = seen.setdefault((u, v) if found.directed else (min(u, v), max(u, v)), number)
+        first_at = seen.setdefault((u, v) if held.directed else (min(u, v), max(u, v)), number)
         if first_at != number:
             raise InputError(f"{path}: edges.{number}: is edges.{first_at} again; leave it out")
-    if found.weights is not None and len(found.weights) != len(found.edges):
-        text = f"{len(found.weights)} weights for {len(found.edges)} edges; give one for each, or none"
-        raise InputError(f"{path}: weights: {text}")
+    if held.weights is not None and len(held.weights) != len(held.edges):
+        why = f"{len(held.weights)} weights for {len(held.edges)} edges; give one for each, or none"
+        raise InputError(f"{path}: weights: {why}")
     return KeptGraph(
-        workers=found.workers, directed=found.directed, edges=_pairs(found.edges), weights=found.weights
+        workers=held.workers, directed=held.directed, edges=_pairs(held.edges), weights=held.weights
     )
 
 
-def _of_graphml(path: Path) -> KeptGraph:
-    text = _text(path)
+def _of_graphml(path: Path, text: str) -> KeptGraph:
     try:
-        found = nx.parse_graphml(text)
+        parsed = nx.parse_graphml(text)
     except Exception as error:  # networkx and its XML parser raise many kinds
         raise InputError(f"{path}: not valid GraphML: {one_line(str(error), 200)}") from None
-    graph = ranked(found, path)
+    graph = ranked(parsed, path)
     rank = {node: number for number, node in enumerate(graph.nodes)}
     return _kept(path, len(rank), graph.is_directed(), ((rank[u], rank[v]) for u, v in graph.edges()))
 
 
-def _of_edge_list(path: Path) -> KeptGraph:
+def _of_edge_list(path: Path, text: str) -> KeptGraph:
     """Lines ``u v``; the rest of a line, and what follows '#', is not looked at.
 
     There are as many workers as the highest rank says.
     """
     edges: set[tuple[int, int]] = set()
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].replace(",", " ").split()
         if not words:
             continue
         try:
             u, v = (int(word) for word in words[:2])
         except ValueError:
-            text = f"'{one_line(line.strip(), 40)}' is not two ranks"
-            raise InputError(f"{path}:{number}: {text}; write for example '0 1'") from None
+            why = f"'{one_line(line.strip(), 40)}' is not two ranks"
+            raise InputError(f"{path}:{number}: {why}; write for example '0 1'") from None
         if not (0 <= u < MAX_RANK and 0 <= v < MAX_RANK):
-            text = f"{u if not 0 <= u < MAX_RANK else v} is no rank; ranks go from 0 to {MAX_RANK - 1}"
-            raise InputError(f"{path}:{number}: {text}")
+            why = f"{u if not 0 <= u < MAX_RANK else v} is no rank; ranks go from 0 to {MAX_RANK - 1}"
+            raise InputError(f"{path}:{number}: {why}")
         edges.add((min(u, v), max(u, v)))
     return _kept(path, 1 + max((v for _, v in edges), default=-1), False, edges)
 

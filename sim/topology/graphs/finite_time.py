@@ -1,4 +1,4 @@
-"""Sequences that average exactly after finitely many steps; builders as in ``graphs``.
+"""Sequences that average exactly after finitely many steps; builders as in ``graphs.static``.
 
 The steps are pairs with weights of their own, symmetric and not negative; what a worker does not
 give away it keeps.
@@ -6,6 +6,7 @@ give away it keeps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,15 +17,15 @@ from scipy.sparse import csr_array
 
 from ...config.settings import Settings
 from ...errors import InputError
-from ..matrix import Matrix, row_sums, with_diagonal
+from ..matrix import pairwise
 from .static import Graphs, nearest_workers, power_of_two
 
 Ranks = NDArray[np.int64]
 WeightedPairs = tuple[Ranks, Ranks, NDArray[np.float64]]
 """Of each pair: u, v, and the weight that u and v give each other."""
 
-_DIGITS: Final = 64
-"""More than any number of workers has."""
+_MAX_DIGITS: Final = 64
+"""More digits than any number of workers has, in any base."""
 
 
 class MaxPeers(Settings):
@@ -118,14 +119,8 @@ def one_peer_hypercube(workers: int, options: Settings, seed: int) -> Graphs:
 
 
 def _sequence(workers: int, steps: Sequence[WeightedPairs]) -> Graphs:
-    matrices = [_matrix(workers, pairs) for pairs in steps]
+    matrices = [pairwise(workers, *pairs) for pairs in steps]
     return Graphs(lambda step: matrices[step % len(matrices)], len(matrices), weighted=True)
-
-
-def _matrix(workers: int, pairs: WeightedPairs) -> Matrix:
-    u, v, share = pairs
-    off = csr_array((np.r_[share, share], (np.r_[u, v], np.r_[v, u])), shape=(workers, workers))
-    return with_diagonal(off, 1.0 - row_sums(off))
 
 
 def _nobody() -> WeightedPairs:
@@ -133,7 +128,7 @@ def _nobody() -> WeightedPairs:
 
 
 def _beside(sequences: Sequence[list[WeightedPairs]]) -> list[WeightedPairs]:
-    """Sequences on disjoint workers at the same time; those that are done stand still."""
+    """Sequences on disjoint workers, run at the same time; workers whose sequence has ended do nothing."""
     together = []
     for step in range(max(len(steps) for steps in sequences)):
         u, v, share = zip(*(steps[step] for steps in sequences if step < len(steps)), strict=True)
@@ -170,7 +165,7 @@ def _simple(ranks: Ranks, peers: int) -> list[WeightedPairs]:
     n, b = len(ranks), peers + 1
     if _smooth_part(n, peers) == n:
         return _hyper_hypercube(ranks, peers)
-    sizes = [b**p for p in reversed(range(_DIGITS)) if b**p <= n and n // b**p % b]
+    sizes = [b**p for p in reversed(range(_MAX_DIGITS)) if b**p <= n and n // b**p % b]
     ends = np.cumsum([n // size % b * size for size in sizes])
     blocks = np.split(ranks, ends[:-1])
     first = _beside([_hyper_hypercube(block, peers) for block in blocks])
@@ -187,29 +182,24 @@ def _simple(ranks: Ranks, peers: int) -> list[WeightedPairs]:
 
 
 def _prime_factors(number: int) -> list[int]:
-    found, divisor = [], 2
+    factors, divisor = [], 2
     while divisor * divisor <= number:
         while number % divisor == 0:
-            found.append(divisor)
+            factors.append(divisor)
             number //= divisor
         divisor += 1
-    return [*found, number] if number > 1 else found
+    return [*factors, number] if number > 1 else factors
 
 
 def _smooth_part(number: int, peers: int) -> int:
     """The largest divisor of ``number`` without a prime factor above ``peers`` + 1."""
-    found = 1
-    for prime in _prime_factors(number):
-        if prime <= peers + 1:
-            found *= prime
-    return found
+    return math.prod(prime for prime in _prime_factors(number) if prime <= peers + 1)
 
 
 def _factors(number: int, largest: int) -> list[int]:
     """As few factors of at most ``largest`` as a greedy choice finds, the largest first."""
-    found = []
+    factors = []
     while number > 1:
-        factor = next(f for f in range(min(largest, number), 1, -1) if number % f == 0)
-        found.append(factor)
-        number //= factor
-    return found
+        factors.append(next(f for f in range(min(largest, number), 1, -1) if number % f == 0))
+        number //= factors[-1]
+    return factors

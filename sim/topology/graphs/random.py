@@ -1,6 +1,6 @@
 """Static graphs drawn from the run's seed: drawn again until connected, so that all workers agree.
 
-Builders as in ``graphs``.
+Builders as in ``graphs.static``.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
         # Of a dense graph the edges that it has not are drawn: pairing would hardly ever succeed.
         dense = 2 * degree >= workers
         fewer = workers - 1 - degree if dense else degree
-        while (pairs := _paired(workers, fewer, random)) is None:
+        while (pairs := _pair_half_edges(workers, fewer, random)) is None:
             pass
         if not dense:
             return undirected(workers, pairs)
-        joined = ~np.eye(workers, dtype=bool)
-        joined[pairs[:, 0], pairs[:, 1]] = joined[pairs[:, 1], pairs[:, 0]] = False
-        return adjacency(workers, *np.nonzero(joined))
+        neighbours = ~np.eye(workers, dtype=bool)
+        neighbours[pairs[:, 0], pairs[:, 1]] = neighbours[pairs[:, 1], pairs[:, 0]] = False
+        return adjacency(workers, *np.nonzero(neighbours))
 
     more = degree + 1 + workers * (degree + 1) % 2  # half-edges come in pairs
     return _connected("random_regular", f"use degree {more}", seed, draw)
 
 
-def _paired(workers: int, degree: int, random: np.random.Generator) -> NDArray[np.int64] | None:
+def _pair_half_edges(workers: int, degree: int, random: np.random.Generator) -> NDArray[np.int64] | None:
     """Edges [n degree / 2, 2] of a simple regular graph; None where this attempt got stuck.
 
     Half-edges are paired at random, and those whose pair would be a loop or a second edge are thrown in
@@ -98,7 +98,7 @@ def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool
 
 
 def _stuck(left: NDArray[np.int64], workers: int, taken: NDArray[np.int64]) -> bool:
-    """Whether all workers in ``left``, which ascend, are joined with each other already."""
+    """Whether all workers in ``left``, which ascend, are neighbours of each other already."""
     first, second = np.triu_indices(left.size, 1)
     return bool(_among(left[first] * workers + left[second], taken).all())
 
@@ -127,13 +127,13 @@ def erdos_renyi(workers: int, options: Probability, seed: int) -> Graphs:
     refuse_too_many(round(chance * workers * (workers - 1)))
 
     def draw(random: np.random.Generator) -> Matrix:
-        return undirected(workers, _joined(workers, chance, random))
+        return undirected(workers, _draw_pairs(workers, chance, random))
 
     return _connected("erdos_renyi", f"use a probability of {usual:.3g}", seed, draw)
 
 
-def _joined(workers: int, chance: float, random: np.random.Generator) -> NDArray[np.int64]:
-    """Pairs [edges, 2], each there with the same chance: geometric numbers of pairs between them are not."""
+def _draw_pairs(workers: int, chance: float, random: np.random.Generator) -> NDArray[np.int64]:
+    """Pairs [edges, 2], each drawn with the same chance: the numbers of pairs skipped are geometric."""
     pairs = workers * (workers - 1) // 2
     expected = pairs * chance
     several = int(expected + 4.0 * math.sqrt(expected)) + 16

@@ -6,8 +6,9 @@ docstring is its row in ``docs/topologies.md``: the graph, then the source.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,19 +57,21 @@ class Degree(Settings):
     degree: int = Field(default=4, ge=1, description="neighbours of every worker")
 
 
-_MOST: Final = 1 << 24
-"""No choice of a number of workers is looked for beyond this."""
+_MAX_SUGGESTED_WORKERS: Final = 1 << 24
+"""No larger number of workers is looked for to be suggested."""
 
 
 def static(graph: Matrix) -> Graphs:
-    """The same graph at every step."""
+    """A sequence that has one graph at every step."""
     return Graphs(lambda step: graph)
 
 
 def nearest_workers(workers: int, possible: Callable[[int], bool]) -> str:
-    """Say which numbers of workers next to ``workers`` are possible."""
+    """A hint that names the possible numbers of workers next to ``workers``."""
     below = next((n for n in range(workers - 1, 1, -1) if possible(n)), None)
-    above = next((n for n in range(workers + 1, min(2 * workers + 17, _MOST)) if possible(n)), None)
+    above = next(
+        (n for n in range(workers + 1, min(2 * workers + 17, _MAX_SUGGESTED_WORKERS)) if possible(n)), None
+    )
     return "use " + " or ".join(str(n) for n in (below, above) if n is not None)
 
 
@@ -125,7 +128,7 @@ def _rows(name: str, workers: int, rows: int | None, least: int) -> tuple[int, i
 
     known = possible(workers)
     if rows is not None and not fits(workers, rows):
-        every = sorted({r for found in known for r in (found, workers // found)})
+        every = sorted({r for divisor in known for r in (divisor, workers // divisor)})
         if every:
             choice = min(every, key=lambda r: abs(r - rows))
             raise InputError(f"{name} of {workers} workers cannot have {rows} rows; use {choice}")
@@ -134,8 +137,8 @@ def _rows(name: str, workers: int, rows: int | None, least: int) -> tuple[int, i
             f"{name} needs rows and columns of at least {least}, which {workers} workers do not make; "
             + nearest_workers(workers, lambda n: bool(possible(n)))
         )
-    found = rows or known[-1]
-    return found, workers // found
+    chosen = rows or known[-1]
+    return chosen, workers // chosen
 
 
 def grid(workers: int, options: Rows, seed: int) -> Graphs:
@@ -248,11 +251,6 @@ def hierarchical(workers: int, options: Hierarchy, seed: int) -> Graphs:
     refuse_too_many(sum(size * (size - 1) for size in sites))
     edges: list[tuple[int, int]] = []
     for head, size in zip(heads, sites, strict=True):
-        edges += _pairs(range(int(head), int(head) + size))
+        edges += itertools.combinations(range(int(head), int(head) + size), 2)
     between = nx.cycle_graph([int(h) for h in heads]) if len(sites) > 1 else nx.Graph()
     return static(undirected(workers, [*edges, *((u, v) for u, v in between.edges() if u != v)]))
-
-
-def _pairs(members: Iterable[int]) -> list[tuple[int, int]]:
-    known = list(members)
-    return [(a, b) for number, a in enumerate(known) for b in known[number + 1 :]]

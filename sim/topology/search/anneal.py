@@ -18,15 +18,16 @@ from typing import Final
 
 import numpy as np
 
+from ..matrix import laplacian
 from .graph import EdgeArray, Moves, SearchGraph
 from .objective import Objective
-from .spectrum import MAX_DENSE_NODES, Ends, best_case, ends_of, laplacian, move_ends
+from .spectrum import MAX_DENSE_NODES, Ends, best_case, ends_of, move_ends
 
 LARGEST_BATCH: Final = 64
 """Candidates that are drawn and bounded at a time, at most."""
 
 MARGIN: Final = 1e-9
-"""Rounding that a bound may suffer, in units of the cost."""
+"""How far rounding may move a bound, in units of the cost."""
 
 REFRESH: Final = 32
 """After so many accepted moves the ends of the spectrum are computed afresh."""
@@ -34,7 +35,7 @@ REFRESH: Final = 32
 
 @dataclass
 class Tally:
-    """What a walk did.
+    """How many moves a walk judged, computed and accepted.
 
     Attributes:
         moves: candidates judged,
@@ -114,7 +115,7 @@ def anneal(
 
 
 class _Walk:
-    """Where the walk is: the graph, its cost, and what is known of its spectrum."""
+    """The state of a walk: the graph, its cost, and the ends of its spectrum."""
 
     def __init__(self, graph: SearchGraph, objective: Objective, tally: Tally) -> None:
         self._graph, self._objective, self._tally = graph, objective, tally

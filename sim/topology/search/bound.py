@@ -23,17 +23,17 @@ from numpy.polynomial import Polynomial
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-DEGREE: Final = 9
-"""Of the polynomials f."""
+MAX_POLYNOMIAL_DEGREE: Final = 9
+"""The largest degree of the polynomials f."""
 
 POINTS: Final = 60
-"""Where f <= 0 is asked for; in between it is checked."""
+"""Points at which the programme demands f <= 0; between them f is checked afterwards."""
 
-CELL: Final = 5e-3
-"""Resolution of the smallest eigenvalue."""
+EIGENVALUE_RESOLUTION: Final = 5e-3
+"""Cells of the smallest eigenvalue are not cut into smaller ones than this."""
 
-RESOLUTION: Final = 1e-4
-"""Resolution of the bound."""
+BOUND_RESOLUTION: Final = 1e-4
+"""The bound lies this near below the largest modulus that can be ruled out."""
 
 
 def alon_boppana(degree: int) -> float:
@@ -47,14 +47,14 @@ def alon_boppana(degree: int) -> float:
 
 @lru_cache(maxsize=64)
 def modulus_bound(workers: int, degree: int) -> float:
-    """What no regular graph's second-largest eigenvalue modulus is below, with the best constant edge weight.
+    """A lower bound of regular graphs' second-largest eigenvalue modulus, with the best constant weight.
 
     Args:
         workers: n > ``degree``.
         degree: k >= 2.
     """
     impossible, unknown = 0.0, 1.0
-    while unknown - impossible > RESOLUTION:
+    while unknown - impossible > BOUND_RESOLUTION:
         modulus = (impossible + unknown) / 2
         if ruled_out(modulus, workers, degree):
             impossible = modulus
@@ -66,7 +66,7 @@ def modulus_bound(workers: int, degree: int) -> float:
 def ruled_out(modulus: float, workers: int, degree: int) -> bool:
     """Whether no regular graph has this modulus or a smaller one: cell by cell of its smallest eigenvalue.
 
-    False says nothing.
+    False means that such a graph may exist or not.
     """
     walks = _walks(degree)
     cells = [(-float(degree), -1.0)]  # an edge alone has the eigenvalue -1, so it is -1 at most (interlacing)
@@ -74,7 +74,7 @@ def ruled_out(modulus: float, workers: int, degree: int) -> bool:
         low, high = cells.pop()
         second = (2 * degree * modulus + high * (1 - modulus)) / (1 + modulus)
         if not _interval_ruled_out(low, second, workers, degree, walks):
-            if high - low < CELL:
+            if high - low < EIGENVALUE_RESOLUTION:
                 return False
             middle = (low + high) / 2
             cells += [(low, middle), (middle, high)]
@@ -86,22 +86,22 @@ def _interval_ruled_out(low: float, high: float, workers: int, degree: int, walk
     if high <= low:
         return high < low
     if (degree - low) * (degree - high) < workers * (degree + low * high):
-        return True  # f = (x - low)(x - high), without a programme
+        return True  # by f = (x - low)(x - high), without solving a programme
     angles = np.cos(np.linspace(0.0, np.pi, POINTS))
     points = (low + high) / 2 + (high - low) / 2 * angles
     # Each F_i in units of its size on the interval keeps the numbers of the programme near 1.
     values = np.stack([walk(points) for walk in walks[1:]], axis=1)
     scale = np.abs(values).max(axis=0)
     at_degree = np.array([float(walk(degree)) for walk in walks[1:]])
-    found = linprog(
+    solved = linprog(
         at_degree / scale,
         A_ub=values / scale,
         b_ub=np.full(POINTS, -1.0),
         bounds=[(None, None)] * 2 + [(0.0, None)] * (len(walks) - 3),
     )
-    if found.x is None:
+    if solved.x is None:
         return False
-    weights = found.x / scale
+    weights = solved.x / scale
     weights[2:] = np.maximum(weights[2:], 0.0)
     f = 1.0 + sum((w * walk for w, walk in zip(weights.tolist(), walks[1:], strict=True)), Polynomial([0.0]))
     excess = max(_largest(f, low, high), 0.0)
@@ -116,9 +116,9 @@ def _largest(f: Polynomial, low: float, high: float) -> float:
 
 
 def _walks(degree: int) -> list[Polynomial]:
-    """F_0 ... F_DEGREE."""
+    """F_0 ... F_MAX_POLYNOMIAL_DEGREE."""
     x = Polynomial([0.0, 1.0])
     out = [Polynomial([1.0]), x, x**2 - degree]
-    while len(out) <= DEGREE:
+    while len(out) <= MAX_POLYNOMIAL_DEGREE:
         out.append(x * out[-1] - (degree - 1) * out[-2])
     return out

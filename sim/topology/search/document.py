@@ -1,4 +1,4 @@
-"""What is told of a graph that was found, and the file that scenarios can name."""
+"""The report on the best graph of a search, and its file, which scenarios can name."""
 
 from __future__ import annotations
 
@@ -17,77 +17,77 @@ from .objective import StepTime, modulus_for
 from .spectrum import eigenvalues
 
 
-def describe(found: SearchResult, step_time: StepTime | None = None) -> dict[str, Any]:
-    """The found graph, what it is compared with, and how it was found; values of JSON.
+def describe(result: SearchResult, step_time: StepTime | None = None) -> dict[str, Any]:
+    """The best graph, what it is compared with, and how the search went; values of JSON.
 
     Keys: ``lower_bound`` and ``alon_boppana`` are of regular graphs with the best constant weight (see
     ``sim/topology/search/bound.py``), ``ring_lattice`` is the regular ring lattice of the same degree under
     the same rule; ``step_time_s`` and ``time_per_e_fold_s`` are null where steps were counted.
 
     Args:
-        found: the result of a search.
+        result: the result of a search.
         step_time: that of the search.
     """
-    request, degree = found.request, found.request.degree
-    weight = _edge_weight(found)
-    degrees = np.bincount(np.array(found.edges).ravel(), minlength=request.workers)
+    request, degree = result.request, result.request.degree
+    weight = _edge_weight(result)
+    degrees = np.bincount(np.array(result.edges).ravel(), minlength=request.workers)
     return {
         "workers": request.workers,
         "degree": degree,
         "weights": request.weights,
-        **_rates(found.modulus, found.step_s),
-        "spectral_gap": 1.0 - found.modulus,
+        **_rates(result.modulus, result.step_s),
+        "spectral_gap": 1.0 - result.modulus,
         "edge_weight": weight,
         "least_own_weight": 1.0 - weight * int(degrees.max()),
         "lower_bound": None if degree is None else modulus_bound(request.workers, degree),
         "alon_boppana": None if degree is None else alon_boppana(degree),
-        "ring_lattice": None if degree is None else _lattice(found, degree, step_time),
-        "objective": "spectral" if found.step_s is None else "wall-clock",
+        "ring_lattice": None if degree is None else _lattice(result, degree, step_time),
+        "objective": "spectral" if result.step_s is None else "wall-clock",
         "seed": request.seed,
         "restarts": request.budget.restarts,
-        "moves": found.tally.moves,
-        "moves_computed": found.tally.computed,
-        "moves_accepted": found.tally.accepted,
-        "edges": [list(edge) for edge in found.edges],
+        "moves": result.tally.moves,
+        "moves_computed": result.tally.computed,
+        "moves_accepted": result.tally.accepted,
+        "edges": [list(edge) for edge in result.edges],
     }
 
 
-def _edge_weight(found: SearchResult) -> float:
+def _edge_weight(result: SearchResult) -> float:
     """The weight of every edge: 2 / (l_2 + l_n), or 1 / (k + 1) under ``metropolis``."""
-    if found.request.weights == "metropolis" and found.request.degree is not None:
-        return 1.0 / (found.request.degree + 1)
-    return 2.0 / (found.second + found.last)
+    if result.request.weights == "metropolis" and result.request.degree is not None:
+        return 1.0 / (result.request.degree + 1)
+    return 2.0 / (result.second + result.last)
 
 
-def save(found: SearchResult, path: Path, objective: str) -> None:
+def save(result: SearchResult, path: Path, objective: str) -> None:
     """Write the graph; scenarios name it: ``topology: {file: PATH}, weights: laplacian`` (or another rule).
 
     Args:
-        found: the result of a search.
+        result: the result of a search.
         path: the file; one that is there is replaced.
         objective: for the file's provenance.
 
     Raises:
         InputError: the file cannot be written.
     """
-    request = found.request
+    request = result.request
     provenance = {
         "made_by": "paceline topology search",
         "objective": objective,
         "degree": request.degree,
         "weights": request.weights,
-        "second_eigenvalue_modulus": found.modulus,
+        "second_eigenvalue_modulus": result.modulus,
         "seed": request.seed,
         "moves": request.budget.moves,
         "restarts": request.budget.restarts,
     }
-    write_graph(path, undirected(request.workers, found.edges), provenance=provenance)
+    write_graph(path, undirected(request.workers, result.edges), provenance=provenance)
 
 
-def _lattice(found: SearchResult, degree: int, step_time: StepTime | None) -> dict[str, Any]:
-    edges: EdgeArray = lattice(found.request.workers, degree)
-    values = eigenvalues(found.request.workers, edges)
-    modulus = modulus_for(found.request.weights, degree)(values[1:2], values[-1:])
+def _lattice(result: SearchResult, degree: int, step_time: StepTime | None) -> dict[str, Any]:
+    edges: EdgeArray = lattice(result.request.workers, degree)
+    values = eigenvalues(result.request.workers, edges)
+    modulus = modulus_for(result.request.weights, degree)(values[1:2], values[-1:])
     return _rates(float(modulus[0]), None if step_time is None else step_time.checked_s(edges))
 
 

@@ -18,9 +18,9 @@ from .objective import Objective, StepTime, modulus_for
 from .spectrum import eigenvalues
 
 MAX_SEARCH_WORKERS: Final = 4096
-"""The found graph is checked by a full decomposition, which takes minutes beyond this."""
+"""The best graph is checked by a full decomposition, which takes minutes beyond this."""
 
-HOT: Final = (2.0, 6.0, 1.0)
+FIRST_TEMPERATURES: Final = (2.0, 6.0, 1.0)
 """First temperatures of the walks, in turn and in units of n^-1.5: about what a swap changes the cost by."""
 
 COOLING: Final = 50.0
@@ -29,7 +29,7 @@ COOLING: Final = 50.0
 
 @dataclass(frozen=True)
 class Budget:
-    """How much to try.
+    """How many graphs a search tries.
 
     Attributes:
         moves: candidates in one walk.
@@ -41,7 +41,7 @@ class Budget:
 
 
 def default_budget(workers: int) -> Budget:
-    """What takes less than a minute on one core."""
+    """A budget that takes less than a minute on one core."""
     return Budget(
         moves=min(max(20 * workers**2, 1_000), 50_000), restarts=min(max(16_384 // workers**2, 1), 64)
     )
@@ -49,7 +49,7 @@ def default_budget(workers: int) -> Budget:
 
 @dataclass(frozen=True)
 class Request:
-    """What to look for.
+    """What a search looks for.
 
     Attributes:
         workers: n.
@@ -73,7 +73,7 @@ class SearchResult:
     """The best graph of a search.
 
     Attributes:
-        request: what was asked for.
+        request: what was searched for.
         edges: pairs i < j, ascending.
         second, last: the Laplacian's second and last eigenvalue, of a full decomposition.
         modulus: second-largest eigenvalue modulus of the mixing matrix.
@@ -91,10 +91,10 @@ class SearchResult:
 
 
 def check(request: Request) -> None:
-    """Refuse what no graph can be.
+    """Refuse a request that no graph can meet.
 
     Raises:
-        InputError: says why, and the nearest possible choice.
+        InputError: no graph can meet it; says why, and names the nearest possible choice.
     """
     n, k = request.workers, request.degree
     if not 3 <= n <= MAX_SEARCH_WORKERS:
@@ -149,7 +149,7 @@ def search(
         for restart in range(request.budget.restarts):
             random = seeds.generator(request.seed, seeds.SHARED, "topology search", restart)
             graph = SearchGraph(request.workers, _start(request, restart, random, step_time is not None))
-            hot = HOT[restart % len(HOT)] / request.workers**1.5
+            hot = FIRST_TEMPERATURES[restart % len(FIRST_TEMPERATURES)] / request.workers**1.5
             schedule = Cooling(request.budget.moves, hot, hot / COOLING)
             edges = anneal(
                 graph, objective, schedule, random, tally, rewire=request.degree is None, progress=progress
@@ -163,10 +163,9 @@ def search(
             cost += math.log(step_s or 1.0)
             if cost < best_cost:
                 modulus = float(objective.modulus(np.array([second]), np.array([last]))[0])
-                best_cost, best = (
-                    cost,
-                    SearchResult(request, _sorted(edges), second, last, modulus, step_s, tally),
-                )
+                best_cost = cost
+                pairs = tuple(sorted((min(i, j), max(i, j)) for i, j in edges.tolist()))
+                best = SearchResult(request, pairs, second, last, modulus, step_s, tally)
     if best is None:
         raise InputError(f"no connected graph found in {tally.moves} moves; raise --moves or --restarts")
     return best
@@ -180,7 +179,3 @@ def _start(request: Request, restart: int, random: np.random.Generator, near_fir
     if near_first and restart % 2 == 0:
         return lattice(request.workers, request.degree)
     return random_regular_edges(request.workers, request.degree, seed)
-
-
-def _sorted(edges: EdgeArray) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted((min(i, j), max(i, j)) for i, j in edges.tolist()))

@@ -86,7 +86,7 @@ class SearchGraph:
 
 
 def lattice(workers: int, degree: int) -> EdgeArray:
-    """The regular ring lattice: each with its nearest ones, and with the opposite one for an odd degree."""
+    """The regular ring lattice: each worker with its nearest ones, and for an odd degree the opposite one."""
     offsets = [*range(1, degree // 2 + 1), *([workers // 2] if degree % 2 else [])]
     return np.array(nx.circulant_graph(workers, offsets).edges, dtype=np.int64).reshape(-1, 2)
 
@@ -94,17 +94,18 @@ def lattice(workers: int, degree: int) -> EdgeArray:
 def random_regular_edges(workers: int, degree: int, seed: int) -> EdgeArray:
     """A random regular graph; a dense one is the complement of a sparse one. It may be disconnected."""
     if 2 * degree > workers:
-        graph = nx.complement(nx.random_regular_graph(workers - 1 - degree, workers, seed=seed))
-    else:
-        graph = nx.random_regular_graph(degree, workers, seed=seed)
-    return np.sort(np.array(graph.edges, dtype=np.int64).reshape(-1, 2), axis=1)
+        return _edges(nx.complement(nx.random_regular_graph(workers - 1 - degree, workers, seed=seed)))
+    return _edges(nx.random_regular_graph(degree, workers, seed=seed))
 
 
 def random_even(workers: int, edges: int, seed: int) -> EdgeArray:
     """A random graph whose degrees differ by one at most."""
     degree, more = divmod(2 * edges, workers)
-    wanted = [degree + 1] * more + [degree] * (workers - more)
     if more == 0:
         return random_regular_edges(workers, degree, seed)
-    graph = nx.random_degree_sequence_graph(wanted, seed=seed, tries=1000)
+    degrees = [degree + 1] * more + [degree] * (workers - more)
+    return _edges(nx.random_degree_sequence_graph(degrees, seed=seed, tries=1000))
+
+
+def _edges(graph: nx.Graph[int]) -> EdgeArray:
     return np.sort(np.array(graph.edges, dtype=np.int64).reshape(-1, 2), axis=1)

@@ -29,7 +29,7 @@ class StepTime(Protocol):
 
     @property
     def floor_s(self) -> float:
-        """What no graph's ``least_s`` is below."""
+        """A lower bound of every graph's ``least_s``."""
 
     def least_s(self, edges: EdgeArray) -> float:
         """A quick lower bound of ``mean_s``."""
@@ -38,7 +38,7 @@ class StepTime(Protocol):
         """The mean over many steps, estimated."""
 
     def checked_s(self, edges: EdgeArray) -> float:
-        """The same, by the best model there is: the last word on a finished walk."""
+        """The mean over many steps, by the best model there is: called when a walk has finished."""
 
 
 def laplacian_modulus(second: Floats, last: Floats) -> Floats:
@@ -104,12 +104,12 @@ class Objective:
         return out
 
     def log_steps_of(self, second: float, last: float) -> float:
-        """The same of one graph."""
+        """ln(steps per e-fold) of one graph, from its Laplacian's second and last eigenvalue."""
         return float(self.log_steps(np.array([second]), np.array([last]))[0])
 
     @cached_property
     def log_floor_s(self) -> float:
-        """What no graph's ``least_log_step_s`` is below."""
+        """A lower bound of every graph's ``least_log_step_s``."""
         if self.step_time is None:
             return 0.0
         return math.log(self.step_time.floor_s) if self.step_time.floor_s > 0.0 else -math.inf

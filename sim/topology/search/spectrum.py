@@ -1,4 +1,4 @@
-"""The ends of a Laplacian's spectrum, and what a move makes of them without a full decomposition.
+"""The ends of a Laplacian's spectrum, before and after a move, without a full decomposition.
 
 Of the Laplacian L of a connected graph, 0 = l_1 < l_2 <= ... <= l_n, only l_2 and l_n matter. Kept is a
 block Q of eigenvectors next to both ends. A move changes L by a matrix D of rank two at most. The smallest
@@ -7,8 +7,8 @@ the largest one never above the new l_n (Courant and Fischer). So a move can be 
 error, on a bound from
 
 1. B = Q: a small problem, whatever n is (``best_case``),
-2. B = Q and the Krylov space of L + D from the range of D: all that the move can stir up, step by step
-   (``move_ends``). Where it settles, it is the answer, and its best vectors are the next Q.
+2. B = Q and the Krylov space of L + D from the range of D, step by step (``move_ends``). Where the bounds
+   settle, they are the new ends, and the best vectors are the next Q.
 
 Source for the second: Parlett, The Symmetric Eigenvalue Problem (1998), chapters 11 to 13 (Rayleigh-Ritz,
 block Lanczos).
@@ -23,10 +23,10 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from scipy.sparse.linalg import eigsh
 
 from ...seeds import Floats
+from ..matrix import Matrix, laplacian
 from .graph import EdgeArray, Moves
 
 LANCZOS_BLOCK: Final = 8
@@ -70,22 +70,12 @@ class Ends:
         return float(self.high[-1])
 
 
-def laplacian(workers: int, edges: EdgeArray) -> csr_array:
-    """D - A, sparse [n, n]."""
-    i, j = edges[:, 0], edges[:, 1]
-    nodes = np.arange(workers)
-    degree = np.bincount(edges.ravel(), minlength=workers)
-    rows, columns = np.concatenate([i, j, nodes]), np.concatenate([j, i, nodes])
-    values = np.concatenate([np.full(2 * len(edges), -1.0), degree])
-    return csr_array((values, (rows, columns)), shape=(workers, workers))
-
-
 def eigenvalues(workers: int, edges: EdgeArray) -> Floats:
     """The whole spectrum of the Laplacian, ascending [n], by a dense decomposition."""
-    return np.linalg.eigvalsh(laplacian(workers, edges).toarray())
+    return np.asarray(np.linalg.eigvalsh(laplacian(workers, edges).toarray()), dtype=np.float64)
 
 
-def ends_of(matrix: csr_array) -> Ends:
+def ends_of(matrix: Matrix) -> Ends:
     """Both ends of the spectrum of a Laplacian [n, n], n >= 3."""
     workers = matrix.shape[0]
     if workers <= MAX_DENSE_NODES:
@@ -105,7 +95,7 @@ def ends_of(matrix: csr_array) -> Ends:
 
 
 def best_case(ends: Ends, moves: Moves) -> tuple[Floats, Floats]:
-    """What each move can at best make of the ends.
+    """Bounds of the ends of the spectrum after each move.
 
     Returns:
         After each move, an upper bound of the second eigenvalue and a lower bound of the last one, [moves].
@@ -124,7 +114,7 @@ def _projected(values: Floats, vectors: Floats, moves: Moves) -> Floats:
 
 
 def move_ends(
-    matrix: csr_array, ends: Ends, pairs: EdgeArray, signs: Floats, hopeless: Callable[[float, float], bool]
+    matrix: Matrix, ends: Ends, pairs: EdgeArray, signs: Floats, hopeless: Callable[[float, float], bool]
 ) -> Ends | None:
     """The ends after one move, to about ``SETTLED``.
 
@@ -140,8 +130,8 @@ def move_ends(
         None if the move is hopeless.
     """
     workers, block = ends.low_vectors.shape
-    nodes, change, stirred = _change(pairs, signs, workers)
-    width = stirred.shape[1]
+    nodes, change, krylov = _change(pairs, signs, workers)
+    width = krylov.shape[1]
     size = 1 + 2 * block
     basis = np.zeros((workers, size + width * LANCZOS_STEPS), order="F")
     basis[:, 0] = 1.0 / math.sqrt(workers)
@@ -153,23 +143,23 @@ def move_ends(
     small[:size, :size] = np.diag(known) + touched.T @ change @ touched
     bounds = (np.inf, -np.inf)
     for step in range(LANCZOS_STEPS):
-        added = _orthonormal(stirred, basis[:, :size])
+        added = _orthonormal(krylov, basis[:, :size])
         grown = size + added.shape[1]
         basis[:, size:grown] = added
-        stirred = matrix @ added
-        stirred[nodes] += change @ added[nodes]
-        small[:grown, size:grown] = basis[:, :grown].T @ stirred
+        krylov = np.asarray(matrix @ added)
+        krylov[nodes] += change @ added[nodes]
+        small[:grown, size:grown] = basis[:, :grown].T @ krylov
         small[size:grown, :size] = small[:size, size:grown].T
         size = grown
         exhausted = added.shape[1] < width
         if step % LOOK == LOOK - 1 or exhausted:
             values = np.linalg.eigvalsh(small[:size, :size])
-            found = float(values[0]), float(values[-1])
-            if hopeless(*found):
+            outer = float(values[0]), float(values[-1])
+            if hopeless(*outer):
                 return None
-            if exhausted or max(abs(found[0] - bounds[0]), abs(found[1] - bounds[1])) < SETTLED:
+            if exhausted or max(abs(outer[0] - bounds[0]), abs(outer[1] - bounds[1])) < SETTLED:
                 break
-            bounds = found
+            bounds = outer
     values, vectors = np.linalg.eigh(small[:size, :size])
     low, high = basis[:, :size] @ vectors[:, :block], basis[:, :size] @ vectors[:, -block:]
     return Ends(values[:block], low, values[-block:], high)
@@ -186,9 +176,9 @@ def _change(pairs: EdgeArray, signs: Floats, workers: int) -> tuple[NDArray[np.i
     change = across.T @ (across * signs[:, None])
     values, vectors = np.linalg.eigh(change)
     vectors = vectors[:, np.abs(values) > 1e-9]
-    stirred = np.zeros((workers, vectors.shape[1]))
-    stirred[nodes] = vectors
-    return nodes, change, stirred
+    krylov = np.zeros((workers, vectors.shape[1]))
+    krylov[nodes] = vectors
+    return nodes, change, krylov
 
 
 def _orthonormal(vectors: Floats, basis: Floats) -> Floats:

@@ -146,7 +146,7 @@ def loses_a_neighbour(group: Group) -> list[str]:
     async def main(worker: Worker, options: Any) -> None:
         for _ in range(2):
             with contextlib.suppress(PeerLost):
-                await worker.mix(topology.patterns("complete", worker.size, "uniform")[0], torch.zeros(1))
+                await worker.mix(topology.plan("complete", worker.size, "uniform").at(0), torch.zeros(1))
 
     job = make_job(make_scheme(main), workers=2)
     measured = run_job(group, job, backend=nccl_rules.NAME, timeout_s=5.0, faults={1: 1})
@@ -164,7 +164,7 @@ def disagrees_about_the_order(group: Group) -> list[str]:
 
     async def main(worker: Worker, options: Any) -> None:
         x = torch.zeros(1)
-        operations = [ops.AllReduce(x), ops.Mix(topology.patterns("complete", 2, "uniform")[0], x)]
+        operations = [ops.AllReduce(x), ops.Mix(topology.plan("complete", 2, "uniform").at(0), x)]
         for operation in operations if worker.rank else reversed(operations):
             await operation
 

@@ -128,10 +128,10 @@ def test_one_peer_exponential_averages_exactly(exponent: int) -> None:
     async def program(worker: Worker, options: NoOptions) -> None:
         from paceline.sim import topology
 
-        patterns = topology.patterns("one_peer_exponential", worker.size, "uniform")
+        plan = topology.plan("one_peer_exponential", worker.size, "uniform")
         x = torch.tensor([float(worker.rank), float(worker.rank**2)])
         async for k in worker.steps():
-            x = await worker.mix(patterns[k % len(patterns)], x)
+            x = await worker.mix(plan.at(k), x)
             await worker.publish(k, x)
 
     job = make_job(

@@ -135,7 +135,7 @@ def test_straggler_reaches_a_worker_after_as_many_steps_as_hops() -> None:
     async def program(worker: Worker, options: NoOptions) -> None:
         from paceline.sim import topology
 
-        (pattern,) = topology.patterns("ring", worker.size, "uniform")
+        pattern = topology.plan("ring", worker.size, "uniform").at(0)
         for k in range(6):
             await worker.sleep(late_s if worker.rank == 0 and k == 0 else 1.0)
             await worker.mix(pattern, X)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from docs.make import topologies
 from paceline.sim.config import yaml_file
 from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import InputError
-from paceline.sim.topology import TOPOLOGIES, TopologyEntry, patterns, plan
+from paceline.sim.topology import TOPOLOGIES, TopologyEntry, plan
 from paceline.sim.topology.matrix import circulant, in_degrees, off_diagonal, row_sums, support
 from paceline.sim.topology.spectra import second_modulus
 from paceline.sim.training.scoring import digest
@@ -246,10 +248,17 @@ def test_entries_are_written_as_they_are_read() -> None:
         assert message in str(caught.value)
 
 
-def test_patterns_are_those_of_one_period() -> None:
-    assert len(patterns("one_peer_exponential", 9)) == 4
-    with pytest.raises(InputError, match="never repeats"):
-        patterns("random_matching", 4)
+def test_the_example_of_a_plan() -> None:
+    results = doctest.testmod(importlib.import_module("paceline.sim.topology.plan"))
+    assert results.failed == 0
+    assert results.attempted >= 5
+
+
+def test_patterns_repeat_after_a_period() -> None:
+    sequence = plan("one_peer_exponential", 9)
+    assert sequence.period == 4
+    assert sequence.at(5) is sequence.at(1)
+    assert plan("random_matching", 4).period is None
 
 
 def halves(workers: int, offsets: Iterable[int]) -> Iterator[NDArray[np.float64]]:
@@ -397,7 +406,7 @@ def test_every_topology_and_rule_has_a_source() -> None:
         ({"random_regular": {"degree": 3}}, "lazy_metropolis"),
     ],
 )
-def test_gossip_is_the_same_stacked_and_message_by_message(topology: object, weights: str) -> None:
+def test_gossip_is_the_same_in_lockstep_and_message_by_message(topology: object, weights: str) -> None:
     job = make_job(
         "gossip", {"topology": topology, "weights": weights}, task="quadratic", workers=6, seed=3,
         max_iterations=70, cv=0.3, latency_s=0.01, bandwidth_bytes_per_s=1e4,

@@ -18,6 +18,7 @@ from paceline.sim import topology
 from paceline.sim.errors import InputError
 from paceline.sim.seeds import Floats
 from paceline.sim.topology import TopologyEntry
+from paceline.sim.topology.matrix import laplacian
 from paceline.sim.topology.search import (
     Budget,
     Request,
@@ -45,7 +46,6 @@ from paceline.sim.topology.search.spectrum import (
     best_case,
     eigenvalues,
     ends_of,
-    laplacian,
     move_ends,
 )
 from tests.paceline.test_command_line import run
