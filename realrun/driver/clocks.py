@@ -1,8 +1,8 @@
 """One clock for records from several machines, with a bound on its error.
 
 Processes of one machine share its clock. Of every other machine one process asks worker 0 for the time a few
-times, before the run and after it. With t1 and t4 the asker's times when it asked and heard, t2 and t3 worker
-0's when that heard and answered, worker 0's clock is ahead by
+times, before the run and after it. With t1 and t4 the times at which the asker sent the question and got the
+answer, t2 and t3 those at which worker 0 received the question and answered, worker 0's clock is ahead by
 
     ((t2 - t1) + (t3 - t4)) / 2,   off by at most half the round trip ((t4 - t1) - (t3 - t2)) / 2,
 
@@ -29,11 +29,11 @@ from ..transport import connections
 from .rank_log import RankLog
 
 EXCHANGES: Final = 8
-
+"""How often a machine asks for the time, before a run and after it."""
 _HEAD_START_S: Final = 0.05
-"""How far ahead of its announcement a run begins, so that every rank has heard of it."""
+"""How far ahead of its announcement a run begins, so that every rank knows of it."""
 _ROUND_TRIPS: Final = 4
-"""So many more on a network where hearing of it takes long."""
+"""Beside ``_HEAD_START_S``: this many of the longest round trip, where messages take long."""
 TO_START_S: Final = 3600.0
 """How long a rank may take to score a run, or to prepare one, while the others wait."""
 _EXCHANGE_S: Final = 600.0
@@ -41,17 +41,17 @@ _EXCHANGE_S: Final = 600.0
 
 
 class ClockSample(NamedTuple):
-    """Seconds: asked (asker's clock), heard, answered (worker 0's clock), got the answer (asker's)."""
+    """Seconds: question sent (asker's clock), received, answered (worker 0's), answer received (asker's)."""
 
-    asked: float
-    heard: float
+    sent: float
+    received: float
     answered: float
-    got: float
+    returned: float
 
     @property
     def round_trip(self) -> float:
-        """Time under way, there and back."""
-        return (self.got - self.asked) - (self.answered - self.heard)
+        """Seconds on the way, there and back."""
+        return (self.returned - self.sent) - (self.answered - self.received)
 
 
 class Reading(NamedTuple):
@@ -63,10 +63,10 @@ class Reading(NamedTuple):
 
 
 def reading(exchanges: Sequence[ClockSample]) -> Reading:
-    """What the exchange with the shortest round trip says."""
+    """The reading of the exchange with the shortest round trip."""
     best = min(exchanges, key=lambda each: each.round_trip)
-    offset_s = ((best.heard - best.asked) + (best.answered - best.got)) / 2
-    return Reading((best.asked + best.got) / 2, offset_s, best.round_trip / 2)
+    offset_s = ((best.received - best.sent) + (best.answered - best.returned)) / 2
+    return Reading((best.sent + best.returned) / 2, offset_s, best.round_trip / 2)
 
 
 class Alignment(NamedTuple):
@@ -117,8 +117,8 @@ def start(gloo: dist.ProcessGroupGloo, control: Control) -> RunStart:
     Raises:
         RunError: a worker did not come, or was lost.
     """
-    told = control.meet("ready", [boot_id(), host_name()], TO_START_S)
-    machines, names = (tuple(column) for column in zip(*told, strict=True))
+    facts = control.meet("ready", [boot_id(), host_name()], TO_START_S)
+    machines, names = (tuple(column) for column in zip(*facts, strict=True))
     readings = _readings(gloo, control, machines, "start")
     if control.rank == 0:
         slowest_s = max((2 * each.error_s for each in readings.values()), default=0.0)
@@ -131,52 +131,52 @@ def start(gloo: dist.ProcessGroupGloo, control: Control) -> RunStart:
 
 
 def unaligned(begun: RunStart) -> tuple[Machine, ...]:
-    """What is known of the workers' machines as long as clocks have not been compared at a run's end."""
+    """The workers' machines, while clocks have not been compared at a run's end."""
     error_s = 0.0 if len(set(begun.machines)) == 1 else None
     return tuple(Machine(name, error_s) for name in begun.names)
 
 
 def end(
-    gloo: dist.ProcessGroupGloo, control: Control, begun: RunStart, diary: RankLog
+    gloo: dist.ProcessGroupGloo, control: Control, begun: RunStart, log: RankLog
 ) -> tuple[RankLog, tuple[Machine, ...]]:
-    """The diary in worker 0's time, and what is known of every worker's machine.
+    """The log in worker 0's time, and what is known of every worker's machine.
 
     Raises:
         RunError: a worker was lost.
     """
     if len(set(begun.machines)) == 1:
-        return diary, unaligned(begun)
+        return log, unaligned(begun)
     readings = _readings(gloo, control, begun.machines, "end")
     aligned = Alignment(1.0, 0.0, 0.0)
     own = readings.get(begun.machines[control.rank])
     if own is not None and begun.reading is not None:
         aligned = alignment(begun.reading, own, begun.zero_s)
     errors = control.meet("clock errors", aligned.error_s, _EXCHANGE_S)
-    return corrected(diary, aligned), tuple(map(Machine, begun.names, errors))
+    return corrected(log, aligned), tuple(map(Machine, begun.names, errors))
 
 
-def corrected(diary: RankLog, by: Alignment) -> RankLog:
-    """The diary with its times in worker 0's time."""
+def corrected(log: RankLog, by: Alignment) -> RankLog:
+    """The log with its times in worker 0's time."""
 
     def at(time_s: float) -> float:
         return by.scale * time_s + by.shift_s
 
     return replace(
-        diary,
-        rows=[row._replace(start_s=at(row.start_s), end_s=at(row.end_s)) for row in diary.rows],
+        log,
+        rows=[row._replace(start_s=at(row.start_s), end_s=at(row.end_s)) for row in log.rows],
         exposures=[
             replace(
                 each, start_s=at(each.start_s), exposed_s=by.scale * each.exposed_s, peer_s=at(each.peer_s)
             )
-            for each in diary.exposures
+            for each in log.exposures
         ],
-        published=[replace(each, time_s=at(each.time_s)) for each in diary.published],
-        ended_s=None if diary.ended_s is None else at(diary.ended_s),
+        published=[replace(each, time_s=at(each.time_s)) for each in log.published],
+        ended_s=None if log.ended_s is None else at(log.ended_s),
     )  # fmt: skip
 
 
 def describe_clocks(runs: Sequence[Run]) -> str:
-    """A sentence for people about the clocks of measured runs; "" where one machine ran them all."""
+    """A sentence about the clocks of measured runs; "" where one machine ran them all."""
     machines = [machine for run in runs for machine in run.machines]
     hosts = len({machine.host for machine in machines})
     known = [machine.clock_error_s for machine in machines if machine.clock_error_s is not None]
@@ -201,8 +201,8 @@ def _readings(
         raise RunError(f"worker {gone.rank} was lost while clocks were compared") from gone
     if not askers:
         return {}
-    told = control.meet(f"clock {when}", own, _EXCHANGE_S)
-    return {machine: Reading(*told[asker]) for machine, asker in askers.items()}
+    readings = control.meet(f"clock {when}", own, _EXCHANGE_S)
+    return {machine: Reading(*readings[asker]) for machine, asker in askers.items()}
 
 
 SendTimes = Callable[[float, float], None]
@@ -214,30 +214,30 @@ def ask(
     send: SendTimes, receive: PostReceive, clock: Callable[[], float] = time.monotonic
 ) -> list[ClockSample]:
     """Ask for the time; the other side calls ``answer``."""
-    found = []
+    samples = []
     for _ in range(EXCHANGES):
         wait = receive()  # posted first, so that the answer need not wait for its announcement
-        asked = clock()
+        sent = clock()
         send(0.0, 0.0)
-        heard, answered = wait()
-        found.append(ClockSample(asked, heard, answered, clock()))
-    return found
+        received, answered = wait()
+        samples.append(ClockSample(sent, received, answered, clock()))
+    return samples
 
 
 def answer(send: SendTimes, receive: PostReceive, clock: Callable[[], float] = time.monotonic) -> None:
-    """Tell the time as often as it is asked for."""
+    """Answer ``ask``: send the time as often as it is asked for."""
     wait = receive()
     for number in range(EXCHANGES):
         wait()
-        heard = clock()
+        received = clock()
         if number + 1 < EXCHANGES:
             wait = receive()
-        send(heard, clock())
+        send(received, clock())
 
 
 def _sender(gloo: dist.ProcessGroupGloo, peer: int) -> SendTimes:
-    def send(heard: float, answered: float) -> None:
-        numbers = torch.tensor([heard, answered], dtype=torch.float64)
+    def send(received: float, answered: float) -> None:
+        numbers = torch.tensor([received, answered], dtype=torch.float64)
         work = connections.send(gloo, numbers, peer, connections.CLOCK_TAG)
         connections.finish(work, peer, _EXCHANGE_S)
 
@@ -251,8 +251,8 @@ def _receiver(gloo: dist.ProcessGroupGloo, peer: int) -> PostReceive:
 
         def wait() -> tuple[float, float]:
             connections.finish(work, peer, _EXCHANGE_S)
-            heard, answered = numbers.tolist()
-            return heard, answered
+            received, answered = numbers.tolist()
+            return received, answered
 
         return wait
 

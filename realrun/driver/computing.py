@@ -18,23 +18,21 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from paceline.sim.drivers.job import Job
 from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
-from paceline.sim.records.accounting import TimeBreakdown
 from paceline.sim.workloads.workload import Evaluated
 
 from ..transport.device import CPU, SideStream
-from ..transport.threads import CallResult, ThreadPool
-from .loop import Loop
+from ..transport.threads import CallResult
 from .pending import ClusterPending
-from .rank_log import Timing
+from .rank import Rank
 
-_OVERRUN = 1.01
+_OVERRUN: Final = 1.01
+"""A gradient that takes longer than this times its duration in the compute model counts as an overrun."""
 _ROOM: Final = 4.0
-"""Times its usual duration that a gradient of the last rank is left."""
+"""The last rank's gradient begins this many times its real duration before it is due."""
 _BRIEF_S: Final = 0.05
-"""So long the loop may be busy with a gradient."""
+"""A gradient that takes longer than this is computed in a helper thread: the loop must answer meanwhile."""
 
 
 def compute_offset_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
@@ -53,7 +51,7 @@ def compute_offset_s(rank: int, workers: int, duration_s: float, took_s: float) 
 
 @dataclass(frozen=True, slots=True)
 class SegmentReady:
-    """What a helper thread tells of a gradient under way: its segment that begins at ``start``."""
+    """What a helper thread reports of a gradient in flight: its segment that begins at ``start``."""
 
     pending: ClusterPending
     start: int
@@ -64,66 +62,53 @@ class Segments:
 
     Args:
         segments: (name, start, stop).
-        tell: called with where a segment begins, its value [stop - start], and the loss.
+        on_segment: called with where a segment begins, its value [stop - start], and the loss.
     """
 
     def __init__(
-        self, segments: Sequence[tuple[str, int, int]], tell: Callable[[int, Evaluated], None]
+        self, segments: Sequence[tuple[str, int, int]], on_segment: Callable[[int, Evaluated], None]
     ) -> None:
         self._spans = sorted((start, stop) for _, start, stop in segments)
         self._firsts = [start for start, _ in self._spans]
-        self._tell = tell
+        self._on_segment = on_segment
         self._missing = [stop - start for start, stop in self._spans]
 
-    def told(self, start: int, stop: int, so_far: Evaluated) -> None:
+    def add(self, start: int, stop: int, so_far: Evaluated) -> None:
         """Elements [start, stop) of a gradient [d] are known."""
         number = bisect(self._firsts, start) - 1
         self._missing[number] -= stop - start
         if not self._missing[number]:
             first, end = self._spans[number]
-            self._tell(first, Evaluated(so_far.value[first:end], so_far.loss))
+            self._on_segment(first, Evaluated(so_far.value[first:end], so_far.loss))
 
 
 class Computing:
     """One worker's computations.
 
     Args:
-        job, rank: whose.
-        threads, loop: where it is done.
-        account, timing: what is written down of it.
-        in_flight: operations that a helper thread will tell about.
+        rank: the worker.
         took_s: what a gradient took before the run; 0: that is not known, and every one may take long.
-        complete: what to do when one is complete.
-        turn: let the loop do what can be done at once.
+        complete: called with an operation that is complete.
+        catch_up: lets the loop do what can be done at once.
     """
 
     def __init__(
         self,
-        job: Job,
-        rank: int,
-        *,
-        threads: ThreadPool,
-        loop: Loop,
-        account: TimeBreakdown,
-        timing: Timing,
-        in_flight: set[ClusterPending],
+        rank: Rank,
         took_s: float,
         complete: Callable[[ClusterPending], None],
-        turn: Callable[[], None],
+        catch_up: Callable[[], None],
     ) -> None:
-        self._job = job
         self._rank = rank
-        self._threads = threads
-        self._loop = loop
-        self._account = account
-        self._timing = timing
-        self._in_flight = in_flight
+        self._job = rank.job
+        self._loop = rank.loop
+        self._timing = rank.log.timing
         self._took_s = took_s
         self._complete = complete
-        self._turn = turn
+        self._catch_up = catch_up
         self._raised: BaseException | None = None
-        self._may_stay = 0.0 < took_s <= _BRIEF_S and job.start.device == CPU
-        self._aside = SideStream(job.start.device)
+        self._may_stay = 0.0 < took_s <= _BRIEF_S and rank.job.start.device == CPU
+        self._side_stream = SideStream(rank.job.start.device)
         self.loss: Tensor | None = None
         """That came with the latest gradient which the scheme has got."""
 
@@ -132,33 +117,33 @@ class Computing:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
         index = self._timing.gradients
         self._timing.gradients += 1
-        pending.ready_s = pending.start_s + self._job.compute.duration_s(self._rank, index)
+        pending.ready_s = pending.start_s + self._job.compute.duration_s(self._rank.number, index)
         pending.version = operation.point._version
-        self._account.computing(pending.start_s)
-        self._loop.at(pending.ready_s, lambda: self._pad_over(pending))
+        pending.task.breakdown.computing(pending.start_s)
+        self._loop.alarm(pending.ready_s, lambda: self._pad_over(pending))
         pending.parts = {}
         if self._job.problem is None:
             pending.computed, pending.reply, pending.loss = True, operation.point, torch.zeros(1)
         else:
-            self._in_flight.add(pending)
+            self._rank.in_flight.add(pending)
             pending.compute = partial(self._begin, pending, index, operation.point)
             wait_s = compute_offset_s(
-                self._rank, self._job.workers, pending.ready_s - pending.start_s, self._took_s
+                self._rank.number, self._job.workers, pending.ready_s - pending.start_s, self._took_s
             )
-            self._loop.at(pending.start_s + wait_s, lambda: self.hurry(pending))
+            self._loop.alarm(pending.start_s + wait_s, lambda: self.hurry(pending))
 
     def hurry(self, pending: ClusterPending) -> None:
         """Compute a gradient's value as soon as can be, unless that has begun."""
         compute, pending.compute = pending.compute, None
         if compute is not None:
-            self._loop.at(self._loop.now_s(), compute)  # after alarms that are due
+            self._loop.alarm(self._loop.now, compute)  # after alarms that are due
 
     def _begin(self, pending: ClusterPending, index: int, point: Tensor) -> None:
         """From the loop: compute a gradient."""
         if not self._alone():
-            self._threads.run(pending, self._compute, pending, index, point, self._tell)
+            self._rank.threads.run(pending, self._compute, pending, index, point, self._report)
             return
-        self._threads.call(pending, self._compute, pending, index, point, self._known_here)
+        self._rank.threads.call(pending, self._compute, pending, index, point, self._take_here)
         if self._raised is not None:
             raise self._raised
 
@@ -169,8 +154,8 @@ class Computing:
         """
         return (
             self._may_stay
-            and len(self._in_flight) == 1
-            and self._loop.next_s - self._loop.now_s() > self._took_s
+            and len(self._rank.in_flight) == 1
+            and self._loop.next_s - self._loop.now > self._took_s
         )
 
     def _compute(
@@ -178,34 +163,34 @@ class Computing:
         pending: ClusterPending,
         index: int,
         point: Tensor,
-        tell: Callable[[ClusterPending, int, Evaluated], None],
+        report: Callable[[ClusterPending, int, Evaluated], None],
     ) -> tuple[Evaluated, float]:
-        """The gradient, and how long it took; its segments are told during the backward pass."""
+        """The gradient, and how long it took; its segments are reported during the backward pass."""
         assert self._job.problem is not None
-        told = None
+        on_part = None
         if pending.handle is not None and len(self._job.segments) > 1:
-            told = Segments(self._job.segments, partial(tell, pending)).told
-        gradient = partial(self._job.problem.gradient, self._rank, index, point, told)
-        found, took_s = self._aside.run(gradient)
-        self._aside.hand_over(*found)
-        return found, took_s
+            on_part = Segments(self._job.segments, partial(report, pending)).add
+        gradient = partial(self._job.problem.gradient, self._rank.number, index, point, on_part)
+        evaluated, took_s = self._side_stream.run(gradient)
+        self._side_stream.hand_over(*evaluated)
+        return evaluated, took_s
 
-    def _known_here(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
+    def _take_here(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
         """From within the backward pass, in the loop's thread: a segment is known."""
         if self._raised is None:
             try:
-                self.known(pending, start, part)
-                self._turn()
+                self.take_segment(pending, start, part)
+                self._catch_up()
             except BaseException as error:  # it is not the gradient's
                 self._raised = error
 
-    def _tell(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
+    def _report(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
         """In another thread, that of the backward pass: a segment is known."""
-        self._aside.settle()
-        self._aside.hand_over(*part)
-        self._threads.finished.put(CallResult(SegmentReady(pending, start), part, None))
+        self._side_stream.settle()
+        self._side_stream.hand_over(*part)
+        self._rank.threads.finished.put(CallResult(SegmentReady(pending, start), part, None))
 
-    def known(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
+    def take_segment(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
         """The helper thread has a segment of the gradient, and with it the loss."""
         pending.parts[start], pending.loss = part
         self._resume(pending)
@@ -215,13 +200,13 @@ class Computing:
             resume, pending.on_part = pending.on_part, None
             resume()
 
-    def computed(self, pending: ClusterPending, found: Evaluated, took_s: float) -> None:
+    def take_gradient(self, pending: ClusterPending, evaluated: Evaluated, took_s: float) -> None:
         """The helper thread has the gradient."""
         if pending.operation.point._version != pending.version:  # type: ignore[attr-defined]
             raise SchemeError(
-                f"worker {self._rank} wrote in place into a tensor whose gradient was in flight"
+                f"worker {self._rank.number} wrote in place into a tensor whose gradient was in flight"
             )
-        pending.computed, (pending.reply, pending.loss) = True, found
+        pending.computed, (pending.reply, pending.loss) = True, evaluated
         self._timing.compute_s += took_s
         self._took_s = max(self._took_s, took_s)
         if took_s > _OVERRUN * (pending.ready_s - pending.start_s):
@@ -237,8 +222,8 @@ class Computing:
 
     def ended(self, pending: ClusterPending) -> None:
         """A gradient is complete: note how much later than due that was noticed."""
-        now_s = self._loop.now_s()
-        self._account.computed(now_s)
+        now_s = self._loop.now
+        pending.task.breakdown.computed(now_s)
         late_s = now_s - pending.ready_s
         self._timing.late_s += late_s
         self._timing.latest_s = max(self._timing.latest_s, late_s)
@@ -272,4 +257,4 @@ class Computing:
         """Start doing nothing."""
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
         pending.ready_s = pending.start_s + operation.duration_s
-        self._loop.at(pending.ready_s, lambda: self._complete(pending))
+        self._loop.alarm(pending.ready_s, lambda: self._complete(pending))

@@ -1,8 +1,8 @@
 """Leave nothing in flight: what is done with transfers that services leave behind.
 
 When the mains of all workers have ended, the services are stopped where they are. A receive that nobody
-will answer is released by a closing message of one element, and a message that nobody will receive
-is swallowed. Who has to do what follows from counting what each rank has posted.
+will answer is released by a message of one element, and a message that nobody will receive is received
+and dropped. Who has to do what follows from counting what each rank has posted.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class PostedCounts:
         self.received[source, tag] += 1
         return self.received[source, tag]
 
-    def waits_for_any(self, tag: str) -> None:
+    def post_any(self, tag: str) -> None:
         """A receive from anybody is posted."""
         self.any_waiting[tag] += 1
 
-    def got_any(self, tag: str) -> None:
+    def complete_any(self, tag: str) -> None:
         """A receive from anybody is complete."""
         self.any_waiting[tag] -= 1
 
-    def told(self) -> list[Any]:
+    def as_lists(self) -> list[Any]:
         """As lists, for the control store."""
         return [
             [(*key, count) for key, count in self.sent.items()],
@@ -58,9 +58,9 @@ class PostedCounts:
         ]
 
     @staticmethod
-    def heard(told: list[Any]) -> PostedCounts:
-        """The inverse of ``told``."""
-        sent, received, any_waiting, largest = told
+    def from_lists(lists: list[Any]) -> PostedCounts:
+        """The inverse of ``as_lists``."""
+        sent, received, any_waiting, largest = lists
         return PostedCounts(
             Counter({(peer, tag): count for peer, tag, count in sent}),
             Counter({(peer, tag): count for peer, tag, count in received}),
@@ -79,23 +79,23 @@ class Drain:
     num_bytes: int
 
 
-def drains(traffic: Sequence[PostedCounts]) -> list[Drain]:
+def plan_drains(counts: Sequence[PostedCounts]) -> list[Drain]:
     """What has to be done so that every posted send and receive completes. A pure function of the counts."""
-    n = len(traffic)
-    found: list[Drain] = []
+    n = len(counts)
+    drains: list[Drain] = []
     tags = sorted(
-        {tag for t in traffic for _, tag in (*t.sent, *t.received)}
-        | {g for t in traffic for g in t.any_waiting}
+        {tag for t in counts for _, tag in (*t.sent, *t.received)}
+        | {g for t in counts for g in t.any_waiting}
     )
     for tag in tags:
-        largest = max((t.largest.get(tag, 0) for t in traffic), default=0)
-        for destination, own in enumerate(traffic):
+        largest = max((t.largest.get(tag, 0) for t in counts), default=0)
+        for destination, own in enumerate(counts):
             surplus = 0
             for source in range(n):
-                more = traffic[source].sent[destination, tag] - own.received[source, tag]
+                more = counts[source].sent[destination, tag] - own.received[source, tag]
                 surplus += max(more, 0)
-                found += [Drain(source, destination, tag, 1)] * max(-more, 0)
+                drains += [Drain(source, destination, tag, 1)] * max(-more, 0)
             waiting = own.any_waiting[tag]
-            found += [Drain((destination - 1) % n, destination, tag, 1)] * max(waiting - surplus, 0)
-            found += [Drain(-1, destination, tag, largest)] * max(surplus - waiting, 0)
-    return found
+            drains += [Drain((destination - 1) % n, destination, tag, 1)] * max(waiting - surplus, 0)
+            drains += [Drain(-1, destination, tag, largest)] * max(surplus - waiting, 0)
+    return drains

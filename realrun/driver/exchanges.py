@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
-from paceline.sim.drivers.job import Job
 from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of, weighted_sum
@@ -15,21 +15,17 @@ from paceline.sim.program.groups import members
 
 from ..transport.backend import TransferInFlight
 from ..transport.connections import Collective, PeerGone
-from ..transport.threads import ThreadPool
-from ..transport.transport import Transport
 from .drain import PostedCounts
-from .loop import Loop
 from .pending import ClusterPending
+from .rank import Rank
 from .rank_log import Exchange
 
 
 class ExchangeListener(Protocol):
     """What exchanges need of the driver."""
 
-    in_flight: set[ClusterPending]
-
     def known_dead(self, rank: int) -> bool:
-        """Whether this worker has heard of that one's death."""
+        """Whether this worker knows that ``rank`` has died."""
 
     def complete(self, pending: ClusterPending) -> None:
         """An operation is complete."""
@@ -38,59 +34,47 @@ class ExchangeListener(Protocol):
         """An operation cannot be completed: that peer is dead."""
 
     def gone(self, pending: ClusterPending, rank: int) -> None:
-        """gloo has lost a connection that an operation needs; -1 where it does not tell to whom."""
+        """gloo has lost a connection that an operation needs, to ``rank`` or (-1) to one it does not name."""
 
 
 class Exchanges:
     """One worker's exchanges with others.
 
     Args:
-        job, rank: whose.
-        transport: how it talks.
-        threads, loop: where it is done.
-        driver: who is told.
+        rank: the worker.
+        listener: what is called with operations that are complete, or cannot be.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        rank: int,
-        *,
-        transport: Transport,
-        threads: ThreadPool,
-        loop: Loop,
-        driver: ExchangeListener,
-    ) -> None:
-        self._job = job
-        self._rank = rank
-        self._transport = transport
-        self._threads = threads
-        self._loop = loop
-        self._driver = driver
+    def __init__(self, rank: Rank, listener: ExchangeListener) -> None:
+        self._job = rank.job
+        self._rank = rank.number
+        self._transport = rank.transport
+        self._threads = rank.threads
+        self._loop = rank.loop
+        self._in_flight = rank.in_flight
+        self._listener = listener
         self._numbers: Counter[str] = Counter()
-        self.traffic = PostedCounts()
+        self.counts = PostedCounts()
         self.collectives_at_once = 0
-        """The most that were under way."""
+        """The most that were in flight."""
 
     def _expect(self, pending: ClusterPending, *peers: int) -> bool:
         """Whether the peers exist and none of them is known to be dead."""
         for peer in peers:
-            if not 0 <= peer < self._job.workers or peer == self._rank:
-                raise SchemeError(f"worker {self._rank}: {pending.name} with worker {peer} is not possible")
-            if self._driver.known_dead(peer):
-                self._driver.in_flight.add(pending)
-                self._loop.soon(lambda rank=peer: self._driver.lose(pending, rank))  # type: ignore[misc]
+            pending.check_peer(peer, self._job.workers)
+            if self._listener.known_dead(peer):
+                self._in_flight.add(pending)
+                self._loop.soon(partial(self._listener.lose, pending, peer))
                 return False
         return True
 
     def _begin(self, pending: ClusterPending, begin: Callable[[], TransferInFlight]) -> None:
         """Begin transfers, and have them waited for."""
-        self._driver.in_flight.add(pending)
+        self._in_flight.add(pending)
         try:
             wait, pending.result = begin()
         except PeerGone as gone:
-            rank = gone.rank
-            self._loop.soon(lambda: self._driver.gone(pending, rank))
+            self._loop.soon(partial(self._listener.gone, pending, gone.rank))
             return
         if isinstance(wait, Collective):
             self.collectives_at_once = max(self.collectives_at_once, self._threads.poll(pending, wait))
@@ -113,7 +97,7 @@ class Exchanges:
         pending.bytes = self._job.num_bytes(value) * len(destinations)
         if not sources and not destinations:
             pending.result = list
-            self._loop.soon(lambda: self._driver.complete(pending))
+            self._loop.soon(partial(self._listener.complete, pending))
         elif self._expect(pending, *sources, *destinations):
             mix = self._transport.collectives.mix
             self._begin(pending, lambda: mix(value, sources, destinations, number))
@@ -124,7 +108,7 @@ class Exchanges:
         peer, tag, value = operation.destination, operation.tag, operation.value
         pending.peer, pending.version, pending.bytes = peer, value._version, self._job.num_bytes(value)
         if self._expect(pending, peer):
-            number = self.traffic.sends(peer, tag, self._transport.messages.buffers.message_bytes(value))
+            number = self.counts.sends(peer, tag, self._transport.messages.buffers.message_bytes(value))
             pending.exchange = Exchange(_message_key(self._rank, peer, tag, number), (peer,))
             self._begin(pending, lambda: self._transport.messages.send(value, peer, tag))
 
@@ -133,7 +117,7 @@ class Exchanges:
         operation: ops.Receive = pending.operation  # type: ignore[assignment]
         peer, tag, like = operation.source, operation.tag, operation.like
         if peer == ops.ANY:
-            self.traffic.waits_for_any(tag)
+            self.counts.post_any(tag)
         elif self._expect(pending, peer):
             pending.exchange = self._message_from(peer, tag)
         else:
@@ -141,7 +125,7 @@ class Exchanges:
         self._begin(pending, lambda: self._transport.messages.receive(like, peer, tag))
 
     def _message_from(self, source: int, tag: str) -> Exchange:
-        return Exchange(_message_key(source, self._rank, tag, self.traffic.receives(source, tag)), (source,))
+        return Exchange(_message_key(source, self._rank, tag, self.counts.receives(source, tag)), (source,))
 
     def begin_collective(self, pending: ClusterPending) -> None:
         """Take part in a collective of this worker's group."""
@@ -167,7 +151,7 @@ class Exchanges:
         if isinstance(operation, ops.Receive):
             pending.peer, value = reply
             if operation.source == ops.ANY:
-                self.traffic.got_any(operation.tag)
+                self.counts.complete_any(operation.tag)
                 pending.exchange = self._message_from(pending.peer, operation.tag)
             return ops.Message(pending.peer, value)
         if isinstance(operation, ops.Mix):

@@ -6,8 +6,12 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 Call = Callable[[], None]
+
+_T = TypeVar("_T")
 
 
 class Loop:
@@ -21,26 +25,34 @@ class Loop:
         self._zero_s = zero_s
         self._ready: deque[Call] = deque()
         self._alarms: list[tuple[float, int, Call]] = []
-        self._made = 0
+        self._num_alarms = 0
 
-    def now_s(self) -> float:
+    @property
+    def now(self) -> float:
         """Seconds since the run began; before that a negative number."""
         return time.monotonic() - self._zero_s
 
     def soon(self, call: Call) -> None:
-        """Make a call next, when those are done that were asked for before."""
+        """Make a call after those that wait already, and before all alarms."""
         self._ready.append(call)
 
-    def at(self, time_s: float, call: Call) -> None:
-        """Make a call at ``time_s``, or as soon after it as can be."""
-        self._made += 1
-        heapq.heappush(self._alarms, (time_s, self._made, call))
+    def at(self, time_s: float, callback: Callable[[_T], None], value: _T) -> None:
+        """Call ``callback(value)`` at ``time_s``, or soon where that has passed."""
+        if time_s <= self.now:
+            self.soon(partial(callback, value))
+        else:
+            self.alarm(time_s, partial(callback, value))
+
+    def alarm(self, time_s: float, call: Call) -> None:
+        """Make a call at ``time_s``, or as soon after it as can be: after the alarms that were due before."""
+        self._num_alarms += 1
+        heapq.heappush(self._alarms, (time_s, self._num_alarms, call))
 
     def ready(self) -> Call | None:
         """The next call that does not wait for a time, taken out."""
         return self._ready.popleft() if self._ready else None
 
-    def alarm(self, now_s: float) -> Call | None:
+    def due(self, now_s: float) -> Call | None:
         """The next alarm if it is due, taken out."""
         return heapq.heappop(self._alarms)[2] if self._alarms and self._alarms[0][0] <= now_s else None
 

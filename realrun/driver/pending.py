@@ -1,4 +1,4 @@
-"""An operation under way on one rank."""
+"""An operation in flight on one rank."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ class ClusterPending(InFlight):
     exchange = Exchange()
     compute: Callable[[], None] | None = None  # a gradient, where that has not begun
     computed = False  # a gradient's value is there
-    padded = False  # a gradient's time is over
-    loss: Tensor | None = None  # that a gradient came with
+    padded = False  # a gradient's duration in the compute model has passed
     parts: dict[int, Tensor]  # of a gradient, by where they begin: segments that are known
     on_part: Callable[[], None] | None = None  # somebody waits for one of them, or for the whole
     result: Callable[[], Any] | None = None  # once an exchange is complete: what it has brought

@@ -1,7 +1,7 @@
 """What one rank writes down during a run, and how it is handed in afterwards.
 
 A rank does not know when its peers started; rows carry the *key* of the exchange that they took part in,
-so that ``paceline.realrun.driver.collect`` can find it out later.
+from which ``paceline.realrun.driver.collect`` finds them out later.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Timing:
         overruns: how many of them took longer than their time in the model by more than 1 %.
         late_s, latest_s: sum and maximum of how much later than due a gradient's end was noticed.
         compute_s: real computation, in total.
-        notes: what else people should know.
+        notes: what else a reader of the results should know.
     """
 
     gradients: int = 0
@@ -114,7 +114,7 @@ class RankLog:
         exposures: what its main coroutine's time was lost on.
         published: in order.
         final: its last published value.
-        leader: the last model of which it said that it stands for all.
+        leader: the last model that it published as standing for all.
         steps, ended_s, bytes_sent: as in ``paceline.sim.records.accounting.TimeBreakdown``.
         timing: see ``Timing``.
     """
@@ -131,15 +131,15 @@ class RankLog:
     timing: Timing = field(default_factory=Timing)
 
 
-def encode(diary: RankLog) -> tuple[Tensor, Tensor]:
-    """The diary as bytes [m] (uint8) and values [k, d]: the final ones first, then the kept ones."""
-    models = [diary.leader, *(model for each in diary.published for model in (each.value, each.leader))]
+def encode(log: RankLog) -> tuple[Tensor, Tensor]:
+    """The log as bytes [m] (uint8) and values [k, d]: the final ones first, then the kept ones."""
+    models = [log.leader, *(model for each in log.published for model in (each.value, each.leader))]
     kept = [model for model in models if model is not None]
     facts = {
-        "rank": diary.rank,
-        "rows": diary.rows,
-        "exposures": [(e.start_s, e.exposed_s, e.exchange, e.peer_s) for e in diary.exposures],
-        "leader": diary.leader is not None,
+        "rank": log.rank,
+        "rows": log.rows,
+        "exposures": [(e.start_s, e.exposed_s, e.exchange, e.peer_s) for e in log.exposures],
+        "leader": log.leader is not None,
         "published": [
             (
                 each.time_s,
@@ -149,15 +149,15 @@ def encode(diary: RankLog) -> tuple[Tensor, Tensor]:
                 each.value is not None,
                 each.leader is not None,
             )
-            for each in diary.published
+            for each in log.published
         ],
-        "steps": diary.steps,
-        "ended_s": diary.ended_s,
-        "bytes_sent": diary.bytes_sent,
-        "timing": asdict(diary.timing),
+        "steps": log.steps,
+        "ended_s": log.ended_s,
+        "bytes_sent": log.bytes_sent,
+        "timing": asdict(log.timing),
     }
     packed = zlib.compress(json.dumps(facts).encode(), level=1)
-    return torch.frombuffer(bytearray(packed), dtype=torch.uint8), torch.stack([diary.final, *kept]).cpu()
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8), torch.stack([log.final, *kept]).cpu()
 
 
 def decode(packed: Tensor, values: Tensor) -> RankLog:
@@ -189,6 +189,6 @@ def decode(packed: Tensor, values: Tensor) -> RankLog:
     )
 
 
-def _exchange(found: tuple[str, list[int]]) -> Exchange:
-    key, peers = found
+def _exchange(fields: tuple[str, list[int]]) -> Exchange:
+    key, peers = fields
     return Exchange(key, tuple(peers))

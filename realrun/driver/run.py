@@ -14,17 +14,17 @@ from paceline.sim.records.run import Machine
 from paceline.sim.training.scoring import digest
 
 from ..group.group import Group
-from ..group.store import Control, Stopped
+from ..group.store import Stopped
 from ..lab import start
 from ..transport.connections import COLLECTIVES_AT_ONCE
 from ..transport.device import SideStream
-from ..transport.messages import Messages
-from ..transport.threads import ThreadPool
 from ..transport.transport import Transport
 from . import clocks
 from .cluster import ClusterDriver
 from .collect import RankResult, assemble, hand_in
-from .drain import PostedCounts, drains
+from .drain import PostedCounts, plan_drains
+from .loop import Loop
+from .rank import Rank
 from .rank_log import RankLog
 from .watchdog import Watchdog
 
@@ -47,7 +47,7 @@ def run_job(
     Args:
         group: this process and the others; there are as many as the job has workers.
         job: the same on all ranks.
-        backend: torch's name of what carries pattern operations; messages always go over gloo.
+        backend: torch's name of what carries mixes and collectives; messages always go over gloo.
         programs: makes a rank's coroutines; absent: the job's scheme.
         timeout_s: how long any wait may last.
         faults: rank -> number of the operation of its main coroutine at which that process dies.
@@ -67,56 +67,35 @@ def run_job(
         "backend": backend,
     }  # fmt: skip
     control.agree("job", facts, clocks.TO_START_S)
-    watch = Watchdog(control, timeout_s)
-    carrier = group.backend(backend, job.start.device, timeout_s)
-    if not (carrier.carries_messages or job.synchronous):
-        group.say(
-            f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
-            "from anybody"
-        )
-    transport = Transport(group.rank, group.gloo, carrier, job.num_bytes, job.start.device)
-    took_s = 0.0
-    if job.problem is not None and warm_up:
-        side_stream = SideStream(job.start.device)
-        gradient = partial(job.problem.gradient, group.rank, 0, job.start)
-        for _ in range(2):
-            _, took_s = side_stream.run(gradient)
+    watchdog = Watchdog(control, timeout_s)
+    transport = _transport(group, job, backend, timeout_s)
+    took_s = _warm_up(group, job) if job.problem is not None and warm_up else 0.0
     program = programs(group.rank) if programs is not None else job.program(group.rank)
     begun = clocks.start(group.gloo, control)
     if group.rank == 0 and job.transfer.network.varies and start.in_lab():
         start.tell(begun.zero_s, job.transfer.seed)
-    driver = ClusterDriver(
-        job,
-        group.rank,
-        program,
-        transport=transport,
-        threads=group.threads,
-        control=control,
-        watch=watch,
-        zero_s=begun.zero_s,
-        keeps=job.scorer().keeps,
-        took_s=took_s,
-        die_at=(faults or {}).get(group.rank),
-        progress=progress,
-    )
-    diary, machines = driver.diary, clocks.unaligned(begun)
+    log, machines = RankLog(group.rank, job.start), clocks.unaligned(begun)
+    rank = Rank(job, group.rank, transport, group.threads, control, watchdog, Loop(begun.zero_s), log)
+    die_at = (faults or {}).get(group.rank)
+    driver = ClusterDriver(rank, program, took_s=took_s, die_at=die_at, progress=progress)
     try:
         driver.run()
         if not control.dead():
-            _leave_nothing(driver, control, transport.messages, group.threads, watch, timeout_s)
-            diary, machines = clocks.end(group.gloo, control, begun, diary)
+            _drain(rank, driver.exchanges.counts, timeout_s)
+            log, machines = clocks.end(group.gloo, control, begun, log)
     except Stopped:
         pass
     except RunError as error:
-        watch.fail(error, driver.step)
+        watchdog.fail(error, driver.step)
     if transport.exceeded:
-        diary.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
-    if driver.collectives_at_once > COLLECTIVES_AT_ONCE:
-        diary.timing.notes.append(
-            f"{driver.collectives_at_once} collectives were under way at once, of which gloo carries "
-            f"{COLLECTIVES_AT_ONCE}: with a larger bucket there are fewer"
+        log.timing.notes.append("payload is smaller than the tensors, which were sent as they are")
+    at_once = driver.exchanges.collectives_at_once
+    if at_once > COLLECTIVES_AT_ONCE:
+        log.timing.notes.append(
+            f"{at_once} collectives were under way at once, of which gloo carries {COLLECTIVES_AT_ONCE}: "
+            "with a larger bucket there are fewer"
         )
-    return _collected(group, job, diary, machines, control, watch)
+    return _collect(group, rank, log, machines)
 
 
 def _check(group: Group, job: Job, backend: str) -> None:
@@ -130,53 +109,66 @@ def _check(group: Group, job: Job, backend: str) -> None:
         raise InputError(f"nccl carries values on a GPU, not on {job.start.device}: use gloo")
 
 
-def _leave_nothing(
-    driver: ClusterDriver,
-    control: Control,
-    messages: Messages,
-    threads: ThreadPool,
-    watch: Watchdog,
-    timeout_s: float,
-) -> None:
+def _transport(group: Group, job: Job, backend: str, timeout_s: float) -> Transport:
+    """How this rank exchanges values."""
+    carrier = group.backend(backend, job.start.device, timeout_s)
+    if not (carrier.carries_messages or job.synchronous):
+        group.say(
+            f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
+            "from anybody"
+        )
+    return Transport(group.rank, group.gloo, carrier, job.num_bytes, job.start.device)
+
+
+def _warm_up(group: Group, job: Job) -> float:
+    """How long a gradient takes, in seconds: the second of two, for the first one is slow."""
+    assert job.problem is not None
+    side_stream = SideStream(job.start.device)
+    gradient = partial(job.problem.gradient, group.rank, 0, job.start)
+    side_stream.run(gradient)
+    return side_stream.run(gradient)[1]
+
+
+def _drain(rank: Rank, counts: PostedCounts, timeout_s: float) -> None:
     """Complete everything that the services have left in flight."""
-    told = control.meet("traffic", driver.traffic.told(), timeout_s)
-    waited: set[object] = set(driver.in_flight)
-    for number, closing in enumerate(drains([PostedCounts.heard(each) for each in told])):
+    number, control, messages = rank.number, rank.control, rank.transport.messages
+    posted = control.meet("traffic", counts.as_lists(), timeout_s)
+    waited: set[object] = set(rank.in_flight)
+    for token, drain in enumerate(plan_drains([PostedCounts.from_lists(each) for each in posted])):
         wait = None
-        if closing.source == control.rank:
-            wait = messages.release(closing.tag, closing.destination)
-        elif closing.source == -1 and closing.destination == control.rank:
-            wait = messages.swallow(closing.tag, closing.num_bytes)
+        if drain.source == number:
+            wait = messages.release(drain.tag, drain.destination)
+        elif drain.source == -1 and drain.destination == number:
+            wait = messages.swallow(drain.tag, drain.num_bytes)
         if wait is not None:
-            waited.add(number)
-            threads.run(number, wait)
+            waited.add(token)
+            rank.threads.run(token, wait)
     end_s = time.monotonic() + timeout_s
     while waited:
-        watch.check()
+        rank.watchdog.check()
         if time.monotonic() > end_s:
-            raise RunError(f"worker {control.rank}: {len(waited)} transfers of services did not end")
-        finished = threads.next(watch.period_s, waited)
+            raise RunError(f"worker {number}: {len(waited)} transfers of services did not end")
+        finished = rank.threads.next(rank.watchdog.period_s, waited)
         if finished is None:
             continue
         if finished.error is not None:
-            raise RunError(f"worker {control.rank}: a transfer of a service failed: {finished.error}")
+            raise RunError(f"worker {number}: a transfer of a service failed: {finished.error}")
         waited.discard(finished.token)
 
 
-def _collected(
-    group: Group, job: Job, diary: RankLog, machines: tuple[Machine, ...], control: Control, watch: Watchdog
-) -> RankResult:
-    failure = watch.failure()
+def _collect(group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...]) -> RankResult:
+    """Hand in what this rank has written down, and score the run where everything is collected."""
+    job, control, failure = rank.job, rank.control, rank.watchdog.failure()
     dead = control.dead()
     group.broken = failure is not None or bool(dead)
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
     gone = dead | set(failure.silent if failure else ())
-    diaries = hand_in(group.gloo, control, job, diary, collector, gone, group.broken)
+    logs = hand_in(group.gloo, control, job, log, collector, gone, group.broken)
     error = failure.error if failure else None
-    if diaries is None:
-        return RankResult(None, error, diary.final)
+    if logs is None:
+        return RankResult(None, error, log.final)
     message = str(failure) if failure else ""
     if dead and not failure:
         message = f"worker {', '.join(str(r) for r in sorted(dead))} died"
-    run = replace(assemble(job, diaries, message), machines=machines)
-    return RankResult(run, error, diary.final, tuple(d.timing for d in diaries))
+    run = replace(assemble(job, logs, message), machines=machines)
+    return RankResult(run, error, log.final, tuple(each.timing for each in logs))

@@ -1,9 +1,9 @@
 """The watchdog: no rank waits for ever, and all ranks end for one reason.
 
-Every rank tells the control store now and then that it is alive and what its main coroutine waits in
-(its *beat*). A rank that has been blocked for ``timeout_s`` reads the beats of the others: where nobody
-can go on, or somebody has fallen silent, it says so, and every rank stops. The first failure that is
-told counts.
+Every rank writes to the control store now and then that it is alive and what its main coroutine waits in
+(its *heartbeat*). A rank that has been blocked for ``timeout_s`` reads the heartbeats of the others: where
+nobody can go on, or somebody has fallen silent, it reports that, and every rank stops. The first failure
+that is reported counts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Heartbeat:
         time_s: when it was given, on the run's clock.
         since_s: when the main coroutine last went on.
         able: it will go on by itself (a computation or a sleep is under way).
-        waiting: what it waits in, for people.
+        waiting: what it waits in, in words.
     """
 
     time_s: float
@@ -76,12 +76,12 @@ class Watchdog:
     def __init__(self, control: Control, timeout_s: float) -> None:
         self._control = control
         self._timeout_s = timeout_s
-        self._beat_s = float("-inf")
+        self._reported_s = float("-inf")
         self.period_s = min(0.2, timeout_s / 20)
         """How often to look."""
 
     def fail(self, error: RunError, step: int) -> None:
-        """Tell why this rank fails, unless another has failed before: then wait for that one's words."""
+        """Report why this rank fails, unless another has failed before: then wait for that one's report."""
         if not self._control.first("failed"):
             self._control.wait_for(lambda _: "failed", [0], self._timeout_s, lambda: False)
         else:
@@ -90,7 +90,7 @@ class Watchdog:
             alive = [
                 r for r in range(self._control.size) if r not in self._control.dead() and r not in silent
             ]
-            told = {
+            report = {
                 "kind": kind if kind in _KINDS else "RunError",
                 "args": list(error.args) if kind in _KINDS else [str(error)],
                 "rank": self._control.rank,
@@ -98,20 +98,20 @@ class Watchdog:
                 "collector": min(alive),
                 "silent": sorted(silent),
             }
-            self._control.put("failed", told)
+            self._control.put("failed", report)
 
     def failure(self) -> Failure | None:
         """The failure that ended the run, if any."""
         if not self._control.failed():
             return None
-        told: dict[str, Any] = self._control.get("failed")
-        arguments = [tuple(a) if isinstance(a, list) else a for a in told["args"]]
+        report: dict[str, Any] = self._control.get("failed")
+        arguments = [tuple(a) if isinstance(a, list) else a for a in report["args"]]
         return Failure(
-            _KINDS[told["kind"]](*arguments),
-            told["rank"],
-            told["step"],
-            told["collector"],
-            tuple(told["silent"]),
+            _KINDS[report["kind"]](*arguments),
+            report["rank"],
+            report["step"],
+            report["collector"],
+            tuple(report["silent"]),
         )
 
     def check(self) -> None:
@@ -119,7 +119,7 @@ class Watchdog:
         if self._control.failed():
             raise Stopped
 
-    def look(self, beat: Heartbeat) -> None:
+    def look(self, own: Heartbeat) -> None:
         """Look around: to be called every ``period_s``.
 
         Raises:
@@ -127,13 +127,11 @@ class Watchdog:
             Deadlock: this rank has been blocked for too long and nobody can go on.
         """
         self.check()
-        if beat.time_s - self._beat_s >= self._timeout_s / 8:
-            self._beat_s = beat.time_s
-            self._control.put(
-                f"beat/{self._control.rank}", [beat.time_s, beat.since_s, beat.able, beat.waiting]
-            )
-            if not beat.able and beat.time_s - beat.since_s >= self._timeout_s:
-                self._judge(beat)
+        if own.time_s - self._reported_s >= self._timeout_s / 8:
+            self._reported_s = own.time_s
+            self._control.put(f"beat/{self._control.rank}", [own.time_s, own.since_s, own.able, own.waiting])
+            if not own.able and own.time_s - own.since_s >= self._timeout_s:
+                self._judge(own)
 
     def look_at_others(self, now_s: float) -> None:
         """Look around after this rank's end.
@@ -143,14 +141,14 @@ class Watchdog:
             Deadlock: somebody has fallen silent.
         """
         self.check()
-        if now_s - self._beat_s >= self._timeout_s / 8:
-            self._beat_s = now_s
-            silent = [r for r, beat in self._beats().items() if now_s - beat.time_s > self._timeout_s]
+        if now_s - self._reported_s >= self._timeout_s / 8:
+            self._reported_s = now_s
+            silent = [r for r, beat in self._heartbeats().items() if now_s - beat.time_s > self._timeout_s]
             if silent:
                 raise Deadlock(tuple(_silence(r) for r in silent))
 
-    def _beats(self) -> dict[int, Heartbeat]:
-        """The latest beats of those who have neither ended nor died."""
+    def _heartbeats(self) -> dict[int, Heartbeat]:
+        """The latest heartbeats of those who have neither ended nor died."""
         dead = self._control.dead()
         going = [
             r for r in range(self._control.size)
@@ -163,16 +161,16 @@ class Watchdog:
         }
 
     def _judge(self, own: Heartbeat) -> None:
-        lines = {self._control.rank: waits(self._control.rank, own.waiting)}
+        lines = {self._control.rank: describe_wait(self._control.rank, own.waiting)}
         anybody_silent = anybody_able = False
-        for rank, beat in self._beats().items():
+        for rank, beat in self._heartbeats().items():
             if own.time_s - beat.time_s > self._timeout_s / 2:
                 anybody_silent = True
                 lines[rank] = _silence(rank)
             elif beat.able or beat.time_s - beat.since_s < 0.7 * self._timeout_s:
                 anybody_able = True
             else:
-                lines[rank] = waits(rank, beat.waiting)
+                lines[rank] = describe_wait(rank, beat.waiting)
         if anybody_silent or not anybody_able:
             raise Deadlock(tuple(lines[rank] for rank in sorted(lines)))
 
@@ -182,8 +180,8 @@ class Watchdog:
         return {r for r in range(self._control.size) if _silence(r) in error.waiting}
 
 
-def waits(rank: int, waiting: str) -> str:
-    """A blocked main coroutine, for people."""
+def describe_wait(rank: int, waiting: str) -> str:
+    """A line about a blocked main coroutine."""
     return f"worker {rank} waits in {waiting}"
 
 

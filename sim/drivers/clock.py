@@ -28,7 +28,7 @@ class Clock(simpy.Environment):
     """
 
     def __init__(self, permute_seed: int | None = None) -> None:
-        super().__init__()
+        super().__init__(0.0)
         self._alarms: list[Any] = self._queue  # the same list: alarms and SimPy's events, by time
         self._shuffle = None if permute_seed is None else np.random.Generator(np.random.Philox(permute_seed))
 

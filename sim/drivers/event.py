@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import simpy.core
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from ..errors import Deadlock, PeerLost, RunError, SchemeError
+from ..errors import Deadlock, PeerLost, SchemeError
 from ..network.profile import MessageRange
 from ..network.wake_up_delays import WakeUpDelays
 from ..program import operations as ops
@@ -19,7 +20,6 @@ from ..program.averaging import COLLECTIVES, root_of, weighted_sum
 from ..program.encoding import decoded
 from ..program.groups import members
 from ..program.worker import Program
-from ..records.accounting import TimeBreakdown
 from ..records.run import Event
 from ..training.gradients import Deferred, loss_given
 from ..training.scoring import Scorer
@@ -29,21 +29,11 @@ from .job import Job
 from .outcome import Outcome
 from .pending import Pending
 from .streams import Streams
-from .tasks import SUSPENDED, CoroutineTask, Handles
+from .tasks import SUSPENDED, ClockedRunner, CoroutineTask
 from .transfers import Transfers
 
-_NAMES: Mapping[type, str] = {
-    ops.Gradient: "gradient",
-    ops.Mix: "mix",
-    **{kind: ops.name_of(kind) for kind in COLLECTIVES},
-    ops.Send: "send",
-    ops.Receive: "receive",
-    ops.Sleep: "sleep",
-}
-"""The operations that take time, as records spell them."""
 
-
-class EventDriver:
+class EventDriver(ClockedRunner[Pending]):
     """Runs a job's programs in virtual time.
 
     Args:
@@ -65,25 +55,17 @@ class EventDriver:
         faults: Mapping[int, int] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        self._job = job
         self._clock = Clock(permute_seed)
+        super().__init__(job, dict(enumerate(programs)), self._clock, Pending)
         streams = job.transfer.streams and job.transfer.sharing != "none"
         self._transfers = (Streams if streams else Transfers)(self._clock, job.transfer)
         self._deferred = Deferred(job.problem) if job.problem else None
         self._scorer = scorer
         self._faults = dict(faults or {})
-        self._crashes = {rank: job.compute.crash_of(rank) for rank in range(job.workers)}
-        self._mortal = bool(faults) or any(at is not None for at in self._crashes.values())
+        self._crash_at = {rank: job.compute.crash_of(rank) for rank in range(job.workers)}
+        self.may_crash = bool(faults) or any(at is not None for at in self._crash_at.values())
         self._progress = progress
-        self._journal = job.journal()
-        self._accounts = [TimeBreakdown(rank) for rank in range(job.workers)]
-        self._tasks: list[list[CoroutineTask[Pending]]] = [
-            [
-                CoroutineTask(rank, number, coroutine, self._accounts[rank])
-                for number, coroutine in enumerate(_all(program))
-            ]
-            for rank, program in enumerate(programs)
-        ]
+        self._event_log = job.event_log()
         self._finals = [job.start] * job.workers
         self._leaders: dict[int, Tensor] = {}
         self._mains_alive = job.workers
@@ -92,30 +74,20 @@ class EventDriver:
         self._gradients = [0] * job.workers
         self._published = 0
         self._over = False
-        self._lateness = WakeUpDelays(job.transfer, job.compute.seed, job.workers)
-        ended = self._complete if self._lateness.none_after_exchanges else self._settled
-        self._gatherings = CollectivesInFlight(job, self._clock, self._transfers, ended)
-        self.at = self._clock.at
-        handles: Handles[Pending] = Handles(job, self)
-        self._handlers: dict[type, Callable[[CoroutineTask[Pending], Any], Any]] = {
-            ops.NextStep: self._next_step,
-            ops.Publish: self._publish,
-            ops.Now: self._now,
-            ops.BatchLoss: self._batch_loss,
-            ops.Start: handles.start,
-            ops.Wait: handles.wait,
-            ops.WaitAny: handles.wait_any,
-            ops.Poll: handles.poll,
-            ops.NextSegment: handles.next_segment,
-        }
-        self._timed: dict[type, Callable[[Pending], None]] = {
-            ops.Gradient: self._begin_gradient,
-            ops.Mix: self._begin_mix,
-            ops.Send: self._begin_send,
-            ops.Receive: self._begin_receive,
-            ops.Sleep: self._begin_sleep,
-            **dict.fromkeys(COLLECTIVES, self._begin_collective),
-        }
+        self._delays = WakeUpDelays(job.transfer, job.compute.seed, job.workers)
+        ended = self.complete if self._delays.none_after_exchanges else self._settled
+        self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended)
+        self.handlers |= {ops.BatchLoss: self._batch_loss, ops.Gradient: self._compute}
+        self.add_timed(
+            {
+                ops.Gradient: self._begin_gradient,
+                ops.Mix: self._begin_mix,
+                ops.Send: self._begin_send,
+                ops.Receive: self._begin_receive,
+                ops.Sleep: self._begin_sleep,
+                **dict.fromkeys(COLLECTIVES, self._begin_collective),
+            }
+        )
 
     @property
     def messages(self) -> int:
@@ -138,53 +110,46 @@ class EventDriver:
         try:
             # Thousands of coroutines live as long as the run: no need to look through them for garbage.
             gc.freeze()
-            for rank, tasks in enumerate(self._tasks):
-                if self._lateness.staggered:
-                    self._clock.at(self._lateness.after_gradient_s(rank, 0), self._begin, tasks)
+            for rank in self.tasks:
+                if self._delays.staggered:
+                    self._clock.at(self._delays.after_gradient_s(rank, 0), self.begin, rank)
                 else:
-                    self._begin(tasks)
+                    self.begin(rank)
             self._loop()
         finally:
             gc.unfreeze()
-            for tasks in self._tasks:
-                self._close(tasks)
-        died = ", ".join(str(rank) for rank in sorted(self._dead))
-        return self.outcome(f"worker {died} died" if self._dead else "")
-
-    def _begin(self, tasks: list[CoroutineTask[Pending]]) -> None:
-        """Start a worker's coroutines, services first."""
-        for task in tasks[1:] + tasks[:1]:
-            self.advance(task, None)
+            for rank in self.tasks:
+                self.close(rank)
+        dead = ", ".join(str(rank) for rank in sorted(self._dead))
+        return self.outcome(f"worker {dead} died" if self._dead else "")
 
     def outcome(self, failure: str = "") -> Outcome:
         """What has happened so far; ``failure`` says why that is not all."""
         return Outcome(
             wall_s=self._clock.now,
-            accounts=self._accounts,
+            breakdowns=[tasks[0].breakdown for tasks in self.tasks.values()],
             finals=[x for rank, x in enumerate(self._finals) if rank not in self._dead] or self._finals,
             leader=self._leaders[min(self._leaders)] if self._leaders else None,
-            events=self._journal.events if self._journal else [],
+            events=self._event_log.events if self._event_log else [],
             status="partial" if failure else "completed",
             message=failure,
         )
 
-    def _close(self, tasks: list[CoroutineTask[Pending]]) -> None:
-        """End a worker's coroutines where they are, and its account with them."""
-        if tasks[0].alive:
-            self._interrupted(tasks[0])
-        for task in tasks:
-            task.alive = False
-            task.coroutine.close()
+    @override
+    def close(self, rank: int) -> None:
+        if self.tasks[rank][0].alive:
+            self._interrupted(self.tasks[rank][0])
+        super().close(rank)
 
     def _interrupted(self, task: CoroutineTask[Pending]) -> None:
         """Account for what a main coroutine waits in, and will not see the end of."""
-        if task.blocked is not None:
-            start_s, busy_s, pending = task.blocked
-            peer_s = self._clock.now if pending.parts else pending.peer_s
-            task.account.blocked(start_s, self._clock.now, peer_s, busy_s)
+        if task.blocked is not None and task.awaited is not None:
+            start_s, busy_s = task.blocked
+            peer_s = self._clock.now if task.awaited.parts else task.awaited.peer_s
+            task.breakdown.blocked(start_s, self._clock.now, peer_s, busy_s)
 
     def _loop(self) -> None:
-        step, limit_s = self._clock.step, self._job.max_time_s
+        step, limit_s = self._clock.step, self.job.max_time_s
         try:
             while not self._over and self._mains_alive:
                 if limit_s < math.inf and self._clock.peek() > limit_s:
@@ -193,134 +158,74 @@ class EventDriver:
                     return
                 step()
         except simpy.core.EmptySchedule:
-            raise Deadlock(self._blocked()) from None
+            raise Deadlock(self._waiting()) from None
 
-    def _blocked(self) -> tuple[str, ...]:
+    def _waiting(self) -> tuple[str, ...]:
+        mains = [tasks[0] for tasks in self.tasks.values()]
         return tuple(
             f"worker {task.rank} waits in {ops.describe(task.waiting)}"
-            for tasks in self._tasks
-            for task in tasks
-            if task.alive and task.waiting is not None and task.number == 0
+            for task in mains
+            if task.alive and task.waiting is not None
         )
 
-    # --- coroutines -----------------------------------------------------------------------------
-
-    def advance(self, task: CoroutineTask[Pending], reply: Any) -> None:
-        """Run a coroutine until it has to wait."""
-        self._run(task, task.coroutine.send, reply)
-
-    def throw(self, task: CoroutineTask[Pending], error: RunError) -> None:
-        """Raise an error where a coroutine waits."""
-        self._run(task, task.coroutine.throw, error)
-
-    def _run(self, task: CoroutineTask[Pending], resume: Callable[[Any], Any], what: Any) -> None:
-        if not task.alive:
-            return
-        task.waiting = task.blocked = None
-        handlers = self._handlers
-        while True:
-            try:
-                operation = resume(what)
-            except StopIteration:
-                self._ended(task)
-                return
-            except RunError:
-                raise
-            except Exception as error:
-                where = f"worker {task.rank}, step {task.account.steps}"
-                raise RunError(f"{where}: the scheme raised {type(error).__name__}: {error}") from error
-            if self._mortal and task.number == 0 and self._dies(task, operation):
-                return
-            kind = type(operation)
-            if kind is ops.Gradient:
-                self._compute(task, operation)
-                return
-            handler = handlers.get(kind)
-            if handler is None:
-                self.issue(task, operation, None)
-                return
-            what = handler(task, operation)
-            if what is SUSPENDED:
-                return
-            resume = task.coroutine.send
-
-    def _ended(self, task: CoroutineTask[Pending]) -> None:
-        task.alive = False
-        if task.outstanding:
-            names = ", ".join(p.name for p in task.outstanding.values())
-            raise SchemeError(f"worker {task.rank} ended without waiting for what it had started: {names}")
+    @override
+    def ended(self, task: CoroutineTask[Pending]) -> None:
+        super().ended(task)
         if task.number == 0:
-            task.account.ended_s = self._clock.now
+            task.breakdown.ended_s = self._clock.now
             self._mains_alive -= 1
 
-    def _dies(self, task: CoroutineTask[Pending], operation: ops.Operation[Any]) -> bool:
-        number = self._issued[task.rank]
-        self._issued[task.rank] += 1
-        crashes = self._crashes[task.rank] == self._gradients[task.rank] and ops.computes(operation)
-        if not crashes and self._faults.get(task.rank) != number:
+    # --- workers that die -----------------------------------------------------------------------
+
+    @override
+    def crashes(self, task: CoroutineTask[Pending], operation: ops.Operation[Any]) -> bool:
+        rank = task.rank
+        number = self._issued[rank]
+        self._issued[rank] += 1
+        crashes = self._crash_at[rank] == self._gradients[rank] and ops.computes(operation)
+        if not crashes and self._faults.get(rank) != number:
             return False
-        self._dead.add(task.rank)
-        self._scorer.lose(task.rank)
+        self._dead.add(rank)
+        self._scorer.lose(rank)
         self._mains_alive -= 1
-        task.account.ended_s = self._clock.now
-        self._close(self._tasks[task.rank])
-        for part in self._transfers.waiting_for(task.rank):
-            self._clock.at(self._clock.now, self._lose, (part, task.rank))
+        task.breakdown.ended_s = self._clock.now
+        self.close(rank)
+        for side in self._transfers.waiting_for(rank):
+            self._clock.at(self._clock.now, self._lose, (side, rank))
         return True
 
-    def _lose(self, what: tuple[Any, int]) -> None:
-        part, rank = what
-        self._transfers.drop(part)
-        pending: Pending = part if isinstance(part, Pending) else part.run.pending
-        error = PeerLost(rank, pending.name)
+    def _lose(self, lost: tuple[Any, int]) -> None:
+        """Give up what one side of a transfer belongs to: the other side's worker is dead."""
+        side, rank = lost
+        self._transfers.drop(side)
+        pending: Pending = side if isinstance(side, Pending) else side.run.pending
         task = pending.task
         if not task.alive or pending.done:
             return
         if pending.handle is None:
             pending.done = True
             self._interrupted(task)
-            self.throw(task, error)
-        else:
-            pending.reply = error
-            self._complete_handle(pending)
+        self.fail(pending, PeerLost(rank, pending.name))
 
-    # --- operations that take time --------------------------------------------------------------
+    def _expect(self, pending: Pending, *peers: int) -> None:
+        """Fail an operation at once where a peer is known to be dead or does not exist."""
+        for peer in peers:
+            pending.check_peer(peer, self.job.workers)
+            if peer in self._dead:
+                self._clock.at(self._clock.now, self._lose, (pending, peer))
 
-    def issue(
-        self, task: CoroutineTask[Pending], operation: ops.Operation[Any], handle: ops.Handle | None
-    ) -> Pending:
-        """Let an operation that takes time begin."""
-        kind = type(operation)
-        begin = self._timed.get(kind)
-        if begin is None:
-            frame = getattr(task.coroutine, "cr_frame", None)
-            where = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
-            raise SchemeError(f"worker {task.rank} awaited {operation!r}, which is no operation{where}")
-        pending = Pending(task, _NAMES[kind], operation, self._clock.now, handle, self._settled)
-        if handle is None:
-            task.waiting = operation
-            if task.number == 0:
-                pending.busy_s = task.account.busy_s(pending.start_s)
-                task.blocked = (pending.start_s, pending.busy_s, pending)
-        else:
-            task.outstanding[handle.number] = pending
-        begin(pending)
-        return pending
+    # --- the end of operations that take time ---------------------------------------------------
 
     def _settled(self, pending: Pending) -> None:
         """All transfers of an operation have a time of completion."""
-        resume_s = self._lateness.after_exchange_s(pending.task.rank)
-        self._clock.at(pending.ready_s + resume_s, self._complete, pending)
+        resume_s = self._delays.after_exchange_s(pending.task.rank)
+        self._clock.at(pending.ready_s + resume_s, self.complete, pending)
 
-    def _complete(self, pending: Pending) -> None:
-        """An operation is complete now."""
-        task = pending.task
-        if not task.alive or pending.done:
-            return
-        operation = pending.operation
-        kind = type(operation)
+    @override
+    def finish(self, pending: Pending) -> None:
+        kind = type(pending.operation)
         if kind is ops.Gradient:
-            task.account.computed(self._clock.now)
+            pending.task.breakdown.computed(self._clock.now)
         elif kind is ops.Mix:
             pending.reply = self._mixed(pending)
         elif kind is ops.Receive:
@@ -328,113 +233,72 @@ class EventDriver:
             pending.reply = ops.Message(pending.peer, decoded(pending.values[0]))  # type: ignore[arg-type]
         elif kind is ops.Send:
             self._check_versions(pending)
-        if pending.handle is not None:
-            self._complete_handle(pending)
-            return
-        if task.number == 0:
-            peer_s = self._clock.now if kind is ops.Sleep else pending.peer_s
-            task.account.blocked(pending.start_s, self._clock.now, peer_s, pending.busy_s)
-        task.account.bytes_sent += pending.bytes
-        if self._journal is not None:
-            self._write(pending, pending.name, pending.start_s, -1, pending.bytes)
-        self.advance(task, pending.reply)
 
-    def _complete_handle(self, pending: Pending) -> None:
-        pending.done = True
-        assert pending.handle is not None
-        self.note(pending, pending.name, pending.start_s)
-        if pending.waiter is not None:
-            waiter, pending.waiter = pending.waiter, None
-            waiter(pending)
+    @override
+    def blocked(self, pending: Pending, start_s: float, busy_s: float, peer_s: float) -> None:
+        pending.task.breakdown.blocked(start_s, self._clock.now, peer_s, busy_s)
 
-    def note(self, pending: Pending, name: str, start_s: float) -> None:
-        """A row about a started operation: of its completion, or of the coroutine's resumption."""
-        num_bytes = pending.bytes if name == pending.name else 0
-        pending.task.account.bytes_sent += num_bytes
-        if self._journal is not None:
-            assert pending.handle is not None
-            self._write(pending, name, start_s, pending.handle.number, num_bytes)
-
-    def blocked(self, task: CoroutineTask[Pending], start_s: float, busy_s: float, pending: Pending) -> None:
-        """A main coroutine was blocked on a started operation from ``start_s`` until now."""
-        if task.number == 0:
-            task.account.blocked(start_s, self._clock.now, pending.peer_s, busy_s)
-
-    def _write(self, pending: Pending, name: str, start_s: float, handle: int, num_bytes: int) -> None:
-        assert self._journal is not None
-        task, now_s = pending.task, self._clock.now
-        peer_s = min(max(pending.peer_s, start_s), now_s)
-        self._journal.add(
-            Event(
-                task.rank,
-                task.number,
-                handle,
-                task.account.steps,
-                name,
-                start_s,
-                now_s,
-                peer_s,
-                num_bytes,
-                pending.peer,
+    @override
+    def write(
+        self,
+        task: CoroutineTask[Pending],
+        name: str,
+        step: int,
+        start_s: float,
+        now_s: float,
+        pending: Pending | None = None,
+        handle: int = -1,
+        num_bytes: int = 0,
+    ) -> None:
+        if self._event_log is not None:
+            peer, peer_s = (-1, start_s) if pending is None else (pending.peer, pending.peer_s)
+            peer_s = min(max(peer_s, start_s), now_s)
+            self._event_log.add(
+                Event(task.rank, task.number, handle, step, name, start_s, now_s, peer_s, num_bytes, peer)
             )
-        )
 
-    def _note_reply(self, task: CoroutineTask[Pending], name: str, step: int) -> None:
-        """A row about an operation that took no time and whose reply depends on the clock."""
-        if self._journal is not None:
-            now_s = self._clock.now
-            self._journal.add(Event(task.rank, task.number, -1, step, name, now_s, now_s, now_s, 0, -1))
+    # --- gradients ------------------------------------------------------------------------------
 
-    def _compute(self, task: CoroutineTask[Pending], operation: ops.Gradient) -> None:
+    def _compute(self, task: CoroutineTask[Pending], operation: ops.Gradient) -> Any:
         """An awaited gradient: nobody else is involved, so that it needs no ``Pending``."""
         task.waiting = operation
         start_s = self._clock.now
-        ticket, duration_s = self._ask_gradient(task, operation.point)
-        what = (task, operation.point, ticket, start_s)
-        late_s = self._lateness.after_gradient_s(task.rank, self._gradients[task.rank])
-        self._clock.at(start_s + duration_s + late_s, self._computed, what)
+        ticket, end_s = self._ask_gradient(task, operation.point)
+        late_s = self._delays.after_gradient_s(task.rank, self._gradients[task.rank])
+        self._clock.at(end_s + late_s, self._computed, (task, operation.point, ticket, start_s))
+        return SUSPENDED
 
-    def _computed(self, what: tuple[CoroutineTask[Pending], Tensor, int, float]) -> None:
-        task, point, ticket, start_s = what
+    def _computed(self, gradient: tuple[CoroutineTask[Pending], Tensor, int, float]) -> None:
+        task, point, ticket, start_s = gradient
         if not task.alive:
             return
         now_s = self._clock.now
-        task.account.computed(now_s)
-        if self._journal is not None:
-            self._journal.add(
-                Event(
-                    task.rank, task.number, -1, task.account.steps, "gradient", start_s, now_s, start_s, 0, -1
-                )
-            )
+        task.breakdown.computed(now_s)
+        self.write(task, "gradient", task.breakdown.steps, start_s, now_s)
         self.advance(task, point if self._deferred is None else self._deferred.take(ticket))
 
     def _ask_gradient(self, task: CoroutineTask[Pending], point: Tensor) -> tuple[int, float]:
-        """A ticket for the worker's next gradient, and how long it takes."""
+        """Begin the worker's next gradient: a ticket for its value, and when it ends."""
         rank = task.rank
         index = self._gradients[rank]
         self._gradients[rank] = index + 1
-        task.account.computing(self._clock.now)
+        task.breakdown.computing(self._clock.now)
         ticket = 0 if self._deferred is None else self._deferred.ask(rank, index, point)
-        return ticket, self._job.compute.duration_s(rank, index)
+        return ticket, self._clock.now + self.job.compute.duration_s(rank, index)
 
     def _begin_gradient(self, pending: Pending) -> None:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
-        pending.ticket, duration_s = self._ask_gradient(pending.task, operation.point)
-        pending.ready_s = pending.start_s + duration_s
-        late_s = self._lateness.after_gradient_s(pending.task.rank, self._gradients[pending.task.rank])
-        self._clock.at(pending.ready_s + late_s, self._complete, pending)
+        pending.ticket, pending.ready_s = self._ask_gradient(pending.task, operation.point)
+        late_s = self._delays.after_gradient_s(pending.task.rank, self._gradients[pending.task.rank])
+        self._clock.at(pending.ready_s + late_s, self.complete, pending)
 
+    @override
     def with_value(self, pending: Pending, call: Callable[[Tensor], None]) -> None:
-        """Call with the value of a started gradient."""
         call(self._gradient_value(pending))
 
+    @override
     def with_part(self, pending: Pending, start: int, stop: int, call: Callable[[Tensor], None]) -> None:
-        """Call with elements [start, stop) of a started gradient."""
         call(self._gradient_value(pending)[..., start:stop])
-
-    def now_s(self) -> float:
-        """Seconds since the run began."""
-        return float(self._clock.now)
 
     def _gradient_value(self, pending: Pending) -> Tensor:
         if pending.reply is None:
@@ -444,11 +308,13 @@ class EventDriver:
         value: Tensor = pending.reply
         return value
 
+    # --- exchanges ------------------------------------------------------------------------------
+
     def _begin_mix(self, pending: Pending) -> None:
         operation: ops.Mix = pending.operation  # type: ignore[assignment]
         rank, pattern, value = pending.task.rank, operation.pattern, operation.value
         sources, destinations = pattern.sources[rank], pattern.destinations[rank]
-        pending.parts = len(sources) + len(destinations)
+        pending.parts, pending.on_settled = len(sources) + len(destinations), self._settled
         pending.values = [None] * len(sources)
         pending.version = value._version
         if pending.parts == 0:
@@ -456,7 +322,7 @@ class EventDriver:
             return
         if self._dead:
             self._expect(pending, *sources, *destinations)
-        num_bytes = self._job.num_bytes(value)
+        num_bytes = self.job.num_bytes(value)
         pending.bytes = num_bytes * len(destinations)
         for slot, source in enumerate(sources):
             self._transfers.receive(source, rank, "mix", pending, slot)
@@ -479,9 +345,10 @@ class EventDriver:
     def _begin_send(self, pending: Pending) -> None:
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         self._expect(pending, operation.destination)
-        pending.parts, pending.peer = 1, operation.destination
+        pending.parts, pending.on_settled = 1, self._settled
+        pending.peer = operation.destination
         pending.version = operation.value._version
-        pending.bytes = self._job.num_bytes(operation.value)
+        pending.bytes = self.job.num_bytes(operation.value)
         rank = pending.task.rank
         self._transfers.send(
             rank, operation.destination, f"p2p {operation.tag}", pending.bytes, pending, operation.value
@@ -491,46 +358,35 @@ class EventDriver:
         operation: ops.Receive = pending.operation  # type: ignore[assignment]
         if operation.source != ops.ANY:
             self._expect(pending, operation.source)
-        pending.parts, pending.values = 1, [None]
+        pending.parts, pending.on_settled = 1, self._settled
+        pending.values = [None]
         self._transfers.receive(operation.source, pending.task.rank, f"p2p {operation.tag}", pending, 0)
 
     def _begin_collective(self, pending: Pending) -> None:
         groups = pending.operation.groups  # type: ignore[attr-defined]
-        group = members(groups, self._job.workers, pending.task.rank)
+        group = members(groups, self.job.workers, pending.task.rank)
         lost = self._dead.intersection(group)
         if lost:
             self._expect(pending, min(lost))
         else:
             if isinstance(pending.operation, ops.Broadcast):
                 pending.peer = root_of(pending.operation, pending.task.rank, group)
-            self._gatherings.begin(pending, group)
+            self._collectives.begin(pending, group)
 
     def _begin_sleep(self, pending: Pending) -> None:
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
         pending.ready_s = pending.start_s + operation.duration_s
-        self._clock.at(pending.ready_s, self._complete, pending)
+        self._clock.at(pending.ready_s, self.complete, pending)
 
-    def _expect(self, pending: Pending, *peers: int) -> None:
-        """Fail an operation at once where a peer is known to be dead or does not exist."""
-        for peer in peers:
-            if not 0 <= peer < self._job.workers or peer == pending.task.rank:
-                raise SchemeError(
-                    f"worker {pending.task.rank}: {pending.name} with worker {peer} is not possible"
-                )
-            if peer in self._dead:
-                self._clock.at(self._clock.now, self._lose, (pending, peer))
+    # --- operations that take no time -----------------------------------------------------------
 
-    # --- operations that take no time, or that wait for others ----------------------------------
+    @override
+    def over(self) -> bool:
+        return self._over
 
-    def _next_step(self, task: CoroutineTask[Pending], operation: ops.NextStep) -> bool:
-        limit = self._job.max_iterations
-        goes_on = not self._over and (limit is None or operation.step < limit)
-        if not goes_on:
-            self._note_reply(task, "next_step", operation.step)
-        return goes_on
-
-    def _publish(self, task: CoroutineTask[Pending], operation: ops.Publish) -> None:
-        task.account.steps = operation.step + 1
+    @override
+    def publish(self, task: CoroutineTask[Pending], operation: ops.Publish) -> None:
+        task.breakdown.steps = operation.step + 1
         self._finals[task.rank] = operation.value
         self._published += 1
         if self._progress is not None:
@@ -542,7 +398,7 @@ class EventDriver:
             operation.step,
             self._clock.now,
             operation.value,
-            task.account.bytes_sent,
+            task.breakdown.bytes_sent,
             operation.leader,
             operation.notes,
         ):
@@ -552,11 +408,3 @@ class EventDriver:
         if self._deferred is None:
             return torch.zeros(1)
         return loss_given(self._deferred.loss(task.rank), task.rank)
-
-    def _now(self, task: CoroutineTask[Pending], operation: ops.Now) -> float:
-        self._note_reply(task, "now", task.account.steps)
-        return float(self._clock.now)
-
-
-def _all(program: Program) -> tuple[Coroutine[Any, Any, None], ...]:
-    return (program.main, *program.services)

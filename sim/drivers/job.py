@@ -114,8 +114,8 @@ class Job:
             target=self.target,
         )
 
-    def journal(self) -> EventLog | None:
-        """A fresh journal, or None where no operations are recorded."""
+    def event_log(self) -> EventLog | None:
+        """A fresh event log, or None where no operations are recorded."""
         return EventLog(self.events_until_step, self.max_events) if self.record_events else None
 
     def num_bytes(self, value: Payload) -> int:

@@ -18,7 +18,7 @@ class Outcome:
 
     Attributes:
         wall_s: seconds on the driver's clock.
-        accounts: one per worker.
+        breakdowns: one per worker.
         finals: the last published value of each worker that is still there.
         leader: the model that the scheme said stands for all at the end, if any.
         events: all workers' events, each worker's in the order in which it resumed.
@@ -26,7 +26,7 @@ class Outcome:
     """
 
     wall_s: float
-    accounts: list[TimeBreakdown]
+    breakdowns: list[TimeBreakdown]
     finals: list[torch.Tensor]
     leader: torch.Tensor | None
     events: list[Event]
@@ -36,8 +36,8 @@ class Outcome:
 
 def run_record(job: Job, outcome: Outcome, scorer: Scorer, source: Source) -> Run:
     """Score the end of a run and write down what happened."""
-    iterations = sum(a.steps for a in outcome.accounts) / job.workers
-    bytes_sent = sum(a.bytes_sent for a in outcome.accounts)
+    iterations = sum(a.steps for a in outcome.breakdowns) / job.workers
+    bytes_sent = sum(a.bytes_sent for a in outcome.breakdowns)
     scorer.finish(round(iterations), outcome.wall_s, bytes_sent, outcome.finals, outcome.leader)
     status: Status = "diverged" if scorer.diverged and outcome.status == "completed" else outcome.status
     return Run(
@@ -51,7 +51,7 @@ def run_record(job: Job, outcome: Outcome, scorer: Scorer, source: Source) -> Ru
         wall_clock_s=outcome.wall_s,
         iterations=iterations,
         bytes_sent=bytes_sent,
-        time_s=mean_share(outcome.accounts, outcome.wall_s),
+        time_s=mean_share(outcome.breakdowns, outcome.wall_s),
         evaluations=tuple(scorer.evaluations),
         digest=digest(outcome.finals),
         events=tuple(outcome.events),

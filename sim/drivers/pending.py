@@ -1,39 +1,23 @@
-"""Operations that are under way in virtual time."""
+"""Operations in flight in virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ..program.encoding import Payload
-from ..program.operations import Handle, Operation
-from .tasks import CoroutineTask, InFlight
+from .tasks import InFlight
 
 
 class Pending(InFlight):
-    """An operation that takes time, in parts: it is complete when all of them are, at their latest time."""
+    """An operation that takes time, in parts: it is complete when all of them are, at their latest time.
 
-    peer_s: float
+    Whoever sets ``parts`` above 0 sets ``on_settled`` too: it is called when every part has its time.
+    """
+
     parts = 0
+    on_settled: Callable[[Pending], None]
     values: list[Payload | None]
     ticket = 0
-
-    def __init__(
-        self,
-        task: CoroutineTask[Pending],
-        name: str,
-        operation: Operation[Any],
-        start_s: float,
-        handle: Handle | None,
-        on_settled: Callable[[Pending], None],
-    ) -> None:
-        # As its parent does: a call less, for a million of them a minute.
-        self.task = task
-        self.name = name
-        self.operation = operation
-        self.start_s = self.ready_s = self.peer_s = start_s
-        self.handle = handle
-        self.on_settled = on_settled
 
     def sent(self, time_s: float, peer_s: float) -> None:
         """One send is complete at ``time_s``."""

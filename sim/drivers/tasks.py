@@ -1,15 +1,20 @@
-"""Started operations under every clock: starting, waiting, polling, and the segments of a gradient."""
+"""Coroutines under every driver: the loop that advances them, and operations in flight on a clock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from torch import Tensor
+from typing_extensions import override
 
 from ..errors import PeerLost, RunError, SchemeError
 from ..program import operations as ops
 from ..program.operations import Handle, Operation
+from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
 from .job import Job
 
@@ -19,11 +24,13 @@ class InFlight:
 
     # Class attributes, not slots: most operations change few of them, and a million are made a minute.
     ready_s: float
+    peer_s: float  # when the last peer that is needed had started, as far as that is known
     bytes = 0
     peer = -1
     busy_s = 0.0
     done = False
     reply: Any = None
+    loss: Tensor | None = None  # that a gradient came with
     version = -1  # of the tensor in use, when the operation started
     shown = 0  # segments of a gradient that the scheme has seen
     waiter: Callable[[Any], None] | None = None
@@ -39,8 +46,13 @@ class InFlight:
         self.task = task
         self.name = name
         self.operation = operation
-        self.start_s = self.ready_s = start_s
+        self.start_s = self.ready_s = self.peer_s = start_s
         self.handle = handle
+
+    def check_peer(self, peer: int, workers: int) -> None:
+        """Raise ``SchemeError`` where ``peer`` is this worker itself, or none of the ``workers``."""
+        if not 0 <= peer < workers or peer == self.task.rank:
+            raise SchemeError(f"worker {self.task.rank}: {self.name} with worker {peer} is not possible")
 
 
 _P = TypeVar("_P", bound=InFlight)
@@ -49,18 +61,21 @@ _P = TypeVar("_P", bound=InFlight)
 class CoroutineTask(Generic[_P]):
     """One coroutine of one worker: the main one (number 0) or a service."""
 
-    __slots__ = ("account", "alive", "blocked", "coroutine", "number", "outstanding", "rank", "waiting")
+    __slots__ = (
+        "alive", "awaited", "blocked", "breakdown", "coroutine", "number", "outstanding", "rank", "waiting",
+    )  # fmt: skip
 
     def __init__(
-        self, rank: int, number: int, coroutine: Coroutine[Any, Any, None], account: TimeBreakdown
+        self, rank: int, number: int, coroutine: Coroutine[Any, Any, None], breakdown: TimeBreakdown
     ) -> None:
         self.rank = rank
         self.number = number
         self.coroutine = coroutine
-        self.account = account
+        self.breakdown = breakdown
         self.alive = True
         self.waiting: Operation[Any] | None = None  # what it is blocked in
-        self.blocked: tuple[float, float, _P] | None = None  # since when, busy_s then, on what
+        self.awaited: _P | None = None  # what that is about
+        self.blocked: tuple[float, float] | None = None  # since when, and busy_s then: a main coroutine only
         self.outstanding: dict[int, _P] = {}  # started, and not yet waited for
 
 
@@ -68,150 +83,371 @@ SUSPENDED: Final = object()
 """What a handler returns where the coroutine has to wait."""
 
 
-class TaskHost(Protocol[_P]):
-    """What handles need of a driver."""
+class Runner(ABC, Generic[_P]):
+    """The loop that advances the coroutines of some workers, under every driver.
 
-    def now_s(self) -> float:
-        """Seconds since the run began."""
+    Args:
+        job: what they run.
+        programs: rank -> that worker's coroutines, not yet started.
 
-    def at(self, time_s: float, call: Callable[[_P], None], pending: _P) -> None:
-        """Call later, never from within this call."""
+    Attributes:
+        tasks: rank -> its coroutines, the main one first.
+        handlers: kind of an operation -> what answers it: called with the task and the operation, returns
+            the reply, or ``SUSPENDED`` where the coroutine has to wait. All others begin in ``issue``.
+        may_crash: whether ``crashes`` is called before every operation of a main coroutine.
+    """
+
+    may_crash = False
+
+    def __init__(self, job: Job, programs: Mapping[int, Program]) -> None:
+        self.job = job
+        self.tasks: dict[int, list[CoroutineTask[_P]]] = {}
+        for rank, program in programs.items():
+            breakdown = TimeBreakdown(rank)
+            self.tasks[rank] = [
+                CoroutineTask(rank, number, coroutine, breakdown)
+                for number, coroutine in enumerate((program.main, *program.services))
+            ]
+        self.handlers: dict[type, Callable[[CoroutineTask[_P], Any], Any]] = {ops.Start: self.start}
+        self._handles: Counter[int] = Counter()
+
+    @abstractmethod
+    def issue(self, task: CoroutineTask[_P], operation: Operation[Any], handle: Handle | None) -> _P:
+        """Let an operation begin: one that is started if it has a handle, else one that is awaited.
+
+        Raises:
+            SchemeError: the driver cannot do it.
+        """
+
+    def crashes(self, task: CoroutineTask[_P], operation: Operation[Any]) -> bool:
+        """Whether the worker dies instead of doing this operation of its main coroutine."""
+        return False
+
+    def begin(self, rank: int) -> None:
+        """Start a worker's coroutines, services first."""
+        tasks = self.tasks[rank]
+        for task in tasks[1:] + tasks[:1]:
+            self.advance(task, None)
+
+    def close(self, rank: int) -> None:
+        """End a worker's coroutines where they are."""
+        for task in self.tasks[rank]:
+            task.alive = False
+            task.coroutine.close()
 
     def advance(self, task: CoroutineTask[_P], reply: Any) -> None:
         """Run a coroutine until it has to wait."""
+        self._resume(task, task.coroutine.send, reply)
 
     def throw(self, task: CoroutineTask[_P], error: RunError) -> None:
         """Raise an error where a coroutine waits."""
+        self._resume(task, task.coroutine.throw, error)
 
-    def issue(self, task: CoroutineTask[_P], operation: ops.Operation[Any], handle: ops.Handle | None) -> _P:
-        """Let an operation that takes time begin."""
+    def _resume(self, task: CoroutineTask[_P], resume: Callable[[Any], Any], value: Any) -> None:
+        if not task.alive:
+            return
+        task.waiting = task.awaited = task.blocked = None
+        handlers = self.handlers
+        while True:
+            try:
+                operation = resume(value)
+            except StopIteration:
+                self.ended(task)
+                return
+            except RunError:
+                raise
+            except Exception as error:
+                where = f"worker {task.rank}, step {task.breakdown.steps}"
+                raise RunError(f"{where}: the scheme raised {type(error).__name__}: {error}") from error
+            if self.may_crash and task.number == 0 and self.crashes(task, operation):
+                return
+            handler = handlers.get(type(operation))
+            if handler is None:
+                task.waiting = operation
+                self.issue(task, operation, None)
+                return
+            value = handler(task, operation)
+            if value is SUSPENDED:
+                return
+            resume = task.coroutine.send
 
-    def note(self, pending: _P, name: str, start_s: float) -> None:
-        """Write a row about a started operation."""
+    def ended(self, task: CoroutineTask[_P]) -> None:
+        """A coroutine has come to its end.
 
-    def blocked(self, task: CoroutineTask[_P], start_s: float, busy_s: float, pending: _P) -> None:
-        """A main coroutine was blocked on an operation from ``start_s`` until now."""
+        Raises:
+            SchemeError: it has started what it has not waited for.
+        """
+        task.alive = False
+        if task.outstanding:
+            names = ", ".join(p.name for p in task.outstanding.values())
+            raise SchemeError(f"worker {task.rank} ended without waiting for what it had started: {names}")
 
-    def with_value(self, pending: _P, call: Callable[[Tensor], None]) -> None:
-        """Call with the value of a started gradient as soon as it is known."""
-
-    def with_part(self, pending: _P, start: int, stop: int, call: Callable[[Tensor], None]) -> None:
-        """Call with elements [start, stop) of a started gradient as soon as they are known."""
-
-
-class Handles(Generic[_P]):
-    """The operations on operations."""
-
-    def __init__(self, job: Job, driver: TaskHost[_P]) -> None:
-        self._job = job
-        self._driver = driver
-        self._made = [0] * job.workers
-        self._fractions = job.ready_fractions()
-
-    def start(self, task: CoroutineTask[_P], operation: ops.Start) -> ops.Handle:
+    def start(self, task: CoroutineTask[_P], operation: ops.Start) -> Handle:
         """Start an operation."""
-        handle = ops.Handle(self._made[task.rank], operation.operation)
-        self._made[task.rank] += 1
-        self._driver.issue(task, operation.operation, handle)
+        handle = Handle(self._handles[task.rank], operation.operation)
+        self._handles[task.rank] += 1
+        self.issue(task, operation.operation, handle)
         return handle
 
-    def _pending_of(self, task: CoroutineTask[_P], handle: ops.Handle) -> _P:
+    def started(self, task: CoroutineTask[_P], handle: Handle) -> _P:
+        """The operation of a handle.
+
+        Raises:
+            SchemeError: the coroutine has waited for it before, or another one has started it.
+        """
         pending = task.outstanding.get(handle.number)
         if pending is None or pending.handle is not handle:
             raise SchemeError(f"worker {task.rank} waits twice for one handle, or for somebody else's")
         return pending
 
-    def wait(self, task: CoroutineTask[_P], operation: ops.Wait) -> Any:
+
+class TimeSource(Protocol):
+    """A clock."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+
+    def at(self, time_s: float, callback: Callable[[_P], None], value: _P) -> None:
+        """Call ``callback(value)`` at ``time_s``, never from within this call."""
+
+
+class ClockedRunner(Runner[_P]):
+    """Advances coroutines on a clock: operations take time, and coroutines wait for what they have started.
+
+    Args:
+        job, programs: see ``Runner``.
+        clock: virtual or real.
+        in_flight: the driver's class of operations in flight.
+    """
+
+    def __init__(
+        self, job: Job, programs: Mapping[int, Program], clock: TimeSource, in_flight: type[_P]
+    ) -> None:
+        super().__init__(job, programs)
+        self._time = clock
+        self._in_flight = in_flight
+        self._fractions = job.ready_fractions()
+        self._begins: dict[type, tuple[str, Callable[[_P], None]]] = {}
+        self.handlers |= {
+            ops.NextStep: self._next_step,
+            ops.Publish: self.publish,
+            ops.Now: self._now,
+            ops.Wait: self._wait,
+            ops.WaitAny: self._wait_any,
+            ops.Poll: self._poll,
+            ops.NextSegment: self.next_segment,
+        }
+
+    def add_timed(self, begins: Mapping[type, Callable[[_P], None]]) -> None:
+        """Let operations of these kinds take time; each is begun by its function."""
+        self._begins |= {kind: (ops.name_of(kind), begin) for kind, begin in begins.items()}
+
+    # --- what a driver adds ---------------------------------------------------------------------
+
+    @abstractmethod
+    def publish(self, task: CoroutineTask[_P], operation: ops.Publish) -> None:
+        """Take a worker's published value."""
+
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether no worker is to begin another step."""
+
+    @abstractmethod
+    def finish(self, pending: _P) -> None:
+        """An operation is complete: give it its reply."""
+
+    @abstractmethod
+    def with_value(self, pending: _P, call: Callable[[Tensor], None]) -> None:
+        """Call with the value of a gradient as soon as it is known."""
+
+    @abstractmethod
+    def with_part(self, pending: _P, start: int, stop: int, call: Callable[[Tensor], None]) -> None:
+        """Call with elements [start, stop) of a started gradient as soon as they are known."""
+
+    @abstractmethod
+    def blocked(self, pending: _P, start_s: float, busy_s: float, peer_s: float) -> None:
+        """A main coroutine was blocked on an operation from ``start_s`` until now."""
+
+    @abstractmethod
+    def write(
+        self,
+        task: CoroutineTask[_P],
+        name: str,
+        step: int,
+        start_s: float,
+        now_s: float,
+        pending: _P | None = None,
+        handle: int = -1,
+        num_bytes: int = 0,
+    ) -> None:
+        """Write down a row about an operation that ends now."""
+
+    # --- operations that take time --------------------------------------------------------------
+
+    @override
+    def issue(self, task: CoroutineTask[_P], operation: Operation[Any], handle: Handle | None) -> _P:
+        known = self._begins.get(type(operation))
+        if known is None:
+            frame = getattr(task.coroutine, "cr_frame", None)
+            where = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
+            raise SchemeError(f"worker {task.rank} awaited {operation!r}, which is no operation{where}")
+        name, begin = known
+        pending = self._in_flight(task, name, operation, self._time.now, handle)
+        if handle is not None:
+            task.outstanding[handle.number] = pending
+        elif task.number == 0:
+            pending.busy_s = task.breakdown.busy_s(pending.start_s)
+            task.blocked, task.awaited = (pending.start_s, pending.busy_s), pending
+        begin(pending)
+        return pending
+
+    def complete(self, pending: _P) -> None:
+        """An operation is complete now."""
+        task = pending.task
+        if not task.alive or pending.done:
+            return
+        self.finish(pending)
+        if pending.handle is not None:
+            self.complete_handle(pending)
+            return
+        kind = type(pending.operation)
+        if task.number == 0 and kind is not ops.Gradient:
+            peer_s = self._time.now if kind is ops.Sleep else pending.peer_s
+            self.blocked(pending, pending.start_s, pending.busy_s, peer_s)
+        self.note(pending, pending.name, pending.start_s)
+        if kind is ops.Gradient:
+            self.with_value(pending, partial(self.advance, task))
+        else:
+            self.advance(task, pending.reply)
+
+    def complete_handle(self, pending: _P) -> None:
+        """A started operation is complete now, and has its reply."""
+        pending.done = True
+        self.note(pending, pending.name, pending.start_s)
+        if pending.waiter is not None:
+            waiter, pending.waiter = pending.waiter, None
+            waiter(pending)
+
+    def fail(self, pending: _P, error: RunError) -> None:
+        """Raise an error where an operation is waited for."""
+        if pending.handle is None:
+            self.throw(pending.task, error)
+        else:
+            pending.reply = error
+            self.complete_handle(pending)
+
+    def note(self, pending: _P, name: str, start_s: float) -> None:
+        """Write down that an operation is complete, or (by another ``name``) that its coroutine goes on."""
+        task = pending.task
+        num_bytes = pending.bytes if name == pending.name else 0
+        task.breakdown.bytes_sent += num_bytes
+        handle = -1 if pending.handle is None else pending.handle.number
+        self.write(task, name, task.breakdown.steps, start_s, self._time.now, pending, handle, num_bytes)
+
+    # --- operations about started ones ----------------------------------------------------------
+
+    def _wait(self, task: CoroutineTask[_P], operation: ops.Wait) -> Any:
         """Wait for a started operation's reply."""
-        driver, pending = self._driver, self._pending_of(task, operation.handle)
-        begun_s = driver.now_s()
-        busy_s = task.account.busy_s(begun_s)
+        pending = self.started(task, operation.handle)
+        begun_s = self._time.now
+        busy_s = task.breakdown.busy_s(begun_s)
 
         def resume(done: _P) -> None:
             del task.outstanding[operation.handle.number]
-            driver.blocked(task, begun_s, busy_s, done)
-            driver.note(done, "wait", begun_s)
+            self._waited(done, "wait", begun_s, busy_s)
             if isinstance(done.reply, PeerLost):
-                driver.throw(task, done.reply)
+                self.throw(task, done.reply)
             elif isinstance(done.operation, ops.Gradient):
-                driver.with_value(done, lambda value: driver.advance(task, value))
+                self.with_value(done, partial(self.advance, task))
             else:
-                driver.advance(task, done.reply)
+                self.advance(task, done.reply)
 
         task.waiting = operation
         if pending.done:
-            driver.at(begun_s, resume, pending)
+            self._time.at(begun_s, resume, pending)
         else:
             pending.waiter = resume
-            task.blocked = (begun_s, busy_s, pending)
+            task.blocked, task.awaited = (begun_s, busy_s), pending
         return SUSPENDED
 
-    def wait_any(self, task: CoroutineTask[_P], operation: ops.WaitAny) -> Any:
+    def _wait_any(self, task: CoroutineTask[_P], operation: ops.WaitAny) -> Any:
         """Wait for the first of several."""
-        driver = self._driver
-        candidates = [self._pending_of(task, handle) for handle in operation.handles]
+        candidates = [self.started(task, handle) for handle in operation.handles]
         if not candidates:
             raise SchemeError(f"worker {task.rank} waits for any of no handles")
-        begun_s = driver.now_s()
-        busy_s = task.account.busy_s(begun_s)
+        begun_s = self._time.now
+        busy_s = task.breakdown.busy_s(begun_s)
 
         def resume(_: _P) -> None:
             first = next(p for p in candidates if p.done)
             for each in candidates:
                 each.waiter = None
-            driver.blocked(task, begun_s, busy_s, first)
-            driver.note(first, "wait_any", begun_s)
-            driver.advance(task, first.handle)
+            self._waited(first, "wait_any", begun_s, busy_s)
+            self.advance(task, first.handle)
 
         task.waiting = operation
         if any(p.done for p in candidates):
-            driver.at(begun_s, resume, candidates[0])
+            self._time.at(begun_s, resume, candidates[0])
         else:
             for each in candidates:
                 each.waiter = resume
-            task.blocked = (begun_s, busy_s, candidates[0])
+            task.blocked, task.awaited = (begun_s, busy_s), candidates[0]
         return SUSPENDED
 
-    def poll(self, task: CoroutineTask[_P], operation: ops.Poll) -> bool:
+    def _waited(self, pending: _P, name: str, begun_s: float, busy_s: float) -> None:
+        if pending.task.number == 0:
+            self.blocked(pending, begun_s, busy_s, pending.peer_s)
+        self.note(pending, name, begun_s)
+
+    def _poll(self, task: CoroutineTask[_P], operation: ops.Poll) -> bool:
         """Whether a started operation is complete."""
-        pending = self._pending_of(task, operation.handle)
+        pending = self.started(task, operation.handle)
         if pending.done:
-            self._driver.note(pending, "poll", self._driver.now_s())
+            self.note(pending, "poll", self._time.now)
         return pending.done
 
     def next_segment(self, task: CoroutineTask[_P], operation: ops.NextSegment) -> Any:
-        """Wait for the next segment of a started gradient."""
-        driver, pending = self._driver, self._pending_of(task, operation.handle)
+        """Wait for the next segment of a started gradient; after the last one, for its end."""
+        pending = self.started(task, operation.handle)
         if not isinstance(pending.operation, ops.Gradient):
             raise SchemeError(f"worker {task.rank} asks for the segments of {pending.name}, which has none")
         task.waiting = operation
+        now_s = self._time.now
         if pending.shown == len(self._fractions):
-            self._after_segments(task, pending)
+
+            def end(done: _P) -> None:
+                del task.outstanding[operation.handle.number]
+                self.note(done, "segment", self._time.now)
+                self.with_value(done, lambda _: self.advance(task, None))
+
+            if pending.done:
+                self._time.at(now_s, end, pending)
+            else:
+                pending.waiter = end
             return SUSPENDED
-        name, start, stop = self._job.segments[pending.shown]
+        name, start, stop = self.job.segments[pending.shown]
         ready_s = pending.start_s + self._fractions[pending.shown] * (pending.ready_s - pending.start_s)
         pending.shown += 1
 
         def show(value: Tensor) -> None:
-            driver.note(pending, "segment", driver.now_s())
-            driver.advance(task, ops.Segment(name, start, stop, value))
+            self.note(pending, "segment", self._time.now)
+            self.advance(task, ops.Segment(name, start, stop, value))
 
-        def due(pending: _P) -> None:
-            driver.with_part(pending, start, stop, show)
-
-        driver.at(max(ready_s, driver.now_s()), due, pending)
+        self._time.at(max(ready_s, now_s), lambda due: self.with_part(due, start, stop, show), pending)
         return SUSPENDED
 
-    def _after_segments(self, task: CoroutineTask[_P], pending: _P) -> None:
-        driver = self._driver
+    # --- operations that take no time, and whose reply depends on the clock ---------------------
 
-        def resume(done: _P) -> None:
-            assert done.handle is not None
-            del task.outstanding[done.handle.number]
-            driver.note(done, "segment", driver.now_s())
-            driver.with_value(done, lambda _: driver.advance(task, None))
+    def _next_step(self, task: CoroutineTask[_P], operation: ops.NextStep) -> bool:
+        limit = self.job.max_iterations
+        goes_on = not self.over() and (limit is None or operation.step < limit)
+        if not goes_on:
+            now_s = self._time.now
+            self.write(task, "next_step", operation.step, now_s, now_s)
+        return goes_on
 
-        if pending.done:
-            driver.at(driver.now_s(), resume, pending)
-        else:
-            pending.waiter = resume
+    def _now(self, task: CoroutineTask[_P], operation: ops.Now) -> float:
+        now_s = float(self._time.now)  # a scheme gets no number of numpy
+        self.write(task, "now", task.breakdown.steps, now_s, now_s)
+        return now_s

@@ -31,7 +31,7 @@ OFFSETS = st.floats(-1e6, 1e6)
 
 def test_an_exchange_by_hand() -> None:
     # 5 s behind; 2 s there, 1 s at the other side, 4 s back: 1 s off, of at most 3
-    exchange = ClockSample(asked=100.0, heard=107.0, answered=108.0, got=107.0)
+    exchange = ClockSample(sent=100.0, received=107.0, answered=108.0, returned=107.0)
     assert exchange.round_trip == 6.0
     assert reading([exchange]) == Reading(at_s=103.5, offset_s=4.0, error_s=3.0)
 
@@ -86,8 +86,8 @@ def test_a_drift_that_cannot_be_told_changes_no_durations() -> None:
     assert alignment(begin, end._replace(offset_s=9.0), 50.0) == Alignment(1.02, 1.0, 0.5)
 
 
-def test_all_times_of_a_diary_are_corrected() -> None:
-    diary = RankLog(
+def test_all_times_of_a_log_are_corrected() -> None:
+    log = RankLog(
         1,
         torch.ones(2),
         rows=[LoggedOperation(0, -1, 0, "mix", 1.0, 3.0, 5, -1, Peers("mix 0", (0,)))],
@@ -95,12 +95,12 @@ def test_all_times_of_a_diary_are_corrected() -> None:
         published=[Published(3.0, 0, 5)],
         ended_s=4.0,
     )
-    found = clocks.corrected(diary, Alignment(2.0, 0.5, 0.0))
+    found = clocks.corrected(log, Alignment(2.0, 0.5, 0.0))
     assert found.rows == [LoggedOperation(0, -1, 0, "mix", 2.5, 6.5, 5, -1, Peers("mix 0", (0,)))]
     assert found.exposures == [Exposure(2.5, 1.0, Peers("mix 0", (0,)), 4.5)]
     assert found.published[0].time_s == 6.5
     assert found.ended_s == 8.5
-    assert torch.equal(found.final, diary.final)
+    assert torch.equal(found.final, log.final)
 
 
 def test_asking_and_answering() -> None:
@@ -124,8 +124,8 @@ def test_asking_and_answering() -> None:
     found = clocks.ask(lambda *numbers: there.put(numbers), receiving(back), clock)
     server.join()
     assert len(found) == clocks.EXCHANGES
-    assert all(each.asked < each.heard < each.answered < each.got for each in found)
-    assert [each.asked for each in found] == [4.0 * number for number in range(clocks.EXCHANGES)]
+    assert all(each.sent < each.received < each.answered < each.returned for each in found)
+    assert [each.sent for each in found] == [4.0 * number for number in range(clocks.EXCHANGES)]
 
 
 def test_what_people_are_told() -> None:

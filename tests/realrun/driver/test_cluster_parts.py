@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from paceline.realrun.driver.collect import StartTimes, joined_events, time_breakdown
 from paceline.realrun.driver.computing import compute_offset_s
-from paceline.realrun.driver.drain import Drain, PostedCounts, drains
+from paceline.realrun.driver.drain import Drain, PostedCounts, plan_drains
 from paceline.realrun.driver.rank_log import (
     Exchange,
     Exposure,
@@ -42,17 +42,17 @@ def _row(
 
 def test_the_last_peer_is_found_by_joining_the_rows() -> None:
     all_three = [Exchange("mix 0", tuple(p for p in range(3) if p != r)) for r in range(3)]
-    diaries = [RankLog(r, torch.zeros(1)) for r in range(3)]
+    logs = [RankLog(r, torch.zeros(1)) for r in range(3)]
     for rank, start_s in enumerate((1.0, 5.0, 2.0)):
-        diaries[rank].rows.append(_row("mix", start_s, 6.0, all_three[rank]))
-        diaries[rank].exposures.append(Exposure(start_s, 6.0 - start_s, all_three[rank], start_s))
-    starts = StartTimes(diaries)
-    assert [e.peer_s for e in sorted(joined_events(diaries, starts), key=lambda e: e.worker)] == [
+        logs[rank].rows.append(_row("mix", start_s, 6.0, all_three[rank]))
+        logs[rank].exposures.append(Exposure(start_s, 6.0 - start_s, all_three[rank], start_s))
+    starts = StartTimes(logs)
+    assert [e.peer_s for e in sorted(joined_events(logs, starts), key=lambda e: e.worker)] == [
         5.0,
         5.0,
         5.0,
     ]
-    accounts = [time_breakdown(diary, starts) for diary in diaries]
+    accounts = [time_breakdown(log, starts) for log in logs]
     assert [a.wait_s for a in accounts] == [4.0, 0.0, 3.0]
     assert [a.communicate_s for a in accounts] == [1.0, 1.0, 1.0]
 
@@ -75,30 +75,30 @@ def test_a_wait_for_a_started_operation_counts_from_its_own_start() -> None:
 
 
 def test_a_peer_that_left_no_row_counts_as_not_waited_for() -> None:
-    diary = RankLog(0, torch.zeros(1))
-    diary.rows.append(_row("mix", 1.0, 2.0, Exchange("mix 0", (1,))))
-    assert joined_events([diary], StartTimes([diary]))[0].peer_s == 1.0
+    log = RankLog(0, torch.zeros(1))
+    log.rows.append(_row("mix", 1.0, 2.0, Exchange("mix 0", (1,))))
+    assert joined_events([log], StartTimes([log]))[0].peer_s == 1.0
 
 
-def test_a_diary_survives_its_journey() -> None:
-    diary = RankLog(2, torch.arange(3.0), steps=4, ended_s=0.1 + 0.2, bytes_sent=7)
-    diary.rows.append(_row("mix", 1 / 3, 2 / 3, Exchange("mix 0", (0, 1))))
-    diary.exposures.append(Exposure(1 / 7, 0.5, Exchange("0>2 tag 1", (0,)), 0.25))
-    diary.published += [
+def test_a_log_survives_its_journey() -> None:
+    log = RankLog(2, torch.arange(3.0), steps=4, ended_s=0.1 + 0.2, bytes_sent=7)
+    log.rows.append(_row("mix", 1 / 3, 2 / 3, Exchange("mix 0", (0, 1))))
+    log.exposures.append(Exposure(1 / 7, 0.5, Exchange("0>2 tag 1", (0,)), 0.25))
+    log.published += [
         Published(0.1, 0, 5),
         Published(0.2, 1, 6, value=torch.ones(3), leader=torch.full((3,), 3.0)),
         Published(0.3, 2, 6),
         Published(0.4, 3, 7, {"staleness": 2.0}, torch.full((3,), 2.0)),
     ]
-    diary.leader = torch.full((3,), 4.0)
-    diary.timing.overruns = 1
-    found = decode(*encode(diary))
-    for mine, other in ((diary, found), (found, diary)):
+    log.leader = torch.full((3,), 4.0)
+    log.timing.overruns = 1
+    found = decode(*encode(log))
+    for mine, other in ((log, found), (found, log)):
         assert mine.rows == other.rows
         assert mine.exposures == other.exposures
         assert (mine.rank, mine.steps, mine.ended_s, mine.bytes_sent) == (2, 4, 0.1 + 0.2, 7)
         assert mine.timing == other.timing
-    assert torch.equal(found.final, diary.final)
+    assert torch.equal(found.final, log.final)
     assert _listed(found.leader) == [4.0] * 3
     assert [
         (p.time_s, p.step, p.bytes_sent, _listed(p.value), _listed(p.leader)) for p in found.published
@@ -117,12 +117,12 @@ def _listed(model: torch.Tensor | None) -> list[float] | None:
 
 def test_closings_by_hand() -> None:
     traffic = [PostedCounts() for _ in range(3)]
-    traffic[0].waits_for_any("a")  # nobody will answer: 2 releases it
+    traffic[0].post_any("a")  # nobody will answer: 2 releases it
     traffic[1].receives(2, "b")  # 2 releases it
     traffic[1].sends(2, "c", 40)  # 2 swallows it
     traffic[2].sends(0, "d", 8)  # on its way to a receive that is posted
-    traffic[0].waits_for_any("d")
-    assert drains(traffic) == [Drain(2, 0, "a", 1), Drain(2, 1, "b", 1), Drain(-1, 2, "c", 40)]
+    traffic[0].post_any("d")
+    assert plan_drains(traffic) == [Drain(2, 0, "a", 1), Drain(2, 1, "b", 1), Drain(-1, 2, "c", 40)]
 
 
 _POSTED = st.lists(
@@ -147,7 +147,7 @@ def test_after_the_closings_every_send_has_its_receive(posted: list[tuple[str, i
         elif kind == "receive":
             traffic[rank].receives(peer, tag)
         else:
-            traffic[rank].waits_for_any(tag)
+            traffic[rank].post_any(tag)
     for tag in "xy":
         sends: Counter[tuple[int, int]] = Counter()
         receives: Counter[tuple[int, int]] = Counter()
@@ -158,7 +158,9 @@ def test_after_the_closings_every_send_has_its_receive(posted: list[tuple[str, i
             for (peer, name), count in own.received.items():
                 receives[peer, rank] += count if name == tag else 0
             anybody[rank] = own.any_waiting[tag]
-        for closing in drains([PostedCounts.heard(json.loads(json.dumps(t.told()))) for t in traffic]):
+        for closing in plan_drains(
+            [PostedCounts.from_lists(json.loads(json.dumps(t.as_lists()))) for t in traffic]
+        ):
             if closing.tag == tag and closing.source == -1:
                 anybody[closing.destination] += 1
             elif closing.tag == tag:

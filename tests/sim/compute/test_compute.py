@@ -186,7 +186,7 @@ def test_a_pause_holds_up_the_others_for_as_long() -> None:
     paused = replace(job, compute=model({"time": "1 s"}, {"workers": (2,), "at": "1 steps", "pause": "5 s"}))
     outcome = run_events(paused)
     assert outcome.wall_s == 3 + 5
-    assert [a.share(8.0).wait for a in outcome.accounts] == [5.0, 5.0, 0.0, 5.0]
+    assert [a.share(8.0).wait for a in outcome.breakdowns] == [5.0, 5.0, 0.0, 5.0]
 
 
 # --- files ------------------------------------------------------------------------------------------

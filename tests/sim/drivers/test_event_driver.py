@@ -163,11 +163,11 @@ def test_ad_psgd_does_not_wait_for_a_straggler() -> None:
 
     slow = [Straggler(workers=(3,), slowdown=10)]
     job = make_job("ad_psgd", workers=8, max_iterations=None, stragglers=slow, latency_s=0.01)
-    steps = [a.steps for a in run_events(replace(job, max_time_s=100.5)).accounts]
+    steps = [a.steps for a in run_events(replace(job, max_time_s=100.5)).breakdowns]
     assert steps[3] == 10
     assert min(steps[:3] + steps[4:]) >= 95
     job = make_job("gossip", {"topology": "ring"}, workers=8, max_iterations=None, stragglers=slow)
-    assert max(a.steps for a in run_events(replace(job, max_time_s=100.5)).accounts) <= 14
+    assert max(a.steps for a in run_events(replace(job, max_time_s=100.5)).breakdowns) <= 14
 
 
 def test_a_cyclic_wait_is_reported() -> None:
@@ -228,7 +228,7 @@ def test_who_has_survived_a_lost_peer_can_be_lost_itself() -> None:
 
     outcome = run_events(make_job(make_scheme(program), workers=3), faults={2: 1, 0: 1})
     assert outcome.message == "worker 0, 2 died"
-    assert [account.wait_s for account in outcome.accounts] == [1.0, 2.0, 1.0]  # a sleep is a wait too
+    assert [account.wait_s for account in outcome.breakdowns] == [1.0, 2.0, 1.0]  # a sleep is a wait too
     assert outcome.wall_s == 2.0
 
 

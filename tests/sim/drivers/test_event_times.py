@@ -155,7 +155,7 @@ def test_persistent_straggler_sets_the_pace_of_all_reduce() -> None:
     )
     outcome = run_events(job)
     assert outcome.wall_s == 12.0
-    assert [a.share(12.0).wait for a in outcome.accounts] == [9.0, 9.0, 0.0, 9.0]
+    assert [a.share(12.0).wait for a in outcome.breakdowns] == [9.0, 9.0, 0.0, 9.0]
 
 
 def test_time_shares_add_up_and_name_the_cause() -> None:
@@ -166,7 +166,7 @@ def test_time_shares_add_up_and_name_the_cause() -> None:
     )  # fmt: skip
     outcome = run_events(job)
     assert outcome.wall_s == 6.5
-    first, second = (a.share(6.5) for a in outcome.accounts)
+    first, second = (a.share(6.5) for a in outcome.breakdowns)
     assert (first.compute, first.wait, first.communicate) == (1.0, 1.0, 4.5)
     assert (second.compute, second.wait, second.communicate) == (2.0, 0.0, 4.5)
 
@@ -219,4 +219,4 @@ def test_max_time_ends_the_run_on_the_clock() -> None:
     )
     outcome = run_events(job)
     assert outcome.wall_s == 3.5
-    assert [a.steps for a in outcome.accounts] == [3] * 4
+    assert [a.steps for a in outcome.breakdowns] == [3] * 4

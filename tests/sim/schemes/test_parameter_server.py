@@ -230,7 +230,7 @@ def test_a_visitor_waits_for_nobody_but_the_host() -> None:
         slow = [Straggler(workers=(3,), slowdown=10)]
         options = {"period": 1, "asynchronous": asynchronous}
         job = make_job("easgd", options, workers=4, max_iterations=5, stragglers=slow, latency_s=0.125)
-        return [account.ended_s for account in run_events(job).accounts]
+        return [account.ended_s for account in run_events(job).breakdowns]
 
     assert ends(True) == [5.0, 6.25, 6.25, 51.25]
     assert min(end for end in ends(False) if end is not None) > 40.0

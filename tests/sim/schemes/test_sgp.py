@@ -366,7 +366,7 @@ def test_asynchronously_nobody_waits_for_a_straggler() -> None:
     job = make_job(
         "sgp", options, workers=8, max_iterations=None, stragglers=slow, latency_s=0.01, task="quadratic",
     )  # fmt: skip
-    steps = [a.steps for a in run_events(replace(job, max_time_s=100.5)).accounts]
+    steps = [a.steps for a in run_events(replace(job, max_time_s=100.5)).breakdowns]
     assert steps[3] == 10
     assert min(steps[:3] + steps[4:]) >= 95
 

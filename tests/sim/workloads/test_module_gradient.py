@@ -107,7 +107,7 @@ def test_a_problem_tells_of_all_its_segments_in_backward_order(task: str) -> Non
     problem = make_problem(task, 2, 1, "looped")
     known: list[tuple[int, Evaluated]] = []
     segments = Segments(problem.workload.segments, lambda *segment: known.append(segment))
-    found = problem.gradient(1, 0, problem.workload.start, segments.told)
+    found = problem.gradient(1, 0, problem.workload.start, segments.add)
     assert torch.equal(found.value, problem.gradient(1, 0, problem.workload.start).value)
     assert [start for start, _ in known] == [start for _, start, _ in problem.workload.segments]
     for (_, start, stop), (_, part) in zip(problem.workload.segments, known, strict=True):
