@@ -1,7 +1,7 @@
-"""The stacked driver: all workers as one value [n, d], without a clock.
+"""The lockstep driver: all workers as one value [n, d], without a clock.
 
-A synchronous scheme is one coroutine here, for everybody. It is what a lockstep clock grows on, and its
-agreement with the event driver is what shows that a scheme is stackable.
+A synchronous scheme is one coroutine here, for everybody: the mathematics alone, vectorised over workers. It
+agrees with the event driver wherever a scheme makes no difference between one worker and all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ..errors import SchemeError
 from ..program import operations as ops
@@ -20,11 +21,14 @@ from ..program.groups import partition
 from ..training.gradients import loss_given
 from ..training.scoring import Scorer
 from .job import Job
+from .tasks import CoroutineTask, InFlight, Runner
 
 _BY_SIZE = (ops.ReduceScatter, ops.AllGather)
 """Operations whose reply's shape depends on the size of the group."""
 
 _ELSEWHERE = "run on the event driver"
+
+_Task = CoroutineTask[InFlight]
 
 
 def run_lockstep(job: Job, scorer: Scorer | None = None) -> Tensor:
@@ -36,57 +40,53 @@ def run_lockstep(job: Job, scorer: Scorer | None = None) -> Tensor:
     return _Lockstep(job, scorer).run()
 
 
-class _Lockstep:
+class _Lockstep(Runner[InFlight]):
     def __init__(self, job: Job, scorer: Scorer | None) -> None:
-        self._job = job
+        worker = job.vectorised_worker()
+        super().__init__(job, {0: job.scheme.start(worker, job.options)})
         self._scorer = scorer
-        self._worker = job.vectorised_worker()
-        self._published = self._worker.start
+        self._published = worker.start
         self._gradients = 0
         self._over = False
         self._loss: Tensor | None = None
-        self._started: dict[int, tuple[Any, Tensor | None]] = {}
-        self._shown: dict[int, int] = {}
-        self._handles = 0
-        self._handlers: dict[type, Callable[[Any], Any]] = {
+        self._answers: dict[type, Callable[[Any, Any], Any]] = {
+            ops.Gradient: self._gradient,
+            ops.Mix: lambda _, mix: weighted_sum_vectorised(mix.pattern, decoded(mix.value)),
+            **dict.fromkeys(COLLECTIVES, self._collective),
+            ops.Sleep: lambda task, sleep: None,
+        }
+        self.handlers |= self._answers | {
             ops.NextStep: self._next_step,
             ops.Publish: self._publish,
-            ops.Gradient: self._gradient,
-            ops.BatchLoss: lambda op: loss_given(self._loss, 0),
-            ops.Mix: lambda op: weighted_sum_vectorised(op.pattern, decoded(op.value)),
-            **dict.fromkeys(COLLECTIVES, self._collective),
-            ops.Sleep: lambda op: None,
-            ops.Start: self._start,
+            ops.BatchLoss: lambda task, _: loss_given(self._loss, 0),
             ops.Wait: self._wait,
             ops.NextSegment: self._next_segment,
         }
 
     def run(self) -> Tensor:
-        program = self._job.scheme.start(self._worker, self._job.options)
-        if program.services:
-            for coroutine in (program.main, *program.services):
-                coroutine.close()
-            raise SchemeError(f"{self._job.scheme.name} has services: it runs on the event driver only")
-        coroutine = program.main
-        reply: Any = None
         try:
-            while True:
-                operation = coroutine.send(reply)
-                reply = self._do(operation)
-        except StopIteration:
+            if len(self.tasks[0]) > 1:
+                raise SchemeError(f"{self.job.scheme.name} has services: it runs on the event driver only")
+            self.begin(0)
             return self._published
         finally:
-            coroutine.close()
+            self.close(0)
 
-    def _do(self, operation: ops.Operation[Any]) -> Any:
-        handler = self._handlers.get(type(operation))
-        if handler is None:
+    @override
+    def issue(self, task: _Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> InFlight:
+        answer = self._answers.get(type(operation))
+        if answer is None or handle is None:
             raise SchemeError(f"{type(operation).__name__} has no stacked meaning: {_ELSEWHERE}")
-        return handler(operation)
+        pending = InFlight(task, ops.name_of(type(operation)), operation, 0.0, handle)
+        before = self._loss
+        pending.reply = answer(task, operation)
+        pending.loss, self._loss = self._loss, before
+        task.outstanding[handle.number] = pending
+        return pending
 
-    def _collective(self, operation: Any) -> Tensor | None:
+    def _collective(self, task: _Task, operation: Any) -> Tensor | None:
         """Everybody's reply, [n, ...]; of an all-gather among all workers one for all."""
-        groups = partition(operation.groups, self._job.workers)
+        groups = partition(operation.groups, self.job.workers)
         if isinstance(operation, ops.Barrier):
             return None
         if isinstance(operation, ops.AllGather) and operation.groups is None:
@@ -95,7 +95,7 @@ class _Lockstep:
             name = ops.name_of(type(operation))
             raise SchemeError(f"{name} in groups of different sizes has no stacked meaning: {_ELSEWHERE}")
         value = decoded(operation.value)
-        rows: list[Tensor] = [torch.empty(0)] * self._job.workers
+        rows: list[Tensor] = [torch.empty(0)] * self.job.workers
         for group in groups:
             if isinstance(operation, ops.Broadcast):
                 result = value[root_of(operation, group[0], group)]
@@ -104,55 +104,47 @@ class _Lockstep:
             for position, rank in enumerate(group):
                 rows[rank] = part(operation, result, position, len(group))
         if operation.groups is None and not isinstance(operation, ops.ReduceScatter):
-            return rows[0].expand(self._job.workers, *rows[0].shape)
+            return rows[0].expand(self.job.workers, *rows[0].shape)
         return torch.stack(rows)
 
-    def _next_step(self, operation: ops.NextStep) -> bool:
-        limit = self._job.max_iterations
+    def _next_step(self, task: _Task, operation: ops.NextStep) -> bool:
+        limit = self.job.max_iterations
         return not self._over and (limit is None or operation.step < limit)
 
-    def _publish(self, operation: ops.Publish) -> None:
+    def _publish(self, task: _Task, operation: ops.Publish) -> None:
         self._published = operation.value
         if self._scorer is not None:
-            leaders = [None] * self._job.workers if operation.leader is None else operation.leader.unbind()
+            leaders = [None] * self.job.workers if operation.leader is None else operation.leader.unbind()
             for worker, (value, leader) in enumerate(zip(operation.value.unbind(), leaders, strict=True)):
                 self._over |= self._scorer.publish(
                     worker, operation.step, 0.0, value, leader=leader, notes=operation.notes
                 )
 
-    def _gradient(self, operation: ops.Gradient) -> Tensor:
-        problem, n = self._job.problem, self._job.workers
+    def _gradient(self, task: _Task, operation: ops.Gradient) -> Tensor:
+        problem, n = self.job.problem, self.job.workers
         index = self._gradients
         self._gradients += 1
         if problem is None:
             self._loss = torch.zeros(n, 1)
             return operation.point
-        found = problem.gradients(list(range(n)), [index] * n, list(operation.point.unbind()))
-        self._loss = torch.stack([each.loss for each in found])
-        return torch.stack([each.value for each in found])
+        evaluated = problem.gradients(list(range(n)), [index] * n, list(operation.point.unbind()))
+        self._loss = torch.stack([each.loss for each in evaluated])
+        return torch.stack([each.value for each in evaluated])
 
-    def _start(self, operation: ops.Start) -> ops.Handle:
-        handle = ops.Handle(self._handles, operation.operation)
-        self._handles += 1
-        before = self._loss
-        self._started[handle.number] = (self._do(operation.operation), self._loss)
-        self._loss = before
-        return handle
+    def _wait(self, task: _Task, operation: ops.Wait) -> Any:
+        pending = self.started(task, operation.handle)
+        del task.outstanding[operation.handle.number]
+        if isinstance(pending.operation, ops.Gradient):
+            self._loss = pending.loss
+        return pending.reply
 
-    def _wait(self, operation: ops.Wait) -> Any:
-        reply, loss = self._started.pop(operation.handle.number)
-        if isinstance(operation.handle.operation, ops.Gradient):
-            self._loss = loss
-        return reply
-
-    def _next_segment(self, operation: ops.NextSegment) -> ops.Segment | None:
-        number = operation.handle.number
-        shown = self._shown.get(number, 0)
-        if shown == len(self._job.segments):
-            del self._shown[number], self._started[number]
+    def _next_segment(self, task: _Task, operation: ops.NextSegment) -> ops.Segment | None:
+        pending = self.started(task, operation.handle)
+        if pending.shown == len(self.job.segments):
+            del task.outstanding[operation.handle.number]
             return None
-        self._shown[number] = shown + 1
-        name, start, stop = self._job.segments[shown]
-        value: Tensor
-        value, self._loss = self._started[number]
+        name, start, stop = self.job.segments[pending.shown]
+        pending.shown += 1
+        value: Tensor = pending.reply
+        self._loss = pending.loss
         return ops.Segment(name, start, stop, value[..., start:stop])

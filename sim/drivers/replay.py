@@ -11,12 +11,12 @@ Needs all events of a run in which nobody was lost.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ..errors import RunError
 from ..program import operations as ops
@@ -27,9 +27,12 @@ from ..program.worker import Program
 from ..records.run import Event
 from ..training.gradients import loss_given
 from .job import Job
+from .tasks import SUSPENDED, CoroutineTask, InFlight, Runner
 
 _LATER: Final = object()
-_ABOUT_HANDLES: Final = frozenset({"wait", "wait_any", "segment"})
+"""In place of a reply that needs what another worker has not done yet."""
+
+_ABOUT_HANDLES: Final = {"wait": ops.Wait, "wait_any": ops.WaitAny, "segment": ops.NextSegment}
 
 
 def replay(job: Job, programs: Sequence[Program], events: Sequence[Event]) -> list[Tensor]:
@@ -44,185 +47,153 @@ def replay(job: Job, programs: Sequence[Program], events: Sequence[Event]) -> li
         Each worker's last published value.
 
     Raises:
-        RunError: the record does not fit the programs, or is not whole.
+        RunError: the record does not fit the programs, or is not whole; or a scheme raised.
     """
     run = _Replay(job, programs, events)
     try:
         return run.run()
     finally:
-        for program in programs:
-            for coroutine in (program.main, *program.services):
-                coroutine.close()
+        for rank in run.tasks:
+            run.close(rank)
 
 
-@dataclass(slots=True, eq=False)
-class _Task:
-    worker: int
-    number: int
-    coroutine: Coroutine[Any, Any, None]
-    waiting: ops.Operation[Any] | None = None
-    issued: _Issued | None = None  # the awaited operation, if it is one that takes time
-    alive: bool = True
-
-
-@dataclass(slots=True, eq=False)
-class _Issued:
+class _Issued(InFlight):
     """An operation that takes time; ``number`` counts those of its kind (or its messages)."""
 
-    task: _Task
-    operation: ops.Operation[Any]
-    number: int
-    handle: ops.Handle | None
-    reply: Any = None
-    loss: Tensor | None = None
-    shown: int = 0
+    number = 0
 
 
-class _Replay:
+_Task = CoroutineTask[_Issued]
+
+
+class _Replay(Runner[_Issued]):
     def __init__(self, job: Job, programs: Sequence[Program], events: Sequence[Event]) -> None:
-        self._job = job
+        super().__init__(job, dict(enumerate(programs)))
         self._rows: list[deque[Event]] = [deque() for _ in programs]
         for event in events:
             self._rows[event.worker].append(event)
-        self._tasks = [
-            [_Task(worker, number, c) for number, c in enumerate((program.main, *program.services))]
-            for worker, program in enumerate(programs)
-        ]
         self._finals = [job.start] * job.workers
         self._losses: list[Tensor | None] = [None] * job.workers
         self._counts: list[Counter[str]] = [Counter() for _ in programs]
-        self._started: list[dict[int, _Issued]] = [{} for _ in programs]
         self._messages: dict[tuple[int, int, str], dict[int, Payload]] = defaultdict(dict)
         self._sent: Counter[tuple[int, int, str]] = Counter()
         self._taken: Counter[tuple[int, int, str]] = Counter()
         self._inputs: dict[tuple[str, int], dict[int, Payload | None]] = defaultdict(dict)
         self._done: Counter[tuple[str, int]] = Counter()
-        self._handlers: dict[type, Callable[[_Task, Any], Any]] = {
+        self.handlers |= {
             ops.NextStep: self._next_step,
             ops.Publish: self._publish,
             ops.Now: self._now,
-            ops.BatchLoss: lambda task, operation: loss_given(self._losses[task.worker], task.worker),
-            ops.Start: self._start,
+            ops.BatchLoss: lambda task, _: loss_given(self._losses[task.rank], task.rank),
             ops.Poll: self._poll,
+            **dict.fromkeys(_ABOUT_HANDLES.values(), self._suspend),
         }
 
     def run(self) -> list[Tensor]:
-        for tasks in self._tasks:
-            for task in tasks[1:] + tasks[:1]:
-                self._advance(task, None)
+        for rank in self.tasks:
+            self.begin(rank)
         going = True
         while going:
             going = False
             for rows in self._rows:
-                while rows and self._resume(rows):
+                while rows and self._follow(rows):
                     going = True
         for worker, rows in enumerate(self._rows):
             if rows:
-                raise self._misfit(worker, rows[0], "waits for what nobody has sent")
-            if self._tasks[worker][0].alive:
+                raise self._misfit(rows[0], "waits for what nobody has sent")
+            if self.tasks[worker][0].alive:
                 raise RunError(
                     f"the record ends before worker {worker} does: it needs all events of a whole run"
                 )
         return self._finals
 
-    def _misfit(self, worker: int, row: Event, what: str) -> RunError:
+    def _misfit(self, row: Event, why: str) -> RunError:
         return RunError(
-            f"the record does not fit: worker {worker}, {row.operation} at {row.end_s:g} s {what}"
+            f"the record does not fit: worker {row.worker}, {row.operation} at {row.end_s:g} s {why}"
         )
 
-    def _resume(self, rows: deque[Event]) -> bool:
-        """Do what the next row says; False where it has to wait for another worker."""
+    def _waits_elsewhere(self, task: _Task, row: Event) -> RunError:
+        waiting = "nothing" if task.waiting is None else ops.describe(task.waiting)
+        return self._misfit(row, f"where the scheme waits in {waiting}")
+
+    def _follow(self, rows: deque[Event]) -> bool:
+        """Do what the next row records; False where it has to wait for another worker."""
         row = rows[0]
-        task = self._tasks[row.worker][row.task]
+        task = self.tasks[row.worker][row.task]
         if row.handle >= 0:
             return self._about_handle(task, row, rows)
-        issued = task.issued
-        if issued is None or ops.name_of(type(issued.operation)) != row.operation:
-            raise self._misfit(row.worker, row, f"where the scheme waits in {self._doing(task)}")
+        issued = task.awaited
+        if issued is None or issued.name != row.operation:
+            raise self._waits_elsewhere(task, row)
         reply = self._result(issued, row)
         if reply is _LATER:
             return False
         rows.popleft()
-        self._advance(task, self._handed_over(issued, reply))
+        self.advance(task, self._handed_over(issued, reply))
         return True
 
     def _handed_over(self, issued: _Issued, reply: Any) -> Any:
         """The reply, which the scheme gets now; with a gradient goes its loss."""
         if isinstance(issued.operation, ops.Gradient):
-            self._losses[issued.task.worker] = issued.loss
+            self._losses[issued.task.rank] = issued.loss
         return reply
 
-    def _doing(self, task: _Task) -> str:
-        return "nothing" if task.waiting is None else ops.describe(task.waiting)
-
     def _about_handle(self, task: _Task, row: Event, rows: deque[Event]) -> bool:
-        issued = self._started[row.worker].get(row.handle)
-        if issued is None or issued.handle is None:
-            raise self._misfit(
-                row.worker, row, f"is about operation {row.handle}, which has not been started"
-            )
+        issued = task.outstanding.get(row.handle)
+        if issued is None:
+            raise self._misfit(row, f"is about operation {row.handle}, which has not been started")
         if row.operation not in _ABOUT_HANDLES:
             issued.reply = self._result(issued, row)
             if issued.reply is _LATER:
                 return False
             rows.popleft()
             return True
-        waited = {"wait": ops.Wait, "wait_any": ops.WaitAny, "segment": ops.NextSegment}[row.operation]
-        if not isinstance(task.waiting, waited):
-            raise self._misfit(row.worker, row, f"where the scheme waits in {self._doing(task)}")
+        if not isinstance(task.waiting, _ABOUT_HANDLES[row.operation]):
+            raise self._waits_elsewhere(task, row)
         rows.popleft()
         if row.operation == "wait_any":
-            self._advance(task, issued.handle)
+            self.advance(task, issued.handle)
         elif row.operation == "wait":
-            del self._started[row.worker][row.handle]
-            self._advance(task, self._handed_over(issued, issued.reply))
+            del task.outstanding[row.handle]
+            self.advance(task, self._handed_over(issued, issued.reply))
         else:
-            self._advance(task, self._segment(issued))
+            self.advance(task, self._segment(issued, row.handle))
         return True
 
-    def _segment(self, issued: _Issued) -> ops.Segment | None:
-        if issued.shown == len(self._job.segments):
-            assert issued.handle is not None
-            del self._started[issued.task.worker][issued.handle.number]
+    def _segment(self, issued: _Issued, handle: int) -> ops.Segment | None:
+        if issued.shown == len(self.job.segments):
+            del issued.task.outstanding[handle]
             return None
-        name, start, stop = self._job.segments[issued.shown]
+        name, start, stop = self.job.segments[issued.shown]
         issued.shown += 1
         if issued.reply is None:
             issued.reply = self._gradient(issued)
         value: Tensor = self._handed_over(issued, issued.reply)
-        return ops.Segment(name, start, stop, value if self._job.problem is None else value[..., start:stop])
+        return ops.Segment(name, start, stop, value if self.job.problem is None else value[..., start:stop])
 
-    # --- coroutines -----------------------------------------------------------------------------
+    def _suspend(self, task: _Task, operation: ops.Operation[Any]) -> Any:
+        task.waiting = operation
+        return SUSPENDED
 
-    def _advance(self, task: _Task, reply: Any) -> None:
-        task.waiting = task.issued = None
-        while True:
-            try:
-                operation = task.coroutine.send(reply)
-            except StopIteration:
-                task.alive = False
-                return
-            handler = self._handlers.get(type(operation))
-            if handler is None:
-                task.waiting = operation
-                if not isinstance(operation, ops.Wait | ops.WaitAny | ops.NextSegment):
-                    task.issued = self._issue(task, operation, None)
-                return
-            reply = handler(task, operation)
-
-    def _issue(self, task: _Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> _Issued:
-        worker, name = task.worker, ops.name_of(type(operation))
-        number = self._counts[worker][name]
+    @override
+    def issue(self, task: _Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> _Issued:
+        worker, name = task.rank, ops.name_of(type(operation))
+        issued = _Issued(task, name, operation, 0.0, handle)
+        issued.number = self._counts[worker][name]
         self._counts[worker][name] += 1
         match operation:
             case ops.Send(destination=peer, value=value, tag=tag):
                 self._messages[worker, peer, tag][self._sent[worker, peer, tag]] = value
                 self._sent[worker, peer, tag] += 1
             case ops.Receive(source=peer, tag=tag) if peer != ops.ANY:
-                number = self._next_message(peer, worker, tag)
+                issued.number = self._next_message(peer, worker, tag)
             case _ if isinstance(operation, (ops.Mix, *COLLECTIVES)):
-                self._inputs[name, number][worker] = getattr(operation, "value", None)
-        return _Issued(task, operation, number, handle)
+                self._inputs[name, issued.number][worker] = getattr(operation, "value", None)
+        if handle is None:
+            task.awaited = issued
+        else:
+            task.outstanding[handle.number] = issued
+        return issued
 
     def _next_message(self, source: int, destination: int, tag: str) -> int:
         self._taken[source, destination, tag] += 1
@@ -245,25 +216,25 @@ class _Replay:
 
     def _gradient(self, issued: _Issued) -> Tensor:
         point: Tensor = issued.operation.point  # type: ignore[attr-defined]
-        if self._job.problem is None:
+        if self.job.problem is None:
             issued.loss = torch.zeros(1)
             return point
-        value, issued.loss = self._job.problem.gradient(issued.task.worker, issued.number, point)
+        value, issued.loss = self.job.problem.gradient(issued.task.rank, issued.number, point)
         return value
 
     def _mixed(self, issued: _Issued, operation: ops.Mix) -> Any:
-        worker, pattern = issued.task.worker, operation.pattern
+        worker, pattern = issued.task.rank, operation.pattern
         known = self._inputs["mix", issued.number]
         if any(source not in known for source in pattern.sources[worker]):
             return _LATER
-        if self._job.problem is None:
+        if self.job.problem is None:
             return decoded(operation.value)
         others = [decoded(known[source]) for source in pattern.sources[worker]]  # type: ignore[arg-type]
         self._take("mix", issued.number)
         return weighted_sum(pattern.own[worker], decoded(operation.value), pattern.weights[worker], others)
 
     def _received(self, issued: _Issued, operation: ops.Receive, source: int) -> Any:
-        worker, tag = issued.task.worker, operation.tag
+        worker, tag = issued.task.rank, operation.tag
         messages = self._messages[source, worker, tag]
         if operation.source == ops.ANY:
             if self._sent[source, worker, tag] <= self._taken[source, worker, tag]:
@@ -274,52 +245,45 @@ class _Replay:
         return ops.Message(source, decoded(messages.pop(issued.number)))
 
     def _collected(self, issued: _Issued, name: str) -> Any:
-        known, operation, worker = self._inputs[name, issued.number], issued.operation, issued.task.worker
-        group = members(operation.groups, self._job.workers, worker)  # type: ignore[attr-defined]
+        known, operation, worker = self._inputs[name, issued.number], issued.operation, issued.task.rank
+        group = members(operation.groups, self.job.workers, worker)  # type: ignore[attr-defined]
         if any(rank not in known for rank in group):
             return _LATER
         inputs = [known[rank] for rank in group]
         self._take(name, issued.number)
-        if self._job.problem is None and isinstance(operation, ops.AllReduce):
+        if self.job.problem is None and isinstance(operation, ops.AllReduce):
             return inputs[0]
         return part(operation, combined(operation, inputs, group), group.index(worker), len(group))
 
     def _take(self, name: str, number: int) -> None:
         """Forget the inputs of a pattern operation once every worker has its result."""
         self._done[name, number] += 1
-        if self._done[name, number] == self._job.workers:
+        if self._done[name, number] == self.job.workers:
             del self._done[name, number], self._inputs[name, number]
 
     # --- operations that take no time -----------------------------------------------------------
 
-    def _told(self, task: _Task, name: str, handle: int = -1) -> Event | None:
-        """The next row, if it is the reply to ``name``."""
-        rows = self._rows[task.worker]
+    def _next_row(self, task: _Task, name: str, handle: int = -1) -> Event | None:
+        """Take out the next row, if it is the reply to ``name``."""
+        rows = self._rows[task.rank]
         if rows and (rows[0].task, rows[0].operation, rows[0].handle) == (task.number, name, handle):
             return rows.popleft()
         return None
 
     def _next_step(self, task: _Task, operation: ops.NextStep) -> bool:
-        rows = self._rows[task.worker]
-        return not (rows and rows[0].step == operation.step and self._told(task, "next_step"))
+        rows = self._rows[task.rank]
+        return not (rows and rows[0].step == operation.step and self._next_row(task, "next_step"))
 
     def _publish(self, task: _Task, operation: ops.Publish) -> None:
-        self._finals[task.worker] = operation.value
+        self._finals[task.rank] = operation.value
 
     def _now(self, task: _Task, operation: ops.Now) -> float:
-        told = self._told(task, "now")
-        if told is None:
+        row = self._next_row(task, "now")
+        if row is None:
             raise RunError(
-                f"the record does not fit: worker {task.worker} asks for a time that was not written down"
+                f"the record does not fit: worker {task.rank} asks for a time that was not written down"
             )
-        return told.end_s
-
-    def _start(self, task: _Task, operation: ops.Start) -> ops.Handle:
-        worker = task.worker
-        handle = ops.Handle(self._counts[worker]["handle"], operation.operation)
-        self._counts[worker]["handle"] += 1
-        self._started[worker][handle.number] = self._issue(task, operation.operation, handle)
-        return handle
+        return row.end_s
 
     def _poll(self, task: _Task, operation: ops.Poll) -> bool:
-        return self._told(task, "poll", operation.handle.number) is not None
+        return self._next_row(task, "poll", operation.handle.number) is not None
