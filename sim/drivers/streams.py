@@ -14,11 +14,14 @@ the one at the head counts for the buffer (a later one is complete when its own 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+
+from typing_extensions import override
 
 from ..network.profile import MessageRange
 from ..network.transfer import TransferModel
 from .clock import Clock
-from .transfers import Announced, Notice, Transfers, _What
+from .transfers import Announced, Notice, Transfer, Transfers
 
 
 class _Stream:
@@ -45,16 +48,18 @@ class _Stream:
         return self.arrival_s
 
 
+@dataclass(slots=True, eq=False)
 class _Message:
-    """A message in a stream; ``told``: its sender is done."""
+    """A transfer in a stream; ``taken``: the socket has all of it, so that its sender is done."""
 
-    __slots__ = ("hosts", "stream", "told", "what")
+    transfer: Transfer
+    stream: _Stream
+    taken: bool = False
 
-    def __init__(self, what: _What, stream: _Stream, hosts: tuple[int, int]) -> None:
-        self.what = what
-        self.stream = stream
-        self.hosts = hosts
-        self.told = False
+    @property
+    def hosts(self) -> tuple[int, int]:
+        """Both ends."""
+        return self.transfer.source, self.transfer.destination
 
 
 class Streams(Transfers):
@@ -70,11 +75,12 @@ class Streams(Transfers):
         self.traffic = MessageRange()
 
     def _stream(self, source: int, destination: int) -> _Stream:
-        found = self._streams.get((source, destination))
-        if found is None:
-            found = self._streams[source, destination] = _Stream()
-        return found
+        stream = self._streams.get((source, destination))
+        if stream is None:
+            stream = self._streams[source, destination] = _Stream()
+        return stream
 
+    @override
     def _announce(self, receiver: int, sender: int) -> Announced:
         stream = self._streams.get((receiver, sender))
         if not self._announcement or stream is None or not stream.busy:
@@ -83,59 +89,60 @@ class Streams(Transfers):
         stream.waiting.append((notice, self._announcement * self._latency_s(receiver, sender)))
         return notice
 
-    def _enqueue(self, what: _What, start_s: float, destination: int) -> None:
-        hosts = (what[0][4], destination)
-        message = _Message(what, self._stream(*hosts), hosts)
+    @override
+    def _enqueue(self, transfer: Transfer, start_s: float) -> None:
+        message = _Message(transfer, self._stream(transfer.source, transfer.destination))
         self._clock.at(max(start_s, self._clock.now), self._hand_over, message)
 
     def _hand_over(self, message: _Message) -> None:
         """The sender writes to its socket."""
-        stream, num_bytes = message.stream, message.what[2]
+        stream, num_bytes = message.stream, message.transfer.send.num_bytes
         self._note(message)
         stream.unsent_bytes += num_bytes
         if stream.unsent_bytes <= self._buffer_bytes:
-            self._tell(message)
+            self._take(message)
         if stream.busy:
             stream.waiting.append(message)
         else:
             self._leave(message)
 
     def _note(self, message: _Message) -> None:
-        """Keep account of what a profile may not have measured."""
-        traffic, num_bytes = self.traffic, message.what[2]
+        """Widen the range of this run's messages, which a profile may not have measured."""
+        traffic, num_bytes = self.traffic, message.transfer.send.num_bytes
         traffic.smallest_bytes = min(traffic.smallest_bytes, num_bytes)
         traffic.largest_bytes = max(traffic.largest_bytes, num_bytes)
         for host in message.hosts:
             self._at_host[host] += 1
             traffic.in_flight = max(traffic.in_flight, self._at_host[host])
 
-    def _tell(self, message: _Message) -> None:
+    def _take(self, message: _Message) -> None:
         """The socket has taken the rest of a message."""
-        message.told = True
-        sender, receiver_s = message.what[0][0], message.what[0][6]
-        sender.sent(self._clock.now + self._copy_s_per_byte * message.what[2], receiver_s)
+        message.taken = True
+        send, receive = message.transfer.send, message.transfer.receive
+        send.side.sent(self._clock.now + self._copy_s_per_byte * send.num_bytes, receive.posted_s)
 
     def _leave(self, message: _Message) -> None:
         """A message's turn has come."""
         message.stream.busy = True
-        _, links, num_bytes, cap, weight = message.what
-        last = num_bytes if message.told else min(num_bytes, self._buffer_bytes)
-        self._leaving[self._flow(links, num_bytes - last, cap, weight)] = (message, last)
+        num_bytes = message.transfer.send.num_bytes
+        last = num_bytes if message.taken else min(num_bytes, self._buffer_bytes)
+        self._leaving[self._flow(message.transfer, num_bytes - last)] = (message, last)
 
+    @override
     def _arrive(self, number: int, sent_s: float) -> None:
         message, left = self._leaving.pop(number)
-        if not message.told:
-            self._tell(message)
-        flow, links, num_bytes, cap, weight = message.what
+        if not message.taken:
+            self._take(message)
+        transfer, stream = message.transfer, message.stream
         if left > 0:
-            self._leaving[self._flow(links, left, cap, weight)] = (message, 0.0)
+            self._leaving[self._flow(transfer, left)] = (message, 0.0)
             return
-        _, receiver, slot, value, source, sender_s, _, latency_s = flow
-        stream = message.stream
-        receiver.received(slot, value, source, stream.arrives(sent_s + latency_s), sender_s)
+        send, receive = transfer.send, transfer.receive
+        arrival_s = stream.arrives(sent_s + transfer.latency_s)
+        receive.side.received(receive.slot, send.value, transfer.source, arrival_s, send.posted_s)
         for host in message.hosts:
             self._at_host[host] -= 1
-        stream.unsent_bytes -= num_bytes
+        stream.unsent_bytes -= send.num_bytes
         stream.busy = False
         while stream.waiting and not stream.busy:
             following = stream.waiting.popleft()

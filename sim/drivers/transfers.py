@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -52,24 +53,53 @@ class Notice:
 Announced = float | Notice
 """When the sender knows of a receive."""
 
-_Sent = tuple[TransferSide, float, int, Payload | None]
-_Posted = tuple[TransferSide, float, int, Announced]
-_Flow = tuple[TransferSide, TransferSide, int, Payload | None, int, float, float, float]
-_What = tuple[_Flow, tuple[int, ...], float, float, int]
+
+@dataclass(slots=True, eq=False)
+class Send:
+    """A posted send: who waits for it, since when, its size and its value."""
+
+    side: TransferSide
+    posted_s: float
+    num_bytes: int
+    value: Payload | None
+
+
+@dataclass(slots=True, eq=False)
+class Receive:
+    """A posted receive: who waits for it, since when, its slot there, and when the sender knows of it."""
+
+    side: TransferSide
+    posted_s: float
+    slot: int
+    announced: Announced
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A send and its receive, and the route between them: ``cap`` is in bytes/s, ``weight`` as in sharing."""
+
+    source: int
+    destination: int
+    send: Send
+    receive: Receive
+    latency_s: float
+    links: tuple[int, ...]
+    cap: float
+    weight: int
 
 
 class _Box:
     """What is posted under one tag and not yet matched: by source * n + destination, oldest first.
 
-    ``callers``: by destination, whose sends it has heard of; only once it has received from anybody.
+    ``known``: by destination, the sources of sends that it knows of; only once it has received from anybody.
     """
 
-    __slots__ = ("callers", "receives", "sends")
+    __slots__ = ("known", "receives", "sends")
 
     def __init__(self) -> None:
-        self.sends: dict[int, deque[_Sent]] = {}
-        self.receives: dict[int, deque[_Posted]] = {}
-        self.callers: dict[int, deque[int]] | None = None
+        self.sends: dict[int, deque[Send]] = {}
+        self.receives: dict[int, deque[Receive]] = {}
+        self.known: dict[int, deque[int]] | None = None
 
 
 class Transfers:
@@ -91,7 +121,7 @@ class Transfers:
         self._bandwidths = bandwidths
         self._alone: dict[int, float] = {}
         self._boxes: dict[Tag, _Box] = {}
-        self._flows: dict[int, _Flow] = {}
+        self._flows: dict[int, Transfer] = {}
         self._solving = False
         self._alarm_s = float("inf")
         self.messages = 0
@@ -108,88 +138,80 @@ class Transfers:
         destination: int,
         tag: Tag,
         num_bytes: int,
-        part: TransferSide,
+        side: TransferSide,
         value: Payload | None,
     ) -> None:
         """Post a send now."""
         box = self._boxes.get(tag) or self._box(tag)
         key = source * self._workers + destination
+        send = Send(side, self._clock.now, num_bytes, value)
         posted = box.receives.get(key)
         if posted:
-            receiver, posted_s, slot, announced = posted.popleft()
-            now_s = self._clock.now
-            self._match(
-                source, destination, num_bytes, part, now_s, value, receiver, posted_s, slot, announced
-            )
+            self._match(source, destination, send, posted.popleft())
             return
         waiting = box.sends.get(key)
         if waiting is None:
             waiting = box.sends[key] = deque()
-        sent = (part, self._clock.now, num_bytes, value)
-        waiting.append(sent)
-        if box.callers is not None:
-            self._call(box, key, sent)
+        waiting.append(send)
+        if box.known is not None:
+            self._announce_send(box, key, send)
 
-    def _call(self, box: _Box, key: int, sent: _Sent) -> None:
+    def _announce_send(self, box: _Box, key: int, send: Send) -> None:
         """Let a receiver that takes from anybody know of a send that waits."""
         if not self._announcement:
-            self._heard((box, key, sent))
+            self._send_known((box, key, send))
             return
         source, destination = divmod(key, self._workers)
-        heard_s = sent[1] + self._announcement * self._latency_s(source, destination)
-        self._clock.at(max(heard_s, self._clock.now), self._heard, (box, key, sent))
+        known_s = send.posted_s + self._announcement * self._latency_s(source, destination)
+        self._clock.at(max(known_s, self._clock.now), self._send_known, (box, key, send))
 
-    def _heard(self, what: tuple[_Box, int, _Sent]) -> None:
-        box, key, sent = what
+    def _send_known(self, announced: tuple[_Box, int, Send]) -> None:
+        box, key, send = announced
         source, destination = divmod(key, self._workers)
         waiting = box.sends[key]
-        if not any(each is sent for each in waiting):
+        if not any(each is send for each in waiting):
             return
         posted = box.receives.get(ANY * self._workers + destination)
         if not posted:
-            assert box.callers is not None
-            box.callers.setdefault(destination, deque()).append(source)
+            assert box.known is not None
+            box.known.setdefault(destination, deque()).append(source)
             return
-        part, sender_s, num_bytes, value = waiting.popleft()
-        receiver, posted_s, slot, _ = posted.popleft()
-        announced = self._announce(destination, source)
-        self._match(
-            source, destination, num_bytes, part, sender_s, value, receiver, posted_s, slot, announced
-        )
+        receive = posted.popleft()
+        receive.announced = self._announce(destination, source)
+        self._match(source, destination, waiting.popleft(), receive)
 
-    def receive(self, source: int, destination: int, tag: Tag, part: TransferSide, slot: int) -> None:
+    def receive(self, source: int, destination: int, tag: Tag, side: TransferSide, slot: int) -> None:
         """Post a receive now; ``source`` may be ``ANY``: then the send that was posted first is taken."""
         box = self._boxes.get(tag) or self._box(tag)
-        if source == ANY and box.callers is None:
-            box.callers = {}
-            waiting_sends = [(sent[1], key, sent) for key, sends in box.sends.items() for sent in sends]
-            for _, key, sent in sorted(waiting_sends, key=lambda each: each[:2]):
-                self._call(box, key, sent)
-        if box.callers is not None:
-            callers = box.callers.get(destination)
-            if callers:
+        if source == ANY and box.known is None:
+            box.known = {}
+            unannounced = [(send.posted_s, key, send) for key, sends in box.sends.items() for send in sends]
+            for _, key, send in sorted(unannounced, key=lambda each: each[:2]):
+                self._announce_send(box, key, send)
+        if box.known is not None:
+            sources = box.known.get(destination)
+            if sources:
                 if source == ANY:
-                    source = callers.popleft()
-                elif source in callers:
-                    callers.remove(source)
+                    source = sources.popleft()
+                elif source in sources:
+                    sources.remove(source)
         key = source * self._workers + destination
         posted = box.sends.get(key)
         now_s = self._clock.now
-        announced = now_s if source == ANY else self._announce(destination, source)
+        receive = Receive(side, now_s, slot, now_s if source == ANY else self._announce(destination, source))
         if posted:
-            sender, posted_s, num_bytes, value = posted.popleft()
-            self._match(source, destination, num_bytes, sender, posted_s, value, part, now_s, slot, announced)
+            self._match(source, destination, posted.popleft(), receive)
             return
         waiting = box.receives.get(key)
         if waiting is None:
             waiting = box.receives[key] = deque()
-        waiting.append((part, now_s, slot, announced))
+        waiting.append(receive)
 
     def _latency_s(self, source: int, destination: int) -> float:
         return self._latencies.draw_s(source, destination)
 
     def _announce(self, receiver: int, sender: int) -> Announced:
-        """A receive is posted now: when does the sender know?"""
+        """When the sender knows of a receive that is posted now."""
         if not self._announcement:
             return self._clock.now
         return self._clock.now + self._announcement * self._latency_s(receiver, sender)
@@ -198,97 +220,63 @@ class Transfers:
         """Forget a tag that will not be used again."""
         self._boxes.pop(tag, None)  # a collective of one worker has sent nothing
 
-    def drop(self, part: TransferSide) -> None:
-        """Forget everything that ``part`` has posted and that is not yet matched."""
+    def drop(self, side: TransferSide) -> None:
+        """Forget everything that ``side`` has posted and that is not yet matched."""
         for box in self._boxes.values():
-            for sends in box.sends.values():
-                for sent in [s for s in sends if s[0] is part]:
-                    sends.remove(sent)  # who has heard of it is gone
-            for receives in box.receives.values():
-                for received in [r for r in receives if r[0] is part]:
-                    receives.remove(received)
+            for key, sends in box.sends.items():  # whoever knows of one is gone
+                box.sends[key] = deque(send for send in sends if send.side is not side)
+            for key, receives in box.receives.items():
+                box.receives[key] = deque(receive for receive in receives if receive.side is not side)
 
     def waiting_for(self, worker: int) -> list[TransferSide]:
         """Who has posted something to or from ``worker`` that is not yet matched."""
-        found: list[TransferSide] = []
+        sides: dict[TransferSide, None] = {}
         for box in self._boxes.values():
             for key, sends in box.sends.items():
                 if key % self._workers == worker:
-                    found += [s[0] for s in sends]
+                    sides |= dict.fromkeys(send.side for send in sends)
             for key, receives in box.receives.items():
                 if key // self._workers == worker:
-                    found += [r[0] for r in receives]
-        return list(dict.fromkeys(found))
+                    sides |= dict.fromkeys(receive.side for receive in receives)
+        return list(sides)
 
-    def _match(
-        self,
-        source: int,
-        destination: int,
-        num_bytes: int,
-        sender: TransferSide,
-        sender_s: float,
-        value: Payload | None,
-        receiver: TransferSide,
-        receiver_s: float,
-        slot: int,
-        announced: Announced,
-    ) -> None:
+    def _match(self, source: int, destination: int, send: Send, receive: Receive) -> None:
         self.messages += 1
-        if isinstance(announced, Notice) and announced.arrival_s is None:
-            announced.then = partial(
-                self._launch,
-                source,
-                destination,
-                num_bytes,
-                sender,
-                sender_s,
-                value,
-                receiver,
-                receiver_s,
-                slot,
-            )
-            return
-        announced_s = announced.arrival_s if isinstance(announced, Notice) else announced
-        assert announced_s is not None
-        self._launch(
-            source, destination, num_bytes, sender, sender_s, value, receiver, receiver_s, slot, announced_s
-        )
+        announced = receive.announced
+        if isinstance(announced, Notice):
+            if announced.arrival_s is None:
+                announced.then = partial(self._launch, source, destination, send, receive)
+                return
+            announced = announced.arrival_s
+        self._launch(source, destination, send, receive, announced)
 
     def _launch(
-        self,
-        source: int,
-        destination: int,
-        num_bytes: int,
-        sender: TransferSide,
-        sender_s: float,
-        value: Payload | None,
-        receiver: TransferSide,
-        receiver_s: float,
-        slot: int,
-        announced_s: float,
+        self, source: int, destination: int, send: Send, receive: Receive, announced_s: float
     ) -> None:
         """Both sides are there, or it is known when they will be."""
+        sender_s = send.posted_s
         start_s = (sender_s if sender_s >= announced_s else announced_s) + self._overhead_s
         latency_s = self._latency_s(source, destination)
         if self._sharing is None:
             rate = self._alone.get(source * self._workers + destination) or self._rate_alone(
                 source, destination
             )
-            sent_s = start_s + num_bytes / rate
-            sender.sent(sent_s, receiver_s)
-            receiver.received(slot, value, source, sent_s + latency_s, sender_s)
+            sent_s = start_s + send.num_bytes / rate
+            send.side.sent(sent_s, receive.posted_s)
+            receive.side.received(receive.slot, send.value, source, sent_s + latency_s, sender_s)
             return
         route = self._network.route(source, destination)
-        flow = (sender, receiver, slot, value, source, sender_s, receiver_s, latency_s)
         cap = route.per_flow_bytes_per_s * self._efficiency
         weight = self._weight(source, destination) if self._by_rtt else 1
-        self._enqueue((flow, route.links, num_bytes, cap, weight), start_s, destination)
+        self._enqueue(
+            Transfer(source, destination, send, receive, latency_s, route.links, cap, weight), start_s
+        )
 
-    def _enqueue(self, what: _What, start_s: float, destination: int) -> None:
+    def _enqueue(self, transfer: Transfer, start_s: float) -> None:
         if start_s <= self._clock.now:
-            self._begin(what)
+            self._begin(transfer)
         else:
-            self._clock.at(start_s, self._begin, what)
+            self._clock.at(start_s, self._begin, transfer)
 
     def _weight(self, source: int, destination: int) -> int:
         """Of a connection on its links; round trips as they are without jitter."""
@@ -305,18 +293,20 @@ class Transfers:
 
     def _arrive(self, number: int, sent_s: float) -> None:
         """The last byte of a flow has left."""
-        flow = self._flows.pop(number)
-        sender, receiver, slot, value, source, sender_s, receiver_s, latency_s = flow
-        sender.sent(sent_s, receiver_s)
-        receiver.received(slot, value, source, sent_s + latency_s, sender_s)
+        transfer = self._flows.pop(number)
+        send, receive = transfer.send, transfer.receive
+        send.side.sent(sent_s, receive.posted_s)
+        arrival_s = sent_s + transfer.latency_s
+        receive.side.received(receive.slot, send.value, transfer.source, arrival_s, send.posted_s)
 
-    def _begin(self, what: _What) -> None:
-        flow, links, num_bytes, cap, weight = what
-        self._flows[self._flow(links, num_bytes, cap, weight)] = flow
+    def _begin(self, transfer: Transfer) -> None:
+        self._flows[self._flow(transfer, transfer.send.num_bytes)] = transfer
 
-    def _flow(self, links: tuple[int, ...], num_bytes: float, cap: float, weight: int) -> int:
+    def _flow(self, transfer: Transfer, num_bytes: float) -> int:
+        """Let bytes of a transfer flow from now on; returns the number of the flow."""
         assert self._sharing is not None
-        number = self._sharing.start(self._clock.now, links, num_bytes, cap, weight)
+        now_s = self._clock.now
+        number = self._sharing.start(now_s, transfer.links, num_bytes, transfer.cap, transfer.weight)
         self._solve_late()
         return number
 
@@ -326,7 +316,7 @@ class Transfers:
             self._clock.at(self._clock.now, self._solve, None, LATE)
 
     def _solve(self, _: None) -> None:
-        """Once everything of this instant has been said: who has finished, and who gets what."""
+        """After all else of this instant: which flows have finished, and the rates of the others."""
         assert self._sharing is not None
         self._solving = False
         now_s = self._clock.now
@@ -336,7 +326,7 @@ class Transfers:
             self._sharing.change(link, bandwidth * self._efficiency)
         self._sharing.solve(now_s)
         next_s = self._sharing.next_finish_s
-        if next_s != float("inf"):  # where nothing is under way, changes must not keep the clock going
+        if next_s != float("inf"):  # where nothing is in flight, changes must not keep the clock going
             next_s = min(next_s, self._changes.next_s)
         if next_s < self._alarm_s or self._alarm_s <= now_s:
             if next_s != float("inf"):
