@@ -41,7 +41,7 @@ def seconds_per_row() -> float:
 
 def main() -> None:
     """Measure and print."""
-    with Processes(4) as processes:
+    with Processes() as processes:
         run = processes.run(RunRequest(dump(parse(SCENARIO)), 0, 0, STEPS)).run
     row_s = statistics.median(seconds_per_row() for _ in range(5))
     rows = len(run.events) / 4

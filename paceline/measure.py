@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -57,6 +57,7 @@ def realrun(
     """Measure: the same scenario and the same scheme code on real processes."""
     from contextlib import ExitStack
 
+    from paceline.realrun.lab import Lab
     from paceline.realrun.launch.length import with_lengths
     from paceline.realrun.launch.processes import Processes, measure_runs
     from paceline.realrun.launch.slurm import script
@@ -86,16 +87,11 @@ def realrun(
     try:
         with ExitStack() as stack:
             progress = stack.enter_context(watching(asked))
-            cells = with_lengths(asked, progress)
-            how: dict[str, Any] = {"timeout_s": timeout}
-            if lab:
-                from paceline.realrun.lab import Lab
-
-                network = build_network(asked.cluster.network, asked.cluster.workers)
-                hosts = stack.enter_context(Lab(network, hosts=asked.lab.hosts, queue=asked.lab.queue))
-                how |= {"popen": hosts.popen, "environment": {"GLOO_SOCKET_IFNAME": hosts.interface}}
-            pool = stack.enter_context(Processes(asked.cluster.workers, **how))
-            for result in measure_runs(asked, cells, pool, progress=progress):
+            requests = with_lengths(asked, progress)
+            network = build_network(asked.cluster.network, asked.cluster.workers)
+            hosts = Lab(network, hosts=asked.lab.hosts, queue=asked.lab.queue) if lab else None
+            pool = stack.enter_context(Processes(lab=hosts, timeout_s=timeout))
+            for result in measure_runs(asked, requests, pool, progress=progress):
                 runs.append(result.run)
     except KeyboardInterrupt:
         interrupted = True
@@ -120,7 +116,7 @@ def probe(
     if asked.cluster.workers < 2:
         raise InputError("a probe needs at least two workers")
     hosts = validation.hosts_of(asked, lab)
-    with validation.open_pool(asked, lab, probing=False) as pool:
+    with validation.processes_for(asked, lab, probing=False) as pool:
         say(f"probing a {hosts}")
         found = probing.measure(pool, hosts, asked)
     files.write_json(found, out)
@@ -188,7 +184,7 @@ def validate(
         result_folder.check_free(out, force)
     hosts = validation.hosts_of(asked, lab)
     factors = validation.profile_for(asked, profile, hosts)
-    with validation.open_pool(asked, lab, probing=factors is None) as pool:
+    with validation.processes_for(asked, lab, probing=factors is None) as pool:
         if factors is None:
             say("no --profile: probing this machine first")
             factors = calibration.calibrate([probing.measure(pool, hosts)]).profile

@@ -131,7 +131,7 @@ def main() -> NoReturn:
     if asked.serve:
         from .launch.serve import serve
 
-        serve(os.environ)
+        serve()
     status = 1
     try:
         status = _run(asked, os.environ)

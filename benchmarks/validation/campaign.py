@@ -16,7 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,11 +34,12 @@ from benchmarks.validation.design import (
     computation_s,
     spread,
     time_to_target_s,
-    with_draws,
 )
 from paceline.realrun.calibration import fit, measure
 from paceline.realrun.calibration.validate import successful_run
-from paceline.realrun.launch.pool import Pool
+from paceline.realrun.lab import Lab
+from paceline.realrun.launch.cells import run_requests, with_draws
+from paceline.realrun.launch.processes import Processes
 from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.experiments.simulate import simulate_job
@@ -46,7 +47,6 @@ from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
 from paceline.sim.records.run import Run
-from paceline.sim.scenario.schema import dump
 
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _DRAWS: Final = 30
@@ -104,17 +104,14 @@ def draws_of(number: int) -> int | None:
     return None if number == 0 else _FIRST_DRAW - number
 
 
-def measure_cell(pool: Pool, cell: DesignPoint, number: int) -> CampaignResult:
+def measure_cell(processes: Processes, cell: DesignPoint, number: int) -> CampaignResult:
     """One real run."""
     scenario = cell.scenario()
-    pool.shape(build_network(scenario.cluster.network, cell.workers))
-    asked: dict[str, Any] = {"scenario": dump(scenario), "scheme": 0, "seed": SEED}
-    draws = draws_of(number)
-    if draws is not None:
-        asked["draws"] = draws
+    processes.shape(build_network(scenario.cluster.network, cell.workers))
+    (request,) = run_requests(scenario)
     load = os.getloadavg()[0]
-    answer = pool.run(cell.workers, asked)
-    return outcome(successful_run(answer), cell.workers, answer.overruns, load)
+    result = processes.run(replace(request, draws=draws_of(number)))
+    return outcome(successful_run(result), cell.workers, result.overruns, load)
 
 
 def predict_cell(cell: DesignPoint, profile: Profile) -> dict[str, Any]:
@@ -138,7 +135,7 @@ def predict_cell(cell: DesignPoint, profile: Profile) -> dict[str, Any]:
 
 
 class RunStore:
-    """Complete runs, one file each; what was made with other code or another profile is not used."""
+    """Complete runs, one file each; what other code or another profile has written is not used."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -150,10 +147,10 @@ class RunStore:
         if not path.is_file():
             return None
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            kept = json.loads(path.read_text(encoding="utf-8"))
         except json.JSONDecodeError:
             return None
-        return found["value"] if found.get("key") == key else None
+        return kept["value"] if kept.get("key") == key else None
 
     def put(self, name: str, key: str, value: Any) -> None:
         """Keep a complete run."""
@@ -195,20 +192,20 @@ def run(
         start = build_network(
             max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
         )
-        with Pool(start) as pool:
+        with Processes(lab=Lab(start)) as processes:
             for done, (cell, number) in enumerate(missing):
                 while unprobed and done * (_PROBES - 1) >= unprobed[0] * len(missing):
-                    _probe(pool, state, unprobed.pop(0))
+                    _probe(processes, state, unprobed.pop(0))
                 _say(
                     f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}"
                 )
-                found = measure_cell(pool, cell, number)
-                state.put(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY), asdict(found))
+                result = measure_cell(processes, cell, number)
+                state.put(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY), asdict(result))
             for k in unprobed:
-                _probe(pool, state, k)
+                _probe(processes, state, k)
             if alone is None:
                 _say("unpadded computation")
-                alone = unpadded.measure(pool, SCHEMES)
+                alone = unpadded.measure(processes, SCHEMES)
                 state.put("unpadded", unpadded_key, alone)
     if profile is None:
         _say("calibrating")
@@ -227,11 +224,11 @@ def run(
     return rows, alone, profile, time.monotonic() - begin_s
 
 
-def _probe(pool: Pool, state: RunStore, k: int) -> None:
+def _probe(processes: Processes, state: RunStore, k: int) -> None:
     """Measure the standard setting once more, and keep it."""
     _say(f"probe {k + 1} of {_PROBES}")
-    found = measure.measure(pool, measure.lab_hosts(), repeats=_PROBE_REPEATS)
-    state.put(f"probe.{k}", _PROBE_KEY, found.model_dump(mode="json"))
+    probed = measure.measure(processes, measure.lab_hosts(), repeats=_PROBE_REPEATS)
+    state.put(f"probe.{k}", _PROBE_KEY, probed.model_dump(mode="json"))
 
 
 def row_of(
@@ -319,13 +316,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--profile", type=Path, default=None, help="use this profile instead of probing first"
     )
-    asked = parser.parse_args(argv)
-    cells = list(CELLS) if asked.cells is None else spread(asked.cells)
-    profile = profiles.load(asked.profile) if asked.profile is not None else None
-    rows, alone, profile, spent_s = run(cells, RunStore(asked.state), profile)
-    write_atomically(asked.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
-    write_atomically(asked.out, page.page(rows, alone, profile, spent_s))
-    _say(f"wrote {asked.out}")
+    arguments = parser.parse_args(argv)
+    cells = list(CELLS) if arguments.cells is None else spread(arguments.cells)
+    profile = profiles.load(arguments.profile) if arguments.profile is not None else None
+    rows, alone, profile, spent_s = run(cells, RunStore(arguments.state), profile)
+    write_atomically(arguments.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_atomically(arguments.out, page.page(rows, alone, profile, spent_s))
+    _say(f"wrote {arguments.out}")
     return 0 if page.met(rows) else 1
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from paceline.sim.compute.model import ComputeModel
+from paceline.realrun.launch.cells import with_draws
 from paceline.sim.config import yaml_file
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
@@ -121,11 +121,6 @@ class DesignPoint:
         scenario = self.scenario()
         job = prepare(scenario, scenario.schemes[0], SEED)
         return job if compute_seed is None else with_draws(job, compute_seed)
-
-
-def with_draws(job: Job, seed: int) -> Job:
-    """``job`` with other draws of computing times; data and everything else stay."""
-    return replace(job, compute=ComputeModel(job.compute.compute, job.compute.stragglers, seed))
 
 
 def computation_s(job: Job, run: Run) -> float:

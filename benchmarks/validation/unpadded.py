@@ -9,13 +9,15 @@ from __future__ import annotations
 import statistics
 from typing import Any, Final
 
-from paceline.realrun.launch.pool import Pool
+from paceline.realrun.launch.cells import run_requests
+from paceline.realrun.launch.processes import Processes
 from paceline.sim.config import yaml_file
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
-from paceline.sim.scenario.schema import Scenario, dump, parse
+from paceline.sim.records.run import Run
+from paceline.sim.scenario.schema import Scenario, parse
 
 WORKERS: Final = 2
 STEPS: Final = 30
@@ -48,14 +50,14 @@ def scenario(scheme: Any, compute: dict[str, Any]) -> Scenario:
     return parse(yaml_file.write(value), "unpadded")
 
 
-def measure(pool: Pool, schemes: dict[str, Any]) -> dict[str, Any]:
+def measure(processes: Processes, schemes: dict[str, Any]) -> dict[str, Any]:
     """Durations of gradients (mean and cv), and the wall clock of every scheme; no time in the model."""
     nothing = {"time": "0 s"}
-    pool.shape(build_network(scenario(_ALONE, nothing).cluster.network, WORKERS))
+    processes.shape(build_network(scenario(_ALONE, nothing).cluster.network, WORKERS))
 
-    def run(scheme: Any) -> Any:
-        asked = {"scenario": dump(scenario(scheme, nothing)), "scheme": 0, "seed": SEED}
-        return pool.run(WORKERS, asked).run
+    def run(scheme: Any) -> Run:
+        (request,) = run_requests(scenario(scheme, nothing))
+        return processes.run(request).run
 
     lasted = [e.end_s - e.start_s for e in run(_ALONE).events if e.operation == "gradient"]
     mean_s = statistics.fmean(lasted)
@@ -69,9 +71,9 @@ def measure(pool: Pool, schemes: dict[str, Any]) -> dict[str, Any]:
 def predict(measured: dict[str, Any], schemes: dict[str, Any], profile: Profile) -> dict[str, float]:
     """The wall clock of every scheme with the measured computing times, mean of some draws."""
     compute = {"time": f"{measured['mean_s']!r} s", "jitter": {"lognormal": {"cv": measured["cv"]}}}
-    found = {}
+    means_s = {}
     for name, scheme in schemes.items():
-        asked = scenario(scheme, compute)
-        jobs = [prepare(asked, asked.schemes[0], SEED + k) for k in range(_DRAWS)]
-        found[name] = statistics.fmean(simulate_job(job, profile=profile).wall_clock_s for job in jobs)
-    return found
+        whole = scenario(scheme, compute)
+        jobs = [prepare(whole, whole.schemes[0], SEED + k) for k in range(_DRAWS)]
+        means_s[name] = statistics.fmean(simulate_job(job, profile=profile).wall_clock_s for job in jobs)
+    return means_s

@@ -8,7 +8,7 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -24,13 +24,14 @@ from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.settings import NetworkSettings
 from paceline.sim.network.transfer import TransferModel
-from paceline.sim.records.run import Event
-from paceline.sim.scenario.schema import Scenario, dump, parse
+from paceline.sim.records.run import Event, Run
+from paceline.sim.scenario.schema import Scenario, parse
 
 from ..group.hosts import machine, software
-from ..launch.pool import Pool
+from ..launch.cells import run_requests
+from ..launch.processes import Processes
 from .calibration_data import Key, MeasuredOperation, mad_s, simulate_programs
-from .probes import ProbePlan, plan_for, probe_job
+from .probes import ProbePlan, plan_for, probe_job, probe_scenario
 
 MEASUREMENTS_VERSION: Final = 1
 MESSAGE_SIZES_BYTES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
@@ -164,28 +165,36 @@ class Measurements(Settings):
 
 
 def measure(
-    pool: Pool, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
+    processes: Processes, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
 ) -> Measurements:
-    """Probe with the processes of ``pool``: the scenario's network, or the standard setting."""
+    """Probe a network, and measure some steps of training in it.
+
+    Args:
+        processes: who does it.
+        hosts: what they are.
+        scenario: whose network; None: that of the standard setting.
+        repeats: how often every operation is measured, beside a first time that does not count.
+
+    Raises:
+        RunError: a run failed.
+    """
     scenario = scenario or parse(STANDARD)
     network = build_network(scenario.cluster.network, scenario.cluster.workers)
     plan = plan_for(network, MESSAGE_SIZES_BYTES, repeats + 1)
-    pool.shape(network)
+    processes.shape(network)
     before = os.getloadavg()[0]
-    run = pool.run(plan.workers, {"probe": plan.model_dump(mode="json")}).run
-    if run.status != "completed":
-        raise RunError(f"the probes did not come to their end: {run.message}")
-    switch = pool.statistics()
-    steps_s = training_steps_s(scenario, pool)
+    run = _run(processes, probe_scenario(plan))
+    switch = processes.statistics()
+    steps_s = training_steps_s(scenario, processes)
     return Measurements(
         version=MEASUREMENTS_VERSION,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine(),
         software=software(),
         hosts=hosts,
-        settings=dict(pool.settings[0]) if pool.settings else {},
+        settings=dict(processes.settings[0]) if processes.settings else {},
         load=(before, os.getloadavg()[0]),
-        switch={} if switch is None else {name: float(value) for name, value in vars_of(switch).items()},
+        switch={} if switch is None else {name: float(value) for name, value in asdict(switch).items()},
         network=scenario.cluster.network.model_dump(mode="json"),
         plan=plan,
         durations=tuple(
@@ -196,10 +205,27 @@ def measure(
     )
 
 
-def training_steps_s(scenario: Scenario, pool: Pool) -> tuple[float, ...]:
-    """What a step of training without exchanges takes beyond its gradient's time; not the first step."""
+def _run(processes: Processes, scenario: Scenario) -> Run:
+    """The real run of a scenario with one scheme and one seed, to its end."""
+    (request,) = run_requests(scenario)
+    run = processes.run(request).run
+    if run.status != "completed":
+        raise RunError(f"{scenario.name}: the run did not come to its end: {run.message}")
+    return run
+
+
+def training_steps_s(scenario: Scenario, processes: Processes) -> tuple[float, ...]:
+    """Seconds that a step of training without exchanges takes beyond its gradient's time; not the first step.
+
+    Args:
+        scenario: has as many workers.
+        processes: who does the training.
+
+    Raises:
+        RunError: it failed.
+    """
     training = parse(_TRAINING.format(workers=scenario.cluster.workers, steps=_TRAINING_STEPS))
-    run = pool.run(training.cluster.workers, {"scenario": dump(training), "scheme": 0, "seed": 0}).run
+    run = _run(processes, training)
     starts: dict[int, list[float]] = defaultdict(list)
     for event in run.events:
         if event.operation == "gradient":
@@ -210,11 +236,6 @@ def training_steps_s(scenario: Scenario, pool: Pool) -> tuple[float, ...]:
         for times in starts.values()
         for earlier, later in pairwise(times[1:])
     )
-
-
-def vars_of(value: Any) -> dict[str, Any]:
-    """The fields of a frozen dataclass with slots."""
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[Key, list[float]]:

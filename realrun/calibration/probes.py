@@ -7,22 +7,23 @@ at a time that all workers know beforehand (its slot), with nothing else under w
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import torch
 from pydantic import Field
 
-from paceline.sim.compute.model import ComputeModel
-from paceline.sim.compute.settings import Compute
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.job import Job
-from paceline.sim.network.network import Network, free_network
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.network.network import Network
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.pattern import Pattern
-from paceline.sim.program.worker import Program, Worker
+from paceline.sim.program.worker import Worker
+from paceline.sim.scenario.schema import Scenario
 from paceline.sim.schemes.scheme import Scheme
-from paceline.sim.training.optimizer import NullOptimizer
 
 Kind = Literal[
     "message",
@@ -98,27 +99,38 @@ def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> ProbePla
     return ProbePlan(workers=n, trials=tuple(trials), repeats=repeats)
 
 
-def probe_job(plan: ProbePlan, transfer: TransferModel | None = None) -> Job:
-    """The plan as a job; a real run needs no transfer model."""
-    return Job(
-        scheme=PROBE,
-        options=plan,
-        label="probe",
-        workers=plan.workers,
-        seed=0,
-        start=torch.zeros(1),
-        optimizer=NullOptimizer(),
-        problem=None,
-        task=None,
-        bytes_per_parameter=float(_BYTES_PER_PARAMETER),
-        compute=ComputeModel(Compute.model_validate({"time": f"{NOMINAL_GRADIENT_S} s"}), (), 0),
-        transfer=transfer or TransferModel(free_network(plan.workers)),
-        all_reduce="gloo_ring",
-        segments=(("model", 0, 1),),
-        every=1_000_000_000,
-        on="mean",
-        max_iterations=plan.repeats * len(plan.trials),
-    )
+@lru_cache(maxsize=8)
+def probe_scenario(plan: ProbePlan) -> Scenario:
+    """The plan as the one scheme of a scenario.
+
+    Nothing is trained. The network is none: a real run has one, and a simulation is given one.
+    """
+    document = {
+        "name": "probe",
+        "workload": {"timing_only": True, "payload": f"{_BYTES_PER_PARAMETER} B"},
+        "cluster": {
+            "workers": plan.workers,
+            "compute": {"time": f"{NOMINAL_GRADIENT_S} s"},
+            "network": {"latency": "0 s"},
+        },
+        "evaluate": {"every": "1000000000 steps"},
+        "schemes": [{f"{__name__}:PROBE": {**plan.model_dump(mode="json"), "label": "probe"}}],
+        "stop": {"max_iterations": plan.repeats * len(plan.trials)},
+        "collectives": {"all_reduce": "gloo_ring"},
+        "events": "all",
+    }
+    return Scenario.model_validate(document)
+
+
+def probe_job(plan: ProbePlan, transfer: TransferModel) -> Job:
+    """The plan as a job for the simulator, with messages that travel as ``transfer`` says."""
+    return replace(_job(plan), transfer=transfer)
+
+
+@lru_cache(maxsize=8)
+def _job(plan: ProbePlan) -> Job:
+    scenario = probe_scenario(plan)
+    return prepare(scenario, scenario.schemes[0], scenario.seed)
 
 
 async def _probe(worker: Worker, plan: ProbePlan) -> None:
@@ -179,11 +191,7 @@ async def _both(worker: Worker, first: ops.Operation[Any], second: ops.Operation
         await worker.wait(handle)
 
 
-def _start(worker: Worker, plan: ProbePlan) -> Program:
-    return Program(_probe(worker, plan))
-
-
-PROBE: Final = Scheme("probe", _start, ProbePlan, False, lambda options, workers: None)
+PROBE: Final = Scheme("probe", _probe, ProbePlan, False, lambda options, workers: None)
 
 
 def _pattern(sources: list[tuple[int, ...]]) -> Pattern:

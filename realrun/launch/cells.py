@@ -1,21 +1,26 @@
-"""One cell of a comparison: a scheme under a seed, for a given length. What the ranks are asked to run."""
+"""Run requests, one scheme under one seed for a given length each, and their results."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
+from pydantic import TypeAdapter
+
+from paceline.sim.compute.model import ComputeModel
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare, seeds_of
+from paceline.sim.records.run import Run
 from paceline.sim.scenario.repeats import AutoRepeats
 from paceline.sim.scenario.schema import Scenario, dump, parse
+from paceline.sim.schemes import find_scheme
 
 from ..driver.collect import RankResult
+from ..driver.rank_log import Timing
 from ..driver.run import run_job
 from ..group.group import Group
 from ..transport.device import device_of
@@ -30,6 +35,7 @@ class RunRequest:
         entry: which of its schemes.
         seed: of the repeat.
         max_iterations, max_time_s: its length, which is fixed before it starts; None: no such limit.
+        draws: the seed of its computing times; None: ``seed``.
     """
 
     scenario: str
@@ -37,15 +43,46 @@ class RunRequest:
     seed: int
     max_iterations: int | None = None
     max_time_s: float | None = None
+    draws: int | None = None
 
-    def to_json(self) -> str:
-        """On one line."""
-        return json.dumps(asdict(self))
+    @property
+    def workers(self) -> int:
+        """How many ranks it takes."""
+        return _parsed(self.scenario).cluster.workers
 
-    @staticmethod
-    def from_json(line: str | bytes) -> RunRequest:
-        """The inverse of ``to_json``."""
-        return RunRequest(**json.loads(line))
+    @property
+    def crashing(self) -> frozenset[int]:
+        """The ranks whose processes end before the run does, as the scenario plans it."""
+        stragglers = _parsed(self.scenario).cluster.stragglers
+        return frozenset(rank for each in stragglers if each.crash for rank in each.workers or ())
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that has ended.
+
+    Attributes:
+        run: its record; ``partial`` where it failed, ``message`` says why.
+        timings: how well each worker kept to the compute model.
+    """
+
+    run: Run
+    timings: tuple[Timing, ...]
+
+    @property
+    def gradients(self) -> int:
+        """How many gradients the workers computed."""
+        return sum(timing.gradients for timing in self.timings)
+
+    @property
+    def overruns(self) -> int:
+        """How many of them took longer than their time in the compute model by more than 1 %."""
+        return sum(timing.overruns for timing in self.timings)
+
+
+REQUEST: Final = TypeAdapter(RunRequest)
+RESULT: Final = TypeAdapter(Result)
+"""Requests and results as JSON, both ways."""
 
 
 def run_requests(scenario: Scenario) -> list[RunRequest]:
@@ -57,10 +94,11 @@ def run_requests(scenario: Scenario) -> list[RunRequest]:
     check_fixed(scenario)
     stop = scenario.stop
     for entry in scenario.schemes:
-        if stop.max_iterations is None and (stop.max_time is None or _synchronous(scenario, entry.label)):
+        synchronous = find_scheme(entry.name).in_step(entry.options)
+        if stop.max_iterations is None and (stop.max_time is None or synchronous):
             raise InputError(
                 f"{entry.label}: a real run's length is fixed before it starts: give stop.max_iterations"
-                + ("" if _synchronous(scenario, entry.label) else " or stop.max_time")
+                + ("" if synchronous else " or stop.max_time")
             )
     text = dump(scenario)
     return [
@@ -81,44 +119,41 @@ def check_fixed(scenario: Scenario) -> None:
         )
 
 
-def _synchronous(scenario: Scenario, label: str) -> bool:
-    from paceline.sim.schemes import find_scheme
-
-    return next(
-        find_scheme(entry.name).in_step(entry.options) for entry in scenario.schemes if entry.label == label
-    )
-
-
 @lru_cache(maxsize=8)
-def _scenario(text: str) -> Scenario:
+def _parsed(text: str) -> Scenario:
     return parse(text)
 
 
-def requested_job(cell: RunRequest, rank: int) -> Job:
-    """The job of a cell, with its values where the backend of this rank wants them."""
-    scenario = _scenario(cell.scenario)
+def with_draws(job: Job, seed: int) -> Job:
+    """``job`` with computing times drawn under another seed; data and everything else stay."""
+    return replace(job, compute=ComputeModel(job.compute.compute, job.compute.stragglers, seed))
+
+
+def requested_job(request: RunRequest, rank: int) -> Job:
+    """The job of a request, with its values where the backend of this rank wants them."""
+    scenario = _parsed(request.scenario)
     device = device_of(scenario.cluster.backend, rank)
-    job = prepare(scenario, scenario.schemes[cell.entry], cell.seed, device)
-    limit_s = float("inf") if cell.max_time_s is None else cell.max_time_s
-    return replace(job, max_iterations=cell.max_iterations, max_time_s=limit_s)
-
-
-def crashing(cell: RunRequest) -> frozenset[int]:
-    """The ranks whose processes end before the run does, as the scenario plans it."""
-    stragglers = _scenario(cell.scenario).cluster.stragglers
-    return frozenset(rank for each in stragglers if each.crash for rank in each.workers or ())
+    job = prepare(scenario, scenario.schemes[request.entry], request.seed, device)
+    limit_s = float("inf") if request.max_time_s is None else request.max_time_s
+    job = replace(job, max_iterations=request.max_iterations, max_time_s=limit_s)
+    return job if request.draws is None else with_draws(job, request.draws)
 
 
 def run_request(
     group: Group,
-    cell: RunRequest,
+    request: RunRequest,
     timeout_s: float,
     progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> RankResult:
-    """Run a cell on a group; every rank calls this with the same cell. ``options`` as for ``run_job``."""
-    backend = _scenario(cell.scenario).cluster.backend
-    job = requested_job(cell, group.rank)
+    """Run what is requested on a group; every rank calls this alike. ``options`` as for ``run_job``.
+
+    Raises:
+        InputError: it cannot be run for real.
+        RunError: a rank did not come to the start, or the backend does not connect them.
+    """
+    backend = _parsed(request.scenario).cluster.backend
+    job = requested_job(request, group.rank)
     return run_job(group, job, backend=backend, timeout_s=timeout_s, progress=progress, **options)
 
 

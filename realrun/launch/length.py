@@ -1,39 +1,62 @@
-"""How long real runs are to be: fixed before they start, by the scenario or by a simulation of it."""
+"""How long real runs are to be: fixed before they start, by the scenario or by a prediction."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.records.run import Run
+from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario
+from paceline.sim.schemes import find_scheme
 
 from .cells import RunRequest, run_requests
 
-LENGTH_MARGIN = 1.2
-"""A real run goes on for this much longer than the simulated one took to its target."""
+LENGTH_MARGIN: Final = 1.2
+"""A real run goes on to this multiple of the steps, or of the time, that its prediction needed."""
+
+
+def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, predicted: Run) -> RunRequest:
+    """The request with the length that follows from a prediction: what the prediction needed, and a margin.
+
+    That is a number of steps for a synchronous scheme, whole multiples of ``evaluate.every`` and no more of
+    them than ``stop.max_iterations`` needs, and a time for an asynchronous one. Where a scenario has no target
+    ``stop.max_iterations`` is the length, as it stands.
+
+    Args:
+        request: what to run; its own length does not count.
+        scenario, entry: what was predicted.
+        predicted: the simulated run, to the target or as far as the scenario's limits let it go.
+    """
+    limit = scenario.stop.max_iterations
+    if scenario.stop.target is None and limit is not None:
+        return replace(request, max_iterations=limit, max_time_s=None)
+    if find_scheme(entry.name).in_step(entry.options):
+        steps = LENGTH_MARGIN * predicted.iterations
+        every = scenario.evaluate.every
+        evaluations = math.ceil((steps if limit is None else min(steps, limit)) / every)
+        return replace(request, max_iterations=max(1, evaluations) * every, max_time_s=None)
+    needed_s = predicted.time_to_target_s or predicted.wall_clock_s
+    return replace(request, max_iterations=None, max_time_s=LENGTH_MARGIN * needed_s)
 
 
 def with_lengths(scenario: Scenario, progress: Callable[[str, int], None] | None = None) -> list[RunRequest]:
     """The runs of a scenario with their lengths.
 
-    ``stop.max_iterations`` is the length where it is given. Otherwise each run is simulated first: a
-    synchronous scheme then gets ``MARGIN`` times the steps that it needed, an asynchronous one as much time.
+    ``stop.max_iterations`` is the length where it is given: then nothing need be predicted. Otherwise each
+    run is simulated first.
     """
     if scenario.stop.max_iterations is not None:
         return run_requests(scenario)
     bounded = scenario.model_copy(update={"stop": scenario.stop.model_copy(update={"max_iterations": 1})})
-    cells = []
-    for cell in run_requests(bounded):
-        job = prepare(scenario, scenario.schemes[cell.entry], cell.seed)
+    requests = []
+    for request in run_requests(bounded):
+        entry = scenario.schemes[request.entry]
+        job = prepare(scenario, entry, request.seed)
         run = simulate_job(replace(job, record_events=False), progress=progress)
-        if job.synchronous:
-            length = replace(
-                cell, max_iterations=max(1, math.ceil(LENGTH_MARGIN * run.iterations)), max_time_s=None
-            )
-        else:
-            length = replace(cell, max_iterations=None, max_time_s=LENGTH_MARGIN * run.wall_clock_s)
-        cells.append(length)
-    return cells
+        requests.append(with_length(request, scenario, entry, run))
+    return requests

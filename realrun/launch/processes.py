@@ -1,4 +1,8 @@
-"""Start the processes of a real run on this machine, watch over them, and ask them to run cells."""
+"""Start the processes of real runs, in a lab or on this machine's loopback, and have them do one after another.
+
+Starting a process costs seconds (torch is large), so that they stay for all runs of a command. Each is
+``python -m paceline.realrun --serve``; see ``paceline.realrun.launch.serve`` for what goes between.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
@@ -21,21 +26,29 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from paceline.sim.errors import InputError, RunError
-from paceline.sim.records.run import Run
+from paceline.sim.network.network import Network
 from paceline.sim.scenario.schema import Scenario
 
-from ..driver.rank_log import Timing
 from ..group.store import Control, file_store
-from . import serve
-from .cells import RunRequest, crashing
+from ..lab import Lab
+from ..lab.lab import python_environment
+from ..lab.protocol import Discipline, Statistics
+from .cells import REQUEST, RESULT, Result, RunRequest
 
 RunProgress = Callable[[str, int], None]
 """Called with a run's label and the number of steps that rank 0 has done."""
 
-_LAST_LINES: Final = 20
+_KEPT_LINES: Final = 20
+"""Lines of a process's standard error that are kept, to say why it ended."""
 _AFTER_A_FAILURE_S: Final = 15.0
 """How long processes may go on once one has failed, beyond the time-out of a wait."""
 _AFTER_A_RECORD_S: Final = 1.0
+"""How long a process may take to end once the record of its failed run is there."""
+_LOOK_S: Final = 0.2
+"""How often it is looked whether that time is over."""
+
+_Answer = Mapping[str, Any] | None
+"""What a process wrote, see ``serve``; None: it has ended."""
 
 
 class Popen(Protocol):
@@ -53,192 +66,218 @@ def _popen_here(
     return subprocess.Popen(argv, env=env, **options)
 
 
-@dataclass(frozen=True)
-class Result:
-    """A finished cell.
-
-    Attributes:
-        run: its record; ``partial`` where it failed, ``message`` says why.
-        timings: how well each worker kept to the compute model.
-    """
-
-    run: Run
-    timings: tuple[Timing, ...]
-
-
 class Processes:
-    """A pool of ``size`` processes, one per worker, that runs one cell after another.
+    """Processes that do one run after another, one process per worker, with any number of workers.
 
-    A context manager; no process outlives it, nor this process however it ends. After a run that failed the
-    next one gets new processes.
+    A context manager; no process outlives it, nor this process however it ends. They are started when a run
+    first needs them, from the thread that calls ``run``, and meet anew for a run with another number of
+    workers. After a run that failed the next one gets new processes.
 
     Args:
-        size: how many.
-        popen: starts one; the lab's, for example. Called from the thread that calls ``run``.
-        environment: variables to set for them, such as GLOO_SOCKET_IFNAME.
+        lab: in whose hosts they run; it is entered and left together with this. None: on the loopback.
+        popen: starts one where there is no lab.
         timeout_s: how long any wait in a run may last.
         faults: for tests, see ``paceline.realrun.driver.run.run_job``.
+
+    Raises:
+        InputError: on entry, when this machine cannot run a lab.
     """
 
     def __init__(
         self,
-        size: int,
         *,
+        lab: Lab | None = None,
         popen: Popen = _popen_here,
-        environment: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
         faults: Mapping[int, int] | None = None,
     ) -> None:
-        self._size = size
-        self._popen = popen
+        self._lab = lab
+        self._popen = popen if lab is None else lab.popen
         self._timeout_s = timeout_s
-        here = str(Path(__file__).parents[3])
+        self._faults = dict(faults or {})
+        here = os.environ.get("GLOO_SOCKET_IFNAME") or "lo"
         self._environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])]),
-            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME") or "lo",
+            **python_environment(),
+            "GLOO_SOCKET_IFNAME": here if lab is None else lab.interface,
             "OMP_NUM_THREADS": "1",
-            serve.SIZE: str(size),
-            serve.TIMEOUT: str(timeout_s),
-            serve.FAULTS: json.dumps(faults or {}),
-            **(environment or {}),
         }
+        self._stack = ExitStack()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._store = Path()
+        self._joined = 0
+        self._num_joins = 0
         self._children: list[_Child] = []
-        self._heard: Queue[tuple[int, dict[str, Any] | None]] = Queue()
+        self._answers: Queue[tuple[int, _Answer]] = Queue()
 
     def __enter__(self) -> Self:
+        if self._lab is not None:
+            self._stack.enter_context(self._lab)
+        self._stack.callback(self._end)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._stack.close()
 
-    def run(self, cell: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
-        """Run a cell.
+    @property
+    def settings(self) -> tuple[Mapping[str, str], ...]:
+        """The lab's settings of each host, as read back; () without a lab."""
+        return self._lab.settings if self._lab is not None else ()
+
+    def statistics(self) -> Statistics | None:
+        """What the lab's switch did since its network was last changed; None without a lab."""
+        return self._lab.statistics() if self._lab is not None else None
+
+    def shape(self, network: Network, queue: Discipline | None = None) -> None:
+        """Have the lab emulate another network between runs, of as many hosts or fewer.
 
         Raises:
-            InputError: the cell cannot be run for real.
+            InputError: ``network`` has more hosts than the lab.
+        """
+        if self._lab is not None:
+            self._lab.reconfigure(network, queue=queue)
+
+    def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
+        """Have as many processes as the request has workers do one run.
+
+        Args:
+            request: what to run.
+            progress: called with the number of steps that rank 0 has done, now and then.
+
+        Raises:
+            InputError: the request cannot be run for real.
             RunError: it failed so early that there is no record of it.
         """
-        if not self._children:
-            self._start()
-        for child in self._children:
-            child.ask(cell.to_json())
-        watched = _Watched(self._size, crashing(cell))
-        while not watched.over():
+        workers = request.workers
+        self._join(workers)
+        order = {
+            "request": REQUEST.dump_python(request), "timeout_s": self._timeout_s, "faults": self._faults,
+        }  # fmt: skip
+        self._send(range(workers), {"run": order})
+        state = _RunState(workers, request.crashing)
+        while not state.over():
             try:
-                rank, answer = self._heard.get(timeout=0.2)
+                rank, answer = self._answers.get(timeout=None if state.failed_s is None else _LOOK_S)
             except Empty:
-                if watched.failed_s is not None and self._lost_patience(watched, watched.failed_s):
+                if self._lost_patience(state):
                     break
                 continue
             if answer is None:
-                if watched.left(rank):
-                    self._note_death(rank)
+                if state.note_end(rank):
+                    Control(file_store(self._store, -1), rank, workers).note_death(rank)
             elif "progress" in answer:
                 if progress is not None:
                     progress(answer["progress"])
             else:
-                watched.hear(rank, answer)
-        if watched.failed_s is None and watched.run is not None:
-            return Result(watched.run, watched.timings)
-        fates = "; ".join(self._children[rank].fate() for rank in sorted(watched.lost))
-        self.close()
-        return watched.result(fates)
+                state.note_answer(rank, answer)
+        if state.failed_s is None and state.result is not None:
+            return state.result
+        fates = "; ".join(self._children[rank].fate() for rank in sorted(state.lost))
+        self._end()
+        return state.failure(fates)
 
-    def _lost_patience(self, watched: _Watched, failed_s: float) -> bool:
+    def _lost_patience(self, state: _RunState) -> bool:
         """Whether the others have had time enough after a failure; with a record there, they have ended."""
-        more_s = _AFTER_A_RECORD_S if watched.run is not None else self._timeout_s + _AFTER_A_FAILURE_S
-        return time.monotonic() > failed_s + more_s
+        more_s = _AFTER_A_RECORD_S if state.result is not None else self._timeout_s + _AFTER_A_FAILURE_S
+        return state.failed_s is not None and time.monotonic() > state.failed_s + more_s
 
-    def close(self) -> None:
+    def _join(self, workers: int) -> None:
+        """Have the first ``workers`` processes meet in a group of their own, unless they are in one."""
+        if self._joined == workers:
+            return
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="paceline-")
+        try:
+            for rank in range(len(self._children), workers):
+                self._children.append(self._start(rank))
+        except BaseException:
+            self._end()
+            raise
+        self._num_joins += 1
+        self._store = Path(self._folder.name) / f"store{self._num_joins}"
+        self._send(range(workers, self._joined), {"leave": {}})
+        for rank in range(workers):
+            join = {"rank": rank, "size": workers, "store": str(self._store)}
+            self._send([rank], {"join": join})
+        self._joined = workers
+
+    def _start(self, rank: int) -> _Child:
+        process = self._popen(
+            rank,
+            [sys.executable, "-m", "paceline.realrun", "--serve"],
+            self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for this process, which ends them
+        )
+        return _Child(rank, process, self._answers)
+
+    def _send(self, ranks: Iterable[int], order: Mapping[str, Any]) -> None:
+        line = json.dumps(order).encode() + b"\n"
+        for rank in ranks:
+            self._children[rank].send(line)
+
+    def _end(self) -> None:
         """End all processes."""
         for child in self._children:
             child.end()
         for child in self._children:
             child.reap()
         self._children = []
-        self._heard = Queue()
+        self._answers = Queue()
+        self._joined = 0
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
-    def _start(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="paceline-")
-        store = str(Path(self._folder.name) / "store")
-        try:
-            for rank in range(self._size):
-                environment = {**self._environment, serve.STORE: store, serve.RANK: str(rank)}
-                process = self._popen(
-                    rank,
-                    [sys.executable, "-m", "paceline.realrun", "--serve"],
-                    environment,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C is for this process, which ends them
-                )
-                self._children.append(_Child(rank, process, self._heard))
-        except BaseException:
-            self.close()
-            raise
-
-    def _note_death(self, rank: int) -> None:
-        assert self._folder is not None
-        store = file_store(Path(self._folder.name) / "store", -1)
-        Control(store, rank, self._size).note_death(rank)
-
 
 class _Child:
-    """One process, with threads that read what it says."""
+    """One process, with threads that read what it writes."""
 
     def __init__(
-        self,
-        rank: int,
-        process: subprocess.Popen[bytes],
-        heard: Queue[tuple[int, dict[str, Any] | None]],
+        self, rank: int, process: subprocess.Popen[bytes], answers: Queue[tuple[int, _Answer]]
     ) -> None:
         self._rank = rank
         self._process = process
-        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._answers = answers
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._readers = [
-            threading.Thread(target=self._read_answers, args=(heard,), daemon=True),
-            threading.Thread(target=self._read_errors, daemon=True),
+            threading.Thread(target=read, daemon=True) for read in (self._read_answers, self._read_errors)
         ]
         for reader in self._readers:
             reader.start()
 
-    def _read_answers(self, heard: Queue[tuple[int, dict[str, Any] | None]]) -> None:
+    def _read_answers(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            heard.put((self._rank, json.loads(line)))
-        heard.put((self._rank, None))
+            self._answers.put((self._rank, json.loads(line)))
+        self._answers.put((self._rank, None))
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._last.append(line.decode(errors="replace").rstrip())
+            self._last_lines.append(line.decode(errors="replace").rstrip())
 
-    def ask(self, line: str) -> None:
-        """Send a request; a process that is gone is noticed by its silence."""
+    def send(self, line: bytes) -> None:
+        """Send an order; that a process has ended is noted once more, lest it was before this run."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.write(line)
             self._process.stdin.flush()
         except BrokenPipeError:
-            return
+            self._answers.put((self._rank, None))
 
     def fate(self) -> str:
-        """How the process ended, for people."""
+        """How the process ended, human-readable."""
         try:
             status = self._process.wait(_AFTER_A_RECORD_S)  # it has closed its standard output
         except subprocess.TimeoutExpired:
             return f"worker {self._rank} did not end"
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        said = next((line for line in reversed(self._last) if line.strip()), "")
-        return f"worker {self._rank} {how}" + (f": {said}" if said else "")
+        last = next((line for line in reversed(self._last_lines) if line.strip()), "")
+        return f"worker {self._rank} {how}" + (f": {last}" if last else "")
 
     def end(self) -> None:
         """Ask the process to end, or make it."""
@@ -257,15 +296,20 @@ class _Child:
                 pipe.close()
 
 
-class _Watched:
-    """What has been heard about one run; the ``planned`` ranks end on their own, and the others go on."""
+class _RunState:
+    """What is known of one run; the ``planned`` ranks end on their own, and the others go on.
+
+    Attributes:
+        lost: ranks whose processes have ended without a reason of their own.
+        result: the record, once it is there.
+        failed_s: when it first showed that the run has failed; None: it has not.
+    """
 
     def __init__(self, size: int, planned: frozenset[int]) -> None:
         self._waited = set(range(size))
         self._planned = planned
         self.lost: set[int] = set()
-        self.run: Run | None = None
-        self.timings: tuple[Timing, ...] = ()
+        self.result: Result | None = None
         self.failed_s: float | None = None
         self._errors: dict[int, tuple[str, str]] = {}
 
@@ -273,12 +317,11 @@ class _Watched:
         """Whether every rank is done, one way or another."""
         return not self._waited
 
-    def hear(self, rank: int, answer: Mapping[str, Any]) -> None:
-        """A rank has answered."""
-        if "run" in answer:
-            self.run = serve.RUN.validate_python(answer["run"])
-            self.timings = tuple(Timing(**each) for each in answer["timings"])
-            if self.run.status == "partial":
+    def note_answer(self, rank: int, answer: Mapping[str, Any]) -> None:
+        """Take in what a rank has answered."""
+        if "result" in answer:
+            self.result = RESULT.validate_python(answer["result"])
+            if self.result.run.status == "partial":
                 self._fail()
         elif "error" in answer:
             kind, text = answer["error"]
@@ -287,8 +330,8 @@ class _Watched:
         elif "done" in answer:
             self._waited.discard(rank)
 
-    def left(self, rank: int) -> bool:
-        """A rank's process has ended; returns whether that was unexpected."""
+    def note_end(self, rank: int) -> bool:
+        """Take in that a rank's process has ended; returns whether the others have to be told of its death."""
         if rank not in self._waited:
             return False
         self._waited.discard(rank)
@@ -304,28 +347,30 @@ class _Watched:
         if self.failed_s is None:
             self.failed_s = time.monotonic()
 
-    def result(self, fates: str) -> Result:
-        """The record of a run that failed, with one message that says it all."""
-        if self.run is not None:
-            message = self.run.message + (f" ({fates})" if fates else "")
-            return Result(replace(self.run, status="partial", message=message), self.timings)
-        for kind, text in (self._errors[rank] for rank in sorted(self._errors)):
-            raise (
-                InputError(text)
-                if kind == "InputError"
-                else RunError(text + (f" ({fates})" if fates else ""))
-            )
+    def failure(self, fates: str) -> Result:
+        """The record of a run that failed, with one message for all that went wrong.
+
+        Raises:
+            InputError, RunError: there is none.
+        """
+        added = f" ({fates})" if fates else ""
+        if self.result is not None:
+            run = self.result.run
+            return replace(self.result, run=replace(run, status="partial", message=run.message + added))
+        if self._errors:
+            kind, text = self._errors[min(self._errors)]
+            raise InputError(text) if kind == "InputError" else RunError(text + added)
         raise RunError(fates or "the processes ended without a word")
 
 
 def measure_runs(
     scenario: Scenario,
-    cells: Iterable[RunRequest],
+    requests: Iterable[RunRequest],
     processes: Processes,
     *,
     progress: RunProgress | None = None,
 ) -> Iterator[Result]:
-    """Run the cells of a scenario for real; yields each when it is complete."""
-    for cell in cells:
-        tell = None if progress is None else partial(progress, scenario.schemes[cell.entry].label)
-        yield processes.run(cell, tell)
+    """Run the requests of a scenario for real; yields each result when it is complete."""
+    for request in requests:
+        label = scenario.schemes[request.entry].label
+        yield processes.run(request, None if progress is None else partial(progress, label))

@@ -1,9 +1,10 @@
-"""A process that the launcher has started: it joins the others, then runs what it is asked to.
+"""A process that the launcher has started: it joins others and takes part in the runs that it is asked for.
 
-Requests come as lines on standard input, answers go as lines of JSON to what was standard output:
-``{"ready"}`` once joined, ``{"progress": steps}`` from rank 0, ``{"run", "timings"}`` from the rank that
-collected, ``{"done"}`` from every rank, or ``{"error": [kind, text]}``. Whatever else prints goes to
-standard error.
+Orders come as lines of JSON on standard input: ``{"join": {"rank", "size", "store"}}`` to meet the others in a
+new group, ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults"}}``. Answers to a run, or to a join
+that failed, go as lines of JSON to what was standard output: ``{"progress": steps}`` from rank 0,
+``{"result": ...}`` from the rank that collected, ``{"done": rank}`` from every rank, or
+``{"error": [kind, text]}``. Whatever else prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -15,85 +16,84 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from pydantic import TypeAdapter
-
 from paceline.sim.errors import InputError, PacelineError
-from paceline.sim.records.run import Run
 
-from ..group.group import Group, join
+from ..group.group import Group, join, leave
 from ..group.store import file_store
-from .cells import RunRequest, run_request
+from .cells import REQUEST, RESULT, Result, run_request
 
-STORE: Final = "PACELINE_STORE"
-RANK: Final = "PACELINE_RANK"
-SIZE: Final = "PACELINE_SIZE"
-TIMEOUT: Final = "PACELINE_TIMEOUT_S"
-FAULTS: Final = "PACELINE_FAULTS"
-"""Names of the environment variables with which the launcher tells a process who it is."""
+Report = Callable[[Mapping[str, Any]], None]
 
-JOIN_S: Final = 300.0
+_JOIN_S: Final = 300.0
 """How long the processes may take to start: each loads torch."""
-
-RUN: Final = TypeAdapter(Run)
+_PROGRESS_EVERY_S: Final = 0.2
 
 _PR_SET_PDEATHSIG = 1
-_TELL_EVERY_S = 0.2
 
 
-def serve(environment: Mapping[str, str]) -> NoReturn:
-    """Join, answer requests until standard input ends, and exit."""
+def serve() -> NoReturn:
+    """Obey orders until standard input ends or a run fails, and exit."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # whatever a library prints must not come between the answers
 
-    def tell(answer: Mapping[str, Any]) -> None:
+    def report(answer: Mapping[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
 
     status = 1
     try:
-        rank, size = int(environment[RANK]), int(environment[SIZE])
-        group = join(file_store(Path(environment[STORE]), size), rank, size, JOIN_S)
-        tell({"ready": rank})
-        status = _answer(group, tell, environment)
+        status = _obey(report)
     except PacelineError as error:
         kind = "InputError" if isinstance(error, InputError) else "RunError"
-        tell({"error": [kind, str(error)]})
+        report({"error": [kind, str(error)]})
     answers.flush()
     os._exit(status)  # helper threads of a failed run may still block in gloo
 
 
-def _answer(group: Group, tell: Callable[[Mapping[str, Any]], None], environment: Mapping[str, str]) -> int:
-    """Answer requests; returns the exit status."""
-    faults = {int(rank): number for rank, number in json.loads(environment.get(FAULTS, "{}")).items()}
-    timeout_s = float(environment[TIMEOUT])
+def _obey(report: Report) -> int:
+    """Obey orders; returns the exit status."""
+    group: Group | None = None
     for line in sys.stdin:
-        progress = _Progress(tell) if group.rank == 0 else None
-        measured = run_request(group, RunRequest.from_json(line), timeout_s, progress, faults=faults)
-        if measured.run is not None:
-            told = {
-                "run": RUN.dump_python(measured.run, mode="json"),
-                "timings": [asdict(t) for t in measured.timings],
-            }
-            tell(told)
-        tell({"done": group.rank})
-        if group.broken:
-            return 1
+        ((order, details),) = json.loads(line).items()
+        if order == "run":
+            assert group is not None
+            _run(group, report, **details)
+            if group.broken:
+                return 1
+            continue
+        if group is not None:
+            leave(group)
+        group = _join(**details) if order == "join" else None
     return 0
 
 
-class _Progress:
-    """Tells the number of steps done, now and then."""
+def _join(rank: int, size: int, store: str) -> Group:
+    return join(file_store(Path(store), size), rank, size, _JOIN_S)
 
-    def __init__(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        self._tell = tell
-        self._told_s = 0.0
+
+def _run(
+    group: Group, report: Report, request: Mapping[str, Any], timeout_s: float, faults: Mapping[str, int]
+) -> None:
+    progress = _Progress(report) if group.rank == 0 else None
+    dying = {int(rank): number for rank, number in faults.items()}
+    ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, faults=dying)
+    if ended.run is not None:
+        report({"result": RESULT.dump_python(Result(ended.run, ended.timings), mode="json")})
+    report({"done": group.rank})
+
+
+class _Progress:
+    """Reports the number of steps done, now and then."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._reported_s = 0.0
 
     def __call__(self, steps: int) -> None:
         now_s = time.monotonic()
-        if now_s - self._told_s >= _TELL_EVERY_S:
-            self._told_s = now_s
-            self._tell({"progress": steps})
+        if now_s - self._reported_s >= _PROGRESS_EVERY_S:
+            self._reported_s = now_s
+            self._report({"progress": steps})

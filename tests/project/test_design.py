@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.validation.campaign import CampaignResult, RunStore, key_of, row_of, runs_wanted
-from benchmarks.validation.design import CELLS, DesignPoint, computation_s, spread, with_draws
+from benchmarks.validation.design import CELLS, DesignPoint, computation_s, spread
 from benchmarks.validation.page import bars, choices, met, page
 from paceline.realrun.calibration import measure
+from paceline.realrun.launch.cells import with_draws
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import dump, load, parse

@@ -10,9 +10,10 @@ import pytest
 from benchmarks.validation.campaign import measure_cell, predict_cell, row_of
 from benchmarks.validation.design import DesignPoint
 from paceline.realrun.calibration import fit, measure, validate
+from paceline.realrun.launch.cells import RunRequest
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.scenario.schema import load, parse
+from paceline.sim.scenario.schema import dump, load, parse
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -33,7 +34,7 @@ def test_prediction_and_measurement_agree() -> None:
     scenario = parse(SCENARIO)
     said: list[str] = []
     hosts = validate.hosts_of(scenario, lab=True)
-    with validate.open_pool(scenario, lab=True, probing=True) as pool:
+    with validate.processes_for(scenario, lab=True, probing=True) as pool:
         measured = measure.measure(pool, hosts, repeats=3)
         profile = fit.calibrate([measured]).profile
         found = validate.validate(scenario, pool, profile, None, said.append)
@@ -53,6 +54,6 @@ def test_layers_that_are_summed_at_once_do_not_wait_for_each_other() -> None:
     """Carried two after two, they would last nearly twice as long."""
     scenario = load(ROOT / "scenarios" / "lab" / "layers.yaml")
     predicted = simulate_job(prepare(scenario, scenario.schemes[1], 1))
-    with validate.open_pool(scenario, lab=True, probing=False) as pool:
-        measured = pool.run(4, validate.request(scenario, 1, 1, {"max_iterations": 20})).run
+    with validate.processes_for(scenario, lab=True, probing=False) as pool:
+        measured = pool.run(RunRequest(dump(scenario), 1, 1, max_iterations=20)).run
     assert measured.wall_clock_s == pytest.approx(predicted.wall_clock_s, rel=0.1)

@@ -1,4 +1,4 @@
-"""Processes that the launcher starts, and torchrun: results, one message, nothing left behind."""
+"""Processes that the launcher starts, and torchrun: records, one message, nothing left behind."""
 
 from __future__ import annotations
 
@@ -8,19 +8,28 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.realrun.launch.cells import run_requests
+from paceline.realrun.calibration.measure import durations
+from paceline.realrun.calibration.probes import ProbePlan, ProbeTrial, probe_scenario
+from paceline.realrun.calibration.validate import successful_run
+from paceline.realrun.driver.rank_log import Timing
+from paceline.realrun.launch.cells import REQUEST, RESULT, Result, RunRequest, run_requests, with_draws
+from paceline.realrun.launch.length import with_length, with_lengths
 from paceline.realrun.launch.processes import Processes, _popen_here, measure_runs
-from paceline.sim.errors import InputError
-from paceline.sim.experiments.simulate import simulate
+from paceline.sim.errors import InputError, RunError
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.simulate import simulate, simulate_job
+from paceline.sim.records.run import Event, Machine, Run
 from paceline.sim.scenario.schema import Scenario, parse
 from tests.support import warm
+from tests.support.factory import make_job, simulated
 
 SCENARIO = """
 name: small
@@ -37,15 +46,16 @@ def _small(**changes: Any) -> Scenario:
 
 
 class _Started:
-    """Starts processes and remembers them; from the third on they need not load torch."""
+    """Starts processes and remembers them; only the ``genuine`` first ones load torch."""
 
-    def __init__(self) -> None:
+    def __init__(self, genuine: int = 2) -> None:
         self.children: list[subprocess.Popen[bytes]] = []
+        self._genuine = genuine
 
     def __call__(
         self, rank: int, argv: list[str], env: Mapping[str, str], /, **options: Any
     ) -> subprocess.Popen[bytes]:
-        start = warm.popen if len(self.children) >= 2 else _popen_here
+        start = _popen_here if len(self.children) < self._genuine else warm.popen
         self.children.append(start(rank, argv, env, **options))
         return self.children[-1]
 
@@ -59,13 +69,144 @@ class _Started:
         return progress
 
 
+UNEVEN = parse("""
+name: uneven
+seed: 3
+workload: {task: quadratic, dimension: 5, examples: 64, batch_size: 4, optimizer: {lr: 0.1}}
+cluster: {workers: 2, compute: {time: 5 ms, jitter: {lognormal: {cv: 0.3}}}, network: {latency: 1 ms}}
+evaluate: {every: 2 steps}
+schemes: [{gossip: {topology: ring}}, ad_psgd]
+stop: {max_iterations: 6}
+gradients: looped
+""")
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with Processes(popen=warm.popen) as processes:
+        yield processes
+
+
+def _first_gradient_s(run: Run, worker: int) -> dict[int, float]:
+    """Step -> seconds that its gradient took on a worker."""
+    return {
+        e.step: e.end_s - e.start_s for e in run.events if (e.operation, e.worker) == ("gradient", worker)
+    }
+
+
+def test_a_run_has_the_simulators_bits(processes: Processes) -> None:
+    result = processes.run(run_requests(UNEVEN)[0])
+    predicted = simulate_job(prepare(UNEVEN, UNEVEN.schemes[0], 3))
+    assert (result.run.source, result.run.status, result.gradients) == ("measured", "completed", 12)
+    assert result.run.digest == predicted.digest
+    drawn, meant = (_first_gradient_s(run, 1) for run in (result.run, predicted))
+    assert len(meant) == 6
+    assert all(drawn[step] >= meant[step] - 1e-9 for step in meant)
+
+
+def test_other_draws_are_other_computing_times(processes: Processes) -> None:
+    request = run_requests(UNEVEN)[0]
+    first, second = (processes.run(replace(request, draws=draws)).run for draws in (7, 8))
+    assert first.digest == second.digest
+    job = prepare(UNEVEN, UNEVEN.schemes[0], 3)
+    for run, draws in ((first, 7), (second, 8)):
+        assert _first_gradient_s(run, 0)[0] >= with_draws(job, draws).compute.duration_s(0, 0)
+
+
+def test_probes_run_in_groups_of_any_size(processes: Processes) -> None:
+    trials = (
+        ProbeTrial(kind="message", num_bytes=640, slot_s=0.02),
+        ProbeTrial(kind="barrier", num_bytes=0, slot_s=0.02),
+    )
+    for workers in (3, 2):
+        (request,) = run_requests(probe_scenario(ProbePlan(workers=workers, trials=trials, repeats=3)))
+        lasted = durations(processes.run(request).run.events, 2, skip=1)
+        barriers = [(1, "barrier", rank, 0) for rank in range(workers)]
+        assert set(lasted) == {(0, "send", 0, 0), (0, "receive", 1, 0), *barriers}
+        assert {len(values) for values in lasted.values()} == {2}
+
+
+def test_a_process_that_dies_between_runs_is_an_error() -> None:
+    started = _Started(genuine=0)
+    request = run_requests(UNEVEN)[0]
+    with Processes(popen=started) as processes:
+        processes.run(request)
+        started.children[1].kill()
+        started.children[1].wait()
+        with pytest.raises(RunError, match=r"worker 1 was lost .*\(worker 1 was killed by SIGKILL\)"):
+            processes.run(request)
+        assert processes.run(request).run.status == "completed", "by new processes"
+
+
+def test_a_process_dies_where_a_test_wants_it_to() -> None:
+    with Processes(popen=warm.popen, faults={1: 4}) as processes:
+        run = processes.run(run_requests(UNEVEN)[0]).run
+    assert run.status == "partial"
+    assert run.message.startswith("worker 1 was lost; worker 0 noticed during ")
+
+
+def test_requests_and_results_survive_json() -> None:
+    run = simulated(make_job("gossip", {"topology": "ring"}, workers=3, task="quadratic"))
+    run = replace(run, machines=(Machine("a", 0.0), Machine("b", None), Machine("b", 1e-3)))
+    assert isinstance(run.events[0], Event)
+    result = Result(run, (Timing(3, 1, 0.1, 0.2, 0.3, ["a note"]), Timing()))
+    assert RESULT.validate_python(json.loads(json.dumps(RESULT.dump_python(result, mode="json")))) == result
+    request = RunRequest("name: a\n", 1, 2**40, None, 0.1, draws=7)
+    assert REQUEST.validate_python(json.loads(json.dumps(REQUEST.dump_python(request)))) == request
+
+
+def test_a_run_that_overran_its_time_is_refused() -> None:
+    run = simulated(make_job("gossip", {"topology": "ring"}, workers=3))
+    assert successful_run(Result(run, (Timing(60, 1), Timing(40)))) is run
+    with pytest.raises(RunError, match="2 of 100 gradients took longer"):
+        successful_run(Result(run, (Timing(60, 1), Timing(40, 1))))
+    with pytest.raises(RunError, match="worker 1 was lost"):
+        successful_run(Result(replace(run, status="partial", message="worker 1 was lost"), (Timing(100),)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "steps", "reached", "lengths"),
+    [
+        ("max_iterations: 100", 20.0, True, [(24, None), (None, 6.0)]),
+        ("max_iterations: 21", 20.0, True, [(22, None), (None, 6.0)]),
+        ("max_time: 7 s", 20.5, True, [(26, None), (None, 6.0)]),
+        ("max_time: 7 s", 20.0, False, [(24, None), (None, 8.4)]),
+    ],
+)
+def test_a_real_run_goes_beyond_what_the_prediction_needed(
+    limit: str, steps: float, reached: bool, lengths: list[tuple[int | None, float | None]]
+) -> None:
+    scenario = parse(f"""
+name: tiny
+workload: {{task: quadratic, dimension: 5, examples: 64, batch_size: 4, optimizer: {{lr: 0.1}}}}
+cluster: {{workers: 2, compute: {{time: 5 ms}}, network: {{latency: 1 ms}}}}
+evaluate: {{every: 2 steps}}
+schemes: [{{gossip: {{topology: ring}}}}, ad_psgd]
+stop: {{target: {{metric: suboptimality, value: 0.02}}, {limit}}}
+""")
+    run = simulated(make_job("gossip", {"topology": "ring"}, workers=3))
+    time_s = 5.0 if reached else None
+    run = replace(run, reached_target=reached, iterations=steps, wall_clock_s=7.0, time_to_target_s=time_s)
+    requests = [with_length(RunRequest("", 0, 0), scenario, entry, run) for entry in scenario.schemes]
+    assert [(each.max_iterations, each.max_time_s) for each in requests] == lengths
+
+
+def test_lengths_are_the_scenarios_or_predicted() -> None:
+    assert with_lengths(UNEVEN) == run_requests(UNEVEN)
+    timed = parse(SCENARIO.replace("max_iterations: 20", "max_time: 30 ms"))
+    first, second = with_lengths(timed)
+    assert first.max_time_s is second.max_iterations is None
+    assert first.max_iterations == 10, "one evaluation"
+    assert second.max_time_s == pytest.approx(1.2 * 0.03, rel=0.3)
+
+
 @pytest.mark.slow
-def test_a_pool_of_processes() -> None:
+def test_records_messages_and_new_processes() -> None:
     started = _Started()
     scenario = _small()
     predicted = [run.digest for run in simulate(scenario)]
     endless = run_requests(_small(stop__max_iterations=100000))[0]
-    with Processes(2, popen=started, timeout_s=2.0) as processes:
+    with Processes(popen=started, timeout_s=2.0) as processes:
         measured = [result.run for result in measure_runs(scenario, run_requests(scenario), processes)]
         assert [(run.label, run.source, run.status) for run in measured] == [
             ("gossip", "measured", "completed"), ("ad_psgd", "measured", "completed"),
@@ -91,7 +232,7 @@ def _parent(folder: str, pipe: Connection) -> None:
     """Starts two processes and tells who they are, and that they are at work."""
     tempfile.tempdir = folder  # nobody is left to tidy up
     started = _Started()
-    with Processes(2, popen=started) as processes:
+    with Processes(popen=started) as processes:
 
         def progress(steps: int) -> None:
             pipe.send([child.pid for child in started.children])

@@ -90,7 +90,7 @@ def test_the_model_of_who_is_gone_is_not_scored() -> None:
 @pytest.mark.timeout(120)
 def test_processes_crash_alike() -> None:
     asked = scenario(DOWNPOUR)
-    with Processes(3, popen=warm.popen, timeout_s=20.0) as processes:
+    with Processes(popen=warm.popen, timeout_s=20.0) as processes:
         (result,) = measure_runs(asked, run_requests(asked), processes)
     run = result.run
     assert (run.status, run.message) == ("partial", "worker 2 died")
