@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from paceline.sim.drivers.event import EventDriver
@@ -19,13 +20,13 @@ Key = tuple[int, str, int, int]
 
 
 class MeasuredOperation(NamedTuple):
-    """What one operation takes.
+    """How long one operation lasts.
 
     Attributes:
         key: which one.
-        label: its kind, for people.
-        median_s: of what it took each time.
-        noise_s: how far off that may be.
+        label: its kind, human-readable.
+        median_s: of how long it lasted each time.
+        noise_s: how far off the median may be.
     """
 
     key: Key
@@ -34,58 +35,54 @@ class MeasuredOperation(NamedTuple):
     noise_s: float
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where measurements are from, for the profile that is made of them.
+
+    Attributes:
+        made: when they were, in ISO 8601.
+        machine, software: on what and with what, human-readable.
+        hosts: the kind of the hosts.
+        settings: TCP settings of the first host, as read back.
+        workers: how many there were.
+        what: what was measured, human-readable.
+        complete: the measurements suffice to tell all factors apart.
+    """
+
+    made: str
+    machine: str
+    software: str
+    hosts: HostKind
+    settings: Mapping[str, str]
+    workers: int
+    what: str
+    complete: bool
+
+
 class CalibrationData(Protocol):
     """One set of measurements of a cluster."""
 
     @property
-    def made(self) -> str:
-        """When."""
-
-    @property
-    def machine(self) -> str:
-        """On what, for people."""
-
-    @property
-    def software(self) -> str:
-        """With what, for people."""
-
-    @property
-    def hosts(self) -> HostKind:
-        """On what kind of hosts."""
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """Of the hosts, as read back."""
-
-    @property
-    def workers(self) -> int:
-        """How many there were."""
-
-    @property
-    def what(self) -> str:
-        """What was measured, for people."""
-
-    @property
-    def tells_all(self) -> bool:
-        """Whether it is enough to tell all factors apart."""
+    def origin(self) -> Origin:
+        """Where the measurements are from."""
 
     def nominal(self) -> Network:
         """The network that was measured, as its user describes it."""
 
     def rows(self) -> Sequence[MeasuredOperation]:
-        """What was measured."""
+        """What was measured: every operation once, over its repeats."""
 
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """What the simulator says that each row takes, and the range of its messages."""
+        """Seconds that each row lasts in a simulation with ``model``, and the range of its messages."""
 
-    def lateness_s(self) -> Sequence[float]:
-        """From when a gradient is due until the next operation starts."""
+    def wake_up_delays_s(self) -> Sequence[float]:
+        """From when a gradient is due until the next operation starts, of every step that was measured."""
 
     def deviations_s(self, model: TransferModel) -> Sequence[float]:
         """By how much exchanges differ from their medians for no reason that ``model`` knows."""
 
-    def taken_bytes(self) -> float:
-        """The largest message that a sender was rid of at once."""
+    def buffered_bytes(self) -> float:
+        """The largest message that a sender's socket took at once; 0 if none is known of."""
 
 
 def simulate_programs(job: Job, programs: list[Program]) -> tuple[list[Event], MeasuredRange]:

@@ -41,25 +41,31 @@ _FITTED: Final = {
 """The factors that are fitted together, with the size at which each is looked for."""
 
 _START: Final = (1.0, 2.0, 1.0, 0.99, 0.5)
+"""Where the search begins, in the sizes above, as all that follows."""
+_LEAST: Final = (0.0, 0.0, 0.0, 0.5, 0.0)
+_MOST: Final = (100.0, 200.0, 100.0, 1.0, 100.0)
 _NEUTRAL: Final = (0.0, 0.0, 0.0, 1.0, 0.0)
 _USUAL: Final = (10.0, 10.0, 10.0, 0.1, 1.0)
-"""How far from neutral factors are wherever they were told apart; a standard deviation."""
+"""How far from neutral factors are wherever measurements tell them apart; a standard deviation."""
 _SHIFT: Final = (1.0, 1.0, 1.0, 0.0, 1.0)
 """Added while factors are looked for: steps of differences go with the size, and a factor may be 0."""
-_FLOOR_S: Final = 1e-4
-_SHARE: Final = 0.003
+_NOISE_FLOOR_S: Final = 1e-4
+_NOISE_SHARE: Final = 0.003
+"""Every duration may be off by this much at least: an absolute part, and a share of it."""
 _LEVEL: Final = 0.95
-_VALUES: Final = 200
+"""Of the intervals."""
+_QUANTILES: Final = 200
+"""Number of equally likely values that stand for a distribution in a profile."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What calibration found.
+    """Factors, and how well they explain the measurements.
 
     Attributes:
         profile: the factors.
-        labels: of each duration that was fitted.
-        measured_s, fitted_s: what it was, and what the simulator makes of it.
+        labels: of each duration that was fitted, human-readable.
+        measured_s, fitted_s: the duration as measured, and as simulated with the factors.
     """
 
     profile: Profile
@@ -81,32 +87,33 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     Raises:
         InputError: they are about different kinds of hosts, or too few.
     """
-    first = several[0]
-    for other in several[1:]:
+    origins = [m.origin for m in several]
+    first = origins[0]
+    for other in origins[1:]:
         if other.hosts != first.hosts:
             raise InputError(f"one set of measurements is of a {first.hosts}, another of a {other.hosts}")
     rows = _rows(several)
-    probed = [m for m in several if m.tells_all]
+    probed = [m for m in several if m.origin.complete]
     if probed and len(rows) < 2 * len(_FITTED):
         raise InputError(f"{len(rows)} durations are too few for {len(_FITTED)} factors; probe more")
-    each_late = [m.lateness_s() for m in several]
+    each_late = [m.wake_up_delays_s() for m in several]
     late = [value for values in each_late for value in values]
     buffer = _buffer(several)
     known = TransferModel(
-        network=first.nominal(),
+        network=several[0].nominal(),
         announcement=1.0,
         streams=True,
         buffer_bytes=buffer.value,
         late_s=max(0.0, statistics.median(late)),
     )
-    found = _fit(several, known)
-    covariance, freedom = found.covariance, found.freedom
+    solution = _fit(several, known)
+    covariance, freedom = solution.covariance, solution.freedom
     if len(probed) > 1:
         covariance = covariance + np.cov([_fit([m], known).x for m in probed], rowvar=False)
     half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     sizes = np.array(list(_FITTED.values()))
     joint = covariance * np.outer(sizes, sizes)
-    sources = tuple(f"{m.made}: {m.what}" for m in several)
+    sources = tuple(f"{origin.made}: {origin.what}" for origin in origins)
     factors = {
         name: Factor(
             value=float(x) * size,
@@ -115,15 +122,15 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
             unit=FACTORS[name],
             measurements=sources,
         )
-        for (name, size), x, h in zip(_FITTED.items(), found.x, half, strict=True)
+        for (name, size), x, h in zip(_FITTED.items(), solution.x, half, strict=True)
     }
     factors["buffer_bytes"] = buffer
     low, high = _median_interval(late)
     factors["late_s"] = Factor(
         value=known.late_s, low=max(0.0, min(low, known.late_s)), high=max(high, known.late_s), unit="s",
         measurements=tuple(
-            f"{m.made}: {len(values)} steps of training"
-            for m, values in zip(several, each_late, strict=True)
+            f"{origin.made}: {len(values)} steps of training"
+            for origin, values in zip(origins, each_late, strict=True)
         ),
     )  # fmt: skip
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
@@ -131,7 +138,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     ranges = [m.predict(model)[1] for m in several]
     profile = Profile(
         version=PROFILE_VERSION,
-        made=max(m.made for m in several),
+        made=max(origin.made for origin in origins),
         machine=first.machine,
         software=first.software,
         hosts=first.hosts,
@@ -143,15 +150,15 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
             largest_bytes=max(r.largest_bytes for r in ranges),
             in_flight=max(r.in_flight for r in ranges),
         ),
-        residual_pct=float(np.median(np.abs(found.fitted_s / found.measured_s - 1)) * 100),
+        residual_pct=float(np.median(np.abs(solution.fitted_s / solution.measured_s - 1)) * 100),
         lateness_s=tuple(late),
-        unevenness_s=_alike([value for m in several for value in m.deviations_s(model)]),
+        unevenness_s=_equally_likely([value for m in several for value in m.deviations_s(model)]),
     )
-    return Fit(profile, tuple(row.label for _, row in rows), found.measured_s, found.fitted_s)
+    return Fit(profile, tuple(row.label for _, row in rows), solution.measured_s, solution.fitted_s)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Solution:
     """Factors in their own units of ``_FITTED``, how sure they are, and the durations that they give."""
 
     x: Floats
@@ -165,13 +172,13 @@ def _rows(several: Sequence[CalibrationData]) -> list[tuple[CalibrationData, Mea
     return [(m, row) for m in several for row in m.rows()]
 
 
-def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Found:
+def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     """Robust least squares over all durations of ``several``."""
     rows = _rows(several)
     measured = np.array([row.median_s for _, row in rows])
     scale = np.array([_scale(row) for _, row in rows])
     sizes, shift = np.array(list(_FITTED.values())), np.array(_SHIFT)
-    told_apart = any(m.tells_all for m in several)
+    complete = any(m.origin.complete for m in several)
 
     def fitted(x: Floats) -> Floats:
         values = dict(zip(_FITTED, (x * sizes).tolist(), strict=True))
@@ -182,35 +189,32 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Found:
     def residuals(shifted: Floats) -> Floats:
         x = shifted - shift
         off: Floats = (fitted(x) - measured) / scale
-        return off if told_apart else np.append(off, (x - np.array(_NEUTRAL)) / np.array(_USUAL))
+        return off if complete else np.append(off, (x - np.array(_NEUTRAL)) / np.array(_USUAL))
 
-    found: Any = least_squares(
+    optimum: Any = least_squares(
         residuals,
         np.array(_START) + shift,
-        bounds=(
-            np.array([0.0, 0.0, 0.0, 0.5, 0.0]) + shift,
-            np.array([100.0, 200.0, 100.0, 1.0, 100.0]) + shift,
-        ),
+        bounds=(np.array(_LEAST) + shift, np.array(_MOST) + shift),
         loss="soft_l1",
         diff_step=[0.02] * len(_FITTED),
         x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
-        ftol=1e-8 if told_apart else 1e-5,  # along what is left open there is nothing to be gained
+        ftol=1e-8 if complete else 1e-5,  # along what is left open there is nothing to be gained
     )
-    spread = 1.4826 * float(np.median(np.abs(residuals(found.x)))) if told_apart else 1.0
-    inverse: Floats = np.asarray(np.linalg.pinv(found.jac.T @ found.jac), np.float64)
-    freedom = max(1, len(found.jac) - len(_FITTED))
-    x = found.x - shift
-    return _Found(x, inverse * max(spread, 1e-12) ** 2, freedom, measured, fitted(x))
+    spread = 1.4826 * float(np.median(np.abs(residuals(optimum.x)))) if complete else 1.0
+    inverse: Floats = np.asarray(np.linalg.pinv(optimum.jac.T @ optimum.jac), np.float64)
+    freedom = max(1, len(optimum.jac) - len(_FITTED))
+    x = optimum.x - shift
+    return _Solution(x, inverse * max(spread, 1e-12) ** 2, freedom, measured, fitted(x))
 
 
-def _alike(values: Sequence[float]) -> tuple[float, ...]:
+def _equally_likely(values: Sequence[float]) -> tuple[float, ...]:
     """A distribution as equally likely values: its quantiles at the middles of equal parts."""
-    return tuple(float(q) for q in np.quantile(values, (np.arange(_VALUES) + 0.5) / _VALUES))
+    return tuple(float(q) for q in np.quantile(values, (np.arange(_QUANTILES) + 0.5) / _QUANTILES))
 
 
 def _scale(row: MeasuredOperation) -> float:
     """How far off a fitted duration may be before it counts: its noise, and a share of it."""
-    return float(np.hypot(np.hypot(_FLOOR_S, _SHARE * row.median_s), row.noise_s))
+    return float(np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * row.median_s), row.noise_s))
 
 
 def _buffer(several: Sequence[CalibrationData]) -> Factor:
@@ -219,12 +223,12 @@ def _buffer(several: Sequence[CalibrationData]) -> Factor:
     Hosts have three numbers: the least, what a socket begins with, and how far it may grow.
     """
     for m in several:
-        setting = [float(word) for word in m.settings.get("net.ipv4.tcp_wmem", "").split()]
+        setting = [float(word) for word in m.origin.settings.get("net.ipv4.tcp_wmem", "").split()]
         if len(setting) == 3:
             value, high = setting[1], max(setting[1:])
             source = "the hosts' tcp_wmem, read back"
             return Factor(value=value, low=value, high=high, unit="bytes", measurements=(source,))
-    value = max(m.taken_bytes() for m in several)
+    value = max(m.buffered_bytes() for m in several)
     return Factor(
         value=value, low=value, high=value, unit="bytes", measurements=("sends to a posted receive",)
     )
@@ -263,7 +267,7 @@ def plot(fit: Fit, path: Path) -> None:
 
 
 def load(path: Path, nominal: Scenario | None) -> CalibrationData:
-    """What ``paceline probe`` or ``paceline.attach`` has written.
+    """Read what ``paceline probe`` or ``paceline.attach`` has written.
 
     Args:
         path: of the file.
@@ -272,10 +276,10 @@ def load(path: Path, nominal: Scenario | None) -> CalibrationData:
     Raises:
         InputError: the file will not do, or nobody says what network its run had.
     """
-    found = files.read_json(path, "'paceline probe' or paceline.attach")
-    if found.get("kind") != attached.KIND:
-        return measure.validate_measurements(found, path)
-    record = attached.validate_record(found, path)
+    data = files.read_json(path, "'paceline probe' or paceline.attach")
+    if data.get("kind") != attached.KIND:
+        return measure.validate_measurements(data, path)
+    record = attached.validate_record(data, path)
     if nominal is None:
         raise InputError(
             f"{path}: was recorded by paceline.attach; say on what network with --nominal SCENARIO"

@@ -30,7 +30,7 @@ from paceline.sim.scenario.schema import Scenario, parse
 from ..group.hosts import machine, software
 from ..launch.cells import run_requests
 from ..launch.processes import Processes
-from .calibration_data import Key, MeasuredOperation, mad_s, simulate_programs
+from .calibration_data import Key, MeasuredOperation, Origin, mad_s, simulate_programs
 from .probes import ProbePlan, plan_for, probe_job, probe_scenario
 
 MEASUREMENTS_VERSION: Final = 1
@@ -52,6 +52,7 @@ stop: {max_iterations: 10}
 """The one setting at which the lab is calibrated; ``scenarios/lab/probe.yaml`` is the same."""
 
 _TRAINING_STEPS: Final = 80
+"""Of each worker, on top of the probes."""
 _TRAINING: Final = """
 name: training
 workload: {{task: digits-mlp, batch_size: 32, optimizer: {{lr: 0.1, momentum: 0.9}}}}
@@ -62,11 +63,12 @@ stop: {{max_iterations: {steps}}}
 gradients: looped
 """
 _SMALL_BYTES: Final = 65_536
-_COUNTED = frozenset({"gradient", "mix", "all_reduce", "all_gather", "barrier", "send", "receive"})
+"""Up to here the durations of exchanges differ by what happens on the hosts, not by their size."""
+_COUNTED: Final = frozenset({"gradient", "mix", "all_reduce", "all_gather", "barrier", "send", "receive"})
 
 
 class Duration(Settings):
-    """What one operation of one trial took on one worker, in every repeat but the first."""
+    """Seconds that one operation of one trial lasted on one worker, in every repeat but the first."""
 
     trial: int
     operation: str
@@ -111,39 +113,38 @@ class Measurements(Settings):
         return build_network(network, self.plan.workers)
 
     @property
-    def workers(self) -> int:
-        """How many there were."""
-        return self.plan.workers
-
-    @property
-    def what(self) -> str:
-        """What was measured, for people."""
-        return f"probes of {self.workers} workers"
-
-    @property
-    def tells_all(self) -> bool:
-        """Its trials were chosen to tell all factors apart."""
-        return True
+    def origin(self) -> Origin:
+        """Where the probes are from; their trials were chosen to tell all factors apart."""
+        return Origin(
+            self.made,
+            self.machine,
+            self.software,
+            self.hosts,
+            self.settings,
+            self.plan.workers,
+            f"probes of {self.plan.workers} workers",
+            complete=True,
+        )
 
     def rows(self) -> list[MeasuredOperation]:
         """Every operation but the gradients, which are the machine's and not the network's."""
-        found = []
+        rows = []
         for d in self.durations:
             if d.operation != "gradient":
                 trial = self.plan.trials[d.trial]
                 label = f"{trial.kind} {trial.num_bytes} {d.operation}"
-                found.append(MeasuredOperation(d.key, label, d.median_s, mad_s(d.values_s)))
-        return found
+                rows.append(MeasuredOperation(d.key, label, d.median_s, mad_s(d.values_s)))
+        return rows
 
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """What the simulator says that each operation of the plan takes, and the range of its messages."""
+        """Seconds that each operation of the plan lasts in a simulation, and the range of its messages."""
         plan = self.plan.model_copy(update={"repeats": 1})
         job = probe_job(plan, replace(model, network=self.nominal()))
         events, measured = simulate_programs(job, [job.program(rank) for rank in range(job.workers)])
         return {key: values[0] for key, values in durations(events, len(plan.trials)).items()}, measured
 
-    def lateness_s(self) -> tuple[float, ...]:
-        """Of the training steps."""
+    def wake_up_delays_s(self) -> tuple[float, ...]:
+        """Those of the training steps."""
         return self.steps_s
 
     def deviations_s(self, model: TransferModel) -> list[float]:
@@ -155,7 +156,7 @@ class Measurements(Settings):
             for value in d.values_s
         ]
 
-    def taken_bytes(self) -> float:
+    def buffered_bytes(self) -> float:
         """The largest message to a posted receive that took less than half the time of its bytes."""
         rate = min((link.bandwidth_bytes_per_s for link in self.nominal().links), default=math.inf)
         sends = [d for d in self.durations if d.operation == "send"]
@@ -240,29 +241,28 @@ def training_steps_s(scenario: Scenario, processes: Processes) -> tuple[float, .
 
 def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[Key, list[float]]:
     """Seconds that every operation of the trials took, in all repeats but the first ``skip``."""
-    found: dict[Key, list[float]] = defaultdict(list)
+    lasted: dict[Key, list[float]] = defaultdict(list)
     parts: dict[tuple[int, int, str], int] = defaultdict(int)
     for event in sorted(events, key=lambda e: (e.step, e.worker, e.handle)):
         if event.operation in _COUNTED and event.step >= skip * num_trials:
             place = (event.step, event.worker, event.operation)
             key = (event.step % num_trials, event.operation, event.worker, parts[place])
             parts[place] += 1
-            found[key].append(event.end_s - event.start_s)
-    return dict(sorted(found.items()))
+            lasted[key].append(event.end_s - event.start_s)
+    return dict(sorted(lasted.items()))
 
 
-def load(path: Path) -> Measurements:
-    """Read what ``paceline.sim.config.files.write_json`` wrote.
+def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
+    """The measurements that a file holds.
+
+    Args:
+        data: the file's content, from JSON.
+        path: of the file, for messages.
 
     Raises:
-        InputError: it cannot be read, is damaged, is of another version, or holds numbers that are none.
+        InputError: it is damaged, is of another version, or holds numbers that are none.
     """
-    return validate_measurements(files.read_json(path, "'paceline probe'"), path)
-
-
-def validate_measurements(found: dict[str, Any], path: Path) -> Measurements:
-    """The same of what has been read."""
-    measurements = files.as_model(Measurements, found, path, MEASUREMENTS_VERSION)
+    measurements = files.as_model(Measurements, data, path, MEASUREMENTS_VERSION)
     if not all(math.isfinite(v) and v >= 0 for d in measurements.durations for v in d.values_s):
         raise InputError(f"{path}: holds a negative duration; probe again")
     return measurements

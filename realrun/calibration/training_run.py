@@ -1,4 +1,4 @@
-"""Runs inside a training loop of their users, as evidence for calibration.
+"""Runs inside a training loop of their users, as calibration data.
 
 The simulator runs the scheme that was measured, with gradients that take what they took there. Compared is
 what an operation took from the moment at which all that it needed were there: how far apart workers come
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -41,21 +41,26 @@ from paceline.sim.training.optimizer import NullOptimizer
 
 from ..group.hosts import machine, software
 from ..lab.kernel import sysctl_path
-from .calibration_data import Key, MeasuredOperation, mad_s, simulate_programs
+from .calibration_data import Key, MeasuredOperation, Origin, mad_s, simulate_programs
 
-_ELEMENTS: Final = 4096
+_MAX_ELEMENTS: Final = 4096
 """Of a model in a simulation: enough for shards of it to have their share."""
-_TIMES: Final = 20
-"""So often every exchange is simulated: there it takes about as long each time."""
+_MAX_REPEATS: Final = 20
+"""How often every exchange is simulated at most: there it takes about as long each time."""
 _QUANTILES: Final = 200
-_LEAST: Final = 5
-"""Steps without which there is no median to speak of."""
+"""Number of quantiles at which measured and simulated deviations are compared."""
+_MIN_STEPS: Final = 5
+"""With fewer steps there is no median to speak of."""
 _EXCHANGES: Final = frozenset(map(ops.name_of, (ops.Mix, ops.Send, ops.Receive, *COLLECTIVES)))
 _WAITS: Final = frozenset(map(ops.name_of, (ops.Wait, ops.WaitAny)))
 _WMEM: Final = "net.ipv4.tcp_wmem"
-_EVERY: Final = 1_000_000_000
-_ALIKE: Final = 0.2
-"""By how much the number of a kind of exchange may differ between a run and its simulation."""
+_NEVER_SCORED: Final = 1_000_000_000
+"""Steps between evaluations, more than any run has: only the clock counts."""
+_COUNT_TOLERANCE: Final = 0.2
+"""By how much the number of a kind of exchange may differ between a run and its simulation, relative."""
+_SIZE_TOLERANCE: Final = 0.01
+"""By how much the mean size of a kind of exchange may differ, relative, beside _SIZE_SLACK_BYTES."""
+_SIZE_SLACK_BYTES: Final = 64
 
 
 def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
@@ -94,8 +99,8 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
 
 def _settings() -> dict[str, str]:
     """What a socket holds, where the system says so."""
-    told = sysctl_path(_WMEM)
-    return {_WMEM: " ".join(told.read_text().split())} if told.exists() else {}
+    path = sysctl_path(_WMEM)
+    return {_WMEM: " ".join(path.read_text().split())} if path.exists() else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,52 +120,34 @@ class TrainingRun:
     scenario: Scenario
     path: Path
 
-    hosts = HostKind(kind="cluster")
-    tells_all = False
-
     def __post_init__(self) -> None:
         there, here = self.scenario.cluster.workers, self.record.workers
         if there != here:
             raise InputError(f"{self.path}: has {here} workers, but the nominal cluster has {there}")
-        if self.record.steps < _LEAST:
-            raise InputError(f"{self.path}: has {self.record.steps} steps; at least {_LEAST} are needed")
+        if self.record.steps < _MIN_STEPS:
+            raise InputError(f"{self.path}: has {self.record.steps} steps; at least {_MIN_STEPS} are needed")
         if not self._measured:
             raise InputError(f"{self.path}: nothing was exchanged in its {self.record.steps} steps")
 
     @property
-    def made(self) -> str:
-        """When."""
-        return self.record.made
-
-    @property
-    def machine(self) -> str:
-        """On what, for people."""
-        return self.record.machine
-
-    @property
-    def software(self) -> str:
-        """With what, for people."""
-        return self.record.software
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """Of the first host."""
-        return self.record.settings
-
-    @property
-    def workers(self) -> int:
-        """How many there were."""
-        return self.record.workers
-
-    @property
-    def what(self) -> str:
-        """What was measured, for people."""
-        (scheme,) = self.record.scheme
-        return f"{self.record.steps} steps of {scheme} in a training loop, {self.workers} workers"
+    def origin(self) -> Origin:
+        """Where the record is from; one run leaves factors open."""
+        record = self.record
+        (scheme,) = record.scheme
+        return Origin(
+            record.made,
+            record.machine,
+            record.software,
+            HostKind(kind="cluster"),
+            record.settings,
+            record.workers,
+            f"{record.steps} steps of {scheme} in a training loop, {record.workers} workers",
+            complete=False,
+        )
 
     def nominal(self) -> Network:
         """The network, as the scenario has it."""
-        return build_network(self.scenario.cluster.network, self.workers)
+        return build_network(self.scenario.cluster.network, self.record.workers)
 
     def rows(self) -> list[MeasuredOperation]:
         """Every exchange of a step, on every worker."""
@@ -172,14 +159,14 @@ class TrainingRun:
         ]
 
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """What the simulator says that each exchange takes, and the range of its messages.
+        """Seconds that each exchange lasts in a simulation with ``model``, and the range of its messages.
 
         Raises:
             InputError: the simulated run does something else than the measured one did.
         """
         events, measured = self._simulated(model)
-        found = exchanges_s(events)
-        return {key: statistics.median(found.get(key, [0.0])) for key in self._measured}, measured
+        lasted = exchanges_s(events)
+        return {key: statistics.median(lasted.get(key, [0.0])) for key in self._measured}, measured
 
     def deviations_s(self, model: TransferModel) -> list[float]:
         """By how much more exchanges differ from their medians than in a simulation, at equal quantiles.
@@ -192,9 +179,9 @@ class TrainingRun:
         )
         return [float(value) for value in was - now]
 
-    def lateness_s(self) -> list[float]:
+    def wake_up_delays_s(self) -> list[float]:
         """What a step takes beyond its gradient and its exchanges, each worker's in order; not the first."""
-        begun: list[dict[int, float]] = [{} for _ in range(self.workers)]
+        begun: list[dict[int, float]] = [{} for _ in range(self.record.workers)]
         busy_s: dict[tuple[int, int], float] = defaultdict(float)
         for e in self._events:
             awaited = e.handle == -1 or e.operation in _WAITS
@@ -208,8 +195,8 @@ class TrainingRun:
             if a > 0
         ]
 
-    def taken_bytes(self) -> float:
-        """Not known of a run: hosts say what a socket holds."""
+    def buffered_bytes(self) -> float:
+        """Not known of a run, 0: hosts say what a socket holds."""
         return 0.0
 
     @cached_property
@@ -222,7 +209,7 @@ class TrainingRun:
         seen: dict[Key, list[int]] = defaultdict(list)
         for (step, key), _ in _exchanges(self._events):
             seen[key].append(step)
-        return min(self.record.steps, 1 + max(sorted(steps)[:_TIMES][-1] for steps in seen.values()))
+        return min(self.record.steps, 1 + max(sorted(steps)[:_MAX_REPEATS][-1] for steps in seen.values()))
 
     @cached_property
     def _measured(self) -> dict[Key, list[float]]:
@@ -233,11 +220,13 @@ class TrainingRun:
         transfer = replace(model, network=self._network, sharing=network.sharing, seed=self.record.seed)
         job = replace(self._job, transfer=transfer)
         try:
-            found = simulate_programs(job, [self._job.program(rank) for rank in range(self.workers)])
+            events, measured = simulate_programs(
+                job, [self._job.program(rank) for rank in range(job.workers)]
+            )
         except PacelineError as error:
             raise InputError(f"{self.path}: its simulation failed: {error}") from error
-        self._check_alike(found[0])
-        return found
+        self._check_alike(events)
+        return events, measured
 
     @cached_property
     def _network(self) -> Network:
@@ -248,7 +237,7 @@ class TrainingRun:
         """What was run, as the scheme saw it: on one site."""
         record = self.record
         entry = validate_document(SchemeEntry, record.scheme, f"{self.path}: scheme")
-        num_elements = min(record.parameters, _ELEMENTS)
+        num_elements = min(record.parameters, _MAX_ELEMENTS)
         trace = Trace.model_construct(workers=record.gradients_s())
         return Job(
             scheme=find_scheme(entry.name),
@@ -265,7 +254,7 @@ class TrainingRun:
             transfer=TransferModel(free_network(record.workers)),
             all_reduce="gloo_ring",
             segments=(("model", 0, num_elements),),
-            every=_EVERY,
+            every=_NEVER_SCORED,
             on="mean",
             max_iterations=self._steps,
         )
@@ -278,8 +267,8 @@ class TrainingRun:
         now = _amounts(events, self._steps)
         for operation, (count, num_bytes) in self._did.items():
             simulated_count, simulated_bytes = now.get(operation, (0, 0.0))
-            apart = abs(simulated_bytes - num_bytes) > 0.01 * num_bytes + 64
-            if apart or abs(simulated_count - count) > _ALIKE * count:
+            apart = abs(simulated_bytes - num_bytes) > _SIZE_TOLERANCE * num_bytes + _SIZE_SLACK_BYTES
+            if apart or abs(simulated_count - count) > _COUNT_TOLERANCE * count:
                 raise InputError(
                     f"{self.path}: the run did {count} {operation} of {num_bytes:.0f} bytes on average, its "
                     f"simulation {simulated_count} of {simulated_bytes:.0f}; calibrate on a scheme that "
@@ -289,10 +278,10 @@ class TrainingRun:
 
 def exchanges_s(events: Iterable[Event]) -> dict[Key, list[float]]:
     """Seconds from when all were there until the end, of every exchange in all steps but the first."""
-    found: dict[Key, list[float]] = defaultdict(list)
+    lasted: dict[Key, list[float]] = defaultdict(list)
     for (_, key), value in _exchanges(events):
-        found[key].append(value)
-    return dict(sorted(found.items()))
+        lasted[key].append(value)
+    return dict(sorted(lasted.items()))
 
 
 def deviations_s(events: Iterable[Event]) -> list[float]:
@@ -333,8 +322,8 @@ def _exchanges(events: Iterable[Event]) -> Iterator[tuple[tuple[int, Key], float
 
 def _amounts(events: Iterable[Event], steps: int) -> dict[str, tuple[int, float]]:
     """Operation -> how many of them main coroutines did in these steps, and the mean of their bytes."""
-    found: dict[str, list[int]] = defaultdict(list)
+    sent: dict[str, list[int]] = defaultdict(list)
     for e in events:
         if e.operation in _EXCHANGES and e.task == 0 and e.step < steps:
-            found[e.operation].append(e.bytes)
-    return {operation: (len(sizes), statistics.fmean(sizes)) for operation, sizes in found.items()}
+            sent[e.operation].append(e.bytes)
+    return {operation: (len(sizes), statistics.fmean(sizes)) for operation, sizes in sent.items()}

@@ -23,9 +23,9 @@ LENGTH_MARGIN: Final = 1.2
 def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, predicted: Run) -> RunRequest:
     """The request with the length that follows from a prediction: what the prediction needed, and a margin.
 
-    That is a number of steps for a synchronous scheme, whole multiples of ``evaluate.every`` and no more of
-    them than ``stop.max_iterations`` needs, and a time for an asynchronous one. Where a scenario has no target
-    ``stop.max_iterations`` is the length, as it stands.
+    A synchronous scheme gets a number of steps, ``stop.max_iterations`` at most, rounded up to whole
+    multiples of ``evaluate.every``. An asynchronous one gets a time. Where a scenario has no target,
+    ``stop.max_iterations`` is the length as it stands.
 
     Args:
         request: what to run; its own length does not count.

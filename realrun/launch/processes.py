@@ -1,4 +1,4 @@
-"""Start the processes of real runs, in a lab or on this machine's loopback, and have them do one after another.
+"""Processes that do one real run after another, in a lab or on this machine's loopback.
 
 Starting a process costs seconds (torch is large), so that they stay for all runs of a command. Each is
 ``python -m paceline.realrun --serve``; see ``paceline.realrun.launch.serve`` for what goes between.
@@ -331,7 +331,7 @@ class _RunState:
             self._waited.discard(rank)
 
     def note_end(self, rank: int) -> bool:
-        """Take in that a rank's process has ended; returns whether the others have to be told of its death."""
+        """Take in that a rank's process has ended; returns whether the others have to know."""
         if rank not in self._waited:
             return False
         self._waited.discard(rank)

@@ -1,8 +1,8 @@
 """A process that the launcher has started: it joins others and takes part in the runs that it is asked for.
 
-Orders come as lines of JSON on standard input: ``{"join": {"rank", "size", "store"}}`` to meet the others in a
-new group, ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults"}}``. Answers to a run, or to a join
-that failed, go as lines of JSON to what was standard output: ``{"progress": steps}`` from rank 0,
+Orders come as lines of JSON on standard input: ``{"join": {"rank", "size", "store"}}`` to meet the others in
+a new group, ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults"}}``. Answers to a run, or to a
+join that failed, go as lines of JSON to what was standard output: ``{"progress": steps}`` from rank 0,
 ``{"result": ...}`` from the rank that collected, ``{"done": rank}`` from every rank, or
 ``{"error": [kind, text]}``. Whatever else prints goes to standard error.
 """

@@ -93,7 +93,7 @@ def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "measured.json"
     one = measurements(TRUE)
     files.write_json(one, path)
-    assert measure.load(path) == one
+    assert calibrate.load(path, None) == one
     assert [p.name for p in tmp_path.iterdir()] == ["measured.json"]
 
 
@@ -115,7 +115,7 @@ def test_damaged_measurements_are_refused(tmp_path: Path, old: str, new: str, me
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(InputError, match=message) as raised:
-        measure.load(path)
+        calibrate.load(path, None)
     assert "measured.json" in str(raised.value)
 
 
@@ -124,7 +124,7 @@ def test_truncated_measurements_are_refused(tmp_path: Path) -> None:
     files.write_json(measurements(TRUE), path)
     path.write_text(path.read_text()[:-200])
     with pytest.raises(InputError, match="damaged"):
-        measure.load(path)
+        calibrate.load(path, None)
 
 
 def test_measurements_from_a_file_have_their_network() -> None:

@@ -88,7 +88,7 @@ def test_what_a_run_does_not_tell_stays_neutral_with_a_wide_interval() -> None:
 @pytest.mark.slow
 def test_probes_settle_what_a_run_leaves_open() -> None:
     run = training_run("gossip", RING, 400_000)
-    probes = measurements({**TRUE, "copy_s_per_byte": 4e-10}, hosts=run.hosts)
+    probes = measurements({**TRUE, "copy_s_per_byte": 4e-10}, hosts=run.origin.hosts)
     fit = calibrate.calibrate([probes, run])
     for name, value in TRUE.items():
         assert fit.profile.factors[name].value == pytest.approx(value, rel=0.01), name
@@ -142,7 +142,7 @@ def test_lateness_is_what_a_step_takes_beside_its_operations() -> None:
         event("mix", 2, 17.0, 18.0),
         event("gradient", 3, 18.0, 19.0),
     ]
-    assert with_rows(step).lateness_s() == [0.75, 0.0]
+    assert with_rows(step).wake_up_delays_s() == [0.75, 0.0]
     started = [
         event("gradient", 1, 10.0, 14.0, handle=3),
         event("send", 1, 10.5, 12.0),
@@ -150,7 +150,7 @@ def test_lateness_is_what_a_step_takes_beside_its_operations() -> None:
         event("gradient", 2, 14.25, 16.0, handle=4),
         event("mix", 2, 14.25, 17.0),
     ]
-    assert with_rows(started).lateness_s() == [0.75]
+    assert with_rows(started).wake_up_delays_s() == [0.75]
 
 
 def test_what_workers_have_in_common_does_not_set_them_apart() -> None:
