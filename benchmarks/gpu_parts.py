@@ -264,7 +264,7 @@ def validation(cells: int = 3) -> Figures:
 
     with tempfile.TemporaryDirectory() as folder:
         rows, _, profile, _ = campaign.run(spread(cells), campaign.RunStore(Path(folder)), None)
-    bars = [[bar.says, bar.found, bar.range] for bar in page.bars(rows)]
+    bars = [[bar.says, bar.value, bar.range] for bar in page.bars(rows)]
     return {"where": f"{profile.hosts}, {cells} of the cells of validation.md", "bars": bars}
 
 

@@ -11,9 +11,12 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from paceline.sim.errors import InputError, PacelineError, RunError
+
+if TYPE_CHECKING:
+    from paceline.sim.records.run import Run
 
 _HOW: Final = (
     "start this with torchrun --nproc-per-node N -m paceline.realrun SCENARIO, or let "
@@ -40,25 +43,25 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _scenario_text(asked: argparse.Namespace) -> tuple[str, str]:
-    """The resolved scenario, or why there is none."""
+def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
+    """The resolved scenario and "", or "" and why there is none."""
     from paceline.sim.records import folder
     from paceline.sim.scenario.schema import dump, load
 
     try:
-        if asked.scenario is None:
+        if arguments.scenario is None:
             raise InputError("name a scenario: torchrun --nproc-per-node N -m paceline.realrun SCENARIO")
-        if asked.trace and asked.out is None:
+        if arguments.trace and arguments.out is None:
             raise InputError("--trace writes into the result folder: add --out DIR")
-        if asked.out is not None:
-            folder.check_free(asked.out, asked.force)
-        return dump(load(asked.scenario, asked.set)), ""
+        if arguments.out is not None:
+            folder.check_free(arguments.out, arguments.force)
+        return dump(load(arguments.scenario, arguments.set)), ""
     except InputError as error:
         return "", str(error)
 
 
-def _run(asked: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
-    """Under torchrun: returns the exit status; only one rank says something."""
+def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
+    """Take part in all runs of a scenario under torchrun; returns the exit status. One rank alone prints."""
     from paceline.sim.scenario.schema import parse
 
     from .group import hosts
@@ -66,14 +69,14 @@ def _run(asked: argparse.Namespace, environment: MutableMapping[str, str]) -> in
     from .group.store import Control, torchrun_store
     from .launch.cells import fingerprint, run_request, run_requests
 
-    store, rank, size = torchrun_store(environment, asked.timeout, _HOW)
-    text, problem = _scenario_text(asked)
+    store, rank, size = torchrun_store(environment, arguments.timeout, _HOW)
+    text, problem = _scenario_text(arguments)
     control = Control(store, rank, size)
-    problems = control.meet("scenario", problem, max(asked.timeout, 300.0))
+    problems = control.meet("scenario", problem, max(arguments.timeout, 300.0))
     if any(problems):
-        who, what = next((r, told) for r, told in enumerate(problems) if told)
-        raise InputError(what if len(set(problems)) == 1 else f"rank {who}: {what}")
-    control.agree("arguments", {"a scenario with hash": fingerprint(text)}, asked.timeout)
+        first, why = next((rank, text) for rank, text in enumerate(problems) if text)
+        raise InputError(why if len(set(problems)) == 1 else f"rank {first}: {why}")
+    control.agree("arguments", {"a scenario with hash": fingerprint(text)}, arguments.timeout)
     scenario = parse(text)
     if scenario.cluster.workers != size:
         raise InputError(
@@ -84,35 +87,36 @@ def _run(asked: argparse.Namespace, environment: MutableMapping[str, str]) -> in
             "torchrun ends all processes when one crashes: let 'paceline realrun --processes' or --lab start "
             "them, or leave cluster.stragglers with crash out"
         )
-    cells = run_requests(scenario)
-    names = control.meet("hosts", hosts.host_name(), asked.timeout)
-    group = join(store, hosts.workers_of(names, scenario.cluster.hosts)[rank], size, asked.timeout)
-    runs = []
+    requests = run_requests(scenario)
+    names = control.meet("hosts", hosts.host_name(), arguments.timeout)
+    group = join(store, hosts.workers_of(names, scenario.cluster.hosts)[rank], size, arguments.timeout)
+    runs: list[Run] = []
     failure: RunError | None = None
-    for cell in cells:
-        measured = run_request(group, cell, asked.timeout)
-        if measured.run is not None:
-            runs.append(measured.run)
+    for request in requests:
+        run = run_request(group, request, arguments.timeout).run
+        if run is not None:
+            runs.append(run)
         if group.broken:
-            failure = RunError(measured.run.message) if measured.run is not None else RunError("")
+            failure = RunError("" if run is None else run.message)
             break
     if runs and (group.rank == 0 or failure):
-        _hand_over(asked, text, scenario.name, runs)
+        _hand_over(arguments, text, scenario.name, runs)
     if failure is not None:
         raise failure
     leave(group)
     return 0
 
 
-def _hand_over(asked: argparse.Namespace, text: str, name: str, runs: list[Any]) -> None:
+def _hand_over(arguments: argparse.Namespace, text: str, name: str, runs: list[Run]) -> None:
+    """Write and print what the runs have given, as the arguments want it."""
     from paceline.sim.records import folder
     from paceline.sim.records.summary import summarise
 
     from .driver.clocks import describe_clocks
 
-    if asked.out is not None:
-        folder.write_results(asked.out, text, name, runs, force=asked.force, trace=asked.trace)
-    if asked.json:
+    if arguments.out is not None:
+        folder.write_results(arguments.out, text, name, runs, force=arguments.force, trace=arguments.trace)
+    if arguments.json:
         summary = summarise(name, runs, folder.target_of(text))
         sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     else:
@@ -127,14 +131,14 @@ def _hand_over(asked: argparse.Namespace, text: str, name: str, runs: list[Any])
 
 def main() -> NoReturn:
     """Run this rank; exit status 0 done, 1 the run failed, 2 the input is wrong."""
-    asked = _arguments(sys.argv[1:])
-    if asked.serve:
+    arguments = _arguments(sys.argv[1:])
+    if arguments.serve:
         from .launch.serve import serve
 
         serve()
     status = 1
     try:
-        status = _run(asked, os.environ)
+        status = _run(arguments, os.environ)
     except PacelineError as error:
         status = 2 if isinstance(error, InputError) else 1
         if str(error) and (status == 1 or os.environ.get("RANK", "0") == "0"):

@@ -15,28 +15,28 @@ PageRow = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bar:
-    """One promise: what was found, and the most, and the least, that it may be, in per cent."""
+    """One promise: a figure, and the most, and the least, that it may be, in per cent."""
 
     says: str
-    found: float
+    value: float
     limit: float
     least: float = 0.0
 
     @property
     def met(self) -> bool:
         """Whether it was kept."""
-        return self.least <= self.found <= self.limit
+        return self.least <= self.value <= self.limit
 
     @property
     def range(self) -> str:
-        """The limits, for people."""
+        """The limits, human-readable."""
         return f"{self.least:g} to {self.limit:g} %" if self.least else f"{self.limit:g} %"
 
 
 def bars(rows: Sequence[PageRow]) -> list[Bar]:
     """The promises, in per cent."""
     targets = [row["target_pct"] for row in rows if row["target_pct"] is not None]
-    found = [
+    promises = [
         Bar("(a) wall clock, mean", _mean(rows, "mechanism_pct"), 1.5),
         Bar("(a) wall clock, worst cell", _worst(rows, "mechanism_pct"), 5.0),
         Bar("(a) wall clock less computation, mean", _mean(rows, "exchange_pct"), 4.0),
@@ -44,19 +44,19 @@ def bars(rows: Sequence[PageRow]) -> list[Bar]:
         Bar("(b) wall clock, mean", _mean(rows, "forecast_pct"), 3.0),
     ]
     if targets:
-        found.append(Bar("(b) time to target, mean", statistics.fmean(abs(t) for t in targets), 5.0))
+        promises.append(Bar("(b) time to target, mean", statistics.fmean(abs(t) for t in targets), 5.0))
     decided = choices(rows)
     if decided:
-        found.append(Bar("regret of the choice, worst setting", max(c.regret_pct for c in decided), 2.0))
+        promises.append(Bar("regret of the choice, worst setting", max(c.regret_pct for c in decided), 2.0))
     means = [row["mean_inside"] for row in rows if row["mean_inside"] is not None]
     if means:
         says = f"ad_psgd: {len(means)} means of five real runs outside 90 % intervals of 30 simulated ones"
-        found.append(Bar(says, 100 * means.count(False) / len(means), 0.0))
+        promises.append(Bar(says, 100 * means.count(False) / len(means), 0.0))
     inside = [each for row in rows for each in row["inside"]]
     if inside:
         says = f"90 % intervals: share of {len(inside)} real runs inside"
-        found.append(Bar(says, 100 * sum(inside) / len(inside), 97.0, 80.0))
-    return found
+        promises.append(Bar(says, 100 * sum(inside) / len(inside), 97.0, 80.0))
+    return promises
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Choice:
     """One setting in which all schemes were run: would the prediction have picked the right one?
 
     Attributes:
-        setting: for people.
+        setting: human-readable.
         predicted, measured: the schemes that first scored the target, on the mean of their runs.
         regret_pct: what the predicted winner's measured time is above the measured winner's.
         tau: Kendall's, of the two rankings.
@@ -83,15 +83,15 @@ def choices(rows: Sequence[PageRow]) -> list[Choice]:
     for row in rows:
         groups.setdefault(" ".join(str(part) for part in row["setting"]), []).append(row)
     most = max((len(group) for group in groups.values()), default=0)
-    found = []
+    decisions = []
     for setting, group in groups.items():
         if len(group) < max(most, 2) or any(None in row["targets_s"] for row in group):
             continue
         p, m = ({row["scheme"]: row["targets_s"][side] for row in group} for side in (0, 1))
         best_p, best_m = min(p, key=lambda s: p[s]), min(m, key=lambda s: m[s])
         tau = kendall_tau([p[s] for s in p], [m[s] for s in p])
-        found.append(Choice(setting, best_p, best_m, 100 * (m[best_p] / m[best_m] - 1), tau))
-    return found
+        decisions.append(Choice(setting, best_p, best_m, 100 * (m[best_p] / m[best_m] - 1), tau))
+    return decisions
 
 
 def met(rows: Sequence[PageRow]) -> bool:
@@ -126,7 +126,7 @@ def page(rows: Sequence[PageRow], alone: PageRow, profile: Profile, spent_s: flo
         "| --- | ---: | ---: | --- |",
     ]
     lines += [
-        f"| {b.says} | {b.range} | {b.found:.2f} % | {'met' if b.met else '**missed**'} |" for b in bars(rows)
+        f"| {b.says} | {b.range} | {b.value:.2f} % | {'met' if b.met else '**missed**'} |" for b in bars(rows)
     ]
     lines += ["", *_more(rows), "", "## Cells", ""]
     lines += [

@@ -37,10 +37,10 @@ class MeasuredOperation(NamedTuple):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where measurements are from, for the profile that is made of them.
+    """Where measurements are from, for the profile that they give.
 
     Attributes:
-        made: when they were, in ISO 8601.
+        measured_at: when, in ISO 8601.
         machine, software: on what and with what, human-readable.
         hosts: the kind of the hosts.
         settings: TCP settings of the first host, as read back.
@@ -49,7 +49,7 @@ class Origin:
         complete: the measurements suffice to tell all factors apart.
     """
 
-    made: str
+    measured_at: str
     machine: str
     software: str
     hosts: HostKind

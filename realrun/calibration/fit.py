@@ -113,7 +113,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     half = float(stats.t.ppf((1 + _LEVEL) / 2, freedom)) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     sizes = np.array(list(_FITTED.values()))
     joint = covariance * np.outer(sizes, sizes)
-    sources = tuple(f"{origin.made}: {origin.what}" for origin in origins)
+    sources = tuple(f"{origin.measured_at}: {origin.what}" for origin in origins)
     factors = {
         name: Factor(
             value=float(x) * size,
@@ -129,7 +129,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     factors["late_s"] = Factor(
         value=known.late_s, low=max(0.0, min(low, known.late_s)), high=max(high, known.late_s), unit="s",
         measurements=tuple(
-            f"{origin.made}: {len(values)} steps of training"
+            f"{origin.measured_at}: {len(values)} steps of training"
             for origin, values in zip(origins, each_late, strict=True)
         ),
     )  # fmt: skip
@@ -138,7 +138,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     ranges = [m.predict(model)[1] for m in several]
     profile = Profile(
         version=PROFILE_VERSION,
-        made=max(origin.made for origin in origins),
+        made=max(origin.measured_at for origin in origins),
         machine=first.machine,
         software=first.software,
         hosts=first.hosts,

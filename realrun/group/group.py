@@ -26,7 +26,7 @@ from ..transport.nccl import OrderedBackend
 from ..transport.threads import ThreadPool
 from .store import Control
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 _PR_SET_TIMERSLACK = 29
 
@@ -47,7 +47,7 @@ class Group:
         broken: a run has failed; nothing more can be run.
         lazy_groups: by their members, those that have carried out a collective.
         ordered_backends: by name, those that a job has used.
-        said: what has been told.
+        shown: what rank 0 has printed.
     """
 
     rank: int
@@ -59,7 +59,7 @@ class Group:
     broken: bool = False
     lazy_groups: dict[tuple[int, ...], LazyGroup] = field(default_factory=dict)
     ordered_backends: dict[str, OrderedBackend] = field(default_factory=dict)
-    said: set[str] = field(default_factory=set)
+    shown: set[str] = field(default_factory=set)
 
     def lazy_group(self, members: tuple[int, ...]) -> LazyGroup:
         """The process group of some ranks; they connect when they first need it."""
@@ -89,9 +89,9 @@ class Group:
         return self.ordered_backends[name]
 
     def say(self, text: str) -> None:
-        """Tell people something, on rank 0 alone and once."""
-        if self.rank == 0 and text not in self.said:
-            self.said.add(text)
+        """Print a line on standard error, on rank 0 alone and once."""
+        if self.rank == 0 and text not in self.shown:
+            self.shown.add(text)
             sys.stderr.write(f"{text}\n")
 
     def next_run(self) -> Control:
@@ -113,8 +113,8 @@ def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
     return Group(rank, size, store, gloo)
 
 
-def _in_time(backend: str, connecting: Callable[[], Made], timeout_s: float) -> Made:
-    """What ``connecting`` makes; a backend may wait for ever for a rank that it cannot reach."""
+def _in_time(backend: str, connecting: Callable[[], T], timeout_s: float) -> T:
+    """Connect in another thread: a backend may wait for ever for a rank that it cannot reach."""
     threads = ThreadPool()
     threads.run(None, connecting)
     try:
@@ -125,12 +125,14 @@ def _in_time(backend: str, connecting: Callable[[], Made], timeout_s: float) -> 
     if done.error is not None:
         why = done.error.__cause__ or done.error
         raise RunError(f"{backend} does not connect the ranks: {why}") from done.error
-    made: Made = done.result
-    return made
+    connected: T = done.result
+    return connected
 
 
 def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
-    """As ``meet``, in a process that is there for nothing else.
+    """Wait for the other processes and connect, in a process that is there for nothing else.
+
+    It computes with one thread, and its threads wake up as soon as the kernel can.
 
     Raises:
         RunError: a rank did not come.
@@ -142,7 +144,7 @@ def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
 
 
 def leave(group: Group) -> None:
-    """Disconnect."""
+    """Disconnect from the others and end the helper threads; the group is of no more use."""
     group.threads.close()
     for ordered in reversed(group.ordered_backends.values()):  # the first may own torch's default group
         ordered.close()

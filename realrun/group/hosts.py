@@ -18,22 +18,22 @@ from paceline.sim.errors import InputError
 
 
 def host_name() -> str:
-    """What this machine calls itself."""
+    """This machine's name for itself."""
     return socket.gethostname()
 
 
 def boot_id() -> str:
-    """A word that this machine made up when it was started; its processes share a clock."""
+    """A random word that the kernel drew when this machine was started; its processes share a clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def machine() -> str:
-    """This machine, for people."""
+    """This machine, human-readable."""
     return f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores"
 
 
 def software() -> str:
-    """What runs here, for people."""
+    """Versions of what runs here, human-readable."""
     return f"torch {torch.__version__}, Python {platform.python_version()}, Linux {platform.release()}"
 
 
@@ -50,19 +50,20 @@ def workers_of(names: Sequence[str], wanted: Mapping[str, int] | None) -> list[i
     ranks: dict[str, list[int]] = {}
     for rank, name in enumerate(names):
         ranks.setdefault(name if wanted is None else _named(name, wanted), []).append(rank)
-    wrong = []
-    for host, count in (wanted or {}).items():
-        found = ranks.get(host, [])
-        if len(found) != count:
-            wrong.append(f"{host} runs {_processes(found)}, cluster.hosts wants {count}")
+    mistakes = []
     if wanted is not None:
-        wrong += [
-            f"{host} runs {_processes(found)}, and is not in cluster.hosts"
-            for host, found in ranks.items()
+        mistakes = [
+            f"{host} runs {_processes(ranks.get(host, []))}, cluster.hosts wants {count}"
+            for host, count in wanted.items()
+            if len(ranks.get(host, [])) != count
+        ]
+        mistakes += [
+            f"{host} runs {_processes(there)}, and is not in cluster.hosts"
+            for host, there in ranks.items()
             if host not in wanted
         ]
-    if wrong:
-        raise InputError("; ".join(wrong))
+    if mistakes:
+        raise InputError("; ".join(mistakes))
     order = [rank for host in (wanted or ranks) for rank in ranks[host]]
     workers = [0] * len(names)
     for worker, rank in enumerate(order):

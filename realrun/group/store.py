@@ -38,7 +38,7 @@ def torchrun_store(
 ) -> tuple[Store, int, int]:
     """The store that torchrun's environment names, this process's rank, and how many there are.
 
-    On one machine gloo is told to use the loopback, unless the environment says what it is to use.
+    On one machine gloo gets the loopback to use, unless the environment names another interface.
 
     Args:
         environment: of this process.
@@ -66,7 +66,7 @@ def torchrun_store(
 
 
 class Control:
-    """What the ranks tell each other outside their transfers.
+    """Facts that the ranks share outside their transfers.
 
     Args:
         store: shared by all ranks.
@@ -81,29 +81,29 @@ class Control:
         self._store = PrefixStore(name, store) if name else store
 
     def put(self, key: str, value: Any) -> None:
-        """Tell ``value`` (anything that JSON can hold) under ``key``."""
+        """Share ``value`` (anything that JSON can hold) under ``key``."""
         self._store.set(key, json.dumps(value))
 
     def has(self, *keys: str) -> bool:
-        """Whether all of ``keys`` have been told."""
+        """Whether there is a value under all of ``keys``."""
         return bool(self._store.check(list(keys)))
 
     def get(self, key: str) -> Any:
-        """What was told under a key that is there."""
+        """The value under a key that is there."""
         return json.loads(self._store.get(key))
 
     def first(self, key: str) -> bool:
-        """Whether this call is the first of all ranks for ``key``."""
+        """Whether this call is the first of all ranks' for ``key``."""
         return bool(self._store.add(f"{key} count", 1) == 1)
 
     def failed(self) -> bool:
-        """Whether some rank has told why it failed."""
+        """Whether some rank has shared why it failed."""
         return self.has("failed")
 
     # --- deaths ---------------------------------------------------------------------------------
 
     def note_death(self, rank: int) -> None:
-        """Say that a rank is dead."""
+        """Let all ranks know that one is dead."""
         self._all.set(f"dead/{rank}", "1")
 
     def dead(self) -> frozenset[int]:
@@ -113,7 +113,7 @@ class Control:
     # --- meeting --------------------------------------------------------------------------------
 
     def meet(self, what: str, value: Any, timeout_s: float) -> list[Any]:
-        """Tell ``value`` and return what every rank told, in rank order.
+        """Share ``value`` and wait for that of every rank; returns them in rank order.
 
         Raises:
             Stopped: a rank has failed.
@@ -135,7 +135,14 @@ class Control:
     def wait_for(
         self, key: Callable[[int], str], ranks: Iterable[int], timeout_s: float, give_up: Callable[[], bool]
     ) -> list[int]:
-        """Wait until each of ``ranks`` has told its key; returns those that have not."""
+        """Wait until each of ``ranks`` has shared its key; returns those that have not.
+
+        Args:
+            key: of each rank.
+            ranks: to wait for.
+            timeout_s: at most.
+            give_up: whether to stop waiting; called again and again.
+        """
         missing = list(ranks)
         end_s = time.monotonic() + timeout_s
         while True:
@@ -151,9 +158,9 @@ class Control:
             InputError: a rank's fact differs from that of most ranks; names the rank and the fact.
             RunError: a rank did not come.
         """
-        told: list[dict[str, Any]] = self.meet(what, dict(facts), timeout_s)
+        shared: list[dict[str, Any]] = self.meet(what, dict(facts), timeout_s)
         for name in facts:
-            values = [each.get(name) for each in told]
+            values = [each.get(name) for each in shared]
             usual = max(values, key=values.count)
             for rank, value in enumerate(values):
                 if value != usual:

@@ -128,15 +128,15 @@ def validate_addresses(text: str, workers: int) -> list[str]:
     Raises:
         InputError: not one IPv4 address for each worker.
     """
-    found = [each.strip() for each in text.split(",")]
-    for each in found:
+    addresses = [each.strip() for each in text.split(",")]
+    for each in addresses:
         try:
             ipaddress.IPv4Address(each)
         except ValueError:
             raise InputError(f"--hosts: '{each}' is no IPv4 address, such as 10.0.0.1") from None
-    if len(found) != workers or len(set(found)) != workers:
+    if len(addresses) != workers or len(set(addresses)) != workers:
         raise InputError(f"--hosts: needs {workers} different addresses, in the order of ranks")
-    return found
+    return addresses
 
 
 def validate_interface(name: str) -> str:
@@ -226,15 +226,15 @@ def _nested(network: Network, links: Mapping[int, set[int]], peers: Sequence[int
         key = frozenset(behind)
         bandwidth = network.links[link].bandwidth_bytes_per_s
         narrowest[key] = min(narrowest.get(key, math.inf), bandwidth)
-    found = [_Class(frozenset(peers), _UNLIMITED_BYTES_PER_S, _UNLIMITED_BYTES_PER_S, 0)]
+    classes = [_Class(frozenset(peers), _UNLIMITED_BYTES_PER_S, _UNLIMITED_BYTES_PER_S, 0)]
     for those, bandwidth in sorted(narrowest.items(), key=lambda item: (-len(item[0]), sorted(item[0]))):
-        around = [each for each in found if those <= each.peers][-1]
+        around = [each for each in classes if those <= each.peers][-1]
         if around.bytes_per_s <= bandwidth:
             continue
-        found.append(around.inside(those, bandwidth, _FIRST_LINK + len(found)))
-        if found[-1].depth > _MAX_DEPTH:
+        classes.append(around.inside(those, bandwidth, _FIRST_LINK + len(classes)))
+        if classes[-1].depth > _MAX_DEPTH:
             raise InputError("the routes cross more links of different bandwidths than HTB has levels")
-    return found
+    return classes
 
 
 def _leaf(classes: Sequence[_Class], peer: int, cap_bytes_per_s: float) -> _Class:
@@ -249,11 +249,11 @@ def _root(device: str, classes: Sequence[_Class]) -> list[str]:
     return commands + [_add_class(device, each) for each in classes[1:]]
 
 
-def _add_class(device: str, found: _Class) -> str:
-    above = f"1:{found.parent:x}" if found.parent else "1:"
+def _add_class(device: str, added: _Class) -> str:
+    above = f"1:{added.parent:x}" if added.parent else "1:"
     return (
-        f"tc class add dev {device} parent {above} classid 1:{found.minor:x} htb "
-        f"rate {_bits(found.assured_bytes_per_s)} ceil {_bits(found.bytes_per_s)} quantum {_QUANTUM_BYTES}"
+        f"tc class add dev {device} parent {above} classid 1:{added.minor:x} htb "
+        f"rate {_bits(added.assured_bytes_per_s)} ceil {_bits(added.bytes_per_s)} quantum {_QUANTUM_BYTES}"
     )
 
 
@@ -268,9 +268,9 @@ def _filter(device: str, way: str, address: str, leaf: _Class) -> str:
     )
 
 
-def render(found: Sequence[Script], addresses: Sequence[str], undo: bool = False) -> str:
+def render(chosen: Sequence[Script], addresses: Sequence[str], undo: bool = False) -> str:
     """The commands of some hosts as one piece of shell, with what is not exact in front."""
-    shared = list(dict.fromkeys(name for script in found for name in script.inexact))
+    shared = list(dict.fromkeys(name for script in chosen for name in script.inexact))
     lines = [
         "# To be run as root. The delays come on top of the cluster's own latency. Needs the kernel modules",
         "# sch_htb, sch_netem and cls_u32, and for links into one host ifb and act_mirred.",
@@ -281,9 +281,9 @@ def render(found: Sequence[Script], addresses: Sequence[str], undo: bool = False
             "# several together may get more:",
             *(f"#   {name}" for name in shared),
         ]
-    for script in found:
+    for script in chosen:
         lines += ["", f"# host {script.host}: {addresses[script.host]}"]
         lines += script.undo if undo else (*script.undo, *script.play)
     if not undo:
-        lines += ["", "# to undo it on any host:", *(f"# {command}" for command in found[0].undo)]
+        lines += ["", "# to undo it on any host:", *(f"# {command}" for command in chosen[0].undo)]
     return "\n".join(lines) + "\n"

@@ -139,7 +139,7 @@ def test_promises_are_kept_or_missed() -> None:
     assert met([{**good, "inside": [True] * 9 + [False]}])
     assert not met([{**good, "inside": [True] * 7 + [False] * 3}])
     assert not met([{**good, "inside": [True] * 10}])  # an interval that holds everything says little
-    worst = {bar.says: bar.found for bar in bars([good, {**good, "mechanism_pct": -2.0}])}
+    worst = {bar.says: bar.value for bar in bars([good, {**good, "mechanism_pct": -2.0}])}
     assert worst["(a) wall clock, mean"] == pytest.approx(1.5)
     assert worst["(a) wall clock, worst cell"] == pytest.approx(2)
 

@@ -122,7 +122,7 @@ def test_operations_take_turns(four: Pool) -> None:
 
 def told(group: Group) -> list[Any]:
     """In a process of the pool: what two runs with messages and one without say on standard error."""
-    group.said.clear()
+    group.shown.clear()
     found = []
     ring = {"topology": "ring"}
     for scheme, options in (("gossip", ring), ("ad_psgd", ring), ("ad_psgd", ring)):
