@@ -155,12 +155,10 @@ def _leaving(
 ) -> list[str]:
     """What this host sends."""
     others = [peer for peer in range(network.num_hosts) if peer != host]
-    links: dict[int, set[int]] = {}
-    for peer in others:
-        for link in network.route(host, peer).links:
-            if link not in elsewhere:
-                links.setdefault(link, set()).add(peer)
-    classes = _nested(network, links, others)
+    links = {
+        peer: [link for link in network.route(host, peer).links if link not in elsewhere] for peer in others
+    }
+    classes = _nested(network, links)
     commands = _root(device, classes)
     for peer in others:
         route = network.route(host, peer)
@@ -181,19 +179,17 @@ def _arriving(
 ) -> list[str]:
     """What this host receives over links that lead to it alone."""
     others = [peer for peer in range(network.num_hosts) if peer != host]
-    links: dict[int, set[int]] = {}
-    for peer in others:
-        for link in network.route(peer, host).links:
-            if link in links_there:
-                links.setdefault(link, set()).add(peer)
-    if not links:
+    links = {
+        peer: [link for link in network.route(peer, host).links if link in links_there] for peer in others
+    }
+    if not any(links.values()):
         return []
     commands = [
         f"ip link add {IFB} type ifb",
         f"ip link set {IFB} up",
         f"tc qdisc add dev {device} handle ffff: ingress",
     ]
-    classes = _nested(network, links, others)
+    classes = _nested(network, links)
     commands += _root(IFB, classes)
     for peer in others:
         leaf = _leaf(classes, peer, math.inf)
@@ -215,18 +211,18 @@ def _undo(device: str) -> tuple[str, ...]:
     )
 
 
-def _nested(network: Network, links: Mapping[int, set[int]], peers: Sequence[int]) -> list[_Class]:
-    """Links as classes inside each other, outermost first; those that cannot limit anything are left out.
+def _nested(network: Network, links: Mapping[int, Sequence[int]]) -> list[_Class]:
+    """The links of each peer as classes inside each other, outermost first; those without effect are left out.
 
     Routes of least latency from one host, or to one, form a tree: of two links, the peers behind one are
     among those behind the other, or none of them is. The first class is the root: all peers, unlimited.
     """
     narrowest: dict[frozenset[int], float] = {}
-    for link, behind in links.items():
-        key = frozenset(behind)
+    for link in {link for each in links.values() for link in each}:
+        behind = frozenset(peer for peer, each in links.items() if link in each)
         bandwidth = network.links[link].bandwidth_bytes_per_s
-        narrowest[key] = min(narrowest.get(key, math.inf), bandwidth)
-    classes = [_Class(frozenset(peers), _UNLIMITED_BYTES_PER_S, _UNLIMITED_BYTES_PER_S, 0)]
+        narrowest[behind] = min(narrowest.get(behind, math.inf), bandwidth)
+    classes = [_Class(frozenset(links), _UNLIMITED_BYTES_PER_S, _UNLIMITED_BYTES_PER_S, 0)]
     for those, bandwidth in sorted(narrowest.items(), key=lambda item: (-len(item[0]), sorted(item[0]))):
         around = [each for each in classes if those <= each.peers][-1]
         if around.bytes_per_s <= bandwidth:

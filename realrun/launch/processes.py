@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Network
@@ -32,11 +32,14 @@ from paceline.sim.scenario.schema import Scenario
 from ..group.store import Control, file_store
 from ..lab import Lab
 from ..lab.lab import python_environment
-from ..lab.protocol import Discipline, Statistics
+from ..lab.protocol import Statistics
 from .cells import REQUEST, RESULT, Result, RunRequest
 
 RunProgress = Callable[[str, int], None]
 """Called with a run's label and the number of steps that rank 0 has done."""
+
+Popen = Callable[..., subprocess.Popen[bytes]]
+"""Starts a process for a worker, from its rank, arguments, environment and options of ``subprocess.Popen``."""
 
 _KEPT_LINES: Final = 20
 """Lines of a process's standard error that are kept, to say why it ended."""
@@ -51,18 +54,8 @@ _Answer = Mapping[str, Any] | None
 """What a process wrote, see ``serve``; None: it has ended."""
 
 
-class Popen(Protocol):
-    """Starts a process for a worker: ``subprocess.Popen`` with the worker's number in front."""
-
-    def __call__(
-        self, rank: int, argv: list[str], env: Mapping[str, str], /, **options: Any
-    ) -> subprocess.Popen[bytes]:
-        """Start ``argv``; ``options`` as for ``subprocess.Popen``."""
-
-
-def _popen_here(
-    rank: int, argv: list[str], env: Mapping[str, str], /, **options: Any
-) -> subprocess.Popen[bytes]:
+def popen_here(rank: int, argv: list[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process of a worker on this machine, outside any lab."""
     return subprocess.Popen(argv, env=env, **options)
 
 
@@ -87,7 +80,7 @@ class Processes:
         self,
         *,
         lab: Lab | None = None,
-        popen: Popen = _popen_here,
+        popen: Popen = popen_here,
         timeout_s: float = 60.0,
         faults: Mapping[int, int] | None = None,
     ) -> None:
@@ -129,14 +122,14 @@ class Processes:
         """What the lab's switch did since its network was last changed; None without a lab."""
         return self._lab.statistics() if self._lab is not None else None
 
-    def shape(self, network: Network, queue: Discipline | None = None) -> None:
+    def shape(self, network: Network) -> None:
         """Have the lab emulate another network between runs, of as many hosts or fewer.
 
         Raises:
             InputError: ``network`` has more hosts than the lab.
         """
         if self._lab is not None:
-            self._lab.reconfigure(network, queue=queue)
+            self._lab.reconfigure(network)
 
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
         """Have as many processes as the request has workers do one run.

@@ -22,7 +22,7 @@ from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.driver.rank_log import Timing
 from paceline.realrun.launch.cells import REQUEST, RESULT, Result, RunRequest, run_requests, with_draws
 from paceline.realrun.launch.length import with_length, with_lengths
-from paceline.realrun.launch.processes import Processes, _popen_here, measure_runs
+from paceline.realrun.launch.processes import Processes, measure_runs, popen_here
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate, simulate_job
@@ -55,7 +55,7 @@ class _Started:
     def __call__(
         self, rank: int, argv: list[str], env: Mapping[str, str], /, **options: Any
     ) -> subprocess.Popen[bytes]:
-        start = _popen_here if len(self.children) < self._genuine else warm.popen
+        start = popen_here if len(self.children) < self._genuine else warm.popen
         self.children.append(start(rank, argv, env, **options))
         return self.children[-1]
 
