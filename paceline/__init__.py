@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from paceline.api import attach, load, simulate
-    from paceline.app import main
+    from paceline.commands.app import main
     from paceline.sim.collectives.schedule import Round, Schedule
     from paceline.sim.config.settings import Settings
     from paceline.sim.errors import Deadlock, InputError, PacelineError, PeerLost, RunError, SchemeError
@@ -32,7 +32,7 @@ _HOMES: Final = {
     "load": "paceline.api",
     "simulate": "paceline.api",
     "attach": "paceline.api",
-    "main": "paceline.app",
+    "main": "paceline.commands.app",
     "Scenario": "paceline.sim.scenario.schema",
     "Study": "paceline.sim.experiments.study",
     "Run": "paceline.sim.records.run",

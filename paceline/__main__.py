@@ -1,6 +1,6 @@
 """``python -m paceline``: the command line."""
 
-from paceline.app import main
+from paceline.commands.app import main
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.console import say, watching
+from paceline.commands.console import say, watching
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

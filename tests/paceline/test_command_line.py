@@ -16,7 +16,7 @@ import torch
 import typer
 
 import paceline
-from paceline.app import app
+from paceline.commands.app import app
 from paceline.sim.config import files as json_file
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results

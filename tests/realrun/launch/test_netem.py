@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from paceline.app import app
+from paceline.commands.app import app
 from paceline.realrun.launch import netem
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network

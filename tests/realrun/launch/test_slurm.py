@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from paceline.app import app
+from paceline.commands.app import app
 from paceline.sim.errors import InputError
 from tests.sim.scenario.test_schema import FLAT
 

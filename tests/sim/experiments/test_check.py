@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from paceline.app import app
+from paceline.commands.app import app
 from paceline.reports.tables import render_check
 from paceline.sim.experiments.check import Effort, StepCost, check, most_steps, route_kinds, step_cost
 from paceline.sim.network.build import build_network

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.console import (
+from paceline.commands.console import (
     AsJson,
     Device,
     Engine,

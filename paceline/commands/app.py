@@ -11,10 +11,10 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from paceline import measure, predict
-from paceline.console import AsJson, ReportFile, print_json, say
+from paceline.commands import measure, predict
+from paceline.commands.console import AsJson, ReportFile, print_json, say
+from paceline.commands.topology import topology_app
 from paceline.sim.errors import InputError, PacelineError
-from paceline.topology import topology_app
 
 _HELP_WIDTH: Final = 100
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paceline.console import AsJson, Force, print_json, say
+from paceline.commands.console import AsJson, Force, print_json, say
 from paceline.sim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.console import (
+from paceline.commands.console import (
     AsJson,
     Force,
     OnLab,
