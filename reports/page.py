@@ -15,8 +15,9 @@ from markupsafe import Markup, escape
 
 from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
+from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.intervals import Interval
-from paceline.sim.records.summary import SchemeSummary
+from paceline.sim.records.summary import mean_step_s
 
 from . import words
 from .figures.bars import cost_of_a_run, cost_of_a_step
@@ -164,7 +165,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "lanes": _LANES,
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
         "unit": column_unit(study.main.rows),
-        "comparison": comparison(study.main, measured) if measured else [],
+        "comparison": side_by_side(study.main, measured) if measured else [],
         "agreement": measured and agreement(study.main, measured),
     }
 
@@ -235,67 +236,50 @@ def proxy(scenario: dict[str, Any]) -> str | None:
     )
 
 
-def comparison(predicted: SourceRuns, measured: SourceRuns) -> list[dict[str, Any]]:
-    """Predicted beside measured, per scheme in the order measured; errors in per cent of the measurement."""
-    pairs = [
-        (guess, real) for real in measured.rows for guess in predicted.rows if guess["label"] == real["label"]
-    ]
-    unit = column_unit([row for pair in pairs for row in pair])
-    steps = [step for pair in pairs for row in pair if (step := _step_s(row))]
-    step_unit = words.time_unit(steps)
-    return [
-        {
-            "label": real["label"],
+def side_by_side(predicted: SourceRuns, measured: SourceRuns) -> list[dict[str, Any]]:
+    """Predicted beside measured, a line per scheme: its label, and (predicted, measured, error) of the median
+    time to target and of the mean step.
+    """
+    both = scheme_errors(predicted.rows, measured.rows)
+    rows = [row for each in both for row in (each.predicted, each.measured)]
+    unit = column_unit(rows)
+    step_unit = words.time_unit([step_s for row in rows if (step_s := mean_step_s(row))])
+
+    def line(each: SchemeErrors) -> dict[str, Any]:
+        sides = ((predicted, each.predicted), (measured, each.measured))
+        times = [time_to_target(part.results.summary, row, unit)[0] for part, row in sides]
+        steps = [mean_step_s(row) for _, row in sides]
+        return {
+            "label": each.measured["label"],
             "cells": [
+                (*times, _percent(each.time_pct)),
                 (
-                    time_to_target(predicted.results.summary, guess, unit)[0],
-                    time_to_target(measured.results.summary, real, unit)[0],
-                    _error(guess["time_to_target_s"]["median"], real["time_to_target_s"]["median"]),
-                ),
-                (
-                    _or_dash(_step_s(guess), step_unit),
-                    _or_dash(_step_s(real), step_unit),
-                    _error(_step_s(guess), _step_s(real)),
+                    *("-" if s is None else words.duration(s, step_unit) for s in steps),
+                    _percent(each.step_pct),
                 ),
             ],
         }
-        for guess, real in pairs
-    ]
+
+    return [line(each) for each in both]
+
+
+def _percent(error_pct: float | None) -> str:
+    return "-" if error_pct is None else f"{error_pct:+.1f} %"
 
 
 def agreement(predicted: SourceRuns, measured: SourceRuns) -> str | None:
     """How far predicted times were from measured ones, and whether the winner was predicted."""
-    pairs = [
-        (guess, real)
-        for row in measured.rows
-        for other in predicted.rows
-        if row["label"] == other["label"]
-        and (real := row["time_to_target_s"]["median"])
-        and (guess := other["time_to_target_s"]["median"])
-    ]
-    if not pairs:
+    both = scheme_errors(predicted.rows, measured.rows)
+    errors = mean_and_max(each.time_pct for each in both if each.time_pct is not None)
+    if errors is None:
         return None
-    errors = [abs(guess - real) / real for guess, real in pairs]
-    mean = 100 * sum(errors) / len(errors)
-    text = f"Predicted times to target are off by {mean:.1f} % on average, {100 * max(errors):.1f} % at most"
+    text = f"Predicted times to target are off by {errors[0]:.1f} % on average, {errors[1]:.1f} % at most"
     if measured.rows[0]["time_to_target_s"]["median"] is None:
         return f"{text}."
-    first, guess_first = measured.rows[0]["label"], predicted.rows[0]["label"]
-    if first == guess_first:
+    first, predicted_first = measured.rows[0]["label"], predicted.rows[0]["label"]
+    if first == predicted_first:
         return f"{text}; {first} was first in both."
-    return f"{text}; {guess_first} was predicted to be first, and {first} was."
-
-
-def _or_dash(value_s: float | None, unit: tuple[str, float]) -> str:
-    return "-" if value_s is None else words.duration(value_s, unit)
-
-
-def _error(predicted: float | None, measured: float | None) -> str:
-    return f"{100 * (predicted - measured) / measured:+.1f} %" if predicted is not None and measured else "-"
-
-
-def _step_s(row: SchemeSummary) -> float | None:
-    return row["wall_clock_s"] / row["iterations"] if row["iterations"] else None
+    return f"{text}; {predicted_first} was predicted to be first, and {first} was."
 
 
 def _has(study: ReportSources, metric: str) -> bool:

@@ -46,13 +46,12 @@ from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
+from paceline.sim.records.comparison import SUM_TOLERANCE, error_pct, exact_exchanges, relative_difference
 from paceline.sim.records.run import Run
 
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _DRAWS: Final = 30
 _FIRST_DRAW: Final = 1_000
-TOLERANCE: Final = 1e-5
-"""Relative, on the final loss: what the order of a library's sums may change."""
 _REPEATS_ASYNCHRONOUS: Final = 5
 _PROBES: Final = 4
 """Spread over the campaign: their mean is of the machine as it was, their spread of how it changed."""
@@ -69,6 +68,7 @@ class CampaignResult:
         operations_s: mean over workers of the time in each kind of operation.
         digest: of the final models.
         loss: their last training loss.
+        exchanges: see ``Run``.
         overruns: gradients that did not fit into their time.
         load: processes that wanted to run before it started; None for a simulated one.
     """
@@ -80,6 +80,7 @@ class CampaignResult:
     loss: float | None
     overruns: int = 0
     load: float | None = None
+    exchanges: tuple[str, ...] | None = None
 
 
 def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None) -> CampaignResult:
@@ -90,7 +91,7 @@ def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None
             sums[event.operation] += (event.end_s - event.start_s) / workers
     loss = run.evaluations[-1].metrics["train_loss"] if run.evaluations else None
     return CampaignResult(
-        run.wall_clock_s, time_to_target_s(run), dict(sums), run.digest, loss, overruns, load
+        run.wall_clock_s, time_to_target_s(run), dict(sums), run.digest, loss, overruns, load, run.exchanges
     )
 
 
@@ -259,17 +260,17 @@ def row_of(
         "predicted_s": same.wall_s,
         "measured_s": first.wall_s,
         "share": computed_s / same.wall_s,
-        "mechanism_pct": _error(same.wall_s, first.wall_s),
+        "mechanism_pct": error_pct(same.wall_s, first.wall_s),
         "exchange_pct": 100 * (same.wall_s - first.wall_s) / max(first.wall_s - computed_s, 1e-9),
         "same_models": None if cell.asynchronous else _likeness(same, first),
         "forecast_s": float(np.mean(walls)),
-        "forecast_pct": _error(
+        "forecast_pct": error_pct(
             float(np.mean(walls)), real_wall_s if cell.asynchronous else measured[1].wall_s
         ),
-        "target_pct": _error(statistics.fmean(targets), statistics.fmean(real_targets))
+        "target_pct": error_pct(statistics.fmean(targets), statistics.fmean(real_targets))
         if targets and real_targets
         else None,
-        "floor_pct": _error(measured[1].wall_s, first.wall_s),
+        "floor_pct": error_pct(measured[1].wall_s, first.wall_s),
         "interval_s": [low, high] if len(walls) > 1 else None,
         "mean_inside": low <= real_wall_s <= high if cell.asynchronous else None,
         "inside": [low <= m.wall_s <= high for m in measured] if len(walls) > 1 else [],
@@ -286,14 +287,10 @@ def _likeness(predicted: CampaignResult, measured: CampaignResult) -> str:
     """How the final models of both sides compare: a synchronous scheme has to give the same ones."""
     if predicted.digest == measured.digest:
         return "same bits"
-    if predicted.loss is None or measured.loss is None:
+    exact = exact_exchanges(predicted.exchanges) and exact_exchanges(measured.exchanges)
+    if exact or measured.loss is None or relative_difference(predicted.loss, measured.loss) > SUM_TOLERANCE:
         return "**differ**"
-    near = abs(predicted.loss - measured.loss) <= TOLERANCE * abs(measured.loss)
-    return f"loss within {TOLERANCE:g}" if near else "**differ**"
-
-
-def _error(predicted: float, measured: float) -> float:
-    return 100 * (predicted / measured - 1)
+    return f"loss within {SUM_TOLERANCE:g}"
 
 
 def _say(text: str) -> None:

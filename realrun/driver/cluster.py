@@ -123,12 +123,9 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         if self._main.alive and self._main.blocked is not None:
             self._expose(*self._main.blocked, Exchange(), self._loop.now)
         super().close(rank)
-        spent = self._breakdown
-        self._log.steps, self._log.ended_s, self._log.bytes_sent = (
-            spent.steps,
-            spent.ended_s,
-            spent.bytes_sent,
-        )
+        spent, log = self._breakdown, self._log
+        log.steps, log.ended_s, log.bytes_sent = spent.steps, spent.ended_s, spent.bytes_sent
+        log.operations = spent.operations
 
     # --- the loop -------------------------------------------------------------------------------
 

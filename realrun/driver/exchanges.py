@@ -12,6 +12,7 @@ from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of, weighted_sum
 from paceline.sim.program.encoding import decoded
 from paceline.sim.program.groups import members
+from paceline.sim.records.run import ANY_SOURCE
 
 from ..transport.backend import TransferInFlight
 from ..transport.connections import Collective, PeerGone
@@ -118,6 +119,7 @@ class Exchanges:
         peer, tag, like = operation.source, operation.tag, operation.like
         if peer == ops.ANY:
             self.counts.post_any(tag)
+            pending.task.breakdown.operations.add(ANY_SOURCE)
         elif self._expect(pending, peer):
             pending.exchange = self._message_from(peer, tag)
         else:

@@ -115,7 +115,7 @@ class RankLog:
         published: in order.
         final: its last published value.
         leader: the last model that it published as standing for all.
-        steps, ended_s, bytes_sent: as in ``paceline.sim.records.accounting.TimeBreakdown``.
+        steps, ended_s, bytes_sent, operations: as in ``paceline.sim.records.accounting.TimeBreakdown``.
         timing: see ``Timing``.
     """
 
@@ -128,6 +128,7 @@ class RankLog:
     steps: int = 0
     ended_s: float | None = None
     bytes_sent: int = 0
+    operations: set[str] = field(default_factory=set)
     timing: Timing = field(default_factory=Timing)
 
 
@@ -154,6 +155,7 @@ def encode(log: RankLog) -> tuple[Tensor, Tensor]:
         "steps": log.steps,
         "ended_s": log.ended_s,
         "bytes_sent": log.bytes_sent,
+        "operations": sorted(log.operations),
         "timing": asdict(log.timing),
     }
     packed = zlib.compress(json.dumps(facts).encode(), level=1)
@@ -185,6 +187,7 @@ def decode(packed: Tensor, values: Tensor) -> RankLog:
         steps=facts["steps"],
         ended_s=facts["ended_s"],
         bytes_sent=facts["bytes_sent"],
+        operations=set(facts["operations"]),
         timing=Timing(**facts["timing"]),
     )
 

@@ -20,7 +20,7 @@ from ..program.averaging import COLLECTIVES, root_of, weighted_sum
 from ..program.encoding import decoded
 from ..program.groups import members
 from ..program.worker import Program
-from ..records.run import Event
+from ..records.run import ANY_SOURCE, Event
 from ..training.gradients import Deferred, loss_given
 from ..training.scoring import Scorer
 from .clock import Clock
@@ -356,7 +356,9 @@ class EventDriver(ClockedRunner[Pending]):
 
     def _begin_receive(self, pending: Pending) -> None:
         operation: ops.Receive = pending.operation  # type: ignore[assignment]
-        if operation.source != ops.ANY:
+        if operation.source == ops.ANY:
+            pending.task.breakdown.operations.add(ANY_SOURCE)
+        else:
             self._expect(pending, operation.source)
         pending.parts, pending.on_settled = 1, self._settled
         pending.values = [None]

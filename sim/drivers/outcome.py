@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -10,6 +11,9 @@ from ..records.accounting import TimeBreakdown, mean_share
 from ..records.run import Event, Run, Source, Status
 from ..training.scoring import Scorer, digest
 from .job import Job
+
+_ALONE: Final = frozenset({"gradient", "sleep"})
+"""Operations of one worker, in which nothing is exchanged."""
 
 
 @dataclass(frozen=True)
@@ -55,5 +59,6 @@ def run_record(job: Job, outcome: Outcome, scorer: Scorer, source: Source) -> Ru
         evaluations=tuple(scorer.evaluations),
         digest=digest(outcome.finals),
         events=tuple(outcome.events),
+        exchanges=tuple(sorted(set[str]().union(*(a.operations for a in outcome.breakdowns)) - _ALONE)),
         message=outcome.message or ("the loss is not finite" if scorer.diverged else ""),
     )

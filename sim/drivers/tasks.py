@@ -299,6 +299,7 @@ class ClockedRunner(Runner[_P]):
         elif task.number == 0:
             pending.busy_s = task.breakdown.busy_s(pending.start_s)
             task.blocked, task.awaited = (pending.start_s, pending.busy_s), pending
+        task.breakdown.operations.add(name)
         begin(pending)
         return pending
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 from ..drivers.replay import replay
 from ..errors import InputError, RunError
+from ..records.comparison import SUM_TOLERANCE, relative_difference
 from ..records.folder import read_results, runs_of
 from ..records.run import Run
 from ..scenario.schema import parse
 from ..training.scoring import digest, score_models
 from .prepare import prepare
-
-TOLERANCE = 1e-5
-"""Relative difference of the final loss up to which library collectives count as the same sum."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Replayed:
     @property
     def agrees(self) -> bool:
         """The same bits, or within what the order of a library's sums explains."""
-        return self.same_bits or (self.difference is not None and self.difference <= TOLERANCE)
+        return self.same_bits or (self.difference is not None and self.difference <= SUM_TOLERANCE)
 
 
 def replay_folder(folder: Path) -> Iterator[Replayed]:
@@ -63,5 +61,5 @@ def replay_folder(folder: Path) -> Iterator[Replayed]:
         found = score_models(job.problem.workload, job.task, finals)[job.on]["train_loss"]
         difference = None
         if recorded is not None and found is not None:
-            difference = abs(found - recorded) / max(abs(recorded), 1e-12)
+            difference = relative_difference(found, recorded)
         yield Replayed(run, digest(finals) == run.digest, difference)

@@ -38,6 +38,7 @@ class TimeBreakdown:
     The main coroutine's wall clock divides into *compute* (a gradient of this worker is running, or
     the coroutine itself is), *wait* (blocked until the last needed peer has started) and
     *communicate* (blocked after that). Communication hidden behind a running gradient is compute.
+    ``operations`` are the names of what was begun, with ``ANY_SOURCE`` for a receive from anybody.
     """
 
     worker: int
@@ -46,6 +47,7 @@ class TimeBreakdown:
     wait_s: float = 0.0
     communicate_s: float = 0.0
     ended_s: float | None = None
+    operations: set[str] = field(default_factory=set)
     _running: int = 0
     _since_s: float = 0.0
     _busy_s: float = 0.0

@@ -1,9 +1,15 @@
-"""A prediction beside a measurement: errors, the decision, and whether both did the same."""
+"""A prediction beside a measurement: errors, the decision, and whether both computed the same models.
+
+Both sides execute the own code of a scheme, so one whose models do not depend on the order of arrival has to
+give the same ones. How near they must be follows from what the runs recorded (``Run.exchanges``): to the bit
+where workers only mixed values and sent messages, because then they add up everything themselves, in one
+order; within ``SUM_TOLERANCE`` where a collective of a library added up, in an order of its own.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -12,12 +18,15 @@ from scipy import stats
 from typing_extensions import TypedDict
 
 from .run import Run
-from .summary import SchemeSummary, summarise
+from .summary import SchemeSummary, mean_step_s, summarise
 
 Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
 SUM_TOLERANCE: Final = 1e-5
-"""How far the scores of library collectives may be from ours, relative: they sum in another order."""
+"""Relative difference of scores up to which a library's sums, made in another order, count as the same."""
+
+_EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive"})
+"""Exchanges in which every sum is made by the workers themselves, in the same order on both sides."""
 
 
 class ErrorRow(TypedDict):
@@ -58,7 +67,7 @@ class Decision(TypedDict):
 class Trajectory(TypedDict):
     """Whether one scheme went through the same models on both sides.
 
-    ``same``: None where it need not, because the order of arrival decides.
+    ``same``: None where it need not, because the order of arrival decides. ``says``: the reason, for people.
     """
 
     label: str
@@ -80,31 +89,34 @@ class Comparison(TypedDict):
 
 @dataclass(frozen=True)
 class Pair:
-    """The same scheme under the same seed, predicted and measured.
+    """One scheme under one seed, predicted and measured.
 
-    ``asynchronous``: the order of arrival decides which models there are.
+    Attributes:
+        asynchronous: the order of arrival decides which models there are.
+        same_gradients: both sides computed gradients by the same method, so that these have the same bits.
     """
 
     predicted: Run
     measured: Run
     asynchronous: bool = False
+    same_gradients: bool = True
 
     def cells(self) -> list[ErrorRow]:
         """Errors of everything that both have."""
         p, m = self.predicted, self.measured
-        found: list[tuple[Metric, float, float]] = []
+        times: list[tuple[Metric, float, float]] = []
         if p.time_to_target_s is not None and m.time_to_target_s is not None:
-            found.append(("time_to_target_s", p.time_to_target_s, m.time_to_target_s))
+            times.append(("time_to_target_s", p.time_to_target_s, m.time_to_target_s))
         common = self._common_end()
         if common is not None:
             steps, p_s, m_s = common
-            found += [("wall_clock_s", p_s, m_s), ("iteration_time_s", p_s / steps, m_s / steps)]
+            times += [("wall_clock_s", p_s, m_s), ("iteration_time_s", p_s / steps, m_s / steps)]
         return [
             ErrorRow(
                 scheme=p.scheme, label=p.label, seed=p.seed, metric=metric,
-                predicted=a, measured=b, error_pct=100 * (a / b - 1),
+                predicted=a, measured=b, error_pct=error_pct(a, b),
             )
-            for metric, a, b in found
+            for metric, a, b in times
             if b > 0
         ]  # fmt: skip
 
@@ -119,49 +131,96 @@ class Pair:
 
     def trajectory(self) -> Trajectory:
         """Compare what was computed on both sides."""
+        says, same = self._sameness()
+        return Trajectory(label=self.predicted.label, seed=self.predicted.seed, same=same, says=says)
+
+    def _sameness(self) -> tuple[str, bool | None]:
         p, m = self.predicted, self.measured
-        says, same = _same(p, m, self.asynchronous)
-        return Trajectory(label=p.label, seed=p.seed, same=same, says=says)
+        if self.asynchronous:
+            return "asynchronous: the order of arrival decides, so the models differ", None
+        if p.iterations == m.iterations and p.digest == m.digest:
+            return f"the same bits after {p.iterations:g} steps", True
+        scores = {e.step: e.metrics for e in m.evaluations}
+        common = [e for e in p.evaluations if e.step in scores]
+        if not common:
+            return "no step was scored on both sides", None
+        worst = max(
+            (
+                relative_difference(value, scores[e.step].get(name))
+                for e in common
+                for name, value in e.metrics.items()
+                if name != "consensus_distance"
+            ),
+            default=0.0,
+        )
+        if self.same_gradients and exact_exchanges(p.exchanges) and exact_exchanges(m.exchanges):
+            if worst == 0.0 and p.iterations != m.iterations:
+                return f"the same scores at all {len(common)} common steps", True
+            return f"scores differ by up to {worst:.1e}, they should not at all", False
+        return f"scores agree to {worst:.1e} at {len(common)} common steps", worst <= SUM_TOLERANCE
 
 
-def _same(p: Run, m: Run, asynchronous: bool) -> tuple[str, bool | None]:
-    if asynchronous:
-        return "asynchronous: the order of arrival decides, so the models differ", None
-    if p.iterations == m.iterations and p.digest == m.digest:
-        return f"the same bits after {p.iterations:g} steps", True
-    scores = {e.step: e.metrics for e in m.evaluations}
-    worst, common = 0.0, 0
-    for evaluation in p.evaluations:
-        if evaluation.step in scores:
-            common += 1
-            for name, value in evaluation.metrics.items():
-                if name != "consensus_distance":
-                    worst = max(worst, _apart(value, scores[evaluation.step].get(name)))
-    if not common:
-        return "no step was scored on both sides", None
-    exact = p.scheme == "gossip"  # messages only: the same sums in the same order
-    if exact:
-        if worst == 0.0 and p.iterations != m.iterations:
-            return f"the same scores at all {common} common steps", True
-        return f"scores differ by up to {worst:.1e}, they should not at all", False
-    return f"scores agree to {worst:.1e} at {common} common steps", worst <= SUM_TOLERANCE
+def exact_exchanges(exchanges: Collection[str] | None) -> bool:
+    """Whether ``Run.exchanges`` are recorded, and such that models have to be equal bit by bit.
+
+    >>> exact_exchanges(("mix", "send")), exact_exchanges(("all_reduce", "mix")), exact_exchanges(None)
+    (True, False, False)
+    """
+    return exchanges is not None and _EXACT_EXCHANGES.issuperset(exchanges)
 
 
-def _apart(a: float | None, b: float | None) -> float:
-    if a is None or b is None:
-        return 0.0 if a is b else math.inf
-    return abs(a - b) / max(abs(a), abs(b), 1e-12)
+def relative_difference(score: float | None, reference: float | None) -> float:
+    """How far a score is from another one, as a share of that; infinite where only one of them exists."""
+    if score is None or reference is None:
+        return 0.0 if score is reference else math.inf
+    return abs(score - reference) / max(abs(reference), 1e-12)
 
 
-def pairs(
-    predicted: Sequence[Run], measured: Sequence[Run], asynchronous: Collection[str] = ()
-) -> list[Pair]:
-    """Join runs by label and seed; ``asynchronous`` are the labels of schemes that run so."""
-    known = {(run.label, run.seed): run for run in measured}
+def error_pct(predicted: float, measured: float) -> float:
+    """How far a prediction is off, in per cent of the measurement."""
+    return 100 * (predicted / measured - 1)
+
+
+def mean_and_max(errors_pct: Iterable[float]) -> tuple[float, float] | None:
+    """Mean and maximum of the errors' sizes; None where there are no errors."""
+    sizes = [abs(error) for error in errors_pct]
+    return (math.fsum(sizes) / len(sizes), max(sizes)) if sizes else None
+
+
+@dataclass(frozen=True)
+class SchemeErrors:
+    """One scheme over its repeats, predicted and measured.
+
+    Attributes:
+        predicted, measured: its rows of both summaries.
+        time_pct: error of the median time to target; None where one side has none.
+        step_pct: error of the mean time of a step; None where one side did no step.
+    """
+
+    predicted: SchemeSummary
+    measured: SchemeSummary
+    time_pct: float | None
+    step_pct: float | None
+
+
+def scheme_errors(
+    predicted: Sequence[SchemeSummary], measured: Sequence[SchemeSummary]
+) -> list[SchemeErrors]:
+    """The schemes that both sides have, in the order of ``measured``."""
+
+    def error(p: float | None, m: float | None) -> float | None:
+        return error_pct(p, m) if p is not None and m else None
+
+    known = {row["label"]: row for row in predicted}
     return [
-        Pair(run, known[run.label, run.seed], run.label in asynchronous)
-        for run in predicted
-        if (run.label, run.seed) in known
+        SchemeErrors(
+            p,
+            m,
+            time_pct=error(p["time_to_target_s"]["median"], m["time_to_target_s"]["median"]),
+            step_pct=error(mean_step_s(p), mean_step_s(m)),
+        )
+        for m in measured
+        if (p := known.get(m["label"])) is not None
     ]
 
 
@@ -171,17 +230,31 @@ def compare(
     measured: Sequence[Run],
     warnings: Sequence[str] = (),
     asynchronous: Collection[str] = (),
+    same_gradients: bool = True,
 ) -> Comparison:
-    """Everything that can be said about a prediction and its measurement; see ``pairs``."""
-    joined = pairs(predicted, measured, asynchronous)
-    cells = [cell for pair in joined for cell in pair.cells()]
-    errors = [abs(cell["error_pct"]) for cell in cells]
+    """Everything that can be said about a prediction and its measurement.
+
+    Args:
+        scenario_name: goes into the summaries that decide who is first.
+        predicted, measured: runs; those of equal label and seed are compared.
+        warnings: copied.
+        asynchronous: labels of the schemes whose models depend on the order of arrival.
+        same_gradients: see ``Pair``.
+    """
+    real = {(run.label, run.seed): run for run in measured}
+    pairs = [
+        Pair(run, real[run.label, run.seed], run.label in asynchronous, same_gradients)
+        for run in predicted
+        if (run.label, run.seed) in real
+    ]
+    cells = [cell for pair in pairs for cell in pair.cells()]
+    mean, worst = mean_and_max(cell["error_pct"] for cell in cells) or (None, None)
     return Comparison(
         cells=cells,
-        mean_abs_error_pct=math.fsum(errors) / len(errors) if errors else None,
-        max_abs_error_pct=max(errors, default=None),
+        mean_abs_error_pct=mean,
+        max_abs_error_pct=worst,
         decision=decide(scenario_name, predicted, measured),
-        trajectories=[pair.trajectory() for pair in joined],
+        trajectories=[pair.trajectory() for pair in pairs],
         warnings=list(warnings),
     )
 

@@ -222,6 +222,7 @@ def runs_of(results: Results) -> list[Run]:
                 events=_events_of(events[key]) if key in events else (),
                 message=row.get("message", ""),
                 machines=tuple(Machine(**each) for each in row.get("machines", [])),
+                exchanges=tuple(row["exchanges"]) if "exchanges" in row else None,
             )
         )
     return runs

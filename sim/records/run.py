@@ -19,6 +19,9 @@ On = Literal["mean", "workers", "worst", "leader"]
 EVERY_ON: Final[tuple[On, ...]] = get_args(On)
 
 
+ANY_SOURCE: Final = "receive_any"
+"""Stands among ``Run.exchanges`` beside ``receive`` where a worker received from whoever sent first."""
+
 Source = Literal["simulated", "measured"]
 Status = Literal["completed", "diverged", "partial"]
 
@@ -133,3 +136,6 @@ class Run:
     """Why the run is not ``completed``, for people."""
     machines: tuple[Machine, ...] = ()
     """One per worker; of measured runs."""
+    exchanges: tuple[str, ...] | None = None
+    """Names of the operations by which the workers exchanged anything, sorted, with ``ANY_SOURCE`` where one
+    received from anybody; None in a folder that was written before they were recorded."""

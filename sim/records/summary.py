@@ -45,7 +45,10 @@ class MachineRow(TypedDict):
 
 
 class RunRow(TypedDict):
-    """One run. ``final``: the last scores, None for a metric that the task lacks; ``digest``: see ``Run``."""
+    """One run.
+
+    ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``: see ``Run``.
+    """
 
     scheme: str
     label: str
@@ -62,6 +65,7 @@ class RunRow(TypedDict):
     message: NotRequired[str]
     digest: str
     machines: NotRequired[list[MachineRow]]
+    exchanges: NotRequired[list[str]]
 
 
 class SchemeSummary(TypedDict):
@@ -235,6 +239,11 @@ def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[Sc
     return sorted(rows, key=place)
 
 
+def mean_step_s(row: SchemeSummary) -> float | None:
+    """Seconds that a step took on average; None where no step was done."""
+    return row["wall_clock_s"] / row["iterations"] if row["iterations"] else None
+
+
 def steps_to_target(run: Run) -> float | None:
     """Steps that had been done when the target was met; None if it never was."""
     if run.time_to_target_s is None:
@@ -277,6 +286,8 @@ def _run_row(run: Run) -> RunRow:
         row["message"] = run.message
     if run.machines:
         row["machines"] = [MachineRow(host=m.host, clock_error_s=m.clock_error_s) for m in run.machines]
+    if run.exchanges is not None:
+        row["exchanges"] = list(run.exchanges)
     return row
 
 

@@ -15,6 +15,7 @@ from paceline.realrun.transport.connections import COLLECTIVES_AT_ONCE
 from paceline.sim.drivers.replay import replay
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
+from paceline.sim.records.comparison import exact_exchanges
 from paceline.sim.records.run import Event
 from paceline.sim.training.scoring import digest
 from tests.support.cluster_jobs import run_scheme
@@ -70,6 +71,8 @@ def test_gossip_has_the_same_bits(
         job = make_job(scheme, options, workers=pool.size, method=method, **WORKLOAD, **payload)
         predicted = simulated(job)
         assert measured["digest"] == predicted.digest
+        assert tuple(measured["exchanges"]) == predicted.exchanges
+        assert exact_exchanges(predicted.exchanges)
         assert measured["bytes_sent"] == predicted.bytes_sent
         assert [e["step"] for e in measured["evaluations"]] == [e.step for e in predicted.evaluations]
         assert [e["metrics"] for e in measured["evaluations"]] == [e.metrics for e in predicted.evaluations]
@@ -118,7 +121,10 @@ def test_all_reduce_differs_by_rounding_only(
 ) -> None:
     measured, finals = _measured_with_finals(four, scheme, options, **WORKLOAD, **payload)
     job = make_job(scheme, options, workers=4, **WORKLOAD, **payload)
-    assert measured["bytes_sent"] == simulated(job).bytes_sent
+    predicted = simulated(job)
+    assert measured["bytes_sent"] == predicted.bytes_sent
+    assert tuple(measured["exchanges"]) == predicted.exchanges
+    assert not exact_exchanges(predicted.exchanges)
     assert measured["digest"] == digest(finals)
     for found, expected in zip(finals, run_events(job).finals, strict=True):
         assert ((found - expected).norm() / expected.norm()).item() < 1e-5

@@ -145,6 +145,22 @@ def test_one_peer_exponential_averages_exactly(exponent: int) -> None:
     assert all(torch.equal(final, mean) for final in run_events(job).finals)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "options", "exchanges"),
+    [
+        ("gossip", {"topology": "ring"}, ("mix",)),
+        ("gossip", {"topology": "ring", "global_period": 2}, ("all_reduce", "mix")),
+        ("all_reduce", {"overlap": True}, ("all_reduce",)),
+        ("tests.support.own_schemes:with_a_service", {"period": 1}, ("all_reduce", "receive", "receive_any")),
+        ("tests.support.own_schemes:pairs", {}, ("receive", "send")),
+    ],
+)
+def test_a_run_says_how_workers_exchanged(
+    scheme: str, options: dict[str, Any], exchanges: tuple[str, ...]
+) -> None:
+    assert simulated(make_job(scheme, options, record_events=False)).exchanges == exchanges
+
+
 def test_ad_psgd_without_learning_conserves_the_mean() -> None:
     """Swaps average two models; nothing else moves them, so that a common start stays where it is."""
     start = torch.arange(1.0, 5.0)

@@ -51,26 +51,54 @@ def test_runs_of_different_length_are_compared_at_the_last_common_score() -> Non
     assert comparison.Pair(p, m).trajectory()["same"] is True
 
 
+def scored(scheme: str, exchanges: tuple[str, ...] | None) -> Run:
+    scores = (Evaluation(2, 1.0, 0, {"train_loss": 0.5}),)
+    return run(scheme, 1.0, evaluations=scores, iterations=2.0, exchanges=exchanges)
+
+
+def changed(run: Run, change: float) -> Run:
+    scores = (Evaluation(2, 1.0, 0, {"train_loss": 0.5 + change}),)
+    return replace(run, digest="other", iterations=3.0, evaluations=scores)
+
+
 @pytest.mark.parametrize(
-    ("scheme", "change", "same"),
+    ("scheme", "exchanges", "change", "same"),
     [
-        ("gossip", 0.0, True),
-        ("gossip", 1e-9, False),
-        ("all_reduce", 1e-7, True),
-        ("all_reduce", 1e-3, False),
-        ("ad_psgd", 1e-3, None),
+        ("gossip", ("mix",), 0.0, True),
+        ("gossip", ("mix",), 1e-9, False),
+        ("gossip", ("all_reduce", "mix"), 1e-7, True),  # with global_period
+        ("gossip", ("all_reduce", "mix"), 1e-3, False),
+        ("all_reduce", ("all_reduce",), 1e-7, True),
+        ("all_reduce", ("all_reduce",), 1e-3, False),
+        ("mine:scheme", ("all_reduce", "receive", "send"), 1e-7, True),
+        ("mine:scheme", ("receive", "send"), 1e-9, False),
+        ("mine:scheme", ("receive", "receive_any", "send"), 1e-9, True),
+        ("mine:scheme", (), 1e-9, False),  # nobody exchanged anything
+        ("gossip", None, 1e-7, True),  # not recorded
+        ("ad_psgd", ("receive", "send"), 1e-3, None),
     ],
 )
-def test_trajectories(scheme: str, change: float, same: bool | None) -> None:
-    p = run(scheme, 1.0, evaluations=(Evaluation(2, 1.0, 0, {"train_loss": 0.5}),), iterations=2.0)
-    m = replace(
-        p, digest="other", iterations=3.0, evaluations=(Evaluation(2, 1.0, 0, {"train_loss": 0.5 + change}),)
-    )
+def test_trajectories(
+    scheme: str, exchanges: tuple[str, ...] | None, change: float, same: bool | None
+) -> None:
+    p = scored(scheme, exchanges)
+    m = changed(p, change)
     assert comparison.Pair(p, m, asynchronous=scheme == "ad_psgd").trajectory()["same"] is same
 
 
+def test_gradients_of_two_methods_need_not_have_the_same_bits() -> None:
+    p = scored("gossip", ("mix",))
+    pair = comparison.Pair(p, changed(p, 1e-9), same_gradients=False)
+    assert pair.trajectory()["same"] is True
+
+
+def test_both_sides_have_to_have_recorded_their_exchanges() -> None:
+    p = scored("gossip", ("mix",))
+    assert comparison.Pair(p, replace(changed(p, 1e-9), exchanges=None)).trajectory()["same"] is True
+
+
 def test_equal_length_and_other_bits_are_not_the_same_for_messages() -> None:
-    p = run("gossip", 1.0, evaluations=(Evaluation(2, 1.0, 0, {"train_loss": 0.5}),))
+    p = scored("gossip", ("mix",))
     assert comparison.Pair(p, replace(p, digest="other")).trajectory()["same"] is False
     assert comparison.Pair(p, p).trajectory()["same"] is True
 

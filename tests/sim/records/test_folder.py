@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +51,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert list(found.events["label"]) == ["one", "one", "two"]
     fields = list(asdict(made_event()))
     assert found.events[fields].to_dict("records") == [asdict(e) for run in made for e in run.events]
+
+
+def test_runs_come_back_with_their_exchanges(tmp_path: Path) -> None:
+    made = [made_run("older"), replace(made_run("alone"), exchanges=())]
+    made.append(replace(made_run("both"), exchanges=("all_reduce", "mix")))
+    write_results(tmp_path / "r", SCENARIO, "s", made)
+    assert "exchanges" not in read_results(tmp_path / "r").summary["runs"][0]
+    assert result_folder.runs_of(read_results(tmp_path / "r")) == made
 
 
 def test_column_types(tmp_path: Path) -> None:
