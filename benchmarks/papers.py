@@ -20,7 +20,7 @@ from benchmarks.claims import PAPERS, Claim, Paper, PaperStudy
 from docs.make.page import renewed
 from paceline.sim.config.files import write_atomically
 from paceline.sim.experiments import prepare
-from paceline.sim.experiments.simulate import simulate, unfinished
+from paceline.sim.experiments.simulate import find_unfinished, simulate
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.intervals import Interval, of_median, of_ratio
 from paceline.sim.records.run import Run
@@ -75,7 +75,7 @@ def runs_of(paper: str, study: PaperStudy, out: Path) -> dict[str, dict[int, Run
     scenario, folder = scenario_of(paper, study), out / paper / study.name
     runs = _kept(folder, scenario)
     if runs is None:
-        left = unfinished(folder, scenario)
+        left = find_unfinished(folder, scenario)
         resolved = left.scenario if left else prepare.resolve(scenario, prepare.device_named("cpu"))
         runs = list(simulate(resolved, done=left.runs if left else []))
         result_folder.write_results(folder, dump(resolved), resolved.name, runs, force=True)
@@ -90,7 +90,7 @@ def _kept(folder: Path, scenario: Scenario) -> list[Run] | None:
     if not (folder / result_folder.SCENARIO_FILE).is_file():
         return None
     kept = load(folder / result_folder.SCENARIO_FILE)
-    if not prepare.resolves(kept, scenario):
+    if not prepare.is_resolved_from(kept, scenario):
         return None
     runs = result_folder.runs_of(result_folder.read_results(folder))
     return runs if are_enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs) else None

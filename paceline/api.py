@@ -141,6 +141,6 @@ def simulate(
     tuning: list[Tuned] = []
     with watching(resolved) if progress else nullcontext(None) as told:
         if resolved.tune is not None:
-            resolved, tuning = simulator.tuned(resolved, device=where, progress=told)
+            resolved, tuning = simulator.choose_values(resolved, device=where, progress=told)
         runs = tuple(simulator.simulate(resolved, device=where, progress=told, warn=say))
     return Study(resolved, runs, tuple(tuning))

@@ -58,7 +58,7 @@ def simulate(
         cluster = asked.cluster.model_copy(update={"profile": profiles.load(profile)})
         asked = asked.model_copy(update={"cluster": cluster})
     where = prepare.device_named(device)
-    left = None if out is None or force else simulator.unfinished(out, asked)
+    left = None if out is None or force else simulator.find_unfinished(out, asked)
     if left is not None:
         resolved, done, tuning = left.scenario, left.runs, left.tuning
         force = True
@@ -72,7 +72,7 @@ def simulate(
     try:
         with watching(resolved) as progress:
             if resolved.tune is not None:
-                resolved, tuning = simulator.tuned(resolved, device=where, progress=progress)
+                resolved, tuning = simulator.choose_values(resolved, device=where, progress=progress)
             for run in simulator.simulate(resolved, device=where, progress=progress, done=done, warn=say):
                 runs.append(run)
     except KeyboardInterrupt:
@@ -106,16 +106,17 @@ def replay(
 ) -> None:
     """Run recorded runs again in one process, and compare what comes out."""
     from paceline.sim.devices import one_thread
-    from paceline.sim.experiments.replay import replay_folder
+    from paceline.sim.experiments.replay import verify_replay
 
     agree = True
     with one_thread():
-        for found in replay_folder(folder):
-            agree &= found.agrees
+        for replayed in verify_replay(folder):
+            agree &= replayed.agrees
             verdict = "the same final parameters, bit for bit"
-            if not found.same_bits:
-                how_far = "unknown" if found.difference is None else f"{found.difference:.1e}"
-                verdict = f"other final parameters; relative difference of the final loss {how_far}"
-            sys.stdout.write(f"{found.run.label}, seed {found.run.seed}, {found.run.source}: {verdict}\n")
+            if not replayed.same_bits:
+                apart = "unknown" if replayed.difference is None else f"{replayed.difference:.1e}"
+                verdict = f"other final parameters; relative difference of the final loss {apart}"
+            run = replayed.run
+            sys.stdout.write(f"{run.label}, seed {run.seed}, {run.source}: {verdict}\n")
     if not agree:
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.sim.devices import one_thread
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.experiments.simulate import simulate_job
@@ -88,7 +89,8 @@ def validate(
     predicted, measured = [], []
     for seed in seeds_of(both):
         for number, entry in enumerate(both.schemes):
-            run = simulate_job(prepare(both, entry, seed), profile=profile, warn=warnings.append)
+            with one_thread():  # as real workers, whose sums must have the same bits
+                run = simulate_job(prepare(both, entry, seed), profile=profile, warn=warnings.append)
             predicted.append(run)
             say(f"{entry.label}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
             request = with_length(RunRequest(text, number, seed), both, entry, run)

@@ -1,1 +1,1 @@
-"""What can be asked of a scenario."""
+"""Experiments with a scenario: simulate, tune, check what it costs, replay what was recorded."""

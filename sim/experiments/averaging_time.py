@@ -1,6 +1,6 @@
 """How long a step of neighbour averaging takes on a scenario's cluster, for any graph.
 
-A quick estimate for searches, and the event driver for the last word. The estimate:
+A quick estimate serves the search for a graph; the event driver decides. The estimate:
 
 - All transfers of a step share every link of their routes equally, as if they started together. The
   slowest is then through exactly when max-min fair sharing has it through; others may be faster in truth
@@ -13,14 +13,13 @@ A quick estimate for searches, and the event driver for the last word. The estim
   E. It is at least ``max_i (mean compute of i + its slowest transfer)``, and exactly that where computations
   do not vary.
 
-Latencies that vary and bandwidths that change count in the last word alone; a profile's factors do not count.
+Latencies that vary and bandwidths that change count on the event driver alone; a profile's factors never do.
 
 Source of the second: Baccelli, Cohen, Olsder and Quadrat, Synchronization and Linearity (1992).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -30,7 +29,6 @@ import torch
 from numpy.typing import NDArray
 
 from ..config.settings import Settings
-from ..drivers.job import Job
 from ..errors import RunError
 from ..program.pattern import Pattern
 from ..program.worker import Worker
@@ -40,15 +38,14 @@ from ..seeds import Floats
 from ..topology.matrix import undirected
 from ..topology.search import EdgeArray
 from ..topology.weights import metropolis
-from ..training.optimizer import NullOptimizer
-from .prepare import prepare
+from .prepare import clock_only, prepare
 from .simulate import simulate_job
 
 SAMPLED_STEPS: Final = 60
 """Steps of the recursion, and of the event driver."""
 
 WARM_UP_STEPS: Final = 20
-"""Of these, the first ones, in which the workers drift apart, do not count."""
+"""How many of the first steps do not count, since in them the workers only drift apart."""
 
 
 class AveragingStepTime:
@@ -59,7 +56,12 @@ class AveragingStepTime:
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        self._job = _clock_only(prepare(scenario, scenario.schemes[0], scenario.seed))
+        job = clock_only(prepare(scenario, scenario.schemes[0], scenario.seed))
+        # One number stands for the whole model.
+        self._job = replace(
+            job, options=Settings(), label="averaging", start=torch.zeros(1), segments=(("model", 0, 1),),
+            bytes_per_parameter=float(job.num_bytes(job.start)),
+        )  # fmt: skip
         workers, transfer = self._job.workers, self._job.transfer
         self._compute_s = np.array(
             [[self._job.compute.duration_s(i, k) for i in range(workers)] for k in range(SAMPLED_STEPS)]
@@ -157,28 +159,9 @@ class AveragingStepTime:
 
 
 async def _average(pattern: Pattern, worker: Worker, options: Settings) -> None:
-    """What ``gossip`` does, on a graph that has no name."""
+    """Average with the neighbours after each gradient, as ``gossip`` does, with the weights of any graph."""
     x = worker.start
     async for k in worker.steps():
         await worker.gradient(x)
         x = await worker.mix(pattern, x)
         await worker.publish(k, x)
-
-
-def _clock_only(job: Job) -> Job:
-    """A job on the same cluster, with messages of the same size, that trains nothing."""
-    start = torch.zeros(1)
-    return replace(
-        job,
-        options=Settings(),
-        label="averaging",
-        start=start,
-        optimizer=NullOptimizer(),
-        problem=None,
-        task=None,
-        bytes_per_parameter=float(job.num_bytes(job.start)),
-        segments=(("model", 0, 1),),
-        target=None,
-        max_time_s=math.inf,
-        record_events=False,
-    )

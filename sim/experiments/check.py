@@ -29,15 +29,14 @@ from ..records.run import Run
 from ..scenario.entries import SchemeEntry
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario
-from ..training.optimizer import NullOptimizer
 from ..training.scoring import score_models
-from .prepare import prepare, resolve
+from .prepare import clock_only, prepare, resolve
 from .simulate import simulate_job
 
 PROBED_STEPS: Final = (1, 12, 60, 240)
-"""A step is the mean over the most of these that fit into the patience; 240 is a multiple of most periods."""
+"""Numbers of steps to try: the most that fit into ``PATIENCE_S`` count; 240 is a multiple of most periods."""
 PATIENCE_S: Final = 0.5
-"""What following one scheme once may take."""
+"""Seconds on this machine that following one scheme once may take."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +91,8 @@ class RouteKind:
 
 
 def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
-    """Follow a scheme on the clock. A scheme that cannot do without values has a ``problem`` instead."""
-    job = prepare(scenario, entry, scenario.seed)
-    job = replace(
-        job,
-        problem=None,
-        task=None,
-        target=None,
-        optimizer=NullOptimizer(),
-        record_events=False,
-        max_time_s=math.inf,
-    )
+    """Follow a scheme on the clock alone; one that cannot do without values has a ``problem`` instead."""
+    job = clock_only(prepare(scenario, entry, scenario.seed))
     network = job.transfer.network
     nominal = _nominal(network)
     steady = _with(replace(job, compute=_steady(job.compute, job.workers)), nominal)
@@ -129,7 +119,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
 
 
 def _follow(job: Job) -> tuple[int, Run, float]:
-    """As many steps as the patience allows: their number, the run, and seconds on this machine per step."""
+    """Run as many steps as ``PATIENCE_S`` allows: their number, the run, and seconds here per step."""
     done: tuple[int, Run, float] | None = None
     for steps in PROBED_STEPS:
         if done is not None and done[2] * steps > PATIENCE_S:
@@ -142,7 +132,7 @@ def _follow(job: Job) -> tuple[int, Run, float]:
 
 
 def _run(job: Job, steps: int) -> Run:
-    """The first steps of a job.
+    """Run the first steps of a job.
 
     Raises:
         RunError: they cannot be followed.
@@ -200,7 +190,7 @@ def _nominal(network: Network) -> Network:
 
 
 def _unlimited(network: Network, latency: bool) -> Network:
-    """The same hosts, and no link or cap that limits anything; with the routes' latencies, or none."""
+    """``network`` without a link or cap that limits anything; with its latencies, or none."""
     routes = {
         (a, b): Route((), network.route(a, b).latency_s if latency else 0.0, math.inf)
         for a, b in itertools.permutations(range(network.num_hosts), 2)
@@ -209,8 +199,8 @@ def _unlimited(network: Network, latency: bool) -> Network:
 
 
 def route_kinds(network: Network) -> list[RouteKind]:
-    """All routes, those of the same cost between the same sites together, in the order of the hosts."""
-    found: dict[tuple[int, int, float, float], list[tuple[int, int]]] = {}
+    """Group all routes: those of equal cost between the same sites together, in the order of the hosts."""
+    alike: dict[tuple[int, int, float, float], list[tuple[int, int]]] = {}
     for a in range(network.num_hosts):
         for b in range(network.num_hosts):
             if a != b:
@@ -220,7 +210,7 @@ def route_kinds(network: Network) -> list[RouteKind]:
                     network.site_of[a], network.site_of[b], route.latency_s,
                     min([route.per_flow_bytes_per_s, *widths]),
                 )  # fmt: skip
-                found.setdefault(key, []).append((a, b))
+                alike.setdefault(key, []).append((a, b))
     return [
         RouteKind(
             source=network.sites[source],
@@ -231,7 +221,7 @@ def route_kinds(network: Network) -> list[RouteKind]:
             hosts=pairs[0],
             links=tuple(network.links[link].name for link in network.route(*pairs[0]).links),
         )
-        for (source, destination, latency_s, bandwidth), pairs in found.items()
+        for (source, destination, latency_s, bandwidth), pairs in alike.items()
     ]
 
 
@@ -278,7 +268,7 @@ def most_steps(scenario: Scenario, cost: StepCost) -> float:
 
 
 def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
-    """What ``paceline check`` says, as plain values; times in seconds, null for what is unknown."""
+    """Compute what ``paceline check`` shows, as plain values; times in seconds, None for what is unknown."""
     resolved = resolve(scenario, device)
     job = prepare(resolved, resolved.schemes[0], resolved.seed)
     network = job.transfer.network

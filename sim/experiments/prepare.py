@@ -37,7 +37,7 @@ def device_named(name: str) -> torch.device:
     """``auto`` (CUDA where there is one), ``cpu`` or ``cuda``.
 
     Raises:
-        InputError: CUDA was asked for and is not there.
+        InputError: ``name`` is ``cuda``, and there is none; or it is unknown.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -49,7 +49,7 @@ def device_named(name: str) -> torch.device:
 
 
 def resolve(scenario: Scenario, device: torch.device) -> Scenario:
-    """The scenario with what is left to a measurement on this machine decided by one.
+    """Decide by measurements on this machine whatever the scenario leaves to them.
 
     That is ``gradients: auto``, and ``compute: measured`` (with one thread on a CPU).
 
@@ -69,22 +69,26 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     return scenario.model_copy(update={"gradients": method})
 
 
-def resolves(resolved: Scenario, asked: Scenario) -> bool:
-    """Whether ``resolve`` may have made the one from the other."""
-    as_asked = resolved.model_copy(update={"gradients": asked.gradients})
-    wanted, found = asked.cluster.compute.measured, resolved.cluster.compute.measured
-    if wanted is not None and not wanted.times and found is not None:
-        as_asked = _with_measured(as_asked, wanted if found.batch_sizes == _sizes(wanted, asked) else found)
-    return as_asked == asked
+def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:
+    """Whether ``resolve`` may have returned ``resolved`` for ``requested``, whatever was measured."""
+    as_requested = resolved.model_copy(update={"gradients": requested.gradients})
+    wanted, measured = requested.cluster.compute.measured, resolved.cluster.compute.measured
+    if wanted is not None and not wanted.times and measured is not None:
+        as_requested = _with_measured(
+            as_requested, wanted if measured.batch_sizes == _sizes(wanted, requested) else measured
+        )
+    return as_requested == requested
 
 
-def gradients_s(scenario: Scenario, batch_sizes: Sequence[int], device: torch.device) -> tuple[float, ...]:
-    """What one gradient of one worker takes at each batch size on this device, with one thread on a CPU."""
+def measure_gradients_s(
+    scenario: Scenario, batch_sizes: Sequence[int], device: torch.device
+) -> tuple[float, ...]:
+    """Time one gradient of one worker at each batch size on this device, with one thread on a CPU."""
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
     numbers = itertools.count()
 
     def gradient_of(batch_size: int) -> Callable[[], object]:
-        # Fresh ones: batches of another size are not to be found among those of the runs.
+        # Batches of their own: those of the runs are kept, and have another size.
         batches = Batches(problem.batches.shards, batch_size, problem.batches.seed)
         sized = replace(problem, batches=batches)
         return lambda: sized.gradient(0, next(numbers), sized.workload.start)
@@ -94,8 +98,8 @@ def gradients_s(scenario: Scenario, batch_sizes: Sequence[int], device: torch.de
         return tuple(typical_times_s(runs, timer_of(device)))
 
 
-def leaves_measured(scenario: Scenario) -> str:
-    """A sentence where gradients are longer or shorter than any batch that was measured, else ""."""
+def warn_of_extrapolation(scenario: Scenario) -> str:
+    """Warn in a sentence where the scenario's batch is smaller or larger than any measured one, else ""."""
     measured = scenario.cluster.compute.measured
     return "" if measured is None else measured.outside(scenario.workload.batch_size)
 
@@ -107,9 +111,9 @@ def _measured(scenario: Scenario, device: torch.device) -> Scenario:
     if scenario.workload.timing_only:
         raise InputError("cluster.compute: nothing is trained (timing_only), so there is nothing to measure")
     sizes = _sizes(measured, scenario)
-    times = gradients_s(scenario, sizes, device)
-    found = {"batch_sizes": sizes, "times": times, "device": device_name(device)}
-    return _with_measured(scenario, measured.model_copy(update=found))
+    times = measure_gradients_s(scenario, sizes, device)
+    update = {"batch_sizes": sizes, "times": times, "device": device_name(device)}
+    return _with_measured(scenario, measured.model_copy(update=update))
 
 
 def _sizes(measured: MeasuredCompute, scenario: Scenario) -> tuple[int, ...]:
@@ -177,6 +181,14 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         max_events=MAX_EVENTS if scenario.events == "auto" else None,
         events_until_step=scenario.first_steps,
     )
+
+
+def clock_only(job: Job) -> Job:
+    """``job`` without training, target, limit of time and events: what is left is what its steps cost."""
+    return replace(
+        job, problem=None, task=None, target=None, optimizer=NullOptimizer(), record_events=False,
+        max_time_s=math.inf,
+    )  # fmt: skip
 
 
 def _problem(

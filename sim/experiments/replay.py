@@ -1,4 +1,4 @@
-"""Recorded runs again: from a result folder to the final models, in one process."""
+"""Verify recorded runs: replay the events of a result folder in one process, and compare the final models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .prepare import prepare
 
 @dataclass(frozen=True)
 class Replayed:
-    """A recorded run and what came out this time.
+    """A recorded run, compared with its replay.
 
     Attributes:
         run: as recorded.
@@ -32,12 +32,12 @@ class Replayed:
 
     @property
     def agrees(self) -> bool:
-        """The same bits, or within what the order of a library's sums explains."""
+        """Whether the bits are equal, or the loss differs by no more than ``SUM_TOLERANCE``."""
         return self.same_bits or (self.difference is not None and self.difference <= SUM_TOLERANCE)
 
 
-def replay_folder(folder: Path) -> Iterator[Replayed]:
-    """Replay all runs of a result folder.
+def verify_replay(folder: Path) -> Iterator[Replayed]:
+    """Replay all runs of a result folder, one by one.
 
     Raises:
         InputError: the folder has no events, or nothing was trained.
@@ -58,8 +58,8 @@ def replay_folder(folder: Path) -> Iterator[Replayed]:
         except RunError as error:
             raise RunError(f"{run.label}, seed {run.seed}: {error}") from error
         recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
-        found = score_models(job.problem.workload, job.task, finals)[job.on]["train_loss"]
+        replayed = score_models(job.problem.workload, job.task, finals)[job.on]["train_loss"]
         difference = None
-        if recorded is not None and found is not None:
-            difference = relative_difference(found, recorded)
+        if recorded is not None and replayed is not None:
+            difference = relative_difference(replayed, recorded)
         yield Replayed(run, digest(finals) == run.digest, difference)

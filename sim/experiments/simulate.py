@@ -20,11 +20,11 @@ from ..records.summary import Tuned
 from ..scenario.entries import SchemeEntry
 from ..scenario.repeats import are_enough
 from ..scenario.schema import Scenario, parse
-from .prepare import leaves_measured, prepare, resolves, seeds_of
+from .prepare import is_resolved_from, prepare, seeds_of, warn_of_extrapolation
 from .tune import fits, tune, with_chosen
 
 Progress = Callable[[str, int], None]
-"""Called with a run's label and the mean number of steps done."""
+"""Called with a run's label and the mean number of steps that its workers have done."""
 
 
 def simulate_job(
@@ -50,11 +50,11 @@ def simulate_job(
     scorer.begin([job.start] * job.workers)
     report = None
     if progress is not None:
-        told = progress
+        call = progress
 
         def report(published: int) -> None:
             if published % job.workers == 0:
-                told(job.label, published // job.workers)
+                call(job.label, published // job.workers)
 
     driver = EventDriver(
         job, [job.program(r) for r in range(job.workers)], scorer, permute_seed=permute_seed, progress=report
@@ -79,18 +79,18 @@ def simulate(
 ) -> Iterator[Run]:
     """Simulate all schemes under all seeds, with one torch thread; yields each run when it is complete.
 
-    ``done`` are runs of this scenario that are there already: they are not made again. ``warn`` is as for
-    ``simulate_job``, and is told where the time of a gradient is extrapolated.
+    ``done`` are runs of this scenario that are there already, and are not repeated. ``warn`` is as for
+    ``simulate_job``, and is called as well where the time of a gradient is extrapolated.
     """
     known = {(run.label, run.seed): run for run in done}
     labels = [entry.label for entry in scenario.schemes]
-    made: list[Run] = []
-    beyond = leaves_measured(scenario)
+    runs: list[Run] = []
+    beyond = warn_of_extrapolation(scenario)
     if beyond and warn is not None:
         warn(beyond)
     with one_thread():
         for seed in seeds_of(scenario):
-            if are_enough(scenario.repeats, labels, made):
+            if are_enough(scenario.repeats, labels, runs):
                 break
             for entry in scenario.schemes:
                 run = known.get((entry.label, seed)) or simulate_job(
@@ -99,7 +99,7 @@ def simulate(
                     profile=scenario.cluster.profile,
                     warn=warn,
                 )
-                made.append(run)
+                runs.append(run)
                 yield run
 
 
@@ -112,8 +112,8 @@ class Unfinished:
     tuning: list[Tuned]
 
 
-def unfinished(folder: Path, scenario: Scenario) -> Unfinished | None:
-    """What an interrupted simulation of ``scenario`` has left in a folder; None for anything else."""
+def find_unfinished(folder: Path, scenario: Scenario) -> Unfinished | None:
+    """Read what an interrupted simulation of ``scenario`` has left in a folder; None for anything else."""
     try:
         results = result_folder.read_results(folder)
         resolved = parse(results.scenario, str(folder))
@@ -121,20 +121,17 @@ def unfinished(folder: Path, scenario: Scenario) -> Unfinished | None:
         return None
     runs = result_folder.runs_of(results)
     tuned = results.summary.get("tuning", [])
-    same = fits(tuned, scenario) and resolves(resolved, with_chosen(scenario, tuned))
+    same = fits(tuned, scenario) and is_resolved_from(resolved, with_chosen(scenario, tuned))
     complete = are_enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs)
     if not same or complete or any(run.source != "simulated" for run in runs):
         return None
     return Unfinished(resolved, [run for run in runs if run.status != "partial"], tuned)
 
 
-def tuned(
-    scenario: Scenario,
-    *,
-    device: torch.device | None = None,
-    progress: Progress | None = None,
+def choose_values(
+    scenario: Scenario, *, device: torch.device | None = None, progress: Progress | None = None
 ) -> tuple[Scenario, list[Tuned]]:
-    """The scenario with the values that each scheme chose in place of ``tune``, and what was tried."""
+    """Run the trials of ``tune``; the scenario with the values chosen for each scheme, and what was tried."""
 
     def run(plain: Scenario, entry: SchemeEntry, seed: int) -> Run:
         job = replace(prepare(plain, entry, seed, device), record_events=False)

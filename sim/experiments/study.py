@@ -84,10 +84,10 @@ class Study:
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
             for row in ranking(self.totals["summary"], self.winner)
         )
-        said = f"{self.winner} is first" if self.winner is not None else "no scheme reached the target"
+        verdict = f"{self.winner} is first" if self.winner is not None else "no scheme reached the target"
         name = html.escape(self.scenario.name)
         return (
-            f"<p><b>{name}</b>: {html.escape(said)}</p>"
+            f"<p><b>{name}</b>: {html.escape(verdict)}</p>"
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
 

@@ -1,8 +1,8 @@
-"""Give every scheme the same chance: choose its values on seeds of their own, before the comparison.
+"""Tune every scheme with the same effort, on seeds that the comparison does not use.
 
 One learning rate for all is unfair: schemes that add up updates want small ones, schemes that average seldom
 may want large ones. So each scheme gets the same number of runs on the same points and seeds, and keeps the
-values with the best median time to target; if nobody arrives, those with the best score at the end.
+values with the best median time to target; if no trial reaches it, those with the best score at the end.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ def tune(scenario: Scenario, run: RunEntry) -> tuple[Scenario, list[Tuned]]:
     if scenario.tune is None:
         return scenario, []
     plain = scenario.model_copy(update={"tune": None})
-    found = [_tuned(plain, scenario.tune, entry, run) for entry in scenario.schemes]
-    return with_chosen(scenario, found), found
+    tuned = [_tuned(plain, scenario.tune, entry, run) for entry in scenario.schemes]
+    return with_chosen(scenario, tuned), tuned
 
 
-def with_chosen(scenario: Scenario, found: Sequence[Tuned]) -> Scenario:
+def with_chosen(scenario: Scenario, tuned: Sequence[Tuned]) -> Scenario:
     """The scenario with the values that were chosen, in place of ``tune``."""
-    if not found:
+    if not tuned:
         return scenario
-    chosen = {each["label"]: each["chosen"] for each in found}
+    chosen = {each["label"]: each["chosen"] for each in tuned}
     entries = tuple(
         with_values(entry, scenario.workload.optimizer, chosen[entry.label]) for entry in scenario.schemes
     )
     return scenario.model_copy(update={"schemes": entries, "tune": None})
 
 
-def fits(found: Sequence[Tuned], scenario: Scenario) -> bool:
-    """Whether this is what tuning the scenario would have tried."""
-    if scenario.tune is None or not found:
-        return scenario.tune is None and not found
-    wanted = tried(scenario.tune, scenario.seed)
+def fits(tuned: Sequence[Tuned], scenario: Scenario) -> bool:
+    """Whether ``tuned`` has the schemes and trials that tuning the scenario would have."""
+    if scenario.tune is None or not tuned:
+        return scenario.tune is None and not tuned
+    wanted = planned_trials(scenario.tune, scenario.seed)
     labels = [entry.label for entry in scenario.schemes]
-    return labels == [each["label"] for each in found] and all(
-        wanted == [(trial["values"], trial["seed"]) for trial in each["trials"]] for each in found
+    return labels == [each["label"] for each in tuned] and all(
+        wanted == [(trial["values"], trial["seed"]) for trial in each["trials"]] for each in tuned
     )
 
 
-def tried(tune: Tune, seed: int) -> list[tuple[dict[str, Value], int]]:
-    """Values and seed of every trial: all points on one seed, then all on the next."""
+def planned_trials(tune: Tune, seed: int) -> list[tuple[dict[str, Value], int]]:
+    """List values and seed of every trial: all points on one seed, then all on the next."""
     points = list(tune.points())
     draws = seeds.generator(seed, seeds.SHARED, "tuning")
     own = [int(draws.integers(2**62)) for _ in range(tune.trials // len(points))]
@@ -66,12 +66,12 @@ def tried(tune: Tune, seed: int) -> list[tuple[dict[str, Value], int]]:
 def _tuned(scenario: Scenario, tune: Tune, entry: SchemeEntry, run: RunEntry) -> Tuned:
     trials, ends = [], []
     metric, falling = _metric(scenario)
-    for values, seed in tried(tune, scenario.seed):
-        made = run(scenario, with_values(entry, scenario.workload.optimizer, values), seed)
-        score = made.evaluations[-1].metrics.get(metric) if made.evaluations else None
+    for values, seed in planned_trials(tune, scenario.seed):
+        trial_run = run(scenario, with_values(entry, scenario.workload.optimizer, values), seed)
+        score = trial_run.evaluations[-1].metrics.get(metric) if trial_run.evaluations else None
         ends.append(math.inf if score is None else score if falling else -score)
         trials.append(
-            TuningTrial(values=values, seed=seed, time_to_target_s=made.time_to_target_s, score=score)
+            TuningTrial(values=values, seed=seed, time_to_target_s=trial_run.time_to_target_s, score=score)
         )
 
     def merit(point: dict[str, Value]) -> tuple[float, float]:
@@ -94,7 +94,7 @@ def _at_edge(value: Value, values: Sequence[Value]) -> bool:
 
 
 def _metric(scenario: Scenario) -> tuple[str, bool]:
-    """The score that decides where nobody arrives, and whether small is good."""
+    """The score that decides where no trial reaches the target, and whether small is good."""
     target, task = scenario.stop.target, find_task(scenario.workload.task)
     if target is None:
         return "train_loss", True

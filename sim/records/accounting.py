@@ -1,4 +1,4 @@
-"""What one worker did with its time: kept the same way under every driver's clock."""
+"""What one worker did with its time, under any driver's clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class EventLog:
 
     Attributes:
         until_step: keep only what ended in a step below this one; None: everything.
-        at_most: a journal that would get longer than this keeps nothing; None: no limit.
+        at_most: a log that would get longer than this keeps nothing; None: no limit.
     """
 
     until_step: int | None = None
@@ -91,9 +91,9 @@ class TimeBreakdown:
         )
 
 
-def mean_share(accounts: list[TimeBreakdown], wall_s: float) -> TimeShare:
+def mean_share(workers: list[TimeBreakdown], wall_s: float) -> TimeShare:
     """Mean over workers of where the time went."""
-    shares = [a.share(wall_s) for a in accounts]
+    shares = [worker.share(wall_s) for worker in workers]
     n = len(shares)
     return TimeShare(
         compute=sum(s.compute for s in shares) / n,

@@ -1,4 +1,4 @@
-"""What ``paceline.attach`` writes down of a run inside somebody's training loop.
+"""What ``paceline.attach`` records of a run inside a user's training loop.
 
 ``paceline calibrate`` fits factors to the durations of its operations; a scenario's
 ``compute.trace.attached`` takes those of its gradients.
@@ -19,7 +19,7 @@ from .run import Event
 KIND: Final = "attached run"
 RECORD_VERSION: Final = 1
 MAX_RECORDED_STEPS: Final = 200
-"""So many steps at most are written down: more of them would say little more, and cost calibration time."""
+"""Steps that are recorded at most: more would tell calibration little more, and cost it time."""
 
 EventTuple = tuple[int, int, int, int, str, float, float, float, int, int]
 """An ``Event``, its fields in their order."""
@@ -65,11 +65,11 @@ class AttachedRun(Settings):
 
     def gradients_s(self) -> tuple[tuple[float, ...], ...]:
         """How long each worker's gradients took, in order."""
-        found: list[list[float]] = [[] for _ in range(self.workers)]
+        durations_s: list[list[float]] = [[] for _ in range(self.workers)]
         for event in self.events:
             if event.operation == "gradient" and event.end_s > event.start_s:
-                found[event.worker].append(event.end_s - event.start_s)
-        return tuple(map(tuple, found))
+                durations_s[event.worker].append(event.end_s - event.start_s)
+        return tuple(map(tuple, durations_s))
 
 
 def load(path: Path) -> AttachedRun:
@@ -81,6 +81,10 @@ def load(path: Path) -> AttachedRun:
     return validate_record(files.read_json(path, "paceline.attach"), path)
 
 
-def validate_record(found: dict[str, Any], path: Path) -> AttachedRun:
-    """The same of what has been read."""
-    return files.as_model(AttachedRun, found, path, RECORD_VERSION)
+def validate_record(document: dict[str, Any], path: Path) -> AttachedRun:
+    """Check a record that has been read from ``path``.
+
+    Raises:
+        InputError: it is damaged, or is of another version.
+    """
+    return files.as_model(AttachedRun, document, path, RECORD_VERSION)

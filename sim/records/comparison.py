@@ -42,7 +42,7 @@ class ErrorRow(TypedDict):
 
 
 class Decision(TypedDict):
-    """Would the prediction have picked the right scheme?
+    """Whether the prediction would have picked the right scheme.
 
     Attributes:
         winner_predicted, winner_measured: labels of who is first (``ranking``), by wall clock where neither
@@ -67,7 +67,7 @@ class Decision(TypedDict):
 class Trajectory(TypedDict):
     """Whether one scheme went through the same models on both sides.
 
-    ``same``: None where it need not, because the order of arrival decides. ``says``: the reason, for people.
+    ``same``: None where it need not, because the order of arrival decides. ``says``: what was seen, in words.
     """
 
     label: str
@@ -156,7 +156,10 @@ class Pair:
         if self.same_gradients and exact_exchanges(p.exchanges) and exact_exchanges(m.exchanges):
             if worst == 0.0 and p.iterations != m.iterations:
                 return f"the same scores at all {len(common)} common steps", True
-            return f"scores differ by up to {worst:.1e}, they should not at all", False
+            differ = (
+                f"scores differ by up to {worst:.1e}" if worst else "the final models differ in their bits"
+            )
+            return f"{differ}, which they should not: workers only mixed and sent messages", False
         return f"scores agree to {worst:.1e} at {len(common)} common steps", worst <= SUM_TOLERANCE
 
 

@@ -1,7 +1,7 @@
-"""The same comparison the other way round: how good is each scheme after the same time, or the same bytes?
+"""Scores at equal time and at equal bytes sent: how good each scheme is at one moment, or for one cost.
 
-Time to target asks who gets to one score first. These ask for the scores at one moment (and at one amount
-of data sent), which says something about schemes that never reach the target, too.
+Time to target asks who gets to one score first. Scores at one moment, and at one amount of data sent, say
+something about schemes that never reach the target, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Equal(TypedDict):
         metric: the target's; without a target the test accuracy, or else the training loss.
         falling: whether small scores are good ones.
         time_s: the winner's median time to target; if nobody won, when the first run ended.
-        bytes: what the winner had sent by then (median); if nobody won, what the thriftiest run sent in all.
+        bytes: what the winner had sent by then (median); if nobody won, the least that a run sent in all.
             None if that is nothing.
     """
 

@@ -36,42 +36,29 @@ TRACE_FILE: Final = "trace.json"
 _OURS: Final = frozenset(
     {SCENARIO_FILE, SUMMARY_FILE, METRICS_FILE, EVENTS_FILE, TRACE_FILE, "report.html", "validation.json"}
 )
-"""What a result folder may hold; ``force`` deletes no folder with anything else in it."""
+"""What a result folder may hold; ``force`` deletes no folder that holds anything else."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
 """What is in the folder ``report-files`` that a report leaves beside itself."""
 
 _WORDS: Final = pa.dictionary(pa.int32(), pa.string())
-_METRICS_SCHEMA: Final = pa.schema(
-    [
-        pa.field("label", _WORDS, nullable=False),
-        pa.field("scheme", _WORDS, nullable=False),
-        pa.field("seed", pa.int64(), nullable=False),
-        pa.field("source", _WORDS, nullable=False),
-        pa.field("step", pa.int64(), nullable=False),
-        pa.field("time_s", pa.float64(), nullable=False),
-        pa.field("bytes_sent", pa.int64(), nullable=False),
-    ]
-)
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+_METRICS_SCHEMA: Final = _schema(
+    label=_WORDS, scheme=_WORDS, seed=pa.int64(), source=_WORDS,
+    step=pa.int64(), time_s=pa.float64(), bytes_sent=pa.int64(),
+)  # fmt: skip
 """Followed by one float64 column per metric."""
 
-_EVENTS_SCHEMA: Final = pa.schema(
-    [
-        pa.field("label", _WORDS, nullable=False),
-        pa.field("seed", pa.int64(), nullable=False),
-        pa.field("source", _WORDS, nullable=False),
-        pa.field("worker", pa.int32(), nullable=False),
-        pa.field("task", pa.int16(), nullable=False),
-        pa.field("handle", pa.int32(), nullable=False),
-        pa.field("step", pa.int32(), nullable=False),
-        pa.field("operation", _WORDS, nullable=False),
-        pa.field("start_s", pa.float64(), nullable=False),
-        pa.field("end_s", pa.float64(), nullable=False),
-        pa.field("peer_s", pa.float64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("peer", pa.int32(), nullable=False),
-    ]
-)
+_EVENTS_SCHEMA: Final = _schema(
+    label=_WORDS, seed=pa.int64(), source=_WORDS,
+    worker=pa.int32(), task=pa.int16(), handle=pa.int32(), step=pa.int32(), operation=_WORDS,
+    start_s=pa.float64(), end_s=pa.float64(), peer_s=pa.float64(), bytes=pa.int64(), peer=pa.int32(),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,11 +122,11 @@ def check_free(folder: Path, force: bool = False) -> None:
             return
         if not folder.is_dir():
             raise InputError(f"{folder} is a file: results go into a folder")
-        found = sorted(entry.name for entry in folder.iterdir())
-        foreign = [name for name in found if name not in _OURS and not _is_figures(folder / name)]
+        names = sorted(entry.name for entry in folder.iterdir())
+        foreign = [name for name in names if name not in _OURS and not _is_figures(folder / name)]
     except OSError as error:
         raise InputError(f"cannot look into {folder}: {error.strerror}") from error
-    if found and not force:
+    if names and not force:
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
     if foreign:
         raise InputError(f"{folder} holds {foreign[0]}, which is no result of ours: --force would delete it")
@@ -190,7 +177,7 @@ def read_results(folder: Path) -> Results:
 
 
 def runs_of(results: Results) -> list[Run]:
-    """The runs that a folder was written from."""
+    """Read back the runs that a folder was written from."""
     known = [name for name in results.metrics.columns if name not in _METRICS_SCHEMA.names]
     events = dict(list(results.events.groupby(["label", "seed", "source"], observed=True, sort=False)))
     metrics = dict(list(results.metrics.groupby(["label", "seed", "source"], observed=True, sort=False)))
@@ -198,7 +185,6 @@ def runs_of(results: Results) -> list[Run]:
     for row in results.summary["runs"]:
         key = (row["label"], row["seed"], row["source"])
         of_run = metrics[key].to_dict("records") if key in metrics else []
-        shares = row["time_s"]
         runs.append(
             Run(
                 scheme=row["scheme"],
@@ -211,7 +197,7 @@ def runs_of(results: Results) -> list[Run]:
                 wall_clock_s=row["wall_clock_s"],
                 iterations=row["iterations"],
                 bytes_sent=row["bytes_sent"],
-                time_s=TimeShare(shares["compute"], shares["communicate"], shares["wait"]),
+                time_s=TimeShare(**row["time_s"]),
                 evaluations=tuple(
                     Evaluation(
                         e["step"], e["time_s"], e["bytes_sent"], {name: _number(e[name]) for name in known}
@@ -256,17 +242,17 @@ def _number(value: float) -> float | None:
 
 def _read_summary(path: Path) -> Summary:
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise InputError(f"{path} is damaged: {error.msg} in line {error.lineno}") from error
-    if not isinstance(found, dict) or "version" not in found:
+    if not isinstance(document, dict) or "version" not in document:
         raise InputError(f"{path} is no summary of results: it has no version")
-    if found["version"] != SUMMARY_VERSION:
+    if document["version"] != SUMMARY_VERSION:
         raise InputError(
-            f"{path} has version {found['version']!r}, this program reads version {SUMMARY_VERSION}"
+            f"{path} has version {document['version']!r}, this program reads version {SUMMARY_VERSION}"
         )
     try:
-        return TypeAdapter(Summary).validate_python(found)
+        return TypeAdapter(Summary).validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

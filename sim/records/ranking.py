@@ -75,17 +75,17 @@ def chances(columns: Floats) -> Floats:
 
 
 def find_winners(columns: Floats) -> Floats:
-    """Of times [schemes, races], 1 where a scheme is first; shared where several are, 0 if nobody arrives."""
-    find_winner = (columns == columns.min(axis=0)) & np.isfinite(columns)
-    shares: Floats = find_winner / np.maximum(find_winner.sum(axis=0), 1)
+    """Mark who is first, in times [schemes, races], with 1: shared among several, 0 where none arrives."""
+    first = (columns == columns.min(axis=0)) & np.isfinite(columns)
+    shares: Floats = first / np.maximum(first.sum(axis=0), 1)
     return shares
 
 
 def _log_ratios(above: Floats, below: Floats) -> Floats:
     """Logarithms of the ratios; 0 where both are equal, infinite ones too."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Floats = np.where(above == below, 0.0, np.log(above) - np.log(below))
-    return found
+        logs: Floats = np.where(above == below, 0.0, np.log(above) - np.log(below))
+    return logs
 
 
 def _resampled_medians(values: Floats) -> Floats:
@@ -98,8 +98,8 @@ def _resampled_medians(values: Floats) -> Floats:
     drawn = np.partition(ranks[_drawn(n)], middle, axis=1)
     left, right = (values[order[drawn[:, place]]] for place in middle)
     with np.errstate(invalid="ignore"):
-        found: Floats = np.where(left == right, left, (left + right) / 2)
-    return np.nan_to_num(found, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        medians: Floats = np.where(left == right, left, (left + right) / 2)
+    return np.nan_to_num(medians, copy=False, nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""What happened: one schema for simulated and measured runs.
+"""What happened in a run: one schema for simulated and measured ones.
 
 A run is one scheme under one seed. A result folder holds all runs of one command:
 
@@ -14,16 +14,19 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 On = Literal["mean", "workers", "worst", "leader"]
-
+"""What is scored: the mean model, all workers on average, the worst of them, or the leader's model."""
 
 EVERY_ON: Final[tuple[On, ...]] = get_args(On)
-
 
 ANY_SOURCE: Final = "receive_any"
 """Stands among ``Run.exchanges`` beside ``receive`` where a worker received from whoever sent first."""
 
 Source = Literal["simulated", "measured"]
 Status = Literal["completed", "diverged", "partial"]
+
+
+RESUMPTIONS: Final = frozenset({"wait", "wait_any"})
+"""Names of events in which a coroutine was blocked on a started operation; they carry its handle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,12 @@ class Event:
 
 
 def metric_name(metric: str, on: str, own: str) -> str:
-    """What evaluations call a metric of ``on``: its plain name if ``evaluate.on`` is that (``own``)."""
+    """What evaluations call a metric of ``on``: its plain name if ``evaluate.on`` (``own``) is the same."""
     return metric if on == own else f"{metric}_on_{on}"
 
 
 NO_METRICS: Final = frozenset({"label", "scheme", "seed", "source", "step", "time_s", "bytes_sent"})
-"""What tables of metrics have beside them; no metric is called so."""
+"""Columns of the table of evaluations that are no metrics; no metric may be called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class Run:
     """SHA-256 over the workers' final parameters in rank order: equal digests are equal bits."""
     events: tuple[Event, ...] = field(default=(), repr=False)
     message: str = ""
-    """Why the run is not ``completed``, for people."""
+    """Why the run is not ``completed``, in a sentence."""
     machines: tuple[Machine, ...] = ()
     """One per worker; of measured runs."""
     exchanges: tuple[str, ...] | None = None

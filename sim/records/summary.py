@@ -1,4 +1,4 @@
-"""What a set of runs says: per run, per scheme over its repeats, and who won.
+"""Summaries of a set of runs: per run, per scheme over its repeats, and who won.
 
 A run that never reached the target counts as infinitely late, so that it is never dropped: a scheme has a
 median time if most of its repeats got there. Two schemes are compared on the seeds that they share, which saw
@@ -112,7 +112,7 @@ class Lead(TypedDict):
 
 
 class TuningTrial(TypedDict):
-    """A run made to choose values.
+    """One run of the tuning, before the comparison.
 
     Attributes:
         values: by key, as in ``tune``.
@@ -132,10 +132,10 @@ class Tuned(TypedDict):
 
     Attributes:
         label: of the scheme.
-        chosen: the values with the best median time to target; if nobody arrives, the best median score.
+        chosen: the values with the best median time to target; if none reaches it, the best median score.
         at_edge: keys whose value is the smallest or largest that there was to choose from.
-        metric: the score that decides where nobody arrives.
-        trials: all that were made.
+        metric: the score that decides where no trial reaches the target.
+        trials: all of them, in order.
     """
 
     label: str
@@ -204,7 +204,7 @@ def summarise(
         for row, group in zip(rows, groups.values(), strict=True):
             row["score_at_equal_time"] = score_at(group, equal, "time_s")
             row["score_at_equal_bytes"] = score_at(group, equal, "bytes_sent")
-    found = Summary(
+    summary = Summary(
         version=SUMMARY_VERSION,
         scenario=scenario_name,
         target=target,
@@ -216,8 +216,8 @@ def summarise(
         equal=equal,
     )
     if tuning:
-        found["tuning"] = list(tuning)
-    return found
+        summary["tuning"] = list(tuning)
+    return summary
 
 
 def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[SchemeSummary]:
@@ -329,8 +329,8 @@ def _shares(group: Sequence[Run]) -> Shares:
 
 def _times(group: Sequence[Run]) -> dict[int, float]:
     """Seed -> time to target, infinite where it was not reached; by seed, so that order cannot matter."""
-    found = {run.seed: math.inf if run.time_to_target_s is None else run.time_to_target_s for run in group}
-    return dict(sorted(found.items()))
+    times = {run.seed: math.inf if run.time_to_target_s is None else run.time_to_target_s for run in group}
+    return dict(sorted(times.items()))
 
 
 def _at_least(run: Run) -> float:

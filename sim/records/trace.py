@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .run import Event, Run
+from .run import RESUMPTIONS, Event, Run
 
-_RESUMPTIONS: Final = frozenset({"wait", "wait_any"})
 _MOMENTS: Final = frozenset({"poll", "now", "next_step", "segment"})
 _TRACKS: Final = 1000
 """Threads that a worker may have: its tasks from 0 on, lanes in the background from the half on."""
@@ -55,7 +54,7 @@ def _placed(events: Sequence[Event]) -> Iterator[tuple[Event, int, str]]:
         if event.operation in _MOMENTS:
             continue
         first = 1 + event.worker * _TRACKS
-        if event.handle < 0 or event.operation in _RESUMPTIONS:
+        if event.handle < 0 or event.operation in RESUMPTIONS:
             title = f"worker {event.worker}" + (f", service {event.task}" if event.task else "")
             yield event, first + event.task, title
             continue
@@ -67,30 +66,21 @@ def _placed(events: Sequence[Event]) -> Iterator[tuple[Event, int, str]]:
 
 
 def _slices(event: Event, process: int, thread: int) -> Iterator[dict[str, Any]]:
+    """The event, and inside it the wait for its last peer, if there was one."""
     kind = "computation" if event.operation == "gradient" else "communication"
     arguments: dict[str, object] = {"step": event.step}
     if event.bytes:
         arguments["bytes"] = event.bytes
     if event.peer >= 0:
         arguments["peer"] = event.peer
-    yield _slice(event.operation, kind, event.start_s, event.end_s, process, thread, arguments)
+    slices = [(event.operation, kind, event.end_s, arguments)]
     met_s = min(event.peer_s, event.end_s)
     if met_s > event.start_s:
-        yield _slice("wait for a peer", "waiting", event.start_s, met_s, process, thread, {})
-
-
-def _slice(
-    name: str,
-    kind: str,
-    start_s: float,
-    end_s: float,
-    process: int,
-    thread: int,
-    arguments: dict[str, object],
-) -> dict[str, Any]:
-    # Whole nanoseconds, so that what touches or contains in seconds still does.
-    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
-    return {
-        "ph": "X", "pid": process, "tid": thread, "name": name, "cat": kind,
-        "ts": start_ns / 1000, "dur": (end_ns - start_ns) / 1000, "args": arguments,
-    }  # fmt: skip
+        slices.append(("wait for a peer", "waiting", met_s, {}))
+    for name, category, end_s, details in slices:
+        # Whole nanoseconds, so that what touches or contains in seconds still does.
+        start_ns, end_ns = round(event.start_s * 1e9), round(end_s * 1e9)
+        yield {
+            "ph": "X", "pid": process, "tid": thread, "name": name, "cat": category,
+            "ts": start_ns / 1000, "dur": (end_ns - start_ns) / 1000, "args": details,
+        }  # fmt: skip

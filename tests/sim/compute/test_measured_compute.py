@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from paceline.sim.compute import batch_sizes, measure
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.prepare import prepare, resolve, resolves
+from paceline.sim.experiments.prepare import is_resolved_from, prepare, resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import Scenario, dump, parse
 from paceline.sim.training.gradients import TrainingProblem
@@ -104,9 +104,9 @@ def test_what_was_measured_stands_in_the_resolved_scenario(measured: Scenario) -
     again = parse(dump(resolved))
     assert again == resolved
     assert resolve(again, torch.device("cpu")) is again  # nothing is measured twice
-    assert resolves(resolved, measured)
-    assert not resolves(resolved, parse(FLAT))
-    assert not resolves(resolved, parse(dump(measured), changes=["workload.batch_size=64"]))
+    assert is_resolved_from(resolved, measured)
+    assert not is_resolved_from(resolved, parse(FLAT))
+    assert not is_resolved_from(resolved, parse(dump(measured), changes=["workload.batch_size=64"]))
 
 
 SEVERAL = FLAT.replace("{time: 10 ms}", "{measured: {batch_sizes: [4, 16, 64]}}") + "gradients: looped\n"
@@ -132,7 +132,7 @@ def test_other_batch_sizes_are_predicted(monkeypatch: pytest.MonkeyPatch) -> Non
     problem = prepare(resolved, resolved.schemes[0], 0).problem
     assert problem is not None
     assert len(problem.batches.examples(0, 0)) == 32  # those of a run are left alone
-    assert resolves(resolved, parse(SEVERAL))
+    assert is_resolved_from(resolved, parse(SEVERAL))
     assert prepare(resolved, resolved.schemes[0], 0).compute.duration_s(0, 0) == pytest.approx(
         batch_sizes.seconds_at(32, (4, 16, 64), (0.25, 0.25, 0.5)), rel=1e-12
     )

@@ -151,7 +151,7 @@ def test_one_peer_exponential_averages_exactly(exponent: int) -> None:
         ("gossip", {"topology": "ring"}, ("mix",)),
         ("gossip", {"topology": "ring", "global_period": 2}, ("all_reduce", "mix")),
         ("all_reduce", {"overlap": True}, ("all_reduce",)),
-        ("tests.support.own_schemes:with_a_service", {"period": 1}, ("all_reduce", "receive", "receive_any")),
+        ("ad_psgd", {}, ("receive", "receive_any", "send")),
         ("tests.support.own_schemes:pairs", {}, ("receive", "send")),
     ],
 )

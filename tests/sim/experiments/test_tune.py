@@ -9,7 +9,7 @@ from paceline.reports import words
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import simulate as simulator
 from paceline.sim.experiments.prepare import seeds_of
-from paceline.sim.experiments.tune import tried, tune
+from paceline.sim.experiments.tune import planned_trials, tune
 from paceline.sim.records.folder import read_results, write_results
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import summarise
@@ -38,7 +38,7 @@ def test_trials_are_spread_evenly_on_seeds_of_their_own() -> None:
     asked = scenario("{optimizer.lr: [0.1, 0.2], optimizer.momentum: [0.0, 0.9], trials: 8}")
     assert asked.tune is not None
     assert parse(dump(asked)) == asked
-    found = tried(asked.tune, asked.seed)
+    found = planned_trials(asked.tune, asked.seed)
     points = [(v["optimizer.lr"], v["optimizer.momentum"]) for v, _ in found]
     assert points == [(0.1, 0.0), (0.1, 0.9), (0.2, 0.0), (0.2, 0.9)] * 2
     own = {seed for _, seed in found}
@@ -140,18 +140,18 @@ repeats: 2
 
 def test_a_tuned_simulation_is_written_down_and_goes_on(tmp_path: Path) -> None:
     asked = parse(QUADRATIC)
-    chosen, found = simulator.tuned(asked)
+    chosen, found = simulator.choose_values(asked)
     assert [lr(entry) for entry in chosen.schemes] == [0.3, 0.3]
     runs = list(simulator.simulate(chosen))
     folder = tmp_path / "r"
     write_results(folder, dump(chosen), "q", runs[:2], tuning=found)
     assert read_results(folder).summary["tuning"] == found
-    left = simulator.unfinished(folder, asked)
+    left = simulator.find_unfinished(folder, asked)
     assert left is not None
     assert (left.scenario, len(left.runs), left.tuning) == (chosen, 2, found)
     other = parse(QUADRATIC.replace("[0.01, 0.3]", "[0.02, 0.3]"))
-    assert simulator.unfinished(folder, other) is None
-    assert simulator.unfinished(folder, chosen) is None
+    assert simulator.find_unfinished(folder, other) is None
+    assert simulator.find_unfinished(folder, chosen) is None
 
 
 def test_a_real_run_wants_to_know_beforehand() -> None:
