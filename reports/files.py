@@ -60,14 +60,14 @@ def _check_ours(folder: Path) -> None:
 
 def _line(study: ReportSources, row: SchemeSummary) -> dict[str, Any]:
     """A row of the table, as numbers."""
-    found: dict[str, Any] = {"study": study.title}
+    line: dict[str, Any] = {"study": study.title}
     for key, value in row.items():
         if isinstance(value, dict):
             name = key.removesuffix("_s") if key == "time_s" else key
-            found |= {f"{name}_{part}": number for part, number in value.items()}
+            line |= {f"{name}_{part}": number for part, number in value.items()}
         else:
-            found[key] = value
-    return found
+            line[key] = value
+    return line
 
 
 def _tex(studies: Sequence[ReportSources]) -> str:
@@ -161,10 +161,10 @@ def _recolour_one(artist: Artist, table: Mapping[str, str]) -> None:
 
 def _variables(css: str) -> dict[str, str]:
     """The custom properties of a style sheet; where a theme says otherwise later, the first one counts."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, value in re.findall(r"--([\w-]+):\s*([^;]+);", css):
-        found.setdefault(name, value.strip())
-    return found
+        variables.setdefault(name, value.strip())
+    return variables
 
 
 def colour(css: str, variables: Mapping[str, str]) -> str:
@@ -175,10 +175,10 @@ def colour(css: str, variables: Mapping[str, str]) -> str:
         return colour(variables[css[6:-1]], variables)
     if css.startswith("color-mix("):
         _, one, other = _split(css[len("color-mix(") : -1])
-        found = re.fullmatch(r"(.*?)\s+([\d.]+)%", other)
-        assert found is not None
-        share = float(found[2]) / 100
-        a, b = (_to_oklab(to_rgb(colour(each, variables))) for each in (one, found[1]))
+        mixed = re.fullmatch(r"(.*?)\s+([\d.]+)%", other)
+        assert mixed is not None
+        share = float(mixed[2]) / 100
+        a, b = (_to_oklab(to_rgb(colour(each, variables))) for each in (one, mixed[1]))
         red, green, blue = _from_oklab((1 - share) * a + share * b).clip(0, 1)
         return to_hex((red, green, blue))
     return css

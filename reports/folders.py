@@ -1,4 +1,4 @@
-"""Folders put together: what one scenario predicted, and what was measured of it."""
+"""Result folders, put together: what was predicted of one scenario, and what was measured of it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from typing import Any, Final
 import pandas as pd
 import yaml
 
+from paceline.sim.errors import InputError
 from paceline.sim.records.folder import Results, read_results
 from paceline.sim.records.run import Source
 from paceline.sim.records.summary import RunRow, SchemeSummary
 
 from . import words
 
-_SCHEMES: Final = (
-    "all_reduce", "local_sgd", "gossip", "ad_psgd", "diloco", "sgp", "easgd", "fedavg",
-    "slowmo", "adaptive_local_sgd", "eamsgd", "downpour", "choco_sgd", "gradient_tracking", "leader_sgd",
-    "post_local_sgd",
-)  # fmt: skip
-"""A scheme's place gives its colour, the same in every report: eight hues in two tones."""
+_COLOURS: Final = 16
+"""Colours of schemes in the style sheet, ``--s0`` and following: eight hues in two tones."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,11 @@ class SourceRuns:
 
 @dataclass(frozen=True)
 class ReportSources:
-    """One scenario: a part that is told about, and perhaps measurements beside a prediction.
+    """One scenario: the runs that the page is about, and perhaps measurements beside a prediction.
 
     Attributes:
         key: unique on the page; ids begin with it.
-        title: the scenario's name, with the folder's where two studies share it.
+        title: the scenario's name, followed by the folder's where two scenarios on the page share it.
         parts: one part, or the simulated and the measured one in this order.
         styles: label -> how it is drawn.
         scenario: the resolved scenario, parsed; {} if it is no mapping.
@@ -85,19 +82,23 @@ class ReportSources:
         return self.parts[1] if len(self.parts) == 2 else None
 
 
-def studies(folders: Sequence[Path]) -> list[ReportSources]:
+def read_sources(folders: Sequence[Path]) -> list[ReportSources]:
     """Read folders, and put a prediction and a measurement of the same scenario together.
 
+    A scheme has one colour on the whole page: the first scheme in the folders has the first one, and so on.
+
     Raises:
-        InputError: a folder cannot be read.
+        InputError: there is no folder, or one cannot be read.
     """
-    found: list[tuple[str, list[SourceRuns]]] = []
+    if not folders:
+        raise InputError("name at least one result folder")
+    groups: list[tuple[str, list[SourceRuns]]] = []
     for folder in folders:
         results = read_results(folder)
         for part in _parts(results):
             waiting = (
                 parts
-                for _, parts in found
+                for _, parts in groups
                 if len(parts) == 1
                 and parts[0].source != part.source
                 and parts[0].results.summary["scenario"] == results.summary["scenario"]
@@ -107,12 +108,20 @@ def studies(folders: Sequence[Path]) -> list[ReportSources]:
                 partner.append(part)
                 partner.sort(key=lambda p: p.source, reverse=True)
             else:
-                found.append((folder.name, [part]))
-    names = [parts[0].results.summary["scenario"] for _, parts in found]
+                groups.append((folder.name, [part]))
+    names = [parts[0].results.summary["scenario"] for _, parts in groups]
+    schemes = list(dict.fromkeys(row["scheme"] for _, parts in groups for row in _rows(parts)))
     return [
-        _study(f"study-{i}", name if names.count(name) == 1 else f"{name} ({folder})", tuple(parts))
-        for i, (name, (folder, parts)) in enumerate(zip(names, found, strict=True), 1)
+        _sources(
+            f"study-{i}", name if names.count(name) == 1 else f"{name} ({folder})", tuple(parts), schemes
+        )
+        for i, (name, (folder, parts)) in enumerate(zip(names, groups, strict=True), 1)
     ]
+
+
+def _rows(parts: Sequence[SourceRuns]) -> list[SchemeSummary]:
+    """The rows of all parts, in the order of the scenario."""
+    return [row for part in parts for row in part.results.summary["summary"]]
 
 
 def _parts(results: Results) -> list[SourceRuns]:
@@ -136,29 +145,28 @@ def _only(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
     return frame[frame["source"] == source]
 
 
-def _study(key: str, title: str, parts: tuple[SourceRuns, ...]) -> ReportSources:
+def _sources(key: str, title: str, parts: tuple[SourceRuns, ...], schemes: Sequence[str]) -> ReportSources:
     try:
         scenario = yaml.safe_load(parts[0].results.scenario)
     except yaml.YAMLError:
         scenario = {}
-    rows = [row for part in parts for row in part.results.summary["summary"]]
-    styles = _styles(rows, len(parts) == 2)
+    styles = _styles(_rows(parts), schemes, solid=len(parts) == 2)
     return ReportSources(key, title, parts, styles, scenario if isinstance(scenario, dict) else {})
 
 
-def _styles(rows: Sequence[SchemeSummary], solid: bool) -> dict[str, Style]:
-    """Colour by scheme; labels of one scheme differ in lightness, and in dashes unless ``solid``."""
-    schemes = [*_SCHEMES, *dict.fromkeys(row["scheme"] for row in rows if row["scheme"] not in _SCHEMES)]
-    labels: dict[str, list[str]] = {}
+def _styles(rows: Sequence[SchemeSummary], schemes: Sequence[str], solid: bool) -> dict[str, Style]:
+    """Label -> style: the colour follows a scheme's place in ``schemes``.
+
+    Labels of one scheme differ in lightness, and in dashes unless ``solid``.
+    """
+    labels: dict[str, dict[str, None]] = {}
     for row in rows:
-        mine = labels.setdefault(row["scheme"], [])
-        if row["label"] not in mine:
-            mine.append(row["label"])
+        labels.setdefault(row["scheme"], {})[row["label"]] = None
     dashes: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (1.5, 1.2), (6, 1.2, 1.2, 1.2))
     tones = ("", "var(--paper) 35%", "var(--ink) 65%", "var(--paper) 55%", "var(--ink) 25%")
     styles = {}
     for scheme, mine in labels.items():
-        colour = f"var(--s{schemes.index(scheme) % 16})"
+        colour = f"var(--s{schemes.index(scheme) % _COLOURS})"
         for i, label in enumerate(mine):
             tone = tones[i % len(tones)]
             mixed = f"color-mix(in oklab, {colour}, {tone})" if tone else colour

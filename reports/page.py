@@ -20,19 +20,21 @@ from paceline.sim.records.intervals import Interval
 from paceline.sim.records.summary import mean_step_s
 
 from . import words
-from .figures.bars import cost_of_a_run, cost_of_a_step
-from .figures.cluster_map import cluster_map
-from .figures.curves import By, curves
+from .figures.bars import draw_run_cost, draw_step_cost
+from .figures.cluster_map import draw_cluster_map
+from .figures.curves import By, draw_curves
 from .figures.drawing import Picture
-from .figures.timeline import timeline
-from .figures.waterfall import gap, waterfall
+from .figures.timeline import draw_timeline
+from .figures.waterfall import draw_waterfall, gap
 from .files import write_files
-from .folders import ReportSources, SourceRuns, studies
+from .folders import ReportSources, SourceRuns, read_sources
 from .tables import column_unit, shares, status, time_to_target
 
 _HERE: Final = Path(__file__).parent
-_LANES: Final = 16
+_WORKERS_SHOWN: Final = 16
+"""Rows of a timeline at most, one a worker."""
 _MARK: Final = b'<meta name="generator" content="Paceline">'
+"""By which a report is known, so that nothing else is replaced."""
 _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
 
 
@@ -53,31 +55,25 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> None
         raise InputError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
     if out.exists() and not _is_report(out):
         raise InputError(f"{out} is there already, and it is no report: choose another name")
-    found = _checked(folders)
-    views = [_view(study) for study in found]
-    text = _rendered(found, views)
+    studies = read_sources(folders)
+    views = [_view(study) for study in studies]
+    text = _render(studies, views)
     if files is not None:
-        write_files(files, found, [each for view in views for each in view["pictures"]])
+        write_files(files, studies, [each for view in views for each in view["pictures"]])
     write_atomically(out, text)
 
 
 def render(folders: Sequence[Path]) -> str:
-    """The page's text; the same folders give the same text.
+    """Make the page's text; equal folders give equal texts.
 
     Raises:
         InputError: there is no folder, or one cannot be read.
     """
-    found = _checked(folders)
-    return _rendered(found, [_view(study) for study in found])
+    studies = read_sources(folders)
+    return _render(studies, [_view(study) for study in studies])
 
 
-def _checked(folders: Sequence[Path]) -> list[ReportSources]:
-    if not folders:
-        raise InputError("name at least one result folder")
-    return studies(folders)
-
-
-def _rendered(found: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -> str:
+def _render(studies: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -90,7 +86,7 @@ def _rendered(found: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -
     style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))
     return (
         environment.get_template("page.html")
-        .render(style=style, studies=views, overview=overview(found))
+        .render(style=style, studies=views, overview=overview(studies))
         .lstrip()
     )
 
@@ -104,7 +100,7 @@ def _is_report(path: Path) -> bool:
 
 
 def tight(text: str) -> str:
-    """The text with no line break between a number and its unit."""
+    """``text`` with no line break between a number and its unit."""
     return re.sub(r"(?<=\d) (?=%|[a-zµ]{1,3}\b)", "\u00a0", text)
 
 
@@ -114,7 +110,7 @@ def breakable(label: str) -> Markup:
 
 
 def _view(study: ReportSources) -> dict[str, Any]:
-    """What the template shows of one study."""
+    """What the template shows of one scenario."""
     summary, measured = study.main.results.summary, study.measured
     metric = second_metric(study)
     trained = _has(study, "train_loss")
@@ -122,32 +118,29 @@ def _view(study: ReportSources) -> dict[str, Any]:
     drawn: dict[str, Picture] = {}
     between = gap(study.main)
     if between is not None:
-        drawn["waterfall"] = waterfall(study, between)
+        drawn["waterfall"] = draw_waterfall(study, between)
     axes: tuple[tuple[str, By], ...] = (("time", "time_s"), ("bytes", "bytes_sent"), ("step", "step"))
     for name, by in axes:
         if sent or by != "bytes_sent":
             if trained:
-                drawn[f"loss_{name}"] = curves(study, "train_loss", by)
+                drawn[f"loss_{name}"] = draw_curves(study, "train_loss", by)
             if metric is not None:
-                drawn[f"metric_{name}"] = curves(study, metric, by)
+                drawn[f"metric_{name}"] = draw_curves(study, metric, by)
     if _has(study, "consensus_distance"):
-        drawn["consensus_step"] = curves(study, "consensus_distance", "step")
+        drawn["consensus_step"] = draw_curves(study, "consensus_distance", "step")
     if any(row["iterations"] for row in study.main.rows):
-        drawn["step_cost"] = cost_of_a_step(study)
-        drawn["run_cost"] = cost_of_a_run(study)
-    where = cluster_map(study)
+        drawn["step_cost"] = draw_step_cost(study)
+        drawn["run_cost"] = draw_run_cost(study)
+    where = draw_cluster_map(study)
     if where is not None:
         drawn["map"] = where
     timelines = [
-        (_SOURCES[part.source] if measured else "", timeline(study, part, _LANES))
+        (_SOURCES[part.source] if measured else "", draw_timeline(study, part, _WORKERS_SHOWN))
         for part in study.parts
         if len(part.results.events)
     ]
     return {
         "study": study,
-        "summary": summary,
-        "main": study.main,
-        "measured": measured,
         "verdict": words.verdict(summary, study.main.source),
         "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
         "confidence": words.confidence(summary, study.main.source),
@@ -162,7 +155,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "gap": between,
         "equal": equal_scores(study.main),
         "tuning": words.tuning(summary),
-        "lanes": _LANES,
+        "workers_shown": _WORKERS_SHOWN,
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
         "unit": column_unit(study.main.rows),
         "comparison": side_by_side(study.main, measured) if measured else [],
@@ -170,13 +163,13 @@ def _view(study: ReportSources) -> dict[str, Any]:
     }
 
 
-def overview(found: Sequence[ReportSources]) -> list[tuple[str, list[str]]]:
-    """Of several studies, each scheme's time to target in each of them; the best is marked with a star."""
-    labels = dict.fromkeys(row["label"] for study in found for row in study.main.rows)
+def overview(studies: Sequence[ReportSources]) -> list[tuple[str, list[str]]]:
+    """Each scheme's time to target in each of several scenarios; the best is marked with a star."""
+    labels = dict.fromkeys(row["label"] for study in studies for row in study.main.rows)
     lines = []
     for label in labels:
         cells = []
-        for study in found:
+        for study in studies:
             mine = [row for row in study.main.rows if row["label"] == label]
             text = time_to_target(study.main.results.summary, mine[0])[0] if mine else ""
             first = bool(mine) and mine[0] is study.main.rows[0] and text[:1].isdigit()
@@ -202,13 +195,13 @@ def equal_scores(part: SourceRuns) -> dict[str, Any] | None:
     }
 
 
-def _score(found: Interval | None) -> tuple[str, str]:
+def _score(interval: Interval | None) -> tuple[str, str]:
     """A median score, and its interval if there is one."""
-    if found is None or found["median"] is None:
+    if interval is None or interval["median"] is None:
         return "-", ""
-    low, high = found["low"], found["high"]
+    low, high = interval["low"], interval["high"]
     between = f"{words.digits(low)} to {words.digits(high)}" if low is not None and high is not None else ""
-    return words.digits(found["median"]), between
+    return words.digits(interval["median"]), between
 
 
 def second_metric(study: ReportSources) -> str | None:

@@ -1,4 +1,7 @@
-"""Tables for the terminal: a summary, a prediction beside a measurement, and what a scenario means."""
+"""Tables for the terminal: a summary, a prediction beside its measurement, and ``paceline check``.
+
+The report page words its cells by the same functions.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.records.comparison import Comparison
@@ -14,18 +18,25 @@ from paceline.sim.records.summary import SchemeSummary, Summary
 
 from . import words
 
+MAX_ROUTES: Final = 20
+"""Kinds of routes that ``paceline check`` shows; ``--json`` has them all."""
 
-def render(summary: Summary) -> Table:
+_METRICS: Final = {
+    "time_to_target_s": "time to target",
+    "wall_clock_s": "wall clock",
+    "iteration_time_s": "one step",
+}
+"""How the comparison's table calls what was compared."""
+
+
+def render_summary(summary: Summary) -> Table:
     """One line per scheme (and source, if there are two), best first.
 
     Medians over repeats with their 95 % interval for the time to target, means for everything else.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     rows = summary["summary"]
     sources = list(dict.fromkeys(row["source"] for row in rows))
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table = _plain_table(gap=1)
     table.add_column("scheme", overflow="fold", min_width=18)
     if len(sources) > 1:
         table.add_column("source", no_wrap=True)
@@ -41,6 +52,11 @@ def render(summary: Summary) -> Table:
             # Text, not str: a label is not markup.
             table.add_row(*(Text(cell, style="bold" if best else "") for cell in cells))
     return table
+
+
+def _plain_table(gap: int = 2) -> Table:
+    """An empty table without lines, ``gap`` blanks between its columns."""
+    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
 
 
 def _cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float]) -> list[str]:
@@ -74,7 +90,7 @@ def time_to_target(
     """A row's time to target, ``> bound`` where it is censored, and its interval ('' for none)."""
     time = row["time_to_target_s"]
     if time["median"] is None:
-        if not wanted(summary) or row["at_least_s"] is None:
+        if not has_target(summary) or row["at_least_s"] is None:
             return "-", ""
         return f"> {words.duration(row['at_least_s'], unit)}", ""
     text = words.duration(time["median"], unit)
@@ -86,53 +102,46 @@ def time_to_target(
 
 
 def status(summary: Summary, row: SchemeSummary) -> str:
-    """How a row's repeats ended."""
-    found: list[str] = []
-    if wanted(summary):
-        if row["diverged"] == row["runs"]:
-            found = []
-        elif row["runs"] > 1:
-            found = [f"reached {row['reached']}/{row['runs']}"]
-        elif row["reached"]:
-            found = ["reached"]
-        elif not row["diverged"] and not row["partial"]:
-            found = ["not reached"]
-    elif not row["diverged"] and not row["partial"]:
-        found = ["completed"]
+    """How a row's repeats ended, such as ``reached 4/5, diverged 1/5``; without numbers for one repeat."""
+    of = f"/{row['runs']}"
+    whole = not row["diverged"] and not row["partial"]
+    endings: list[str] = []
+    if not has_target(summary):
+        endings = ["completed"] if whole else []
+    elif row["runs"] > 1 and row["diverged"] < row["runs"]:
+        endings = [f"reached {row['reached']}{of}"]
+    elif row["runs"] == 1 and (row["reached"] or whole):
+        endings = ["reached" if row["reached"] else "not reached"]
     for name, count in (("diverged", row["diverged"]), ("partial", row["partial"])):
         if count:
-            found.append(name if row["runs"] == 1 else f"{name} {count}/{row['runs']}")
-    return ", ".join(found)
+            endings.append(name if row["runs"] == 1 else f"{name} {count}{of}")
+    return ", ".join(endings)
 
 
-def wanted(summary: Summary) -> bool:
+def has_target(summary: Summary) -> bool:
     """Whether the runs had a target at all."""
     return summary["target"] is not None or any(run["reached_target"] for run in summary["runs"])
 
 
-_WORDS = {"time_to_target_s": "time to target", "wall_clock_s": "wall clock", "iteration_time_s": "one step"}
-
-
-def render_comparison(found: Comparison) -> RenderableType:
+def render_comparison(comparison: Comparison) -> RenderableType:
     """Predicted beside measured, whether both computed the same, and a verdict."""
     table = Table("scheme", "seed", "", "predicted", "measured", "error")
-    for cell in found["cells"]:
+    for cell in comparison["cells"]:
         values = (f"{value:.3f} s" for value in (cell["predicted"], cell["measured"]))
         table.add_row(
-            cell["label"], str(cell["seed"]), _WORDS[cell["metric"]], *values, f"{cell['error_pct']:+.2f} %"
+            cell["label"], str(cell["seed"]), _METRICS[cell["metric"]], *values, f"{cell['error_pct']:+.2f} %"
         )
-    lines = [f"{each['label']}, seed {each['seed']}: {each['says']}" for each in found["trajectories"]]
-    return Group(table, *lines, *found["warnings"], verdict(found))
+    lines = [f"{each['label']}, seed {each['seed']}: {each['says']}" for each in comparison["trajectories"]]
+    return Group(table, *lines, *comparison["warnings"], verdict(comparison))
 
 
-def verdict(found: Comparison) -> str:
+def verdict(comparison: Comparison) -> str:
     """One line: is the prediction to be trusted here?"""
-    decision = found["decision"]
-    if found["mean_abs_error_pct"] is None:
+    decision = comparison["decision"]
+    if comparison["mean_abs_error_pct"] is None:
         return "There is nothing to compare."
-    errors = (
-        f"{found['mean_abs_error_pct']:.2f} % off on average, {found['max_abs_error_pct']:.2f} % at worst"
-    )
+    mean, worst = comparison["mean_abs_error_pct"], comparison["max_abs_error_pct"]
+    errors = f"{mean:.2f} % off on average, {worst:.2f} % at worst"
     predicted, measured = decision["winner_predicted"], decision["winner_measured"]
     if predicted is None or measured is None:
         choice = "no scheme got to the target on both sides"
@@ -144,41 +153,31 @@ def verdict(found: Comparison) -> str:
     return f"Predicted times are {errors}; {choice}."
 
 
-MAX_ROUTES: Final = 20
-"""So many kinds of routes are shown; ``--json`` has them all."""
-
-
-def render_check(found: Mapping[str, Any]) -> RenderableType:
+def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and how long the simulation will take."""
-    from rich.console import Group
-    from rich.text import Text
-
-    return Group(Text(_cluster(found)), "", _routes(found), "", _schemes(found), "", Text(_effort(found)))
+    return Group(Text(_cluster(answer)), "", _routes(answer), "", _schemes(answer), "", Text(_effort(answer)))
 
 
-def _cluster(found: Mapping[str, Any]) -> str:
-    sites = ", ".join(f"{name} {count}" for name, count in found["sites"].items())
-    fastest, slowest = found["compute_s"]["fastest"], found["compute_s"]["slowest"]
+def _cluster(answer: Mapping[str, Any]) -> str:
+    sites = ", ".join(f"{name} {count}" for name, count in answer["sites"].items())
+    fastest, slowest = answer["compute_s"]["fastest"], answer["compute_s"]["slowest"]
     compute = format_seconds(fastest)
     if slowest > fastest:
         compute += f" to {format_seconds(slowest)}"
-    where = f" ({sites})" if len(found["sites"]) > 1 else ""
+    where = f" ({sites})" if len(answer["sites"]) > 1 else ""
     return (
-        f"{found['scenario']}: {found['workers']} workers{where}; a gradient takes {compute} on average; "
-        f"a model is {format_bytes(found['model_bytes'])}"
+        f"{answer['scenario']}: {answer['workers']} workers{where}; a gradient takes {compute} on average; "
+        f"a model is {format_bytes(answer['model_bytes'])}"
     )
 
 
-def _routes(found: Mapping[str, Any]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    several = len(found["sites"]) > 1
+def _routes(answer: Mapping[str, Any]) -> RenderableType:
+    table = _plain_table()
+    several = len(answer["sites"]) > 1
     for name in (*(["from", "to"] if several else []), "pairs", "latency", "bandwidth", "links, for example"):
         table.add_column(name, justify="right" if name in ("pairs", "latency", "bandwidth") else "left")
-    varies = {link["name"] for link in found["links"] if link["varies"]}
-    for route in found["routes"][:MAX_ROUTES]:
+    varies = {link["name"] for link in answer["links"] if link["varies"]}
+    for route in answer["routes"][:MAX_ROUTES]:
         rate = "unlimited" if route["bytes_per_s"] is None else format_rate(route["bytes_per_s"])
         example = route["example"]
         links = ", ".join(f"{name} (varies)" if name in varies else name for name in example["links"])
@@ -190,23 +189,20 @@ def _routes(found: Mapping[str, Any]) -> RenderableType:
             f"{example['source']} to {example['destination']}: {links or 'none that limits'}",
         ]
         table.add_row(*(Text(cell) for cell in cells))
-    more = len(found["routes"]) - MAX_ROUTES
+    more = len(answer["routes"]) - MAX_ROUTES
     if more > 0:
         table.caption = f"and {more} kinds more (--json has them)"
     return table
 
 
-def _schemes(found: Mapping[str, Any]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    random = any(row.get("random_step_s") is not None for row in found["schemes"])
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+def _schemes(answer: Mapping[str, Any]) -> RenderableType:
+    random = any(row.get("random_step_s") is not None for row in answer["schemes"])
+    table = _plain_table()
     table.add_column("scheme", overflow="fold", min_width=14)
     columns = ["a step", "compute", "latency", "bandwidth", "sent"]
     for name in [*columns, *(["with what\nis random"] if random else [])]:
         table.add_column(name, justify="right", no_wrap=True)
-    for row in found["schemes"]:
+    for row in answer["schemes"]:
         if row["problem"] is not None:
             table.add_row(Text(row["label"]), Text(f"not known: {row['problem']}"))
             continue
@@ -218,11 +214,11 @@ def _schemes(found: Mapping[str, Any]) -> RenderableType:
     return table
 
 
-def _effort(found: Mapping[str, Any]) -> str:
-    known = [row for row in found["schemes"] if row["problem"] is None]
+def _effort(answer: Mapping[str, Any]) -> str:
+    known = [row for row in answer["schemes"] if row["problem"] is None]
     each_s = sum(row["simulation_s_per_100_steps"] for row in known)
-    runs = f"{found['repeats']} repeats" if found["repeats"] > 1 else "all of it"
+    runs = f"{answer['repeats']} repeats" if answer["repeats"] > 1 else "all of it"
     return (
         f"Simulating takes {format_seconds(each_s)} for 100 steps of every scheme on this machine, and "
-        f"{format_seconds(found['simulation_s_at_most'])} at most for {runs}."
+        f"{format_seconds(answer['simulation_s_at_most'])} at most for {runs}."
     )

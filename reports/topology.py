@@ -26,7 +26,7 @@ _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#666666"
 """Of the palette of Okabe and Ito, which the colour-blind can tell apart."""
 
 
-def comparison(records: Iterable[Record]) -> Table:
+def comparison_table(records: Iterable[Record]) -> Table:
     """One row for each topology: how many others a worker hears in a step, the period, the rate per step, the
     steps until disagreement is small, and after how many averaging is exact.
     """
@@ -46,7 +46,7 @@ def comparison(records: Iterable[Record]) -> Table:
     return out
 
 
-def sheet(record: Record) -> Table:
+def record_table(record: Record) -> Table:
     """One line for each thing that is known of a topology."""
     out = Table(box=None, show_header=False)
     epsilon = record["epsilon"]
@@ -103,7 +103,7 @@ def _count(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def drawing(record: Record, axes: Axes) -> None:
+def draw_graph(record: Record, axes: Axes) -> None:
     """The workers and who hears whom in any step; arrows point to who hears."""
     import networkx as nx
 
@@ -149,7 +149,7 @@ def _by_bend(record: Record) -> dict[float, list[tuple[int, int]]]:
     return out
 
 
-def eigenvalues(record: Record, axes: Axes) -> None:
+def draw_eigenvalues(record: Record, axes: Axes) -> None:
     """The eigenvalues in the unit circle; the circle that the second largest lies on."""
     values = record["spectrum"]
     modulus = record["second_eigenvalue_modulus"]
@@ -168,7 +168,7 @@ def eigenvalues(record: Record, axes: Axes) -> None:
     )  # fmt: skip
 
 
-def decay(record: Record, axes: Axes) -> None:
+def draw_decay(record: Record, axes: Axes) -> None:
     """What is left of random disagreement after each step, and the rate's line."""
     from matplotlib.ticker import MaxNLocator
 
@@ -191,7 +191,7 @@ def decay(record: Record, axes: Axes) -> None:
     axes.legend(frameon=False)
 
 
-def write(record: Record, folder: Path, force: bool) -> None:
+def write_topology(record: Record, folder: Path, force: bool) -> None:
     """Write ``topology.json``, and the figures that the record allows, into a folder; each file whole.
 
     Raises:
@@ -209,11 +209,11 @@ def write(record: Record, folder: Path, force: bool) -> None:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
     text = json.dumps(record, indent=1, allow_nan=False) + "\n"
     write_atomically(folder / "topology.json", text)
-    panels: dict[str, Callable[[Record, Axes], None]] = {"decay": decay}
+    panels: dict[str, Callable[[Record, Axes], None]] = {"decay": draw_decay}
     if record["positions"] is not None and record["edges"] is not None:
-        panels["graph"] = drawing
+        panels["graph"] = draw_graph
     if record["spectrum"] is not None:
-        panels["spectrum"] = eigenvalues
+        panels["spectrum"] = draw_eigenvalues
     title = f"{record['name']}, {record['workers']} workers, {record['weights']} weights"
     spines: dict[Any, Any] = {
         "axes.spines.top": False,

@@ -1,4 +1,4 @@
-"""Numbers and conclusions in words, for the terminal and for the page."""
+"""Numbers and conclusions in words, for the terminal and for the report page."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def percent(share: float) -> str:
 
 
 def plain(name: str) -> str:
-    """A metric's name as people write it."""
+    """A metric's name with blanks in place of underscores."""
     return name.replace("_", " ")
 
 
@@ -108,7 +108,7 @@ def verdict(summary: Summary, source: Source | None = None) -> str:
     best = rows[0]
     first_s = best["time_to_target_s"]["median"]
     if first_s is None:
-        return _nobody(summary, rows)
+        return _without_winner(summary, rows)
     what = goal(target) if target else "the target"
     if len(rows) == 1:
         return f"{best['label']} reaches {what} after {duration(first_s)}."
@@ -116,21 +116,21 @@ def verdict(summary: Summary, source: Source | None = None) -> str:
     second_s = second["time_to_target_s"]["median"]
     ratio = second["ratio_to_best"]["median"]
     if second_s is None or ratio is None:
-        said = f"Only {best['label']} reaches {what}, after {duration(first_s)}"
+        text = f"Only {best['label']} reaches {what}, after {duration(first_s)}"
         if best["runs"] > 1:
-            said = f"Only {best['label']} reaches {what} in most of its repeats, after {duration(first_s)}"
+            text = f"Only {best['label']} reaches {what} in most of its repeats, after {duration(first_s)}"
         bounds = [row["at_least_s"] for row in rows[1:] if row["at_least_s"] is not None]
         far = f"; the others had up to {factor(max(bounds) / first_s)} that time" if bounds else ""
-        return f"{said}{far}."
+        return f"{text}{far}."
     times = f"{duration(first_s, time_unit([first_s]))} against {duration(second_s, time_unit([first_s]))}"
     if best["runs"] > 1:
         times = f"medians {times}"
     if ratio < 1 + _SAME / 2:
         return f"{best['label']} and {second['label']} reach {what} at the same time: {times}."
-    said = f"{best['label']} reaches {what} first, {factor(ratio)} as fast as {second['label']}"
+    text = f"{best['label']} reaches {what} first, {factor(ratio)} as fast as {second['label']}"
     if first_s <= second_s:
-        return f"{said}: {times}."
-    return f"{said} on the same seeds, though not in the median of each: {times}."
+        return f"{text}: {times}."
+    return f"{text} on the same seeds, though not in the median of each: {times}."
 
 
 def confidence(summary: Summary, source: Source | None = None) -> str | None:
@@ -157,7 +157,7 @@ def confidence(summary: Summary, source: Source | None = None) -> str | None:
 
 def tuning(summary: Summary) -> list[str]:
     """What each scheme chose for itself, a sentence each; a value at the end of its grid is flagged."""
-    found = []
+    sentences = []
     for each in summary.get("tuning", []):
         values = ", ".join(f"{key} {value}" for key, value in each["chosen"].items())
         text = f"{each['label']} runs with {values}, the best of {len(each['trials'])} trials"
@@ -165,13 +165,13 @@ def tuning(summary: Summary) -> list[str]:
             text += (
                 f"; {' and '.join(each['at_edge'])} at the edge of the grid: a better value may lie beyond"
             )
-        found.append(f"{text}.")
-    return found
+        sentences.append(f"{text}.")
+    return sentences
 
 
 def failures(summary: Summary, source: Source | None = None) -> list[str]:
     """One sentence for each scheme with repeats that diverged or broke off."""
-    found = []
+    sentences = []
     for row in ranked(summary, source):
         for status, verb in (("diverged", "diverged"), ("partial", "broke off")):
             mine = [
@@ -184,8 +184,8 @@ def failures(summary: Summary, source: Source | None = None) -> list[str]:
                 times = f" in {len(mine)} of {row['runs']} repeats" if row["runs"] > 1 else ""
                 if status == "partial" and all(run["reached_target"] for run in mine):
                     verb = "went on to the target without everybody"
-                found.append(f"{row['label']} {verb}{times}{f' ({reason})' if reason else ''}.")
-    return found
+                sentences.append(f"{row['label']} {verb}{times}{f' ({reason})' if reason else ''}.")
+    return sentences
 
 
 def why(summary: Summary, source: Source | None = None) -> str | None:
@@ -213,7 +213,7 @@ def why(summary: Summary, source: Source | None = None) -> str | None:
     return f"{one} needs {much} {two} ({counts}), {joint} each costs {cost}."
 
 
-def _nobody(summary: Summary, rows: Sequence[SchemeSummary]) -> str:
+def _without_winner(summary: Summary, rows: Sequence[SchemeSummary]) -> str:
     target = summary["target"]
     if target is None:
         cheapest = min((row for row in rows if row["iterations"]), key=_step_s, default=None)
@@ -251,9 +251,11 @@ def _cost(best: SchemeSummary, second: SchemeSummary, than: str = "") -> str:
     mine, other = _parts(best), _parts(second)
     gaps = {part: other[part] - mine[part] for part in mine}
     total = sum(gaps.values())
-    told = [part for part in sorted(gaps, key=lambda part: -gaps[part] / total) if gaps[part] / total > 0.25]
+    causes = [
+        part for part in sorted(gaps, key=lambda part: -gaps[part] / total) if gaps[part] / total > 0.25
+    ]
     return f"{compared}: in a step a worker " + " and ".join(
-        f"{_VERBS[part]} {duration(mine[part])} instead of {duration(other[part])}" for part in told
+        f"{_VERBS[part]} {duration(mine[part])} instead of {duration(other[part])}" for part in causes
     )
 
 

@@ -96,7 +96,7 @@ def hand_over(
     from rich.console import Console
 
     from paceline.reports import words
-    from paceline.reports.tables import render
+    from paceline.reports.tables import render_summary
     from paceline.sim.records import folder as result_folder
     from paceline.sim.records.summary import summarise
     from paceline.sim.scenario.schema import dump
@@ -109,7 +109,7 @@ def hand_over(
     if as_json:
         print_json(summary)
     else:
-        Console().print(render(summary))
+        Console().print(render_summary(summary))
         for sentence in words.tuning(summary):
             Console().print(sentence, markup=False, highlight=False)
     failed = [run for run in runs if run.status == "partial"]

@@ -43,12 +43,12 @@ def show(
 
     record = describe(_entry(topology), workers, weights, seed)
     if out is not None:
-        graph_pages.write(record, out, force)
+        graph_pages.write_topology(record, out, force)
         say(f"wrote {out}")
     if as_json:
         print_json(record)
     else:
-        Console().print(graph_pages.sheet(record))
+        Console().print(graph_pages.record_table(record))
 
 
 @topology_app.command()
@@ -71,7 +71,7 @@ def compare(
         told = {"workers": workers, "topologies": records}
         print_json(told)
     else:
-        Console().print(graph_pages.comparison(records))
+        Console().print(graph_pages.comparison_table(records))
 
 
 @topology_app.command("search")

@@ -11,22 +11,34 @@ from paceline.sim.records.summary import SchemeSummary
 
 from .. import words
 from ..folders import ReportSources
-from .drawing import INK, PAPER, PHASE_KEY, PHASES, WIDTH_IN, Picture, cut, figure, picture
+from .drawing import (
+    PAPER,
+    PHASE_KEY,
+    PHASES,
+    WIDTH_IN,
+    Picture,
+    annotate,
+    cut,
+    figure,
+    picture,
+    set_up_bars,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LABEL: Final = 22
+_LABEL_LETTERS: Final = 22
+"""Letters of a label that fit on a line."""
 _FAR: Final = 4.0
-"""A bar longer than so many times the median bar is cut off."""
+"""A bar that is longer than the median bar by more than this factor is cut off."""
 
 
-def cost_of_a_step(study: ReportSources) -> Picture:
+def draw_step_cost(study: ReportSources) -> Picture:
     """Stacked bars: where a worker's mean step went."""
     return _bars(study, per_step=True)
 
 
-def cost_of_a_run(study: ReportSources) -> Picture:
+def draw_run_cost(study: ReportSources) -> Picture:
     """Stacked bars: where a worker's wall clock went."""
     return _bars(study, per_step=False)
 
@@ -57,20 +69,15 @@ def _bars(study: ReportSources, per_step: bool) -> Picture:
                 width = (right - left) / unit_s
                 ax.barh(at, width, left=left / unit_s, height=height, color=colour, linewidth=0)
                 left = right
-            said = words.digits(length / unit_s) + (f" {_kind(measured)}" if paired else "")
+            text = words.digits(length / unit_s) + (f" {_kind(measured)}" if paired else "")
             if length > limit:
                 _gap(ax, left / unit_s, at, height)
-                said += " (cut off)"
-            ax.annotate(
-                said, (left / unit_s, at), xytext=(4, 0), textcoords="offset points",
-                va="center", ha="left", fontsize=9, color=INK,
-            )  # fmt: skip
+                text += " (cut off)"
+            annotate(ax, text, (left / unit_s, at), (4, 0))
         ax.set_yticks(list(labels), [""] * len(labels))
         for place, lines in labels.items():
             _write_lines(ax, place, lines)
-        ax.tick_params(axis="y", length=0)
-        ax.grid(False, axis="y")
-        ax.invert_yaxis()
+        set_up_bars(ax)
         ax.set_xlim(0, (limit or 1.0) / unit_s * (1.15 + 0.15 * paired + 0.15 * (limit < max(lengths))))
         ax.set_xlabel(f"a worker's mean step ({name})" if per_step else f"a worker's whole run ({name})")
     data = pd.DataFrame(
@@ -98,15 +105,8 @@ def _gap(ax: Axes, end: float, at: float, height: float) -> None:
 def _write_lines(ax: Axes, place: float, lines: list[str]) -> None:
     """A label left of the axis, line by line: the page's font is not the one that widths are known of."""
     for i, line in enumerate(lines):
-        ax.annotate(
-            line,
-            (0, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(-5, 6 * (len(lines) - 1) - 12 * i),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-        )
+        offset = (-5, 6 * (len(lines) - 1) - 12 * i)
+        annotate(ax, line, (0, place), offset, xycoords=("axes fraction", "data"), ha="right", fontsize=10)
 
 
 def _kind(measured: bool) -> str:
@@ -115,8 +115,8 @@ def _kind(measured: bool) -> str:
 
 def _wrapped(label: str) -> list[str]:
     """A label on two lines at most, broken after a blank or an underscore where one is near."""
-    if len(label) <= _LABEL:
+    if len(label) <= _LABEL_LETTERS:
         return [label]
-    places = [i + 1 for i, c in enumerate(label[:_LABEL]) if c in " _-" and i >= _LABEL // 3]
-    at = places[-1] if places else _LABEL
-    return [label[:at].strip(), cut(label[at:], _LABEL)]
+    places = [i + 1 for i, c in enumerate(label[:_LABEL_LETTERS]) if c in " _-" and i >= _LABEL_LETTERS // 3]
+    at = places[-1] if places else _LABEL_LETTERS
+    return [label[:at].strip(), cut(label[at:], _LABEL_LETTERS)]

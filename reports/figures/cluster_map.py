@@ -15,19 +15,19 @@ from paceline.sim.config.units import format_rate, format_seconds, parse_rate, p
 from paceline.sim.errors import InputError
 
 from ..folders import ReportSources
-from .drawing import FAINT, INK, PAPER, PHASES, WIDTH_IN, Picture, cut, figure, picture
+from .drawing import FAINT, INK, PAPER, PHASES, WIDTH_IN, Picture, annotate, cut, figure, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Place = tuple[float, float]
+Point = tuple[float, float]
 
 _SIDES: Final = tuple((round(math.cos(a), 2), round(math.sin(a), 2)) for a in np.arange(8) * math.pi / 4)
 _LABELLED: Final = 12
-"""Links up to which each is labelled."""
+"""Links are labelled one by one where there are no more than this."""
 
 
-def cluster_map(study: ReportSources) -> Picture | None:
+def draw_cluster_map(study: ReportSources) -> Picture | None:
     """Sites or nodes near each other where latency is low; None where the scenario does not say."""
     try:
         graph = _graph(study.scenario["cluster"])
@@ -47,8 +47,8 @@ def cluster_map(study: ReportSources) -> Picture | None:
             (x1, y1), (x2, y2) = places[a], places[b]
             ax.plot([x1, x2], [y1, y2], color=FAINT, linewidth=1.4, zorder=1)
             if len(graph.edges) <= _LABELLED:
-                said = [format_seconds(link["latency_s"]), "" if alike is not None else link["bandwidth"]]
-                _write(ax, (x1 + x2) / 2, (y1 + y2) / 2, "\n".join(filter(None, said)), 8)
+                lines = [format_seconds(link["latency_s"]), "" if alike is not None else link["bandwidth"]]
+                _write(ax, (x1 + x2) / 2, (y1 + y2) / 2, "\n".join(filter(None, lines)), 8)
         for node, about in graph.nodes(data=True):
             x, y = places[node]
             hosts = about["hosts"]
@@ -69,7 +69,7 @@ def _write(ax: Axes, x: float, y: float, text: str, size: float) -> None:
     ax.text(x, y, text, fontsize=size, color=INK, ha="center", va="center", bbox=box, zorder=2)
 
 
-def _name(ax: Axes, places: Mapping[str, Place], graph: nx.Graph[str], node: str, size: float) -> None:
+def _name(ax: Axes, places: Mapping[str, Point], graph: nx.Graph[str], node: str, size: float) -> None:
     """A node's name on that side of it where the most room is."""
     x, y = places[node]
     taken = [place for other, place in places.items() if other != node]
@@ -77,30 +77,27 @@ def _name(ax: Axes, places: Mapping[str, Place], graph: nx.Graph[str], node: str
         (x1, y1), (x2, y2) = places[a], places[b]
         taken += [(x1 + t * (x2 - x1), y1 + t * (y2 - y1)) for t in (0.15, 0.3, 0.5, 0.7, 0.85)]
 
-    def room(side: Place) -> float:
+    def room(side: Point) -> float:
         spot = x + 0.35 * side[0], y + 0.35 * side[1]
         return min((math.dist(spot, other) for other in taken), default=0.0)
 
     right, up = max(_SIDES, key=room)
     far = 4 + size**0.5 / 2
-    ax.annotate(
-        graph.nodes[node]["said"], (x, y), xytext=(far * right, far * up), textcoords="offset points",
-        ha={-1: "right", 0: "center", 1: "left"}[round(right)],
-        va={-1: "top", 0: "center", 1: "bottom"}[round(up)],
-        fontsize=9, color=INK, zorder=4,
-    )  # fmt: skip
+    ha = {-1: "right", 0: "center", 1: "left"}[round(right)]
+    va = {-1: "top", 0: "center", 1: "bottom"}[round(up)]
+    annotate(ax, graph.nodes[node]["text"], (x, y), (far * right, far * up), ha=ha, va=va, zorder=4)
 
 
 def _graph(cluster: Mapping[str, Any]) -> nx.Graph[str]:
-    """Nodes with ``hosts`` and ``said``, links with ``latency_s`` and ``bandwidth`` ("" for unlimited)."""
+    """Nodes with ``hosts`` and ``text``, links with ``latency_s`` and ``bandwidth`` ("" for unlimited)."""
     network = cluster["network"]
     if network.get("sites"):
         return _sites(network)
     if network.get("graph"):
         return _links(network["graph"])
     graph: nx.Graph[str] = nx.Graph()
-    graph.add_node("switch", hosts=0, said="one switch")
-    graph.add_node("workers", hosts=cluster["workers"], said=_said("workers", cluster["workers"]))
+    graph.add_node("switch", hosts=0, text="one switch")
+    graph.add_node("workers", hosts=cluster["workers"], text=_node_text("workers", cluster["workers"]))
     graph.add_edge(
         "switch",
         "workers",
@@ -113,22 +110,24 @@ def _graph(cluster: Mapping[str, Any]) -> nx.Graph[str]:
 def _sites(network: Mapping[str, Any]) -> nx.Graph[str]:
     graph: nx.Graph[str] = nx.Graph()
     for site, count in network["sites"].items():
-        graph.add_node(site, hosts=count, said=_said(site, count))
+        graph.add_node(site, hosts=count, text=_node_text(site, count))
     between = network.get("between") or {}
     latencies = between.get("latency", {})
     for a, b in itertools.combinations(network["sites"], 2):
         both = [latencies[key] for key in (f"{a}-{b}", f"{b}-{a}") if key in latencies]
-        found = [parse_seconds(text) for text in both or [latencies["default"]]]
-        graph.add_edge(a, b, latency_s=sum(found) / len(found), bandwidth=_rate(between.get("bandwidth")))
+        latencies_s = [parse_seconds(text) for text in both or [latencies["default"]]]
+        graph.add_edge(
+            a, b, latency_s=sum(latencies_s) / len(latencies_s), bandwidth=_rate(between.get("bandwidth"))
+        )
     return graph
 
 
-def _links(found: Mapping[str, Any]) -> nx.Graph[str]:
+def _links(description: Mapping[str, Any]) -> nx.Graph[str]:
     graph: nx.Graph[str] = nx.Graph()
     ranks: dict[str, list[int]] = {}
-    for rank, host in enumerate(found["hosts"]):
+    for rank, host in enumerate(description["hosts"]):
         ranks.setdefault(host, []).append(rank)
-    for link in found["links"]:
+    for link in description["links"]:
         graph.add_edge(
             link["source"], link["target"], latency_s=parse_seconds(link["latency"]),
             bandwidth=_rate(link.get("bandwidth")),
@@ -136,36 +135,38 @@ def _links(found: Mapping[str, Any]) -> nx.Graph[str]:
     graph.add_nodes_from(ranks)
     for node in graph:
         mine = ranks.get(node, [])
-        graph.nodes[node].update(hosts=len(mine), said=_said(str(node), len(mine)) if mine else str(node))
+        graph.nodes[node].update(
+            hosts=len(mine), text=_node_text(str(node), len(mine)) if mine else str(node)
+        )
     return graph
 
 
-def _said(name: str, workers: int) -> str:
+def _node_text(name: str, workers: int) -> str:
     return f"{cut(name, 18)}\n{workers} worker{'s' if workers != 1 else ''}"
 
 
 def _slow(cluster: Mapping[str, Any]) -> str:
-    """Who is always slow, if anybody."""
-    found = [
+    """Name the workers that are always slow, "" if there are none."""
+    slow = [
         f"worker {rank} {each['slowdown']:g}x slower"
         for each in cluster.get("stragglers", ())
         if "slowdown" in each and not {"probability", "markov", "at"}.intersection(each)
         for rank in each.get("workers") or ()
     ]
-    return ", ".join(found[:2]) + (f", and {len(found) - 2} more" if len(found) > 2 else "")
+    return ", ".join(slow[:2]) + (f", and {len(slow) - 2} more" if len(slow) > 2 else "")
 
 
 def _rate(text: str | None) -> str:
     return "" if text is None else format_rate(parse_rate(text))
 
 
-def _places(graph: nx.Graph[str]) -> dict[str, Place]:
-    """Where to draw: distances follow latency as far as a plane allows it."""
+def _places(graph: nx.Graph[str]) -> dict[str, Point]:
+    """Where to draw each node: distances follow latency as far as a plane allows it."""
     lengths = {}
     longest = max((link["latency_s"] for *_, link in graph.edges(data=True)), default=0.0) or 1.0
     for a, b, link in graph.edges(data=True):
         # Nodes of no latency still want some room.
         lengths[a, b] = 0.25 + link["latency_s"] / longest
     nx.set_edge_attributes(graph, lengths, "room")
-    found = nx.kamada_kawai_layout(graph, weight="room")
-    return {node: (float(x), float(y)) for node, (x, y) in found.items()}
+    layout = nx.kamada_kawai_layout(graph, weight="room")
+    return {node: (float(x), float(y)) for node, (x, y) in layout.items()}

@@ -1,4 +1,4 @@
-"""Curves: a metric against the clock, steps, or bytes sent."""
+"""Curves: a metric against the clock, steps, or bytes sent; the median over repeats in a band."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from paceline.sim.records.summary import SchemeSummary
 
 from .. import words
 from ..folders import ReportSources, SourceRuns
-from .drawing import INK, PAPER, WIDTH_IN, Picture, figure, picture
+from .drawing import INK, PAPER, WIDTH_IN, Picture, annotate, figure, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
+By = Literal["time_s", "step", "bytes_sent"]
+
 _POINTS: Final = 300
+"""Points of a curve at most."""
 _LOW, _HIGH = 0.1, 0.9
+"""Quantiles of the repeats between which the band lies."""
+_FAR: Final = 8.0
+"""Ends of runs that are apart by more than this factor call for a logarithmic clock."""
 
 
 def bands(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Median and band over the repeats of one scheme, up to where half of them have ended.
+    """Take the median and a band over the repeats of one scheme, up to where half of them have ended.
 
     Scores in between two evaluations are interpolated. A repeat that has ended keeps its last score. The band
     goes from the 10 % to the 90 % quantile of the repeats; of five it holds nearly all.
@@ -47,14 +53,8 @@ def bands(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
     return pd.DataFrame({"x": grid, "low": low, "median": median, "high": high})
 
 
-By = Literal["time_s", "step", "bytes_sent"]
-
-_FAR: Final = 8.0
-"""Ends of runs this many times apart call for a logarithmic clock."""
-
-
-def curves(study: ReportSources, metric: str, by: By) -> Picture:
-    """A metric against the clock, steps, or bytes: the median over repeats, in a band (``bands``).
+def draw_curves(study: ReportSources, metric: str, by: By) -> Picture:
+    """Draw a metric against the clock, steps, or bytes: the median over repeats, in a band (``bands``).
 
     The training loss has a logarithmic axis, and so have the clock and the bytes if some schemes take far
     more than others.
@@ -74,21 +74,21 @@ def curves(study: ReportSources, metric: str, by: By) -> Picture:
             measured = part is study.measured
             for row in part.rows:
                 mine = frames[part.source]
-                found = bands(mine[mine["label"] == row["label"]], metric)
+                band = bands(mine[mine["label"] == row["label"]], metric)
                 if ax.get_xscale() == "log":
-                    found = found[found["x"] > 0]
-                if not len(found):
+                    band = band[band["x"] > 0]
+                if not len(band):
                     continue
                 style, colour = study.styles[row["label"]], stand_ins[row["label"]]
                 dashes = (4, 1.6) if measured else style.dashes
-                x = found["x"].to_numpy() / unit
+                x = band["x"].to_numpy() / unit
                 if row["runs"] > 1:
-                    ax.fill_between(x, found["low"], found["high"], color=colour, alpha=0.16, linewidth=0)
-                line = ax.plot(x, found["median"], color=colour, linewidth=2)[0]
+                    ax.fill_between(x, band["low"], band["high"], color=colour, alpha=0.16, linewidth=0)
+                line = ax.plot(x, band["median"], color=colour, linewidth=2)[0]
                 if dashes:
                     line.set_dashes(dashes)
-                _end(ax, row, x[-1], float(found["median"].iloc[-1]), colour)
-                drawn_data.append(found.assign(label=row["label"], source=part.source))
+                _end(ax, row, x[-1], float(band["median"].iloc[-1]), colour)
+                drawn_data.append(band.assign(label=row["label"], source=part.source))
         if goal is not None:
             _target_line(ax, goal, rising=every[metric].iloc[0] < goal)
         words_x = {
@@ -150,8 +150,8 @@ def _make_log(ax: Axes, which: Literal["x", "y"]) -> None:
     def minor(value: float, _: Any) -> str:
         low, high = axis.get_view_interval()
         lead = round(value / 10 ** math.floor(math.log10(value)))
-        told = () if high / low > 200 else (2, 5) if high / low > 4 else (2, 3, 4, 5, 6, 8)
-        return f"{value:g}" if lead in told else ""
+        labelled = () if high / low > 200 else (2, 5) if high / low > 4 else (2, 3, 4, 5, 6, 8)
+        return f"{value:g}" if lead in labelled else ""
 
     axis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_minor_formatter(minor)
@@ -195,16 +195,8 @@ def _end(ax: Axes, row: SchemeSummary, x: float, y: float, colour: str) -> None:
 def _target_line(ax: Axes, value: float, rising: bool) -> None:
     """The target, with its name at the end of the line, on the side from which no curve comes."""
     ax.axhline(value, color=INK, linewidth=1, dashes=(2, 2), zorder=1)
-    ax.annotate(
-        f"target {value:g}",
-        (1, value),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 4 if rising else -4),
-        textcoords="offset points",
-        ha="right",
-        va="bottom" if rising else "top",
-        fontsize=9,
-        color=INK,
-        bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
-        zorder=6,
-    )
+    annotate(
+        ax, f"target {value:g}", (1, value), (0, 4 if rising else -4),
+        xycoords=("axes fraction", "data"), ha="right", va="bottom" if rising else "top",
+        bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.8}, zorder=6,
+    )  # fmt: skip

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK: Final = "#01f001"
@@ -131,6 +132,19 @@ def _svg(plot: Plot, name: str, colours: Mapping[str, str]) -> str:
     for stand_in, css in {**CSS, **colours}.items():
         text = text.replace(stand_in, css)
     return text.strip()
+
+
+def annotate(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **how: Any) -> None:
+    """Write ``text`` in small letters beside the point ``at``, ``offset`` points away from it."""
+    style = {"textcoords": "offset points", "va": "center", "fontsize": 9, "color": INK, **how}
+    ax.annotate(text, at, xytext=offset, **style)
+
+
+def set_up_bars(ax: Axes) -> None:
+    """Horizontal bars from the top down, without ticks and lines between them."""
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False, axis="y")
+    ax.invert_yaxis()
 
 
 def cut(label: str, width: int) -> str:

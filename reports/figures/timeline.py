@@ -1,18 +1,20 @@
-"""The timeline: what the workers did in the first steps of each scheme.
+"""The timeline: what the workers did in the first steps of each scheme, from the recorded events.
 
-What workers did in their first steps, from events.
-
-A worker's lane divides as its account does: *compute* while a gradient of it runs, *wait* while its main
-coroutine is blocked and the last needed peer has not started, *communicate* while it is blocked after that.
+A worker's row divides as its time breakdown does: *compute* while a gradient of it runs, *wait* while its
+main coroutine is blocked and the last needed peer has not started, *communicate* while it is blocked after
+that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
+
+from paceline.sim.records.run import RESUMPTIONS
 
 from .. import words
 from ..folders import ReportSources, SourceRuns
@@ -20,18 +22,17 @@ from .drawing import INK, PHASE_KEY, PHASES, Picture, cut, figure, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 Box = tuple[float, float]
+"""Begin and end of an interval, in seconds."""
 
 _STEPS: Final = 4
+"""Steps of each scheme that are shown at least, if that leaves the fastest one visible."""
 _MOST_STEPS: Final = 40
-_NO_EXCHANGE: Final = frozenset(
-    {"gradient", "segment", "wait", "wait_any", "poll", "now", "next_step", "sleep"}
-)
-_RESUMPTIONS: Final = frozenset({"wait", "wait_any"})
-"""Rows about a started operation (they carry its handle) in which the main coroutine was blocked."""
+"""Steps that are shown of the fastest scheme at most."""
+_WIDTH_IN: Final = 9.6
+_ROW_IN: Final = 0.11
+_NO_EXCHANGE: Final = RESUMPTIONS | {"gradient", "segment", "poll", "now", "next_step", "sleep"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class TimelineRow:
     background: list[Box]
 
 
-def span_s(runs: Sequence[pd.DataFrame]) -> float:
+def shown_span_s(runs: Sequence[pd.DataFrame]) -> float:
     """How much of several runs to show: some steps and an exchange of each, on one scale.
 
     No more than what keeps the steps of the fastest visible.
@@ -59,17 +60,19 @@ def span_s(runs: Sequence[pd.DataFrame]) -> float:
     return min(max(needed, default=0.0), min(most, default=0.0)) or 1.0
 
 
-def lanes(events: pd.DataFrame, end_s: float, workers: int) -> list[TimelineRow]:
+def timeline_rows(events: pd.DataFrame, end_s: float, workers: int) -> list[TimelineRow]:
     """The first ``workers`` workers of one run, by rank, up to ``end_s``."""
     shown = events[(events["start_s"] < end_s) & (events["worker"] < workers)]
-    return [_lane(int(str(worker)), mine, end_s) for worker, mine in shown.groupby("worker", sort=True)]
+    return [
+        _timeline_row(int(str(worker)), mine, end_s) for worker, mine in shown.groupby("worker", sort=True)
+    ]
 
 
-def _lane(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRow:
+def _timeline_row(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRow:
     operation = events["operation"].astype(str)
     gradients = events[operation == "gradient"]
     compute = _union(zip(gradients["start_s"], gradients["end_s"], strict=True), end_s)
-    resumed = (events["handle"] < 0) | operation.isin(_RESUMPTIONS)
+    resumed = (events["handle"] < 0) | operation.isin(RESUMPTIONS)
     awaited = events[(operation != "gradient") & (events["task"] == 0) & resumed]
     peer_s = np.where(awaited["operation"].astype(str) == "sleep", awaited["end_s"], awaited["peer_s"])
     wait = _union(zip(awaited["start_s"], peer_s, strict=True), end_s)
@@ -125,33 +128,29 @@ def _without(boxes: Sequence[Box], holes: Sequence[Box]) -> list[Box]:
     return out
 
 
-_WIDTH_IN: Final = 9.6
-_LANE_IN: Final = 0.11
-
-
-def timeline(study: ReportSources, part: SourceRuns, workers: int) -> Picture:
+def draw_timeline(study: ReportSources, part: SourceRuns, workers: int) -> Picture:
     """What each of the first ``workers`` workers did in the first steps of each scheme's first repeat."""
     first = {row["label"]: _first_seed(part.results.events, row["label"]) for row in part.rows}
     events = {label: frame for label, frame in first.items() if len(frame)}
-    end_s = span_s(list(events.values()))
+    end_s = shown_span_s(list(events.values()))
     name, unit_s = words.time_unit([end_s])
-    shown = {label: lanes(frame, end_s, workers) for label, frame in events.items()}
-    counts = [len(of) for of in shown.values()]
-    height = sum(counts) * _LANE_IN + 0.42 * len(shown) + 0.35
+    shown = {label: timeline_rows(frame, end_s, workers) for label, frame in events.items()}
+    counts = [len(rows) for rows in shown.values()]
+    height = sum(counts) * _ROW_IN + 0.42 * len(shown) + 0.35
     with figure(_WIDTH_IN, height) as (drawn, plot):
         axes = drawn.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=counts)[:, 0]
-        for ax, (label, of) in zip(axes, shown.items(), strict=True):
-            _draw_lanes(ax, of, unit_s)
+        for ax, (label, rows) in zip(axes, shown.items(), strict=True):
+            _draw_rows(ax, rows, unit_s)
             ax.set_title(cut(label, 80), loc="left", fontsize=10, pad=3)
             ax.set_xlim(0, end_s / unit_s)
         axes[-1].set_xlabel(f"time ({name})")
         drawn.supylabel("worker", fontsize=10, color=INK)
     data = pd.DataFrame(
         [
-            (label, lane.worker, phase, *box)
-            for label, of in shown.items()
-            for lane in of
-            for phase, boxes in [*lane.main.items(), ("background", lane.background)]
+            (label, row.worker, phase, *box)
+            for label, rows in shown.items()
+            for row in rows
+            for phase, boxes in [*row.main.items(), ("background", row.background)]
             for box in boxes
         ],
         columns=["label", "worker", "phase", "start_s", "end_s"],
@@ -164,15 +163,15 @@ def _first_seed(events: pd.DataFrame, label: str) -> pd.DataFrame:
     return mine[mine["seed"] == mine["seed"].iloc[0]] if len(mine) else mine
 
 
-def _draw_lanes(ax: Axes, of: Sequence[TimelineRow], unit_s: float) -> None:
+def _draw_rows(ax: Axes, rows: Sequence[TimelineRow], unit_s: float) -> None:
     for phase, colour in PHASES.items():
-        boxes = [(*box, i - 0.38, i + 0.18) for i, lane in enumerate(of) for box in lane.main[phase]]
+        boxes = [(*box, i - 0.38, i + 0.18) for i, row in enumerate(rows) for box in row.main[phase]]
         _draw_boxes(ax, boxes, unit_s, colour)
-    beneath = [(*box, i + 0.24, i + 0.42) for i, lane in enumerate(of) for box in lane.background]
+    beneath = [(*box, i + 0.24, i + 0.42) for i, row in enumerate(rows) for box in row.background]
     _draw_boxes(ax, beneath, unit_s, PHASES["communicate"])
-    ax.set_ylim(len(of) - 0.4, -0.6)
-    every = max(1, len(of) // 4)
-    ax.set_yticks(range(0, len(of), every), [str(of[i].worker) for i in range(0, len(of), every)])
+    ax.set_ylim(len(rows) - 0.4, -0.6)
+    every = max(1, len(rows) // 4)
+    ax.set_yticks(range(0, len(rows), every), [str(rows[i].worker) for i in range(0, len(rows), every)])
     ax.tick_params(axis="y", length=0)
     ax.grid(False)
 

@@ -19,7 +19,7 @@ from paceline.sim.records.summary import SchemeSummary
 
 from .. import words
 from ..folders import ReportSources, SourceRuns
-from .drawing import FAINT, INK, PHASES, WIDTH_IN, Picture, cut, figure, picture
+from .drawing import FAINT, INK, PHASES, WIDTH_IN, Picture, annotate, cut, figure, picture, set_up_bars
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,10 @@ class Gap:
 
 
 def gap(part: SourceRuns) -> Gap | None:
-    """Between the best and the second of a table; None unless both have a median time and steps."""
+    """Take apart the gap between the best and the second of a table.
+
+    None unless both have a median time and steps.
+    """
     if len(part.rows) < 2:
         return None
     one, two = (_costs(row) for row in part.rows[:2])
@@ -76,8 +79,8 @@ def _costs(row: SchemeSummary) -> tuple[float, float, float, float] | None:
     return steps, compute, communicate, wait
 
 
-def waterfall(study: ReportSources, of: Gap) -> Picture:
-    """Bars from the time of the one to that of the other."""
+def draw_waterfall(study: ReportSources, of: Gap) -> Picture:
+    """Draw bars from the time of one scheme to that of the other."""
     parts = [
         ("number of steps", of.steps_s, FAINT),
         ("computing", of.compute_s, PHASES["compute"]),
@@ -95,25 +98,20 @@ def waterfall(study: ReportSources, of: Gap) -> Picture:
             total = place in (0, len(bars) - 1)
             width = (end - start) / unit_s
             ax.barh(place, width, left=start / unit_s, height=0.62, color=colour, linewidth=0)
-            said = words.digits(end / unit_s) if total else f"{width:+.3g}"
-            ax.annotate(
-                said, (max(start, end) / unit_s, place), xytext=(4, 0), textcoords="offset points",
-                va="center", fontsize=9,
-            )  # fmt: skip
+            text = words.digits(end / unit_s) if total else f"{width:+.3g}"
+            annotate(ax, text, (max(start, end) / unit_s, place), (4, 0))
             if place < len(bars) - 1:
                 ax.plot([end / unit_s] * 2, [place, place + 1], color=INK, linewidth=0.6, zorder=0)
         ax.set_yticks(range(len(bars)), [cut(label, 26) for label, _, _ in bars])
-        ax.tick_params(axis="y", length=0)
-        ax.grid(False, axis="y")
-        ax.invert_yaxis()
+        set_up_bars(ax)
         ax.set_xlim(0, 1.14 * max(max(start, end) for _, start, end in bars) / unit_s)
         ax.set_xlabel(f"time to target ({name})")
     return picture(plot, f"{study.key}-waterfall", data)
 
 
 def _bars(start_s: float, parts: list[tuple[str, float, str]]) -> list[tuple[str, float, float]]:
-    found = []
+    bars = []
     for label, length_s, _ in parts:
-        found.append((label, start_s, start_s + length_s))
+        bars.append((label, start_s, start_s + length_s))
         start_s += length_s
-    return found
+    return bars

@@ -153,7 +153,7 @@ class AveragingStepTime:
         for steps in (WARM_UP_STEPS, SAMPLED_STEPS):
             run = simulate_job(replace(self._job, scheme=scheme, max_iterations=steps))
             if run.status != "completed":
-                raise RunError(f"averaging on the graph found: {run.message}")
+                raise RunError(f"averaging on the graph failed: {run.message}")
             marks.append(run.wall_clock_s)
         return (marks[1] - marks[0]) / (SAMPLED_STEPS - WARM_UP_STEPS)
 

@@ -14,7 +14,7 @@ import pytest
 
 from paceline import reports
 from paceline.sim.records.folder import write_results
-from tests.reports.test_report import SCENARIO, measured, simulated
+from tests.reports.test_page import SCENARIO, measured, simulated
 
 BROWSER = next(
     (

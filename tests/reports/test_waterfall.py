@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.reports.figures.waterfall import gap, waterfall
-from paceline.reports.folders import SourceRuns, studies
+from paceline.reports.figures.waterfall import draw_waterfall, gap
+from paceline.reports.folders import SourceRuns, read_sources
 from paceline.reports.words import ranked
 from paceline.sim.records.folder import Results, write_results
 from paceline.sim.records.run import Run
@@ -58,9 +58,9 @@ def test_there_is_none_without_two_who_arrive() -> None:
 def test_the_figure_shows_the_same_numbers(tmp_path: Path) -> None:
     runs = [made_run("a", steps=10), made_run("b", reached_s=40.0, steps=20)]
     write_results(tmp_path / "r", "name: s\n", "s", runs)
-    study = studies([tmp_path / "r"])[0]
+    study = read_sources([tmp_path / "r"])[0]
     found = gap(study.main)
     assert found is not None
-    data = waterfall(study, found).data
+    data = draw_waterfall(study, found).data
     assert list(data["part"]) == ["a", "number of steps", "computing", "transferring", "waiting", "b"]
     assert data["to_s"].iloc[4] == pytest.approx(data["to_s"].iloc[5])

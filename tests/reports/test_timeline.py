@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from paceline.reports.figures.timeline import lanes, span_s
+from paceline.reports.figures.timeline import shown_span_s, timeline_rows
 from paceline.sim.records.run import Event
 from tests.support.made_runs import made_event
 
@@ -19,9 +19,9 @@ def test_an_exchange_is_split_where_the_last_peer_had_started() -> None:
         made_event(0, operation="gradient", start_s=0.0, end_s=1.0),
         made_event(0, operation="all_reduce", start_s=1.0, peer_s=1.5, end_s=2.0),
     ]
-    (lane,) = lanes(frame(events), 10.0, 16)
-    assert lane.main == {"compute": [(0.0, 1.0)], "wait": [(1.0, 1.5)], "communicate": [(1.5, 2.0)]}
-    assert lane.background == []
+    (row,) = timeline_rows(frame(events), 10.0, 16)
+    assert row.main == {"compute": [(0.0, 1.0)], "wait": [(1.0, 1.5)], "communicate": [(1.5, 2.0)]}
+    assert row.background == []
 
 
 def test_a_running_gradient_hides_what_is_awaited_meanwhile() -> None:
@@ -30,8 +30,8 @@ def test_a_running_gradient_hides_what_is_awaited_meanwhile() -> None:
         made_event(0, operation="send", start_s=0.0, peer_s=1.0, end_s=2.0),
         made_event(0, operation="wait", handle=1, start_s=2.0, peer_s=2.0, end_s=4.0),
     ]
-    (lane,) = lanes(frame(events), 10.0, 16)
-    assert lane.main == {"compute": [(0.0, 3.0)], "wait": [], "communicate": [(3.0, 4.0)]}
+    (row,) = timeline_rows(frame(events), 10.0, 16)
+    assert row.main == {"compute": [(0.0, 3.0)], "wait": [], "communicate": [(3.0, 4.0)]}
 
 
 def test_started_operations_and_services_lie_beneath() -> None:
@@ -40,21 +40,21 @@ def test_started_operations_and_services_lie_beneath() -> None:
         made_event(0, operation="send", task=1, start_s=4.0, peer_s=4.5, end_s=5.0),
         made_event(0, operation="segment", handle=2, start_s=6.0, end_s=7.0),
     ]
-    (lane,) = lanes(frame(events), 10.0, 16)
-    assert lane.background == [(1.0, 2.0), (4.5, 5.0)]
-    assert lane.main == {"compute": [], "wait": [], "communicate": []}
+    (row,) = timeline_rows(frame(events), 10.0, 16)
+    assert row.background == [(1.0, 2.0), (4.5, 5.0)]
+    assert row.main == {"compute": [], "wait": [], "communicate": []}
 
 
 def test_sleep_is_waiting() -> None:
-    (lane,) = lanes(frame([made_event(0, operation="sleep", start_s=1.0, end_s=2.0)]), 10.0, 16)
-    assert lane.main["wait"] == [(1.0, 2.0)]
+    (row,) = timeline_rows(frame([made_event(0, operation="sleep", start_s=1.0, end_s=2.0)]), 10.0, 16)
+    assert row.main["wait"] == [(1.0, 2.0)]
 
 
 def test_what_is_shown_is_cut_in_time_and_in_workers() -> None:
     events = [made_event(worker, start_s=start) for worker in (2, 0, 1) for start in (0.0, 1.0)]
-    found = lanes(frame(events), 1.5, 2)
-    assert [lane.worker for lane in found] == [0, 1]
-    assert found[0].main["compute"] == [(0.0, 1.5)]
+    rows = timeline_rows(frame(events), 1.5, 2)
+    assert [row.worker for row in rows] == [0, 1]
+    assert rows[0].main["compute"] == [(0.0, 1.5)]
 
 
 def steps(length_s: float, number: int, period: int = 1, exchange_s: float = 0.5) -> pd.DataFrame:
@@ -69,16 +69,16 @@ def steps(length_s: float, number: int, period: int = 1, exchange_s: float = 0.5
 
 
 def test_the_span_shows_four_steps_of_the_slowest() -> None:
-    assert span_s([steps(1.0, 100), steps(0.5, 100)]) == 6.0
+    assert shown_span_s([steps(1.0, 100), steps(0.5, 100)]) == 6.0
 
 
 def test_the_span_shows_a_first_exchange() -> None:
-    assert span_s([steps(1.0, 100, period=10)]) == 10.5
+    assert shown_span_s([steps(1.0, 100, period=10)]) == 10.5
 
 
 def test_the_span_keeps_the_steps_of_the_fastest_visible() -> None:
-    assert span_s([steps(1.0, 100), steps(0.0, 100, exchange_s=0.0625)]) == 40 * 0.0625
+    assert shown_span_s([steps(1.0, 100), steps(0.0, 100, exchange_s=0.0625)]) == 40 * 0.0625
 
 
 def test_the_span_of_nothing() -> None:
-    assert span_s([]) == 1.0
+    assert shown_span_s([]) == 1.0

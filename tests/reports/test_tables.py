@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from paceline.reports.tables import render
+from paceline.reports.tables import render_summary
 from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.summary import Summary, summarise
 from tests.support.made_runs import made_run
@@ -13,7 +13,7 @@ TARGET = Goal(metric="test_accuracy", value=0.95)
 def lines(summary: Summary, width: int = 100) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(render(summary))
+        console.print(render_summary(summary))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 

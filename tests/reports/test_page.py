@@ -14,11 +14,11 @@ import pytest
 from matplotlib.colors import to_hex, to_rgba_array
 
 from paceline import reports
-from paceline.reports.figures.cluster_map import cluster_map
-from paceline.reports.figures.curves import curves
+from paceline.reports.figures.cluster_map import draw_cluster_map
+from paceline.reports.figures.curves import draw_curves
 from paceline.reports.figures.drawing import CSS
 from paceline.reports.files import colour, recolour, write_files
-from paceline.reports.folders import studies
+from paceline.reports.folders import read_sources
 from paceline.reports.page import render, tight
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import REPORT_FILES, write_results
@@ -242,9 +242,20 @@ def test_figures_follow_the_theme(text: str) -> None:
     assert "#01f0" not in text
     assert "#02f0" not in text
     assert "var(--ink)" in text
-    assert "var(--s2)" in text  # gossip
-    assert "color-mix(in oklab, var(--s2)" in text  # the other gossip
+    assert "var(--s1)" in text  # gossip, the second scheme of the scenario
+    assert "color-mix(in oklab, var(--s1)" in text  # the other gossip
     assert "prefers-color-scheme: dark" in text
+
+
+def test_a_scheme_has_one_colour_on_the_page_and_no_other_scheme_has_it(tmp_path: Path) -> None:
+    names = ["gossip", "all_reduce", *(f"mine:scheme{i}" for i in range(13))]
+    write_results(tmp_path / "one", SCENARIO, "one", [made_run(name) for name in names])
+    write_results(tmp_path / "two", SCENARIO, "two", [made_run("mine:other"), made_run("all_reduce")])
+    one, two = read_sources([tmp_path / "one", tmp_path / "two"])
+    colours = {label: style.colour for study in (one, two) for label, style in study.styles.items()}
+    assert len(set(colours.values())) == len(colours) == 16
+    assert one.styles["all_reduce"] == two.styles["all_reduce"]
+    assert one.styles == read_sources([tmp_path / "one"])[0].styles
 
 
 @pytest.mark.slow
@@ -349,7 +360,7 @@ def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> No
         assert len(pd.read_csv(files / "figures" / f"{name}.csv"))
     (tmp_path / "mine").mkdir()
     with pytest.raises(InputError, match="holds no figures of a report"):
-        write_files(tmp_path / "mine", studies([folders / "other"]), [])
+        write_files(tmp_path / "mine", read_sources([folders / "other"]), [])
 
 
 def test_a_folder_that_holds_more_than_a_report_is_kept(folders: Path, tmp_path: Path) -> None:
@@ -358,7 +369,7 @@ def test_a_folder_that_holds_more_than_a_report_is_kept(folders: Path, tmp_path:
     for name in ("table.csv", "notes.txt"):
         (files / name).write_text(f"my {name}")
     with pytest.raises(InputError, match=r"r-files holds notes\.txt, which is no part of a report"):
-        write_files(files, studies([folders / "other"]), [])
+        write_files(files, read_sources([folders / "other"]), [])
     assert {path.name: path.read_text() for path in files.iterdir()} == {
         "table.csv": "my table.csv",
         "notes.txt": "my notes.txt",
@@ -370,7 +381,7 @@ def test_the_table_for_papers_reads_as_the_one_of_the_page(tmp_path: Path) -> No
     runs = [made_run("quick", reached_s=0.5), made_run("slow", reached_s=30.0)]
     write_results(tmp_path / "r", SCENARIO, "four", [*runs, made_run("late", reached_s=None, wall_s=60.0)])
     write_results(tmp_path / "none", "name: none\n", "none", [made_run("open", reached_s=None)])
-    write_files(tmp_path / "files", studies([tmp_path / "r", tmp_path / "none"]), [])
+    write_files(tmp_path / "files", read_sources([tmp_path / "r", tmp_path / "none"]), [])
     table = (tmp_path / "files" / "table.tex").read_text()
     rows = [[cell.strip() for cell in line.split("&")][1:4] for line in table.splitlines() if "&" in line]
     assert rows[1:] == [
@@ -382,8 +393,8 @@ def test_the_table_for_papers_reads_as_the_one_of_the_page(tmp_path: Path) -> No
 
 
 def test_stand_ins_become_colours_of_the_light_theme(folders: Path) -> None:
-    study = studies([folders / "simulated"])[0]
-    drawn = curves(study, "train_loss", "time_s")
+    study = read_sources([folders / "simulated"])[0]
+    drawn = draw_curves(study, "train_loss", "time_s")
     variables = {
         "paper": "#ffffff",
         "ink": "#000000",
@@ -403,7 +414,7 @@ def test_stand_ins_become_colours_of_the_light_theme(folders: Path) -> None:
 
 
 def test_a_map_of_sites_and_of_a_graph(folders: Path) -> None:
-    study = studies([folders / "simulated"])[0]
+    study = read_sources([folders / "simulated"])[0]
     sites = {
         "workers": 3,
         "network": {
@@ -414,18 +425,18 @@ def test_a_map_of_sites_and_of_a_graph(folders: Path) -> None:
             },
         },
     }
-    found = cluster_map(replace(study, scenario={"cluster": sites}))
+    found = draw_cluster_map(replace(study, scenario={"cluster": sites}))
     assert found is not None
     assert found.data.to_numpy().tolist() == [
         ["a", "b", 0.01, "1 Gbit/s"], ["a", "c", 0.03, "1 Gbit/s"], ["b", "c", 0.02, "1 Gbit/s"],
     ]  # fmt: skip
     links = [{"source": host, "target": "tor", "latency": "1 ms"} for host in ("h0", "h1")]
     graph = {"workers": 2, "network": {"graph": {"hosts": ["h0", "h1"], "links": links}}}
-    found = cluster_map(replace(study, scenario={"cluster": graph}))
+    found = draw_cluster_map(replace(study, scenario={"cluster": graph}))
     assert found is not None
     assert len(found.data) == 2
     assert "worker" in found.svg
-    assert cluster_map(replace(study, scenario={"cluster": {"network": {"latency": "?"}}})) is None
+    assert draw_cluster_map(replace(study, scenario={"cluster": {"network": {"latency": "?"}}})) is None
 
 
 def test_only_a_report_is_replaced(folders: Path, tmp_path: Path) -> None:
