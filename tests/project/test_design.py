@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +108,26 @@ def test_errors_of_a_cell() -> None:
     assert found["floor_pct"] == pytest.approx(2)
     assert found["same_models"] == "same bits"
     assert found["operations"] == {"mix": [4.0, 3.8]}
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "loss", "models"),
+    [
+        (("all_reduce",), 0.5 + 1e-7, "loss within 1e-05"),
+        (("all_reduce",), 0.5 + 1e-3, "**differ**"),
+        (("mix",), 0.5 + 1e-9, "**differ**"),
+        (None, 0.5 + 1e-7, "loss within 1e-05"),
+        (("all_reduce",), None, "**differ**"),
+    ],
+)
+def test_models_of_a_cell_are_compared_as_its_exchanges_allow(
+    exchanges: tuple[str, ...] | None, loss: float | None, models: str
+) -> None:
+    here = CampaignResult(10.0, None, {}, "d", 0.5, exchanges=exchanges)
+    there = replace(here, digest="other", loss=loss)
+    predicted = {"same": asdict(here), "fresh": [[10.0, None]], "computation_s": 4.0}
+    cell = DesignPoint("ring", 4, 2, 100, 40, "homogeneous", 20)
+    assert row_of(cell, predicted, [there, there])["same_models"] == models
 
 
 def test_an_asynchronous_cell_is_compared_with_the_mean_of_its_runs() -> None:
