@@ -212,7 +212,7 @@ def _undo(device: str) -> tuple[str, ...]:
 
 
 def _nested(network: Network, links: Mapping[int, Sequence[int]]) -> list[_Class]:
-    """The links of each peer as nested classes, outermost first; those without effect are left out.
+    """The links of each peer as classes inside each other, outermost first, without those that limit nothing.
 
     Routes of least latency from one host, or to one, form a tree: of two links, the peers behind one are
     among those behind the other, or none of them is. The first class is the root: all peers, unlimited.

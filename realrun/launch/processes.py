@@ -39,7 +39,7 @@ RunProgress = Callable[[str, int], None]
 """Called with a run's label and the number of steps that rank 0 has done."""
 
 Popen = Callable[..., subprocess.Popen[bytes]]
-"""Starts a worker's process, from its rank, arguments, environment and options of ``subprocess.Popen``."""
+"""Starts a worker's process from its rank, arguments, environment and options of ``subprocess.Popen``."""
 
 _KEPT_LINES: Final = 20
 """Lines of a process's standard error that are kept, to say why it ended."""
