@@ -218,7 +218,7 @@ def _scale(row: MeasuredOperation) -> float:
 
 
 def _buffer(several: Sequence[CalibrationData]) -> Factor:
-    """What a socket holds: as the hosts have it, else the largest message that was taken off at once.
+    """The size of a socket's buffer: as the hosts have it, else the largest message that it took at once.
 
     Hosts have three numbers: the least, what a socket begins with, and how far it may grow.
     """

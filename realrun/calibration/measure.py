@@ -1,4 +1,4 @@
-"""Measure a cluster with probes, and write down what came out with where it is from."""
+"""Measure a cluster with probes; the measurements say where they are from."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ MESSAGE_SIZES_BYTES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
 """Of the probes' messages, in bytes; those of models are between them."""
 
 REPEATS: Final = 7
+"""How often every operation is measured, beside a first time that does not count."""
 STANDARD: Final = """
 name: lab-probe
 seed: 0
@@ -49,7 +50,7 @@ cluster:
 schemes: [all_reduce]
 stop: {max_iterations: 10}
 """
-"""The one setting at which the lab is calibrated; ``scenarios/lab/probe.yaml`` is the same."""
+"""The one setting at which the lab is calibrated, as in ``scenarios/lab/probe.yaml``."""
 
 _TRAINING_STEPS: Final = 80
 """Of each worker, on top of the probes."""
@@ -271,5 +272,5 @@ def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
 def lab_hosts(
     tuning: Literal["tuned", "stock"] = "tuned", queue: Literal["fair", "fifo"] = "fair"
 ) -> HostKind:
-    """The kind of hosts that a lab has."""
+    """The kind of a lab's hosts, with this TCP and these queues."""
     return HostKind(kind="lab", tuning=tuning, queue=queue)

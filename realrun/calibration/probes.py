@@ -38,11 +38,11 @@ Kind = Literal[
     "barrier",
     "gradient",
 ]
-"""What a trial does:
+"""The exchange that a trial consists of:
 
 ``message``  0 sends to 1; both start at once.
-``ready``    the same, but the receive was posted long before.
-``any``      the same, but the receive takes a message from anybody.
+``ready``    as ``message``, but the receive was posted long before.
+``any``      as ``message``, but the receive takes a message from anybody.
 ``burst``    0 sends two messages to 1 at once.
 ``pairs``    0 and 1 exchange, 2 and 3, ...
 ``ring``     everybody exchanges with both neighbours.
@@ -64,7 +64,7 @@ class ProbeTrial(Settings):
 
 
 class ProbePlan(Settings):
-    """What to measure.
+    """Trials to measure, and how often.
 
     The whole list of trials is gone through ``repeats`` times, so that a disturbance of the machine hits one
     repeat of several trials, not all repeats of one.

@@ -1,9 +1,9 @@
 """Runs inside a training loop of their users, as calibration data.
 
-The simulator runs the scheme that was measured, with gradients that take what they took there. Compared is
-what an operation took from the moment at which all that it needed were there: how far apart workers come
-differs from step to step, and would hide what the network does. Of each operation the median over the steps
-counts, but for the first step, in which connections and allocations are made.
+The simulator runs the scheme that was measured, with gradients that last as long as they did there. An
+operation's duration counts from the moment at which all workers that it needs are there: how far apart they
+come differs from step to step, and would hide what the network does. Of each operation the median over the
+steps is compared, without the first step, in which connections and allocations are made.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SIZE_SLACK_BYTES: Final = 64
 
 
 def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
-    """What is to be kept of a run; None if some worker has not done a step.
+    """The part of a run that calibration needs; None if some worker has not done a step.
 
     Args:
         run: with the events of all workers.
@@ -98,14 +98,14 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
 
 
 def _settings() -> dict[str, str]:
-    """What a socket holds, where the system says so."""
+    """The sizes of a socket's send buffer, where the system tells them."""
     path = sysctl_path(_WMEM)
     return {_WMEM: " ".join(path.read_text().split())} if path.exists() else {}
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """A record, and the network of the cluster where it was made.
+    """A record of an attached run, and the network of its cluster.
 
     Attributes:
         record: what was measured.
@@ -180,7 +180,7 @@ class TrainingRun:
         return [float(value) for value in was - now]
 
     def wake_up_delays_s(self) -> list[float]:
-        """What a step takes beyond its gradient and its exchanges, each worker's in order; not the first."""
+        """Seconds of each step beyond its gradient and exchanges, by worker, in order; not of the first step."""
         begun: list[dict[int, float]] = [{} for _ in range(self.record.workers)]
         busy_s: dict[tuple[int, int], float] = defaultdict(float)
         for e in self._events:
@@ -205,7 +205,7 @@ class TrainingRun:
 
     @cached_property
     def _steps(self) -> int:
-        """So many are enough to simulate."""
+        """How many steps are enough to simulate every exchange _MAX_REPEATS times."""
         seen: dict[Key, list[int]] = defaultdict(list)
         for (step, key), _ in _exchanges(self._events):
             seen[key].append(step)
@@ -234,7 +234,7 @@ class TrainingRun:
 
     @cached_property
     def _job(self) -> Job:
-        """What was run, as the scheme saw it: on one site."""
+        """The job that was run, as the scheme saw it: on one site."""
         record = self.record
         entry = validate_document(SchemeEntry, record.scheme, f"{self.path}: scheme")
         num_elements = min(record.parameters, _MAX_ELEMENTS)
@@ -277,7 +277,7 @@ class TrainingRun:
 
 
 def exchanges_s(events: Iterable[Event]) -> dict[Key, list[float]]:
-    """Seconds from when all were there until the end, of every exchange in all steps but the first."""
+    """Seconds of every exchange from when all its workers were there to its end; not of the first step."""
     lasted: dict[Key, list[float]] = defaultdict(list)
     for (_, key), value in _exchanges(events):
         lasted[key].append(value)
@@ -306,9 +306,9 @@ def deviations_s(events: Iterable[Event]) -> list[float]:
 
 
 def _exchanges(events: Iterable[Event]) -> Iterator[tuple[tuple[int, Key], float]]:
-    """Of each: its step, its key, and seconds from when all were there until the end.
+    """Every exchange: its step, its key, and seconds from when all its workers were there to its end.
 
-    What services do is not counted by steps: it goes with what others do.
+    Exchanges of services are not numbered within a step: how many there are depends on what others do.
     """
     parts: dict[tuple[int, int, int, str], int] = defaultdict(int)
     for e in sorted(events, key=lambda e: (e.step, e.worker, e.task, e.handle)):

@@ -32,7 +32,7 @@ _MOST_OVERRUNS = 0.01
 
 @dataclass(frozen=True)
 class Validation:
-    """What was predicted, what was measured, and how they compare."""
+    """Predicted and measured runs of a scenario, and how they compare."""
 
     scenario: Scenario
     predicted: tuple[Run, ...]
@@ -103,7 +103,7 @@ def validate(
 
 
 def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
-    """What kind of hosts a real run of the scenario would have."""
+    """The kind of hosts that a real run of the scenario would have."""
     return measure.lab_hosts(scenario.lab.hosts, scenario.lab.queue) if lab else HostKind(kind="cluster")
 
 

@@ -38,7 +38,7 @@ _FIRST_LEAF: Final = 0x1000
 
 @dataclass(frozen=True)
 class Script:
-    """What to run on one host, as root.
+    """Commands for one host, to be run as root.
 
     Attributes:
         host: its number, the worker's rank.
@@ -153,7 +153,7 @@ def validate_interface(name: str) -> str:
 def _leaving(
     network: Network, host: int, addresses: Sequence[str], device: str, elsewhere: set[int]
 ) -> list[str]:
-    """What this host sends."""
+    """Commands that shape what this host sends."""
     others = [peer for peer in range(network.num_hosts) if peer != host]
     links = {
         peer: [link for link in network.route(host, peer).links if link not in elsewhere] for peer in others
@@ -177,7 +177,7 @@ def _leaving(
 def _arriving(
     network: Network, host: int, addresses: Sequence[str], device: str, links_there: set[int]
 ) -> list[str]:
-    """What this host receives over links that lead to it alone."""
+    """Commands that shape what this host receives over links that lead to it alone."""
     others = [peer for peer in range(network.num_hosts) if peer != host]
     links = {
         peer: [link for link in network.route(peer, host).links if link in links_there] for peer in others
