@@ -66,6 +66,7 @@ class EventDriver(ClockedRunner[Pending]):
         self.may_crash = bool(faults) or any(at is not None for at in self._crash_at.values())
         self._progress = progress
         self._event_log = job.event_log()
+        self.writes = self._event_log is not None
         self._finals = [job.start] * job.workers
         self._leaders: dict[int, Tensor] = {}
         self._mains_alive = job.workers

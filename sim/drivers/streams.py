@@ -96,7 +96,7 @@ class Streams(Transfers):
 
     def _hand_over(self, message: _Message) -> None:
         """The sender writes to its socket."""
-        stream, num_bytes = message.stream, message.transfer.send.num_bytes
+        stream, num_bytes = message.stream, message.transfer.num_bytes
         self._note(message)
         stream.unsent_bytes += num_bytes
         if stream.unsent_bytes <= self._buffer_bytes:
@@ -108,7 +108,7 @@ class Streams(Transfers):
 
     def _note(self, message: _Message) -> None:
         """Widen the range of this run's messages, which a profile may not have measured."""
-        traffic, num_bytes = self.traffic, message.transfer.send.num_bytes
+        traffic, num_bytes = self.traffic, message.transfer.num_bytes
         traffic.smallest_bytes = min(traffic.smallest_bytes, num_bytes)
         traffic.largest_bytes = max(traffic.largest_bytes, num_bytes)
         for host in message.hosts:
@@ -118,13 +118,14 @@ class Streams(Transfers):
     def _take(self, message: _Message) -> None:
         """The socket has taken the rest of a message."""
         message.taken = True
-        send, receive = message.transfer.send, message.transfer.receive
-        send.side.sent(self._clock.now + self._copy_s_per_byte * send.num_bytes, receive.posted_s)
+        transfer = message.transfer
+        copied_s = self._clock.now + self._copy_s_per_byte * transfer.num_bytes
+        transfer.sender.sent(copied_s, transfer.receiver_s)
 
     def _leave(self, message: _Message) -> None:
         """A message's turn has come."""
         message.stream.busy = True
-        num_bytes = message.transfer.send.num_bytes
+        num_bytes = message.transfer.num_bytes
         last = num_bytes if message.taken else min(num_bytes, self._buffer_bytes)
         self._leaving[self._flow(message.transfer, num_bytes - last)] = (message, last)
 
@@ -137,12 +138,10 @@ class Streams(Transfers):
         if left > 0:
             self._leaving[self._flow(transfer, left)] = (message, 0.0)
             return
-        send, receive = transfer.send, transfer.receive
-        arrival_s = stream.arrives(sent_s + transfer.latency_s)
-        receive.side.received(receive.slot, send.value, transfer.source, arrival_s, send.posted_s)
+        self._deliver(transfer, stream.arrives(sent_s + transfer.latency_s))
         for host in message.hosts:
             self._at_host[host] -= 1
-        stream.unsent_bytes -= send.num_bytes
+        stream.unsent_bytes -= transfer.num_bytes
         stream.busy = False
         while stream.waiting and not stream.busy:
             following = stream.waiting.popleft()

@@ -219,7 +219,12 @@ class ClockedRunner(Runner[_P]):
         job, programs: see ``Runner``.
         clock: virtual or real.
         in_flight: the driver's class of operations in flight.
+
+    Attributes:
+        writes: whether operations are written down.
     """
+
+    writes = True
 
     def __init__(
         self, job: Job, programs: Mapping[int, Program], clock: TimeSource, in_flight: type[_P]
@@ -343,8 +348,9 @@ class ClockedRunner(Runner[_P]):
         task = pending.task
         num_bytes = pending.bytes if name == pending.name else 0
         task.breakdown.bytes_sent += num_bytes
-        handle = -1 if pending.handle is None else pending.handle.number
-        self.write(task, name, task.breakdown.steps, start_s, self._time.now, pending, handle, num_bytes)
+        if self.writes:
+            handle = -1 if pending.handle is None else pending.handle.number
+            self.write(task, name, task.breakdown.steps, start_s, self._time.now, pending, handle, num_bytes)
 
     # --- operations about started ones ----------------------------------------------------------
 

@@ -54,34 +54,30 @@ Announced = float | Notice
 """When the sender knows of a receive."""
 
 
-@dataclass(slots=True, eq=False)
-class Send:
-    """A posted send: who waits for it, since when, its size and its value."""
+@dataclass(slots=True, init=False, eq=False)
+class Transfer:
+    """A send and its receive: made by the side that is posted first, the other one fills in its own fields.
 
-    side: TransferSide
-    posted_s: float
+    Attributes:
+        sender, sender_s: who waits for the send, which was posted at that time.
+        num_bytes, value: what is sent.
+        receiver, receiver_s: who waits for the receive, which was posted at that time.
+        slot: the receiver's number of it.
+        announced: when the sender knows of the receive.
+        source, destination: hosts, once the transfer begins.
+        latency_s, links, cap, weight: of the route; ``cap`` in bytes/s, the weight as in ``FairSharing``.
+    """
+
+    sender: TransferSide
+    sender_s: float
     num_bytes: int
     value: Payload | None
-
-
-@dataclass(slots=True, eq=False)
-class Receive:
-    """A posted receive: who waits for it, since when, its slot there, and when the sender knows of it."""
-
-    side: TransferSide
-    posted_s: float
+    receiver: TransferSide
+    receiver_s: float
     slot: int
     announced: Announced
-
-
-@dataclass(slots=True, eq=False)
-class Transfer:
-    """A send and its receive, and the route between them: ``cap`` is in bytes/s, ``weight`` as in sharing."""
-
     source: int
     destination: int
-    send: Send
-    receive: Receive
     latency_s: float
     links: tuple[int, ...]
     cap: float
@@ -97,8 +93,8 @@ class _Box:
     __slots__ = ("known", "receives", "sends")
 
     def __init__(self) -> None:
-        self.sends: dict[int, deque[Send]] = {}
-        self.receives: dict[int, deque[Receive]] = {}
+        self.sends: dict[int, deque[Transfer]] = {}
+        self.receives: dict[int, deque[Transfer]] = {}
         self.known: dict[int, deque[int]] | None = None
 
 
@@ -144,28 +140,31 @@ class Transfers:
         """Post a send now."""
         box = self._boxes.get(tag) or self._box(tag)
         key = source * self._workers + destination
-        send = Send(side, self._clock.now, num_bytes, value)
         posted = box.receives.get(key)
-        if posted:
-            self._match(source, destination, send, posted.popleft())
+        matches = bool(posted)
+        transfer = posted.popleft() if posted else Transfer()
+        transfer.sender, transfer.sender_s = side, self._clock.now
+        transfer.num_bytes, transfer.value = num_bytes, value
+        if matches:
+            self._match(source, destination, transfer)
             return
         waiting = box.sends.get(key)
         if waiting is None:
             waiting = box.sends[key] = deque()
-        waiting.append(send)
+        waiting.append(transfer)
         if box.known is not None:
-            self._announce_send(box, key, send)
+            self._announce_send(box, key, transfer)
 
-    def _announce_send(self, box: _Box, key: int, send: Send) -> None:
+    def _announce_send(self, box: _Box, key: int, send: Transfer) -> None:
         """Let a receiver that takes from anybody know of a send that waits."""
         if not self._announcement:
             self._send_known((box, key, send))
             return
         source, destination = divmod(key, self._workers)
-        known_s = send.posted_s + self._announcement * self._latency_s(source, destination)
+        known_s = send.sender_s + self._announcement * self._latency_s(source, destination)
         self._clock.at(max(known_s, self._clock.now), self._send_known, (box, key, send))
 
-    def _send_known(self, announced: tuple[_Box, int, Send]) -> None:
+    def _send_known(self, announced: tuple[_Box, int, Transfer]) -> None:
         box, key, send = announced
         source, destination = divmod(key, self._workers)
         waiting = box.sends[key]
@@ -176,16 +175,21 @@ class Transfers:
             assert box.known is not None
             box.known.setdefault(destination, deque()).append(source)
             return
-        receive = posted.popleft()
-        receive.announced = self._announce(destination, source)
-        self._match(source, destination, waiting.popleft(), receive)
+        transfer, receive = waiting.popleft(), posted.popleft()
+        transfer.receiver, transfer.receiver_s, transfer.slot = (
+            receive.receiver,
+            receive.receiver_s,
+            receive.slot,
+        )
+        transfer.announced = self._announce(destination, source)
+        self._match(source, destination, transfer)
 
     def receive(self, source: int, destination: int, tag: Tag, side: TransferSide, slot: int) -> None:
         """Post a receive now; ``source`` may be ``ANY``: then the send that was posted first is taken."""
         box = self._boxes.get(tag) or self._box(tag)
         if source == ANY and box.known is None:
             box.known = {}
-            unannounced = [(send.posted_s, key, send) for key, sends in box.sends.items() for send in sends]
+            unannounced = [(send.sender_s, key, send) for key, sends in box.sends.items() for send in sends]
             for _, key, send in sorted(unannounced, key=lambda each: each[:2]):
                 self._announce_send(box, key, send)
         if box.known is not None:
@@ -198,14 +202,18 @@ class Transfers:
         key = source * self._workers + destination
         posted = box.sends.get(key)
         now_s = self._clock.now
-        receive = Receive(side, now_s, slot, now_s if source == ANY else self._announce(destination, source))
-        if posted:
-            self._match(source, destination, posted.popleft(), receive)
+        announced = now_s if source == ANY else self._announce(destination, source)
+        matches = bool(posted)
+        transfer = posted.popleft() if posted else Transfer()
+        transfer.receiver, transfer.receiver_s = side, now_s
+        transfer.slot, transfer.announced = slot, announced
+        if matches:
+            self._match(source, destination, transfer)
             return
         waiting = box.receives.get(key)
         if waiting is None:
             waiting = box.receives[key] = deque()
-        waiting.append(receive)
+        waiting.append(transfer)
 
     def _latency_s(self, source: int, destination: int) -> float:
         return self._latencies.draw_s(source, destination)
@@ -224,9 +232,9 @@ class Transfers:
         """Forget everything that ``side`` has posted and that is not yet matched."""
         for box in self._boxes.values():
             for key, sends in box.sends.items():  # whoever knows of one is gone
-                box.sends[key] = deque(send for send in sends if send.side is not side)
+                box.sends[key] = deque(send for send in sends if send.sender is not side)
             for key, receives in box.receives.items():
-                box.receives[key] = deque(receive for receive in receives if receive.side is not side)
+                box.receives[key] = deque(receive for receive in receives if receive.receiver is not side)
 
     def waiting_for(self, worker: int) -> list[TransferSide]:
         """Who has posted something to or from ``worker`` that is not yet matched."""
@@ -234,43 +242,41 @@ class Transfers:
         for box in self._boxes.values():
             for key, sends in box.sends.items():
                 if key % self._workers == worker:
-                    sides |= dict.fromkeys(send.side for send in sends)
+                    sides |= dict.fromkeys(send.sender for send in sends)
             for key, receives in box.receives.items():
                 if key // self._workers == worker:
-                    sides |= dict.fromkeys(receive.side for receive in receives)
+                    sides |= dict.fromkeys(receive.receiver for receive in receives)
         return list(sides)
 
-    def _match(self, source: int, destination: int, send: Send, receive: Receive) -> None:
+    def _match(self, source: int, destination: int, transfer: Transfer) -> None:
         self.messages += 1
-        announced = receive.announced
+        announced = transfer.announced
         if isinstance(announced, Notice):
             if announced.arrival_s is None:
-                announced.then = partial(self._launch, source, destination, send, receive)
+                announced.then = partial(self._launch, source, destination, transfer)
                 return
             announced = announced.arrival_s
-        self._launch(source, destination, send, receive, announced)
+        self._launch(source, destination, transfer, announced)
 
-    def _launch(
-        self, source: int, destination: int, send: Send, receive: Receive, announced_s: float
-    ) -> None:
+    def _launch(self, source: int, destination: int, transfer: Transfer, announced_s: float) -> None:
         """Both sides are there, or it is known when they will be."""
-        sender_s = send.posted_s
+        sender_s, receiver_s = transfer.sender_s, transfer.receiver_s
         start_s = (sender_s if sender_s >= announced_s else announced_s) + self._overhead_s
         latency_s = self._latency_s(source, destination)
         if self._sharing is None:
             rate = self._alone.get(source * self._workers + destination) or self._rate_alone(
                 source, destination
             )
-            sent_s = start_s + send.num_bytes / rate
-            send.side.sent(sent_s, receive.posted_s)
-            receive.side.received(receive.slot, send.value, source, sent_s + latency_s, sender_s)
+            sent_s = start_s + transfer.num_bytes / rate
+            transfer.sender.sent(sent_s, receiver_s)
+            transfer.receiver.received(transfer.slot, transfer.value, source, sent_s + latency_s, sender_s)
             return
         route = self._network.route(source, destination)
-        cap = route.per_flow_bytes_per_s * self._efficiency
-        weight = self._weight(source, destination) if self._by_rtt else 1
-        self._enqueue(
-            Transfer(source, destination, send, receive, latency_s, route.links, cap, weight), start_s
-        )
+        transfer.source, transfer.destination = source, destination
+        transfer.latency_s, transfer.links = latency_s, route.links
+        transfer.cap = route.per_flow_bytes_per_s * self._efficiency
+        transfer.weight = self._weight(source, destination) if self._by_rtt else 1
+        self._enqueue(transfer, start_s)
 
     def _enqueue(self, transfer: Transfer, start_s: float) -> None:
         if start_s <= self._clock.now:
@@ -294,13 +300,15 @@ class Transfers:
     def _arrive(self, number: int, sent_s: float) -> None:
         """The last byte of a flow has left."""
         transfer = self._flows.pop(number)
-        send, receive = transfer.send, transfer.receive
-        send.side.sent(sent_s, receive.posted_s)
-        arrival_s = sent_s + transfer.latency_s
-        receive.side.received(receive.slot, send.value, transfer.source, arrival_s, send.posted_s)
+        transfer.sender.sent(sent_s, transfer.receiver_s)
+        self._deliver(transfer, sent_s + transfer.latency_s)
+
+    def _deliver(self, transfer: Transfer, time_s: float) -> None:
+        receiver, value = transfer.receiver, transfer.value
+        receiver.received(transfer.slot, value, transfer.source, time_s, transfer.sender_s)
 
     def _begin(self, transfer: Transfer) -> None:
-        self._flows[self._flow(transfer, transfer.send.num_bytes)] = transfer
+        self._flows[self._flow(transfer, transfer.num_bytes)] = transfer
 
     def _flow(self, transfer: Transfer, num_bytes: float) -> int:
         """Let bytes of a transfer flow from now on; returns the number of the flow."""
