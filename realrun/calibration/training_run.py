@@ -9,6 +9,7 @@ steps is compared, without the first step, in which connections and allocations 
 from __future__ import annotations
 
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
@@ -54,8 +55,6 @@ _MIN_STEPS: Final = 5
 _EXCHANGES: Final = frozenset(map(ops.name_of, (ops.Mix, ops.Send, ops.Receive, *COLLECTIVES)))
 _WAITS: Final = frozenset(map(ops.name_of, (ops.Wait, ops.WaitAny)))
 _WMEM: Final = "net.ipv4.tcp_wmem"
-_NEVER_SCORED: Final = 1_000_000_000
-"""Steps between evaluations, more than any run has: only the clock counts."""
 _COUNT_TOLERANCE: Final = 0.2
 """By how much the number of a kind of exchange may differ between a run and its simulation, relative."""
 _SIZE_TOLERANCE: Final = 0.01
@@ -180,7 +179,7 @@ class TrainingRun:
         return [float(value) for value in was - now]
 
     def wake_up_delays_s(self) -> list[float]:
-        """Seconds of each step beyond its gradient and exchanges, by worker, in order; not of the first step."""
+        """Seconds of each step but the first beyond its gradient and exchanges, by worker, in order."""
         begun: list[dict[int, float]] = [{} for _ in range(self.record.workers)]
         busy_s: dict[tuple[int, int], float] = defaultdict(float)
         for e in self._events:
@@ -254,7 +253,7 @@ class TrainingRun:
             transfer=TransferModel(free_network(record.workers)),
             all_reduce="gloo_ring",
             segments=(("model", 0, num_elements),),
-            every=_NEVER_SCORED,
+            every=sys.maxsize,
             on="mean",
             max_iterations=self._steps,
         )

@@ -225,7 +225,7 @@ def ask(
 
 
 def answer(send: SendTimes, receive: PostReceive, clock: Callable[[], float] = time.monotonic) -> None:
-    """Answer ``ask``: send the time as often as it is asked for."""
+    """Answer ``ask``: send the time ``EXCHANGES`` times, once per question."""
     wait = receive()
     for number in range(EXCHANGES):
         wait()

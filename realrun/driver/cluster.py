@@ -35,6 +35,9 @@ _GRACE_S = 0.5
 """How long what a dead peer had already sent may take to arrive."""
 
 
+_Task = CoroutineTask[ClusterPending]
+
+
 class ClusterDriver(ClockedRunner[ClusterPending]):
     """Runs one worker's program on the wall clock.
 
@@ -205,7 +208,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     # --- ranks that die -------------------------------------------------------------------------
 
     @override
-    def crashes(self, task: CoroutineTask[ClusterPending], operation: ops.Operation[Any]) -> bool:
+    def crashes(self, task: _Task, operation: ops.Operation[Any]) -> bool:
         self._since_s = self._loop.now
         crashes = self._log.timing.gradients == self._crash_at and ops.computes(operation)
         if crashes or self._issued == self._die_at:
@@ -240,7 +243,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     # --- what coroutines do ---------------------------------------------------------------------
 
     @override
-    def ended(self, task: CoroutineTask[ClusterPending]) -> None:
+    def ended(self, task: _Task) -> None:
         super().ended(task)
         if task.number == 0:
             self._breakdown.ended_s = self._loop.now
@@ -265,7 +268,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     @override
     def write(
         self,
-        task: CoroutineTask[ClusterPending],
+        task: _Task,
         name: str,
         step: int,
         start_s: float,
@@ -290,7 +293,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._computing.with_part(pending, start, stop, call)
 
     @override
-    def next_segment(self, task: CoroutineTask[ClusterPending], operation: ops.NextSegment) -> Any:
+    def next_segment(self, task: _Task, operation: ops.NextSegment) -> Any:
         self._computing.hurry(self.started(task, operation.handle))
         return super().next_segment(task, operation)
 
@@ -299,7 +302,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         return not self.job.synchronous and self._loop.now >= self.job.max_time_s
 
     @override
-    def publish(self, task: CoroutineTask[ClusterPending], operation: ops.Publish) -> None:
+    def publish(self, task: _Task, operation: ops.Publish) -> None:
         self._breakdown.steps = operation.step + 1
         self._log.final = operation.value
         if operation.leader is not None:

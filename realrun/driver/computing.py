@@ -3,7 +3,7 @@
 A gradient is padded: it lasts as long as the compute model says, so that the real computation is hidden
 inside, at a moment of its own for each worker. It is computed in a helper thread, so that services answer
 meanwhile; or in the loop's own, without two changes of threads, where it is short and there is nothing else
-that the loop could be asked for. Then the loop goes on from within the backward pass, whenever that has made
+that the loop could do. Then the loop goes on from within the backward pass, whenever that has made
 a segment.
 """
 
@@ -120,7 +120,7 @@ class Computing:
         pending.ready_s = pending.start_s + self._job.compute.duration_s(self._rank.number, index)
         pending.version = operation.point._version
         pending.task.breakdown.computing(pending.start_s)
-        self._loop.alarm(pending.ready_s, lambda: self._pad_over(pending))
+        self._loop.alarm(pending.ready_s, partial(self._pad_over, pending))
         pending.parts = {}
         if self._job.problem is None:
             pending.computed, pending.reply, pending.loss = True, operation.point, torch.zeros(1)
@@ -130,7 +130,7 @@ class Computing:
             wait_s = compute_offset_s(
                 self._rank.number, self._job.workers, pending.ready_s - pending.start_s, self._took_s
             )
-            self._loop.alarm(pending.start_s + wait_s, lambda: self.hurry(pending))
+            self._loop.alarm(pending.start_s + wait_s, partial(self.hurry, pending))
 
     def hurry(self, pending: ClusterPending) -> None:
         """Compute a gradient's value as soon as can be, unless that has begun."""
@@ -230,31 +230,24 @@ class Computing:
 
     def with_value(self, pending: ClusterPending, call: Callable[[Tensor], None]) -> None:
         """Call with a gradient's value, at once or when it has been computed; with it goes its loss."""
-
-        def hand_over() -> None:
-            self.loss = pending.loss
-            call(pending.reply)
-
-        if pending.computed:
-            hand_over()
-        else:
-            pending.on_part = lambda: self.with_value(pending, call)
+        if not pending.computed:
+            pending.on_part = partial(self.with_value, pending, call)
+            return
+        self.loss = pending.loss
+        call(pending.reply)
 
     def with_part(
         self, pending: ClusterPending, start: int, stop: int, call: Callable[[Tensor], None]
     ) -> None:
-        """Call with a segment of a gradient, at once or when it is known."""
-        if pending.computed:
-            self.loss = pending.loss
-            call(pending.reply[..., start:stop])
-        elif start in pending.parts:
-            self.loss = pending.loss
-            call(pending.parts[start])
-        else:
-            pending.on_part = lambda: self.with_part(pending, start, stop, call)
+        """Call with a segment of a gradient, at once or when it is known; with it goes the loss."""
+        if not pending.computed and start not in pending.parts:
+            pending.on_part = partial(self.with_part, pending, start, stop, call)
+            return
+        self.loss = pending.loss
+        call(pending.reply[..., start:stop] if pending.computed else pending.parts[start])
 
     def begin_sleep(self, pending: ClusterPending) -> None:
         """Start doing nothing."""
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
         pending.ready_s = pending.start_s + operation.duration_s
-        self._loop.alarm(pending.ready_s, lambda: self._complete(pending))
+        self._loop.alarm(pending.ready_s, partial(self._complete, pending))

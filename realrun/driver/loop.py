@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Loop:
-    """One rank's calls; all of them are made in its one thread.
+    """The calls and alarms of one rank, in one thread.
 
     Args:
         zero_s: when the run begins, on ``time.monotonic``.

@@ -142,15 +142,8 @@ def encode(log: RankLog) -> tuple[Tensor, Tensor]:
         "exposures": [(e.start_s, e.exposed_s, e.exchange, e.peer_s) for e in log.exposures],
         "leader": log.leader is not None,
         "published": [
-            (
-                each.time_s,
-                each.step,
-                each.bytes_sent,
-                each.notes,
-                each.value is not None,
-                each.leader is not None,
-            )
-            for each in log.published
+            (p.time_s, p.step, p.bytes_sent, p.notes, p.value is not None, p.leader is not None)
+            for p in log.published
         ],
         "steps": log.steps,
         "ended_s": log.ended_s,

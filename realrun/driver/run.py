@@ -46,7 +46,7 @@ def run_job(
 
     Args:
         group: this process and the others; there are as many as the job has workers.
-        job: the same on all ranks.
+        job: alike on all ranks.
         backend: torch's name of what carries mixes and collectives; messages always go over gloo.
         programs: makes a rank's coroutines; absent: the job's scheme.
         timeout_s: how long any wait may last.

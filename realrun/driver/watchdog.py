@@ -55,7 +55,7 @@ class Heartbeat:
     Attributes:
         time_s: when it was given, on the run's clock.
         since_s: when the main coroutine last went on.
-        able: it will go on by itself (a computation or a sleep is under way).
+        able: it will go on by itself (it computes or sleeps).
         waiting: what it waits in, in words.
     """
 
@@ -143,7 +143,7 @@ class Watchdog:
         self.check()
         if now_s - self._reported_s >= self._timeout_s / 8:
             self._reported_s = now_s
-            silent = [r for r, beat in self._heartbeats().items() if now_s - beat.time_s > self._timeout_s]
+            silent = [r for r, last in self._heartbeats().items() if now_s - last.time_s > self._timeout_s]
             if silent:
                 raise Deadlock(tuple(_silence(r) for r in silent))
 
@@ -163,14 +163,14 @@ class Watchdog:
     def _judge(self, own: Heartbeat) -> None:
         lines = {self._control.rank: describe_wait(self._control.rank, own.waiting)}
         anybody_silent = anybody_able = False
-        for rank, beat in self._heartbeats().items():
-            if own.time_s - beat.time_s > self._timeout_s / 2:
+        for rank, last in self._heartbeats().items():
+            if own.time_s - last.time_s > self._timeout_s / 2:
                 anybody_silent = True
                 lines[rank] = _silence(rank)
-            elif beat.able or beat.time_s - beat.since_s < 0.7 * self._timeout_s:
+            elif last.able or last.time_s - last.since_s < 0.7 * self._timeout_s:
                 anybody_able = True
             else:
-                lines[rank] = describe_wait(rank, beat.waiting)
+                lines[rank] = describe_wait(rank, last.waiting)
         if anybody_silent or not anybody_able:
             raise Deadlock(tuple(lines[rank] for rank in sorted(lines)))
 

@@ -16,7 +16,7 @@ import simpy
 
 NORMAL = 1
 LATE = 2
-"""Priority of what has to see everything else of its instant first."""
+"""Runs after all NORMAL alarms of the same instant, so that rates are solved once per instant."""
 
 
 class Clock(simpy.Environment):
@@ -29,7 +29,7 @@ class Clock(simpy.Environment):
 
     def __init__(self, permute_seed: int | None = None) -> None:
         super().__init__(0.0)
-        self._alarms: list[Any] = self._queue  # the same list: alarms and SimPy's events, by time
+        self._alarms: list[Any] = self._queue  # one list: alarms and SimPy's events, by time
         self._shuffle = None if permute_seed is None else np.random.Generator(np.random.Philox(permute_seed))
 
     def at(self, time_s: float, callback: Callable[[Any], None], value: Any, priority: int = NORMAL) -> None:

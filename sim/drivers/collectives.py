@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..collectives.schedule import RankRounds
@@ -50,41 +51,40 @@ class CollectivesInFlight:
         self._sequence[rank][name] = number + 1
         own = self._job.part_of(operation, members, rank)
         tag = (name, number, members[0])
-        gathering = self._open.setdefault(tag, _CollectiveInFlight(members))
-        if gathering.members != members:
+        collective = self._open.setdefault(tag, _CollectiveInFlight(members))
+        if collective.members != members:
             raise SchemeError(
-                f"{name}: worker {rank} has the group {members}, another member {gathering.members}; "
+                f"{name}: worker {rank} has the group {members}, another member {collective.members}; "
                 "groups must be the same on all workers"
             )
-        gathering.inputs[rank] = getattr(operation, "value", None)
-        gathering.last_s = self._clock.now
-        if len(gathering.inputs) == len(members):
-            for early in gathering.early:
-                self._clock.at(self._clock.now, lambda done: self._finished(done, tag), early)
+        collective.inputs[rank] = getattr(operation, "value", None)
+        collective.last_s = self._clock.now
+        if len(collective.inputs) == len(members):
+            for early in collective.early:
+                self._clock.at(self._clock.now, partial(self._finished, tag=tag), early)
         pending.bytes = own.bytes_sent
         if not own.rounds:
-            self._clock.at(self._clock.now, lambda _: self._finished(pending, tag), None)
+            self._clock.at(self._clock.now, partial(self._finished, tag=tag), pending)
             return
-        CollectiveRun(
-            pending, own, rank, tag, self._transfers, self._clock.at, lambda done: self._finished(done, tag)
-        ).begin()
+        run = CollectiveRun(pending, own, tag, self._transfers, self._clock, partial(self._finished, tag=tag))
+        run.advance()
 
     def _finished(self, pending: Pending, tag: Tag) -> None:
         """A worker has come through all rounds of its collective."""
-        gathering, operation = self._open[tag], pending.operation
-        members = gathering.members
-        if len(gathering.inputs) < len(members) and not isinstance(operation, ops.Broadcast):
-            gathering.early.append(pending)  # of a shard without elements nothing is sent, nor waited for
+        collective, operation = self._open[tag], pending.operation
+        members = collective.members
+        if len(collective.inputs) < len(members) and not isinstance(operation, ops.Broadcast):
+            collective.early.append(pending)  # of a shard without elements nothing is sent, nor waited for
             return
-        if gathering.result is None:
-            inputs = [gathering.inputs.get(rank) for rank in members]  # a broadcast needs the root's alone
+        if collective.result is None:
+            inputs = [collective.inputs.get(rank) for rank in members]  # a broadcast needs the root's alone
             # Without values there is nothing to average.
             known = self._job.problem is None and isinstance(operation, ops.AllReduce)
-            gathering.result = inputs[0] if known else combined(operation, inputs, members)
-        pending.reply = part(operation, gathering.result, members.index(pending.task.rank), len(members))
-        pending.peer_s = gathering.last_s
-        gathering.left -= 1
-        if gathering.left == 0:
+            collective.result = inputs[0] if known else combined(operation, inputs, members)
+        pending.reply = part(operation, collective.result, members.index(pending.task.rank), len(members))
+        pending.peer_s = collective.last_s
+        collective.left -= 1
+        if collective.left == 0:
             del self._open[tag]
             self._transfers.close(tag)
         pending.ready_s = self._clock.now
@@ -92,40 +92,35 @@ class CollectivesInFlight:
 
 
 class CollectiveRun:
-    """One worker's way through the rounds of a collective."""
+    """One worker's way through the rounds of a collective; ``finished`` is called after the last one."""
 
     def __init__(
         self,
         pending: Pending,
         part: RankRounds,
-        rank: int,
         tag: Tag,
         transfers: Transfers,
-        at: Callable[[float, Callable[[Any], None], Any], None],
+        clock: Clock,
         finished: Callable[[Pending], None],
     ) -> None:
-        self._pending = pending
+        self.pending = pending
         self._rounds = part.rounds
         self._window = part.window
-        self._rank = rank
         self._tag = tag
         self._transfers = transfers
-        self._at = at
+        self._clock = clock
         self._finished = finished
         self._begun = 0
         self._done = [False] * len(self._rounds)
         self._first_open = 0
 
-    def begin(self) -> None:
-        """Post the first rounds."""
-        self._advance()
-
-    def _advance(self) -> None:
+    def advance(self) -> None:
+        """Post the rounds that may begin: at most a window of them after the first that is not complete."""
         total = len(self._rounds)
         while self._first_open < total and self._done[self._first_open]:
             self._first_open += 1
         if self._first_open == total:
-            self._finished(self._pending)
+            self._finished(self.pending)
             return
         while self._begun < total and self._begun < self._first_open + self._window:
             number = self._begun
@@ -133,29 +128,23 @@ class CollectiveRun:
             self._post(number)
 
     def _post(self, number: int) -> None:
-        part = _RoundPart(self, number)
-        now = self._rounds[number]
+        part, now, rank = _RoundPart(self, number), self._rounds[number], self.pending.task.rank
         part.parts = len(now.receives) + len(now.sends)
         if part.parts == 0:
             self._round_done(number)
             return
         for source, _ in now.receives:
-            self._transfers.receive(source, self._rank, self._tag, part, 0)
+            self._transfers.receive(source, rank, self._tag, part, 0)
         for destination, num_bytes in now.sends:
-            self._transfers.send(self._rank, destination, self._tag, num_bytes, part, None)
+            self._transfers.send(rank, destination, self._tag, num_bytes, part, None)
 
     def settled(self, part: _RoundPart) -> None:
         """All messages of a round have a time of completion."""
-        self._at(part.ready_s, self._round_done, part.number)
+        self._clock.at(part.ready_s, self._round_done, part.number)
 
     def _round_done(self, number: int) -> None:
         self._done[number] = True
-        self._advance()
-
-    @property
-    def pending(self) -> Pending:
-        """The operation that this is a part of."""
-        return self._pending
+        self.advance()
 
 
 class _RoundPart:

@@ -32,6 +32,8 @@ from .streams import Streams
 from .tasks import SUSPENDED, ClockedRunner, CoroutineTask
 from .transfers import Transfers
 
+_Task = CoroutineTask[Pending]
+
 
 class EventDriver(ClockedRunner[Pending]):
     """Runs a job's programs in virtual time.
@@ -142,7 +144,7 @@ class EventDriver(ClockedRunner[Pending]):
             self._interrupted(self.tasks[rank][0])
         super().close(rank)
 
-    def _interrupted(self, task: CoroutineTask[Pending]) -> None:
+    def _interrupted(self, task: _Task) -> None:
         """Account for what a main coroutine waits in, and will not see the end of."""
         if task.blocked is not None and task.awaited is not None:
             start_s, busy_s = task.blocked
@@ -170,7 +172,7 @@ class EventDriver(ClockedRunner[Pending]):
         )
 
     @override
-    def ended(self, task: CoroutineTask[Pending]) -> None:
+    def ended(self, task: _Task) -> None:
         super().ended(task)
         if task.number == 0:
             task.breakdown.ended_s = self._clock.now
@@ -179,7 +181,7 @@ class EventDriver(ClockedRunner[Pending]):
     # --- workers that die -----------------------------------------------------------------------
 
     @override
-    def crashes(self, task: CoroutineTask[Pending], operation: ops.Operation[Any]) -> bool:
+    def crashes(self, task: _Task, operation: ops.Operation[Any]) -> bool:
         rank = task.rank
         number = self._issued[rank]
         self._issued[rank] += 1
@@ -242,7 +244,7 @@ class EventDriver(ClockedRunner[Pending]):
     @override
     def write(
         self,
-        task: CoroutineTask[Pending],
+        task: _Task,
         name: str,
         step: int,
         start_s: float,
@@ -260,7 +262,7 @@ class EventDriver(ClockedRunner[Pending]):
 
     # --- gradients ------------------------------------------------------------------------------
 
-    def _compute(self, task: CoroutineTask[Pending], operation: ops.Gradient) -> Any:
+    def _compute(self, task: _Task, operation: ops.Gradient) -> Any:
         """An awaited gradient: nobody else is involved, so that it needs no ``Pending``."""
         task.waiting = operation
         start_s = self._clock.now
@@ -269,7 +271,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._clock.at(end_s + late_s, self._computed, (task, operation.point, ticket, start_s))
         return SUSPENDED
 
-    def _computed(self, gradient: tuple[CoroutineTask[Pending], Tensor, int, float]) -> None:
+    def _computed(self, gradient: tuple[_Task, Tensor, int, float]) -> None:
         task, point, ticket, start_s = gradient
         if not task.alive:
             return
@@ -278,7 +280,7 @@ class EventDriver(ClockedRunner[Pending]):
         self.write(task, "gradient", task.breakdown.steps, start_s, now_s)
         self.advance(task, point if self._deferred is None else self._deferred.take(ticket))
 
-    def _ask_gradient(self, task: CoroutineTask[Pending], point: Tensor) -> tuple[int, float]:
+    def _ask_gradient(self, task: _Task, point: Tensor) -> tuple[int, float]:
         """Begin the worker's next gradient: a ticket for its value, and when it ends."""
         rank = task.rank
         index = self._gradients[rank]
@@ -388,7 +390,7 @@ class EventDriver(ClockedRunner[Pending]):
         return self._over
 
     @override
-    def publish(self, task: CoroutineTask[Pending], operation: ops.Publish) -> None:
+    def publish(self, task: _Task, operation: ops.Publish) -> None:
         task.breakdown.steps = operation.step + 1
         self._finals[task.rank] = operation.value
         self._published += 1
@@ -407,7 +409,7 @@ class EventDriver(ClockedRunner[Pending]):
         ):
             self._over = True
 
-    def _batch_loss(self, task: CoroutineTask[Pending], operation: ops.BatchLoss) -> Tensor:
+    def _batch_loss(self, task: _Task, operation: ops.BatchLoss) -> Tensor:
         if self._deferred is None:
             return torch.zeros(1)
         return loss_given(self._deferred.loss(task.rank), task.rank)

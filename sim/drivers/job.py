@@ -154,26 +154,26 @@ class Job:
         as_gloo = self.all_reduce == "gloo_ring"
         match operation:
             case ops.AllReduce(value=value):
-                found = among(all_reduce_named(self.all_reduce), members, self.num_bytes(value))
+                schedule = among(all_reduce_named(self.all_reduce), members, self.num_bytes(value))
             case ops.ReduceScatter(value=Encoded() as value):
-                found = among(algorithms.direct_reduce_scatter, members, self.num_bytes(value))
+                schedule = among(algorithms.direct_reduce_scatter, members, self.num_bytes(value))
             case ops.ReduceScatter(value=value):
-                found = among(algorithms.ring_reduce_scatter, members, self.num_bytes(value))
+                schedule = among(algorithms.ring_reduce_scatter, members, self.num_bytes(value))
             case ops.AllGatherShards(value=value, length=length):
                 per_element = self.ratio(value) * self.bytes_per_parameter
                 if as_gloo:
-                    strip_bytes = round(shard_length(length, len(members)) * per_element)
-                    found = among(algorithms.gloo_all_gather, members, strip_bytes)
+                    shard_bytes = round(shard_length(length, len(members)) * per_element)
+                    schedule = among(algorithms.gloo_all_gather, members, shard_bytes)
                 else:
                     num_bytes = round(length * per_element)
-                    found = among(algorithms.ring_gather_chunks, members, num_bytes)
+                    schedule = among(algorithms.ring_gather_chunks, members, num_bytes)
             case ops.AllGather(value=value):
                 gather = algorithms.gloo_all_gather if as_gloo else algorithms.ring_all_gather
-                found = among(gather, members, value.numel() * value.element_size())
+                schedule = among(gather, members, value.numel() * value.element_size())
             case ops.Broadcast(value=value):
                 spread = algorithms.gloo_broadcast if as_gloo else algorithms.binomial_broadcast
                 root = members.index(root_of(operation, rank, members))
-                found = among(spread, members, self.num_bytes(value), root)
+                schedule = among(spread, members, self.num_bytes(value), root)
             case _:
-                found = among(algorithms.dissemination_barrier, members)
-        return found[rank]
+                schedule = among(algorithms.dissemination_barrier, members)
+        return schedule[rank]

@@ -35,7 +35,7 @@ def run_lockstep(job: Job, scorer: Scorer | None = None) -> Tensor:
     """Run a synchronous scheme to its end and return the last published values [n, d].
 
     Raises:
-        SchemeError: the scheme uses an operation that has no stacked meaning.
+        SchemeError: the scheme uses an operation that cannot be done for all workers at once.
     """
     return _Lockstep(job, scorer).run()
 
@@ -76,7 +76,7 @@ class _Lockstep(Runner[InFlight]):
     def issue(self, task: _Task, operation: ops.Operation[Any], handle: ops.Handle | None) -> InFlight:
         answer = self._answers.get(type(operation))
         if answer is None or handle is None:
-            raise SchemeError(f"{type(operation).__name__} has no stacked meaning: {_ELSEWHERE}")
+            raise SchemeError(f"{type(operation).__name__} does not run in lockstep: {_ELSEWHERE}")
         pending = InFlight(task, ops.name_of(type(operation)), operation, 0.0, handle)
         before = self._loss
         pending.reply = answer(task, operation)
@@ -93,7 +93,7 @@ class _Lockstep(Runner[InFlight]):
             return operation.value
         if len({len(group) for group in groups}) > 1 and isinstance(operation, _BY_SIZE):
             name = ops.name_of(type(operation))
-            raise SchemeError(f"{name} in groups of different sizes has no stacked meaning: {_ELSEWHERE}")
+            raise SchemeError(f"{name} in groups of different sizes does not run in lockstep: {_ELSEWHERE}")
         value = decoded(operation.value)
         rows: list[Tensor] = [torch.empty(0)] * self.job.workers
         for group in groups:

@@ -24,7 +24,7 @@ class Outcome:
         wall_s: seconds on the driver's clock.
         breakdowns: one per worker.
         finals: the last published value of each worker that is still there.
-        leader: the model that the scheme said stands for all at the end, if any.
+        leader: the model that the scheme published as standing for all, the last one, if any.
         events: all workers' events, each worker's in the order in which it resumed.
         status, message: how it ended.
     """

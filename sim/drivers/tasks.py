@@ -22,7 +22,7 @@ from .job import Job
 class InFlight:
     """An operation that takes time, from its start to its completion."""
 
-    # Class attributes, not slots: most operations change few of them, and a million are made a minute.
+    # Class attributes, not slots: most operations change few of them, and a million begin a minute.
     ready_s: float
     peer_s: float  # when the last peer that is needed had started, as far as that is known
     bytes = 0

@@ -56,7 +56,7 @@ Announced = float | Notice
 
 @dataclass(slots=True, init=False, eq=False)
 class Transfer:
-    """A send and its receive: made by the side that is posted first, the other one fills in its own fields.
+    """A send and its receive: the side that is posted first creates it, the other one adds its fields.
 
     Attributes:
         sender, sender_s: who waits for the send, which was posted at that time.

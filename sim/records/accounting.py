@@ -1,4 +1,4 @@
-"""What one worker did with its time, under any driver's clock."""
+"""Where a worker's time went, and the log of a run's events: alike under every driver's clock."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ class TimeBreakdown:
         )
 
 
-def mean_share(workers: list[TimeBreakdown], wall_s: float) -> TimeShare:
+def mean_share(breakdowns: list[TimeBreakdown], wall_s: float) -> TimeShare:
     """Mean over workers of where the time went."""
-    shares = [worker.share(wall_s) for worker in workers]
+    shares = [each.share(wall_s) for each in breakdowns]
     n = len(shares)
     return TimeShare(
         compute=sum(s.compute for s in shares) / n,

@@ -52,7 +52,7 @@ class Case:
         workers: how many there are.
         said: for each rank what it says.
         times: for each rank what it notes, in units.
-        stackable: it runs on the stacked driver too.
+        lockstep: it runs on the lockstep driver too.
         faults: rank -> number of its operation at which it dies.
         error: kind and words of the error that ends the run; "" if it does not fail.
         iterations: ``max_iterations`` of the job.
@@ -63,7 +63,7 @@ class Case:
     workers: int
     said: tuple[tuple[Any, ...], ...] = ()
     times: tuple[tuple[float, ...], ...] = ()
-    stackable: bool = False
+    lockstep: bool = False
     faults: tuple[tuple[int, int], ...] = ()
     error: tuple[str, str] = ("", "")
     iterations: int = 3

@@ -2,7 +2,7 @@
 
 A case is a coroutine function ``body(worker, log)``. What it *says* has to be the same on every driver; the
 times that it notes are exact on the event driver, over a network that takes no time, and lower bounds on real
-processes. A gradient lasts two units. Cases that need no rank and no clock run on the stacked driver too.
+processes. A gradient lasts two units. Cases that need no rank and no clock run on the lockstep driver too.
 """
 
 from __future__ import annotations
@@ -230,12 +230,12 @@ def _in_groups() -> list[Case]:
     gathered = torch.stack([torch.stack([g[i % 2], g[i % 2 + 2]]) for i in range(4)])
     shards = torch.stack([paired[0][:2], paired[1][:2], paired[0][2:], paired[1][2:]])
     return [
-        Case(_all_reduces_in_pairs, 4, _rows(paired), stackable=True),
-        Case(_all_reduces_with_one_apart, 4, _rows(apart), stackable=True),
-        Case(_gathers_in_pairs, 4, _rows(gathered), stackable=True),
-        Case(_broadcasts_from_the_last_of_each_pair, 4, _rows(g[[2, 3, 2, 3]]), stackable=True),
-        Case(_reduces_and_scatters_in_pairs, 4, _rows(shards), stackable=True),
-        Case(_gathers_strips_in_pairs, 4, _rows(paired), stackable=True),
+        Case(_all_reduces_in_pairs, 4, _rows(paired), lockstep=True),
+        Case(_all_reduces_with_one_apart, 4, _rows(apart), lockstep=True),
+        Case(_gathers_in_pairs, 4, _rows(gathered), lockstep=True),
+        Case(_broadcasts_from_the_last_of_each_pair, 4, _rows(g[[2, 3, 2, 3]]), lockstep=True),
+        Case(_reduces_and_scatters_in_pairs, 4, _rows(shards), lockstep=True),
+        Case(_gathers_strips_in_pairs, 4, _rows(paired), lockstep=True),
     ]
 
 
@@ -257,17 +257,17 @@ def _averaged_in_pairs(g: Tensor) -> Tensor:
 
 def _encoded_values() -> list[Case]:
     averaged = _averaged_in_pairs(_gradients(4))
-    found = [Case(_averages_compressed_in_pairs, 4, _rows(averaged), stackable=True)]
+    found = [Case(_averages_compressed_in_pairs, 4, _rows(averaged), lockstep=True)]
     for n in (2, 3, 4):
         g = _gradients(n)
         rough = _rounded(g)
         tables = _rounded(shards(g, n)).mean(0)
         joined = _rounded(torch.stack([shards(v, n)[r] for r, v in enumerate(g)])).reshape(-1)[:4]
         found += [
-            Case(_mixes_encoded, n, _rows(_ring(rough)), stackable=True),
-            Case(_broadcasts_encoded, n, _rows(rough[-1].expand(n, -1)), stackable=True),
-            Case(_reduces_and_scatters_encoded, n, _rows(tables), stackable=True),
-            Case(_gathers_encoded_strips, n, _rows(joined.expand(n, -1)), stackable=True),
+            Case(_mixes_encoded, n, _rows(_ring(rough)), lockstep=True),
+            Case(_broadcasts_encoded, n, _rows(rough[-1].expand(n, -1)), lockstep=True),
+            Case(_reduces_and_scatters_encoded, n, _rows(tables), lockstep=True),
+            Case(_gathers_encoded_strips, n, _rows(joined.expand(n, -1)), lockstep=True),
         ]
     return found
 
@@ -278,18 +278,18 @@ def _by_value() -> list[Case]:
         g = _gradients(n)
         mean = g.mean(0).expand(n, -1)
         found += [
-            Case(_mixes, n, _rows(_ring(g)), stackable=True),
-            Case(_all_reduces, n, _rows(mean), stackable=True),
-            Case(_broadcasts, n, _rows(g[-1].expand(n, -1)), stackable=True),
-            Case(_reduces_and_scatters, n, _rows(_strips(mean, n)), stackable=True),
-            Case(_gathers_strips, n, _rows(g[:1].expand(n, -1)), stackable=True),
-            Case(_draws, n, _rows(torch.stack([_draws_of(r) for r in range(n)])), stackable=True),
+            Case(_mixes, n, _rows(_ring(g)), lockstep=True),
+            Case(_all_reduces, n, _rows(mean), lockstep=True),
+            Case(_broadcasts, n, _rows(g[-1].expand(n, -1)), lockstep=True),
+            Case(_reduces_and_scatters, n, _rows(_strips(mean, n)), lockstep=True),
+            Case(_gathers_strips, n, _rows(g[:1].expand(n, -1)), lockstep=True),
+            Case(_draws, n, _rows(torch.stack([_draws_of(r) for r in range(n)])), lockstep=True),
         ]
     one, two = _gradients(1), _gradients(2)
     return [
         *found,
-        Case(_mixes_one_way, 3, _rows((_gradients(3) + _gradients(3).roll(1, 0)) / 2), stackable=True),
-        Case(_counts_batches, 2, _rows(_second_gradients(2)), stackable=True),
+        Case(_mixes_one_way, 3, _rows((_gradients(3) + _gradients(3).roll(1, 0)) / 2), lockstep=True),
+        Case(_counts_batches, 2, _rows(_second_gradients(2)), lockstep=True),
         Case(_all_reduces, 1, _rows(one)),
         Case(_broadcasts, 1, _rows(one)),
         Case(_reduces_and_scatters, 1, _rows(one)),
@@ -297,12 +297,10 @@ def _by_value() -> list[Case]:
         Case(_gathers_encoded_strips, 1, _rows(_rounded(one))),
         Case(_joins_segments, 1, _rows(one)),
         Case(_counts_steps, 1, ((0, 1, 2),)),
-        Case(_counts_steps, 2, ((0, 1, 2),) * 2, stackable=False),
-        Case(_joins_segments, 2, _rows(two), stackable=True),
-        Case(_hears_its_losses, 2, _losses(2), stackable=True),
-        Case(
-            _hears_its_loss_with_the_first_segment, 2, _losses_with_segments(2), stackable=True, task=LAYERS
-        ),
+        Case(_counts_steps, 2, ((0, 1, 2),) * 2, lockstep=False),
+        Case(_joins_segments, 2, _rows(two), lockstep=True),
+        Case(_hears_its_losses, 2, _losses(2), lockstep=True),
+        Case(_hears_its_loss_with_the_first_segment, 2, _losses_with_segments(2), lockstep=True, task=LAYERS),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The stacked driver keeps the part of the contract that has no ranks and no clock."""
+"""The lockstep driver keeps the part of the contract that has no ranks and no clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract import cases
 from tests.contract.case import Case, Log, close_to, contract_job, says
 
 
-@pytest.mark.parametrize("case", [c for c in cases.GOOD if c.stackable], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [c for c in cases.GOOD if c.lockstep], ids=lambda case: case.name)
 def test_keeps_the_contract(case: Case) -> None:
     logs: dict[int, Log] = {}
     run_lockstep(contract_job(case, logs))
@@ -19,6 +19,6 @@ def test_keeps_the_contract(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases.POINT_TO_POINT, ids=lambda case: case.name)
-def test_refuses_what_has_no_stacked_meaning(case: Case) -> None:
+def test_refuses_what_does_not_run_in_lockstep(case: Case) -> None:
     with pytest.raises(SchemeError, match="event driver"):
         run_lockstep(contract_job(case, {}))

@@ -1,4 +1,4 @@
-"""The event driver's laws: determinism, agreement with the stacked driver, and its refusals."""
+"""The event driver's laws: determinism, agreement with the lockstep driver, and its refusals."""
 
 from __future__ import annotations
 
