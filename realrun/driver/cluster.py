@@ -81,7 +81,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self.add_timed(
             {
                 ops.Gradient: self._computing.begin_gradient,
-                ops.Sleep: self._computing.begin_sleep,
                 ops.Mix: self.exchanges.begin_mix,
                 ops.Send: self.exchanges.begin_send,
                 ops.Receive: self.exchanges.begin_receive,

@@ -1,4 +1,4 @@
-"""Gradients and sleeps on the wall clock.
+"""Gradients on the wall clock.
 
 A gradient is padded: it lasts as long as the compute model says, so that the real computation is hidden
 inside, at a moment of its own for each worker. It is computed in a helper thread, so that services answer
@@ -245,9 +245,3 @@ class Computing:
             return
         self.loss = pending.loss
         call(pending.reply[..., start:stop] if pending.computed else pending.parts[start])
-
-    def begin_sleep(self, pending: ClusterPending) -> None:
-        """Start doing nothing."""
-        operation: ops.Sleep = pending.operation  # type: ignore[assignment]
-        pending.ready_s = pending.start_s + operation.duration_s
-        self._loop.alarm(pending.ready_s, partial(self._complete, pending))

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from paceline.sim.errors import SchemeError
+from paceline.sim.drivers.tasks import mix_values
 from paceline.sim.program import operations as ops
-from paceline.sim.program.averaging import root_of, weighted_sum
-from paceline.sim.program.encoding import decoded
+from paceline.sim.program.averaging import root_of
 from paceline.sim.program.groups import members
 from paceline.sim.records.run import ANY_SOURCE
 
@@ -147,8 +146,8 @@ class Exchanges:
         """The reply of an exchange that is complete."""
         operation = pending.operation
         assert pending.result is not None
-        if isinstance(operation, ops.Send | ops.Mix) and operation.value._version != pending.version:
-            raise SchemeError(f"worker {self._rank} wrote in place into a value that was being sent")
+        if isinstance(operation, ops.Send | ops.Mix):
+            pending.check_sent()
         reply = pending.result()
         if isinstance(operation, ops.Receive):
             pending.peer, value = reply
@@ -157,10 +156,7 @@ class Exchanges:
                 pending.exchange = self._message_from(pending.peer, operation.tag)
             return ops.Message(pending.peer, value)
         if isinstance(operation, ops.Mix):
-            if self._job.problem is None:
-                return decoded(operation.value)
-            own, weights = operation.pattern.own[self._rank], operation.pattern.weights[self._rank]
-            return weighted_sum(own, decoded(operation.value), weights, reply)
+            return mix_values(self._job, self._rank, operation, reply)
         return reply
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from ..errors import Deadlock, PeerLost, SchemeError
+from ..errors import Deadlock, PeerLost
 from ..network.profile import MessageRange
 from ..network.wake_up_delays import WakeUpDelays
 from ..program import operations as ops
-from ..program.averaging import COLLECTIVES, root_of, weighted_sum
+from ..program.averaging import COLLECTIVES, root_of
 from ..program.encoding import decoded
 from ..program.groups import members
 from ..program.worker import Program
@@ -29,7 +29,7 @@ from .job import Job
 from .outcome import Outcome
 from .pending import Pending
 from .streams import Streams
-from .tasks import SUSPENDED, ClockedRunner, CoroutineTask
+from .tasks import SUSPENDED, ClockedRunner, CoroutineTask, mix_values
 from .transfers import Transfers
 
 _Task = CoroutineTask[Pending]
@@ -87,7 +87,6 @@ class EventDriver(ClockedRunner[Pending]):
                 ops.Mix: self._begin_mix,
                 ops.Send: self._begin_send,
                 ops.Receive: self._begin_receive,
-                ops.Sleep: self._begin_sleep,
                 **dict.fromkeys(COLLECTIVES, self._begin_collective),
             }
         )
@@ -226,16 +225,16 @@ class EventDriver(ClockedRunner[Pending]):
 
     @override
     def finish(self, pending: Pending) -> None:
-        kind = type(pending.operation)
+        operation = pending.operation
+        kind = type(operation)
         if kind is ops.Gradient:
             pending.task.breakdown.computed(self._clock.now)
-        elif kind is ops.Mix:
-            pending.reply = self._mixed(pending)
+            return
+        pending.check_sent()
+        if kind is ops.Mix:
+            pending.reply = mix_values(self.job, pending.task.rank, operation, pending.values)  # type: ignore[arg-type]
         elif kind is ops.Receive:
-            self._check_versions(pending)
             pending.reply = ops.Message(pending.peer, decoded(pending.values[0]))  # type: ignore[arg-type]
-        elif kind is ops.Send:
-            self._check_versions(pending)
 
     @override
     def blocked(self, pending: Pending, start_s: float, busy_s: float, peer_s: float) -> None:
@@ -332,19 +331,6 @@ class EventDriver(ClockedRunner[Pending]):
         for destination in destinations:
             self._transfers.send(rank, destination, "mix", num_bytes, pending, value)
 
-    def _mixed(self, pending: Pending) -> Tensor:
-        operation: ops.Mix = pending.operation  # type: ignore[assignment]
-        self._check_versions(pending)
-        if self._deferred is None:
-            return decoded(operation.value)
-        rank, pattern = pending.task.rank, operation.pattern
-        values = [decoded(value) for value in pending.values]  # type: ignore[arg-type]
-        return weighted_sum(pattern.own[rank], decoded(operation.value), pattern.weights[rank], values)
-
-    def _check_versions(self, pending: Pending) -> None:
-        if pending.version >= 0 and pending.operation.value._version != pending.version:  # type: ignore[attr-defined]
-            raise SchemeError(f"worker {pending.task.rank} wrote in place into a value that was being sent")
-
     def _begin_send(self, pending: Pending) -> None:
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         self._expect(pending, operation.destination)
@@ -377,11 +363,6 @@ class EventDriver(ClockedRunner[Pending]):
             if isinstance(pending.operation, ops.Broadcast):
                 pending.peer = root_of(pending.operation, pending.task.rank, group)
             self._collectives.begin(pending, group)
-
-    def _begin_sleep(self, pending: Pending) -> None:
-        operation: ops.Sleep = pending.operation  # type: ignore[assignment]
-        pending.ready_s = pending.start_s + operation.duration_s
-        self._clock.at(pending.ready_s, self.complete, pending)
 
     # --- operations that take no time -----------------------------------------------------------
 

@@ -20,14 +20,14 @@ from typing_extensions import override
 
 from ..errors import RunError
 from ..program import operations as ops
-from ..program.averaging import COLLECTIVES, combined, part, weighted_sum
+from ..program.averaging import COLLECTIVES, combined, part
 from ..program.encoding import Payload, decoded
 from ..program.groups import members
 from ..program.worker import Program
 from ..records.run import Event
 from ..training.gradients import loss_given
 from .job import Job
-from .tasks import SUSPENDED, CoroutineTask, InFlight, Runner
+from .tasks import SUSPENDED, CoroutineTask, InFlight, Runner, mix_values
 
 _LATER: Final = object()
 """In place of a reply that needs what another worker has not done yet."""
@@ -227,11 +227,10 @@ class _Replay(Runner[_Issued]):
         known = self._inputs["mix", issued.number]
         if any(source not in known for source in pattern.sources[worker]):
             return _LATER
-        if self.job.problem is None:
-            return decoded(operation.value)
-        others = [decoded(known[source]) for source in pattern.sources[worker]]  # type: ignore[arg-type]
-        self._take("mix", issued.number)
-        return weighted_sum(pattern.own[worker], decoded(operation.value), pattern.weights[worker], others)
+        others = [known[source] for source in pattern.sources[worker]]
+        if self.job.problem is not None:
+            self._take("mix", issued.number)
+        return mix_values(self.job, worker, operation, others)  # type: ignore[arg-type]
 
     def _received(self, issued: _Issued, operation: ops.Receive, source: int) -> Any:
         worker, tag = issued.task.rank, operation.tag

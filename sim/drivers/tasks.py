@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -13,6 +13,8 @@ from typing_extensions import override
 
 from ..errors import PeerLost, RunError, SchemeError
 from ..program import operations as ops
+from ..program.averaging import weighted_sum
+from ..program.encoding import Payload, decoded
 from ..program.operations import Handle, Operation
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
@@ -53,6 +55,19 @@ class InFlight:
         """Raise ``SchemeError`` where ``peer`` is this worker itself, or none of the ``workers``."""
         if not 0 <= peer < workers or peer == self.task.rank:
             raise SchemeError(f"worker {self.task.rank}: {self.name} with worker {peer} is not possible")
+
+    def check_sent(self) -> None:
+        """Raise ``SchemeError`` where the scheme has written into a value since it began to be sent."""
+        if self.version >= 0 and self.operation.value._version != self.version:  # type: ignore[attr-defined]
+            raise SchemeError(f"worker {self.task.rank} wrote in place into a value that was being sent")
+
+
+def mix_values(job: Job, rank: int, operation: ops.Mix, values: Iterable[Payload]) -> Tensor:
+    """A worker's result of a mix with the values of its sources; its own where nothing is trained."""
+    own, pattern = decoded(operation.value), operation.pattern
+    if job.problem is None:
+        return own
+    return weighted_sum(pattern.own[rank], own, pattern.weights[rank], [decoded(value) for value in values])
 
 
 _P = TypeVar("_P", bound=InFlight)
@@ -243,6 +258,7 @@ class ClockedRunner(Runner[_P]):
             ops.Poll: self._poll,
             ops.NextSegment: self.next_segment,
         }
+        self.add_timed({ops.Sleep: self._begin_sleep})
 
     def add_timed(self, begins: Mapping[type, Callable[[_P], None]]) -> None:
         """Let operations of these kinds take time; each is begun by its function."""
@@ -307,6 +323,11 @@ class ClockedRunner(Runner[_P]):
         task.breakdown.operations.add(name)
         begin(pending)
         return pending
+
+    def _begin_sleep(self, pending: _P) -> None:
+        operation: ops.Sleep = pending.operation  # type: ignore[assignment]
+        pending.ready_s = pending.start_s + operation.duration_s
+        self._time.at(pending.ready_s, self.complete, pending)
 
     def complete(self, pending: _P) -> None:
         """An operation is complete now."""
