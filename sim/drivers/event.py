@@ -276,7 +276,8 @@ class EventDriver(ClockedRunner[Pending]):
             return
         now_s = self._clock.now
         task.breakdown.computed(now_s)
-        self.write(task, "gradient", task.breakdown.steps, start_s, now_s)
+        if self.writes:
+            self.write(task, "gradient", task.breakdown.steps, start_s, now_s)
         self.advance(task, point if self._deferred is None else self._deferred.take(ticket))
 
     def _ask_gradient(self, task: _Task, point: Tensor) -> tuple[int, float]:

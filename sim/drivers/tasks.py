@@ -162,7 +162,7 @@ class Runner(ABC, Generic[_P]):
         if not task.alive:
             return
         task.waiting = task.awaited = task.blocked = None
-        handlers = self.handlers
+        handlers, may_crash = self.handlers, self.may_crash and task.number == 0
         while True:
             try:
                 operation = resume(value)
@@ -174,7 +174,7 @@ class Runner(ABC, Generic[_P]):
             except Exception as error:
                 where = f"worker {task.rank}, step {task.breakdown.steps}"
                 raise RunError(f"{where}: the scheme raised {type(error).__name__}: {error}") from error
-            if self.may_crash and task.number == 0 and self.crashes(task, operation):
+            if may_crash and self.crashes(task, operation):
                 return
             handler = handlers.get(type(operation))
             if handler is None:
@@ -342,7 +342,10 @@ class ClockedRunner(Runner[_P]):
         if task.number == 0 and kind is not ops.Gradient:
             peer_s = self._time.now if kind is ops.Sleep else pending.peer_s
             self.blocked(pending, pending.start_s, pending.busy_s, peer_s)
-        self.note(pending, pending.name, pending.start_s)
+        if self.writes:
+            self.note(pending, pending.name, pending.start_s)
+        else:  # a call less, for the many operations of large runs
+            task.breakdown.bytes_sent += pending.bytes
         if kind is ops.Gradient:
             self.with_value(pending, partial(self.advance, task))
         else:
