@@ -139,8 +139,8 @@ def simulate(
     where = prepare.device_named(device)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
     tuning: list[Tuned] = []
-    with watching(resolved) if progress else nullcontext(None) as told:
+    with watching(resolved) if progress else nullcontext(None) as on_progress:
         if resolved.tune is not None:
-            resolved, tuning = simulator.choose_values(resolved, device=where, progress=told)
-        runs = tuple(simulator.simulate(resolved, device=where, progress=told, warn=say))
+            resolved, tuning = simulator.choose_values(resolved, device=where, progress=on_progress)
+        runs = tuple(simulator.simulate(resolved, device=where, progress=on_progress, warn=say))
     return Study(resolved, runs, tuple(tuning))

@@ -1,1 +1,1 @@
-"""The same schemes on real processes: the cluster driver over torch.distributed, and its launcher."""
+"""Schemes on real processes: the cluster driver over torch.distributed, and its launcher."""

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, get_args
 from pydantic import BaseModel
 
 import paceline
-from docs.make import page as made_page
+from docs.make import page as generated_page
 from paceline.sim.config.files import write_atomically
 
 PAGE: Final = Path(__file__).parents[1] / "api.md"
@@ -37,7 +37,7 @@ _ITEM: Final = re.compile(r"(\w[\w, ]*): (.*)")
 
 def renewed(page: str) -> str:
     """The page with its lower part made anew; what stands above it is kept."""
-    return made_page.renewed(page, BEGIN, "\n" + "\n".join(_lines()))
+    return generated_page.renewed(page, BEGIN, "\n" + "\n".join(_lines()))
 
 
 def _lines() -> Iterator[str]:
@@ -65,16 +65,16 @@ def _entry(name: str, thing: Any, home: str) -> Iterator[str]:
         yield from _class(name, thing)
     elif inspect.isfunction(thing):
         yield _code(_signature(name, thing))
-        yield from _told(thing.__doc__)
+        yield from _paragraphs(thing.__doc__)
     else:
         yield _code(f"{name} = {_written(name, home)}")
-        yield from _told(_below(name, home))
+        yield from _paragraphs(_below(name, home))
 
 
 def _class(name: str, kind: type) -> Iterator[str]:
     if dataclasses.is_dataclass(kind):
         yield _code(_signature(name, kind))
-    yield from _told(kind.__doc__)
+    yield from _paragraphs(kind.__doc__)
     if issubclass(kind, BaseModel) and kind.model_fields:
         fields = kind.model_fields.items()
         yield "\n".join(f"- `{key}`: {field.description}" for key, field in fields if field.description)
@@ -86,10 +86,10 @@ def _class(name: str, kind: type) -> Iterator[str]:
         if inspect.isfunction(value):
             yield f"#### `{name}.{member}`\n"
             yield _code(_before(value) + _signature(member, value))
-            yield from _told(value.__doc__)
+            yield from _paragraphs(value.__doc__)
         elif described := getattr(value, "fget", getattr(value, "func", None)):
             yield f"#### `{name}.{member}`\n"
-            yield from _told(described.__doc__)
+            yield from _paragraphs(described.__doc__)
 
 
 def _before(method: Callable[..., Any]) -> str:
@@ -101,7 +101,7 @@ def _before(method: Callable[..., Any]) -> str:
 
 def _module(name: str, module: ModuleType) -> Iterator[str]:
     """The operations of a module, one row each."""
-    yield from _told(module.__doc__)
+    yield from _paragraphs(module.__doc__)
     yield f"| `{name}.` | gives | |"
     yield "| --- | --- | --- |"
     others = []
@@ -117,7 +117,7 @@ def _module(name: str, module: ModuleType) -> Iterator[str]:
         if isinstance(replies[0][0], TypeVar):  # the root of them all
             continue
         reply = re.sub(r"\b(?:\w+\.)+", "", _type_name(replies[0][0]))
-        about = " ".join(" ".join(_told(value.__doc__)).split()).replace("|", "\\|")
+        about = " ".join(" ".join(_paragraphs(value.__doc__)).split()).replace("|", "\\|")
         signature = _signature(member, value).replace("\n    ", "").replace(",\n)", ")").replace("|", "\\|")
         yield f"| `{signature}` | {'' if reply == 'NoneType' else f'`{reply}`'} | {about} |"
     yield ""
@@ -125,7 +125,7 @@ def _module(name: str, module: ModuleType) -> Iterator[str]:
         if isinstance(node, ast.AnnAssign):
             member = ast.unparse(node.target)
             yield f"#### `{name}.{member}`\n"
-            yield from _told(_below(member, module.__name__))
+            yield from _paragraphs(_below(member, module.__name__))
     for member, value in others:
         yield f"#### `{name}.{member}`\n"
         yield from _class(member, value)
@@ -144,7 +144,7 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
         result = inspect.Signature.empty
     plain = str(signature.replace(parameters=parameters, return_annotation=result)).replace("'", '"')
     plain = re.sub(r'(: |-> )"([^"]*)"', r"\1\2", plain)
-    plain = plain.replace("<factory>", "...")
+    plain = _without_addresses(plain)
     if len(name + plain) <= 100:
         return name + plain
     rows = [re.sub(r'^(\*?\w+: )"(.*?)"( = |$)', r"\1\2\3", str(p).replace("'", '"')) for p in parameters]
@@ -152,14 +152,19 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
     if star is not None:
         rows.insert(star, "*")
     end = "" if result is inspect.Signature.empty else f" -> {result}".replace("'", "")
-    return f"{name}(\n    " + ",\n    ".join(rows).replace("<factory>", "...") + f",\n){end}"
+    return f"{name}(\n    " + ",\n    ".join(map(_without_addresses, rows)) + f",\n){end}"
+
+
+def _without_addresses(written: str) -> str:
+    """Defaults as a reader would write them: a made value as dots, a function by its name alone."""
+    return re.sub(r"<function (\w+) at 0x\w+>", r"\1", written.replace("<factory>", "..."))
 
 
 def _code(text: str, language: str = "python") -> str:
     return f"```{language}\n{text}\n```\n"
 
 
-def _told(docstring: str | None) -> Iterator[str]:
+def _paragraphs(docstring: str | None) -> Iterator[str]:
     """A docstring as Markdown: its headings as lists, its examples as code."""
     for block in inspect.cleandoc(docstring or "").split("\n\n"):
         first, _, rest = block.partition("\n")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 
-def renewed(page: str, mark: str, made: str) -> str:
+def renewed(page: str, mark: str, generated: str) -> str:
     """``page`` with everything below the line ``mark`` made anew.
 
     Raises:
         ValueError: the page has lost that line.
     """
-    head, found, _ = page.partition(mark)
-    if not found:
+    head, there, _ = page.partition(mark)
+    if not there:
         raise ValueError(f"the page has lost the line {mark!r}")
-    return head + mark + made
+    return head + mark + generated

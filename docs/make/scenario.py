@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
 
-from docs.make import page as made_page
+from docs.make import page as generated_page
 from paceline.sim.config.files import write_atomically
 from paceline.sim.network.profile import Profile
 from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
@@ -36,7 +36,7 @@ _PLAIN: Final = {
     str: "text",
     TopologyEntry: "a topology",
 }
-_TOLD: Final = {OptimizerSettings: "workload.optimizer"}
+_DESCRIBED_AT: Final = {OptimizerSettings: "workload.optimizer"}
 """Models whose keys are listed once, at this key."""
 _FOLLOWS: Final = ((Cluster, "workers"), (Tune, "trials"))
 """Keys whose default follows from other keys; their descriptions say how."""
@@ -45,7 +45,7 @@ _BOUNDS: Final = {"gt": "more than", "ge": "at least", "lt": "less than", "le": 
 
 def renewed(page: str) -> str:
     """The page with its tables made anew; what stands above them is kept."""
-    return made_page.renewed(page, BEGIN, "\n" + "\n".join(_sections()))
+    return generated_page.renewed(page, BEGIN, "\n" + "\n".join(_sections()))
 
 
 def _sections() -> Iterator[str]:
@@ -84,8 +84,8 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
         key = prefix + name
         inner, suffix = _model_in(field.annotation)
         written = _written(field.annotation, field.metadata)
-        if inner in _TOLD and key != _TOLD[inner]:
-            written, inner = f"section, as `{_TOLD[inner]}`", None
+        if inner in _DESCRIBED_AT and key != _DESCRIBED_AT[inner]:
+            written, inner = f"section, as `{_DESCRIBED_AT[inner]}`", None
         default = "" if (model, name) in _FOLLOWS else _default(field)
         yield f"| `{key}` | {written} | {default} | {field.description or ''} |\n"
         if inner:
@@ -99,9 +99,9 @@ def _model_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
         return (None if annotation in (TopologyEntry, Profile) else annotation), ""
     suffix = "[]" if get_origin(annotation) is tuple else ""
     for argument in get_args(annotation):
-        found, below = _model_in(argument)
-        if found:
-            return found, suffix + below
+        inner_model, below = _model_in(argument)
+        if inner_model:
+            return inner_model, suffix + below
     return None, ""
 
 

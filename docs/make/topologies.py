@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from docs.make import page as made_page
+from docs.make import page as generated_page
 from paceline.sim.config.files import write_atomically
 from paceline.sim.topology import TOPOLOGIES
 from paceline.sim.topology.entry import FILE, Topology
@@ -21,7 +21,7 @@ BEGIN: Final = (
 
 def renewed(page: str) -> str:
     """The page with its tables made anew; what stands above them is kept."""
-    return made_page.renewed(page, BEGIN, "\n" + "\n".join(_sections()))
+    return generated_page.renewed(page, BEGIN, "\n" + "\n".join(_sections()))
 
 
 def _sections() -> Iterator[str]:
@@ -36,13 +36,13 @@ def _sections() -> Iterator[str]:
     yield "| --- | --- | --- |"
     for name, rule in RULES.items():
         if not name.startswith("lazy_"):
-            about, source = _told(rule)
+            about, source = _about(rule)
             yield f"| `{name}` | {about} | {source} |"
     yield ""
 
 
 def _graph_row(topology: Topology) -> str:
-    about, source = _told(topology.build)
+    about, source = _about(topology.build)
     options = "; ".join(
         f"`{key}`: {field.description}"
         + ("" if field.is_required() or field.default is None else f" ({field.default})")
@@ -53,7 +53,7 @@ def _graph_row(topology: Topology) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _told(function: Callable[..., Any]) -> tuple[str, str]:
+def _about(function: Callable[..., Any]) -> tuple[str, str]:
     """What a docstring says, and its source."""
     text = " ".join(inspect.cleandoc(function.__doc__ or "").partition("Raises:")[0].split())
     about, _, source = text.replace("``", "`").replace("|", "\\|").partition("Source: ")

@@ -79,25 +79,25 @@ def realrun(
             "network emulated), or start it on one: torchrun --nproc-per-node N -m paceline.realrun "
             "SCENARIO, or --slurm for a script"
         )
-    asked = load(scenario, changes or [])
+    loaded = load(scenario, changes or [])
     if out is not None:
         result_folder.check_free(out, force)
     runs: list[Run] = []
     interrupted = False
     try:
         with ExitStack() as stack:
-            progress = stack.enter_context(watching(asked))
-            requests = with_lengths(asked, progress)
-            network = build_network(asked.cluster.network, asked.cluster.workers)
-            hosts = Lab(network, hosts=asked.lab.hosts, queue=asked.lab.queue) if lab else None
+            progress = stack.enter_context(watching(loaded))
+            requests = with_lengths(loaded, progress)
+            network = build_network(loaded.cluster.network, loaded.cluster.workers)
+            hosts = Lab(network, hosts=loaded.lab.hosts, queue=loaded.lab.queue) if lab else None
             pool = stack.enter_context(Processes(lab=hosts, timeout_s=timeout))
-            for result in measure_runs(asked, requests, pool, progress=progress):
+            for result in measure_runs(loaded, requests, pool, progress=progress):
                 runs.append(result.run)
     except KeyboardInterrupt:
         interrupted = True
-    hand_over(asked, runs, out, force, as_json, trace)
+    hand_over(loaded, runs, out, force, as_json, trace)
     if interrupted:
-        end_interrupted(asked, runs)
+        end_interrupted(loaded, runs)
 
 
 def probe(
@@ -112,14 +112,14 @@ def probe(
     from paceline.sim.config import files
     from paceline.sim.scenario.schema import load
 
-    asked = load(scenario, changes or [])
-    if asked.cluster.workers < 2:
+    loaded = load(scenario, changes or [])
+    if loaded.cluster.workers < 2:
         raise InputError("a probe needs at least two workers")
-    hosts = validation.hosts_of(asked, lab)
-    with validation.processes_for(asked, lab, probing=False) as pool:
+    hosts = validation.hosts_of(loaded, lab)
+    with validation.processes_for(loaded, lab, probing=False) as pool:
         say(f"probing a {hosts}")
-        found = probing.measure(pool, hosts, asked)
-    files.write_json(found, out)
+        measurements = probing.measure(pool, hosts, loaded)
+    files.write_json(measurements, out)
     say(f"wrote {out}")
 
 
@@ -179,33 +179,33 @@ def validate(
     from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import dump, load
 
-    asked = load(scenario, changes or [])
+    loaded = load(scenario, changes or [])
     if out is not None:
         result_folder.check_free(out, force)
-    hosts = validation.hosts_of(asked, lab)
-    factors = validation.profile_for(asked, profile, hosts)
-    with validation.processes_for(asked, lab, probing=factors is None) as pool:
+    hosts = validation.hosts_of(loaded, lab)
+    factors = validation.profile_for(loaded, profile, hosts)
+    with validation.processes_for(loaded, lab, probing=factors is None) as pool:
         if factors is None:
             say("no --profile: probing this machine first")
             factors = calibration.calibrate([probing.measure(pool, hosts)]).profile
-        found = validation.validate(asked, pool, factors, steps, say)
+        outcome = validation.validate(loaded, pool, factors, steps, say)
     if out is not None:
-        runs = [*found.predicted, *found.measured]
-        result_folder.write_results(out, dump(found.scenario), found.scenario.name, runs, force=force)
-        text = json.dumps(found.comparison, indent=1, allow_nan=False)
+        runs = [*outcome.predicted, *outcome.measured]
+        result_folder.write_results(out, dump(outcome.scenario), outcome.scenario.name, runs, force=force)
+        text = json.dumps(outcome.comparison, indent=1, allow_nan=False)
         write_atomically(out / "validation.json", text + "\n")
         reports.build([out], out / "report.html")
         say(f"wrote {out}")
     if as_json:
-        print_json(found.comparison)
+        print_json(outcome.comparison)
     else:
-        Console().print(tables.render_comparison(found.comparison))
-    if sentence := clocks.describe_clocks(found.measured):
+        Console().print(tables.render_comparison(outcome.comparison))
+    if sentence := clocks.describe_clocks(outcome.measured):
         say(sentence)
-    failed = [run for run in (*found.predicted, *found.measured) if run.status == "partial"]
+    failed = [run for run in (*outcome.predicted, *outcome.measured) if run.status == "partial"]
     for run in failed:
         say(f"{run.label}, seed {run.seed}, {run.source}: {run.message}")
-    if failed or any(each["same"] is False for each in found.comparison["trajectories"]):
+    if failed or any(each["same"] is False for each in outcome.comparison["trajectories"]):
         raise typer.Exit(1)
 
 
@@ -224,8 +224,8 @@ def lab_check(
 
     network = None
     if scenario is not None:
-        asked = load(scenario)
-        network = build_network(asked.cluster.network, asked.cluster.workers)
+        loaded = load(scenario)
+        network = build_network(loaded.cluster.network, loaded.cluster.workers)
     Console().print(render(check(network)))
 
 
@@ -252,8 +252,10 @@ def netem(
     cluster = load(scenario, changes or []).cluster
     n = cluster.workers
     named = commands.validate_addresses(hosts, n) if hosts else [f"$HOST{rank}" for rank in range(n)]
-    found = commands.scripts(build_network(cluster.network, n), named, commands.validate_interface(interface))
+    scripts = commands.scripts(
+        build_network(cluster.network, n), named, commands.validate_interface(interface)
+    )
     if host is not None and host >= n:
         raise InputError(f"--host {host}: ranks go from 0 to {n - 1}")
-    chosen = found if host is None else found[host : host + 1]
+    chosen = scripts if host is None else scripts[host : host + 1]
     sys.stdout.write(commands.render(chosen, named, undo))

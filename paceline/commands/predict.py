@@ -53,12 +53,12 @@ def simulate(
     check_trace(trace, out)
     if engine not in ("auto", "event"):
         raise InputError(f"--engine {engine}: {did_you_mean(engine, ['auto', 'event'])}")
-    asked = load(scenario, changes or [])
+    loaded = load(scenario, changes or [])
     if profile is not None:
-        cluster = asked.cluster.model_copy(update={"profile": profiles.load(profile)})
-        asked = asked.model_copy(update={"cluster": cluster})
+        cluster = loaded.cluster.model_copy(update={"profile": profiles.load(profile)})
+        loaded = loaded.model_copy(update={"cluster": cluster})
     where = prepare.device_named(device)
-    left = None if out is None or force else simulator.find_unfinished(out, asked)
+    left = None if out is None or force else simulator.find_unfinished(out, loaded)
     if left is not None:
         resolved, done, tuning = left.scenario, left.runs, left.tuning
         force = True
@@ -66,7 +66,7 @@ def simulate(
     else:
         if out is not None:
             result_folder.check_free(out, force)
-        resolved, done, tuning = prepare.resolve(asked, where), [], []
+        resolved, done, tuning = prepare.resolve(loaded, where), [], []
     runs: list[Run] = []
     interrupted = False
     try:
@@ -94,11 +94,11 @@ def check(
     from paceline.sim.experiments import prepare
     from paceline.sim.scenario.schema import load
 
-    found = checking.check(load(scenario, changes or []), prepare.device_named(device))
+    findings = checking.check(load(scenario, changes or []), prepare.device_named(device))
     if as_json:
-        print_json(found)
+        print_json(findings)
     else:
-        Console().print(tables.render_check(found))
+        Console().print(tables.render_check(findings))
 
 
 def replay(

@@ -68,8 +68,8 @@ def compare(
     records = [describe(_entry(name), workers, weights, seed) for name in topologies]
     records.sort(key=_speed)
     if as_json:
-        told = {"workers": workers, "topologies": records}
-        print_json(told)
+        document = {"workers": workers, "topologies": records}
+        print_json(document)
     else:
         Console().print(graph_pages.comparison_table(records))
 
@@ -123,15 +123,15 @@ def search(
     usual = default_budget(workers)
     budget = Budget(usual.moves if moves is None else moves, usual.restarts if restarts is None else restarts)
     request = Request(workers, degree, edges, weights, seed, budget)
-    found = _watched(request, step_time)
-    told = describe(found, step_time)
+    result = _watched(request, step_time)
+    document = describe(result, step_time)
     if out is not None:
-        save(found, out, objective)
+        save(result, out, objective)
         say(f"wrote {out}; scenarios say topology: {{file: {out}}}, weights: {weights}")
     if as_json:
-        print_json(told)
+        print_json(document)
     else:
-        _print(told)
+        _print(document)
 
 
 def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tuple[StepTime | None, int]:
@@ -144,15 +144,15 @@ def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tupl
         return None, workers
     from paceline.sim.scenario.schema import load
 
-    asked = load(scenario)
-    there = asked.cluster.workers
+    loaded = load(scenario)
+    there = loaded.cluster.workers
     if workers is not None and workers != there:
         raise InputError(f"--workers {workers}: the cluster of {scenario} has {there}; leave it out")
     if objective == "spectral":
         return None, there
     from paceline.sim.experiments.averaging_time import AveragingStepTime
 
-    return AveragingStepTime(asked), there
+    return AveragingStepTime(loaded), there
 
 
 def _watched(request: Request, step_time: StepTime | None) -> SearchResult:
@@ -168,10 +168,10 @@ def _watched(request: Request, step_time: StepTime | None) -> SearchResult:
         return find(request, step_time, lambda drawn: bar.advance(task, drawn))
 
 
-def _print(told: dict[str, Any]) -> None:
-    rows = [(f"graph found ({told['weights']})", told)]
-    if told["ring_lattice"] is not None:
-        rows.append(("ring lattice", told["ring_lattice"]))
+def _print(document: dict[str, Any]) -> None:
+    rows = [(f"graph found ({document['weights']})", document)]
+    if document["ring_lattice"] is not None:
+        rows.append(("ring lattice", document["ring_lattice"]))
     out = [f"{'':30}{'modulus':>10}{'steps/e':>10}{'s/step':>10}{'s/e':>10}"]
     for name, each in rows:
         cells = [
@@ -181,9 +181,9 @@ def _print(told: dict[str, Any]) -> None:
         out.append(
             f"{name:30}" + "".join(f"{'-' if cell is None else format(cell, '.4f'):>10}" for cell in cells)
         )
-    if told["lower_bound"] is not None:
-        out.append(f"{'no such graph is below':30}{told['lower_bound']:>10.4f}")
-        out.append(f"{'large graphs (Alon-Boppana)':30}{told['alon_boppana']:>10.4f}")
+    if document["lower_bound"] is not None:
+        out.append(f"{'no such graph is below':30}{document['lower_bound']:>10.4f}")
+        out.append(f"{'large graphs (Alon-Boppana)':30}{document['alon_boppana']:>10.4f}")
     sys.stdout.write("\n".join(out) + "\n")
 
 

@@ -26,7 +26,7 @@ from ..transport.nccl import OrderedBackend
 from ..transport.threads import ThreadPool
 from .store import Control
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _PR_SET_TIMERSLACK = 29
 
@@ -113,7 +113,7 @@ def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
     return Group(rank, size, store, gloo)
 
 
-def _in_time(backend: str, connecting: Callable[[], T], timeout_s: float) -> T:
+def _in_time(backend: str, connecting: Callable[[], _T], timeout_s: float) -> _T:
     """Connect in another thread: a backend may wait for ever for a rank that it cannot reach."""
     threads = ThreadPool()
     threads.run(None, connecting)
@@ -125,7 +125,7 @@ def _in_time(backend: str, connecting: Callable[[], T], timeout_s: float) -> T:
     if done.error is not None:
         why = done.error.__cause__ or done.error
         raise RunError(f"{backend} does not connect the ranks: {why}") from done.error
-    connected: T = done.result
+    connected: _T = done.result
     return connected
 
 

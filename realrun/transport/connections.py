@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from paceline.sim.program.operations import ANY
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 FOREVER: Final = timedelta(days=1)
 """Time-out of torch's groups: one that ran out would close every connection. The driver watches instead."""
@@ -87,7 +87,7 @@ def connect(store: Store, name: str, rank: int, size: int) -> dist.ProcessGroupG
     return connected
 
 
-def begin(call: Callable[[], T], peer: int = ANY) -> T:
+def begin(call: Callable[[], _T], peer: int = ANY) -> _T:
     """Let ``call`` begin a transfer, or carry it out.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from .connections import Collective
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class CallResult(NamedTuple):
@@ -122,12 +122,12 @@ class Turns:
         self._last = threading.Event()
         self._last.set()
 
-    def take(self, call: Callable[[], T]) -> Callable[[], T]:
+    def take(self, call: Callable[[], _T]) -> Callable[[], _T]:
         """Take the next turn. What is returned waits for it and makes ``call``; it has to be called once."""
         before, after = self._last, threading.Event()
         self._last = after
 
-        def run() -> T:
+        def run() -> _T:
             before.wait()
             try:
                 return call()

@@ -11,7 +11,7 @@ from paceline.sim.records.summary import SchemeSummary
 
 from .. import words
 from ..folders import ReportSources
-from .drawing import (
+from .drawing import (  # fmt: skip
     PAPER,
     PHASE_KEY,
     PHASES,
@@ -22,7 +22,7 @@ from .drawing import (
     figure,
     picture,
     set_up_bars,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

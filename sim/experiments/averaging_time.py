@@ -41,7 +41,7 @@ from ..topology.weights import metropolis
 from .prepare import clock_only, prepare
 from .simulate import simulate_job
 
-SAMPLED_STEPS: Final = 60
+TIMED_STEPS: Final = 60
 """Steps of the recursion, and of the event driver."""
 
 WARM_UP_STEPS: Final = 20
@@ -64,7 +64,7 @@ class AveragingStepTime:
         )  # fmt: skip
         workers, transfer = self._job.workers, self._job.transfer
         self._compute_s = np.array(
-            [[self._job.compute.duration_s(i, k) for i in range(workers)] for k in range(SAMPLED_STEPS)]
+            [[self._job.compute.duration_s(i, k) for i in range(workers)] for k in range(TIMED_STEPS)]
         )
         self._mean_compute_s = self._compute_s.mean(axis=0)
         self._varies = bool(np.any(self._compute_s != self._compute_s[0]))
@@ -129,16 +129,16 @@ class AveragingStepTime:
         reverse = np.lexsort((destination, source))  # of j -> i: i -> j, whose bytes i has to get rid of
         ready_s = self._compute_s[0]
         marks = []
-        for k in range(1, SAMPLED_STEPS + 1):
+        for k in range(1, TIMED_STEPS + 1):
             begins_s = np.maximum(ready_s[source], ready_s[destination] + announced_s)
             left_s = begins_s + busy_s
             done_s = np.maximum(left_s + latency_s, left_s[reverse])
             end_s = ready_s.copy()
             end_s[busy] = np.maximum.reduceat(done_s, first)
             marks.append(float(end_s.max()))
-            if k < SAMPLED_STEPS:
+            if k < TIMED_STEPS:
                 ready_s = end_s + self._compute_s[k]
-        return (marks[-1] - marks[WARM_UP_STEPS - 1]) / (SAMPLED_STEPS - WARM_UP_STEPS)
+        return (marks[-1] - marks[WARM_UP_STEPS - 1]) / (TIMED_STEPS - WARM_UP_STEPS)
 
     def checked_s(self, edges: EdgeArray) -> float:
         """Seconds per step on the event driver.
@@ -150,12 +150,12 @@ class AveragingStepTime:
         program = partial(_average, Pattern.from_matrix(metropolis(graph)))
         scheme = Scheme("averaging", program, Settings, True, lambda options, workers: None)
         marks = []
-        for steps in (WARM_UP_STEPS, SAMPLED_STEPS):
+        for steps in (WARM_UP_STEPS, TIMED_STEPS):
             run = simulate_job(replace(self._job, scheme=scheme, max_iterations=steps))
             if run.status != "completed":
                 raise RunError(f"averaging on the graph failed: {run.message}")
             marks.append(run.wall_clock_s)
-        return (marks[1] - marks[0]) / (SAMPLED_STEPS - WARM_UP_STEPS)
+        return (marks[1] - marks[0]) / (TIMED_STEPS - WARM_UP_STEPS)
 
 
 async def _average(pattern: Pattern, worker: Worker, options: Settings) -> None:

@@ -55,7 +55,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_no_public_name_is_a_module_that_would_replace_it() -> None:
     modules = {module.name for module in pkgutil.iter_modules(paceline.__path__)}
-    assert {"api", "app", "sim", "realrun", "reports"} <= modules
+    assert {"api", "commands", "sim", "realrun", "reports"} <= modules
     assert not modules & set(paceline.__all__)
 
 

@@ -29,7 +29,7 @@ from .static import Graphs, static
 
 SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
 """Suffixes of files of graphs."""
-MAX_GRAPH_BYTES: Final = 512 * 2**20
+MAX_TOPOLOGY_BYTES: Final = 512 * 2**20
 """A longer file is not read."""
 MAX_SCENARIO_EDGES: Final = 20_000
 """A scenario takes no more edges from a file: its resolved form, whose size is limited, holds them."""
@@ -38,7 +38,7 @@ MAX_RANK: Final = 10_000_000
 
 _PAIRS: Final = re.compile(r"([0-9]{1,9}-[0-9]{1,9}( [0-9]{1,9}-[0-9]{1,9})*)?")
 
-Rank = Annotated[int, Field(ge=0)]
+RankNumber = Annotated[int, Field(ge=0)]
 
 
 class GraphFile(Settings):
@@ -46,7 +46,7 @@ class GraphFile(Settings):
 
     workers: int = Field(ge=2, description="number of workers n")
     directed: bool = Field(default=False, description="u sends to v, and v need not send to u")
-    edges: tuple[tuple[Rank, Rank], ...] = Field(description="pairs of ranks")
+    edges: tuple[tuple[RankNumber, RankNumber], ...] = Field(description="pairs of ranks")
     weights: tuple[float, ...] | None = Field(default=None, description="one for each edge")
     provenance: dict[str, Any] = Field(default={}, description="where the graph came from")
 
@@ -167,7 +167,7 @@ def _read(path: Path) -> KeptGraph:
     Raises:
         InputError: it cannot be read, or holds no graph; names the place.
     """
-    text = read_text(path, MAX_GRAPH_BYTES, suffixes=(path.suffix,))
+    text = read_text(path, MAX_TOPOLOGY_BYTES, suffixes=(path.suffix,))
     match path.suffix.lower():
         case ".json":
             return _of_json(path, text)

@@ -42,12 +42,7 @@ from paceline.sim.topology.search.graph import (
     random_regular_edges,
 )
 from paceline.sim.topology.search.objective import Objective, laplacian_modulus, metropolis_modulus
-from paceline.sim.topology.search.spectrum import (
-    best_case,
-    eigenvalues,
-    ends_of,
-    move_ends,
-)
+from paceline.sim.topology.search.spectrum import best_case, eigenvalues, ends_of, move_ends
 from tests.paceline.test_command_line import run
 
 SPECTRAL = Objective(laplacian_modulus)
