@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +42,9 @@ REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
 """What is in the folder ``report-files`` that a report leaves beside itself."""
 
 _WORDS: Final = pa.dictionary(pa.int32(), pa.string())
+
+_RUN_KEY: Final = ["label", "seed", "source"]
+"""Columns that tell the runs of a folder apart."""
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -152,6 +155,9 @@ def target_of(scenario_yaml: str) -> Goal | None:
 def read_results(folder: Path) -> Results:
     """Read a result folder.
 
+    Older folders have, of a run that its target ended, a second score of the same instant: of models that
+    were ahead of those that met it. That score is left out, and the summary is computed again without it.
+
     Raises:
         InputError: it is missing, no result folder, damaged, or written by another version.
     """
@@ -166,7 +172,7 @@ def read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is no result folder: it has no {missing[0]}")
     try:
         summary = _read_summary(folder / SUMMARY_FILE)
-        return Results(
+        results = Results(
             summary=summary,
             metrics=_read_parquet(folder / METRICS_FILE, _METRICS_SCHEMA),
             events=_read_parquet(folder / EVENTS_FILE, _EVENTS_SCHEMA),
@@ -174,13 +180,30 @@ def read_results(folder: Path) -> Results:
         )
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {folder}: {error}") from error
+    return _without_second_scores(results)
+
+
+def _without_second_scores(results: Results) -> Results:
+    """Leave out what was scored once more at the instant at which a run met its target."""
+    summary, metrics = results.summary, results.metrics
+    met_s = {(run["label"], run["seed"], run["source"]): run["time_to_target_s"] for run in summary["runs"]}
+    rows = zip(*(metrics[name] for name in (*_RUN_KEY, "time_s")), strict=True)
+    at_once = [met_s.get((label, seed, source)) == time_s for label, seed, source, time_s in rows]
+    met = metrics[pd.Series(at_once, metrics.index, dtype=bool)]
+    second = met.index[met.duplicated(_RUN_KEY)]
+    if second.empty:
+        return results
+    results = replace(results, metrics=metrics.drop(second).reset_index(drop=True))
+    runs = runs_of(replace(results, events=results.events[:0]))
+    tuning = summary.get("tuning", ())
+    return replace(results, summary=summarise(summary["scenario"], runs, summary["target"], tuning))
 
 
 def runs_of(results: Results) -> list[Run]:
     """Read back the runs that a folder was written from."""
     known = [name for name in results.metrics.columns if name not in _METRICS_SCHEMA.names]
-    events = dict(list(results.events.groupby(["label", "seed", "source"], observed=True, sort=False)))
-    metrics = dict(list(results.metrics.groupby(["label", "seed", "source"], observed=True, sort=False)))
+    events = dict(list(results.events.groupby(_RUN_KEY, observed=True, sort=False)))
+    metrics = dict(list(results.metrics.groupby(_RUN_KEY, observed=True, sort=False)))
     runs = []
     for row in results.summary["runs"]:
         key = (row["label"], row["seed"], row["source"])

@@ -78,7 +78,7 @@ class SchemeSummary(TypedDict):
         ratio_to_best: time to target over the winner's: median over the seeds that both have.
         wins: on how many of the seeds that all schemes share this one was first; a tie is shared.
         p_win: share of the bootstrap's resamples in which this scheme is first; None with few repeats.
-        steps_to_target: median; None like the median time.
+        steps_to_target: median step of the evaluation that met the target; None like the median time.
         score_at_equal_time, score_at_equal_bytes: where ``Summary.equal`` says; None where it does not.
         wall_clock_s, iterations, bytes_sent, time_s: means.
     """
@@ -245,11 +245,11 @@ def mean_step_s(row: SchemeSummary) -> float | None:
 
 
 def steps_to_target(run: Run) -> float | None:
-    """Steps that had been done when the target was met; None if it never was."""
+    """Step of the evaluation that met the target; None if none did."""
     if run.time_to_target_s is None:
         return None
-    met = [e.step for e in run.evaluations if e.time_s <= run.time_to_target_s]
-    return float(met[-1]) if met else None
+    # The first of that instant: older records have a score of workers that were ahead after it.
+    return next((float(e.step) for e in run.evaluations if e.time_s >= run.time_to_target_s), None)
 
 
 def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:

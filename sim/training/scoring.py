@@ -212,8 +212,14 @@ class Scorer:
     def finish(
         self, step: int, time_s: float, bytes_sent: int, values: Sequence[Tensor], leader: Tensor | None
     ) -> None:
-        """Score the models at the end of the run, unless this step has been scored."""
-        if self.workload is not None and step > self.evaluations[-1].step:
+        """Score the models at the end of the run, unless this step has been scored.
+
+        A run that its target has ended keeps the score that met it: workers that are ahead of the others at
+        that instant do not make a later one.
+        """
+        if self.workload is None or step <= self.evaluations[-1].step:
+            return
+        if self.reached_s is None or time_s > self.evaluations[-1].time_s:
             self._score(step, time_s, bytes_sent, list(values), leader)
 
     def _complete(self, step: int, time_s: float, worker: int, published: _Published) -> bool:

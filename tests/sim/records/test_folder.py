@@ -61,6 +61,20 @@ def test_runs_come_back_with_their_exchanges(tmp_path: Path) -> None:
     assert result_folder.runs_of(read_results(tmp_path / "r")) == made
 
 
+def test_an_older_folder_is_read_without_the_second_score_of_an_instant(tmp_path: Path) -> None:
+    right = [made_run("a"), made_run("b", reached_s=None), made_run("b", source="measured", wall_s=20.0)]
+    last = right[0].evaluations[-1]
+    ahead = replace(last, step=138, metrics={**last.metrics, "test_accuracy": 0.944})
+    older = [replace(right[0], evaluations=(*right[0].evaluations, ahead)), *right[1:]]
+    written = write_results(tmp_path / "older", SCENARIO, "s", older)
+    assert written["runs"][0]["final"]["test_accuracy"] == 0.944
+    expected = write_results(tmp_path / "right", SCENARIO, "s", right)
+    found = read_results(tmp_path / "older")
+    assert found.summary == expected
+    assert found.metrics.equals(read_results(tmp_path / "right").metrics)
+    assert result_folder.runs_of(found) == right
+
+
 def test_column_types(tmp_path: Path) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", runs())
     schema = pq.read_schema(tmp_path / "r" / "events.parquet")

@@ -166,6 +166,10 @@ def test_steps_to_target_end_where_the_target_was_met() -> None:
     # A real run of fixed length goes on: the target was met at its middle evaluation.
     run = made_run("a", reached_s=5.0, wall_s=10.0, steps=100, source="measured")
     assert summarise("s", [run])["summary"][0]["steps_to_target"] == 50.0
+    # In an older record workers that were ahead were scored once more at that instant.
+    met = run.evaluations[1]
+    run = replace(run, evaluations=(*run.evaluations[:2], replace(met, step=70), *run.evaluations[2:]))
+    assert summarise("s", [run])["summary"][0]["steps_to_target"] == 50.0
 
 
 def test_ranking_puts_those_without_a_time_last() -> None:

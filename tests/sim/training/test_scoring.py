@@ -137,3 +137,15 @@ def test_the_target_is_that_of_what_it_is_on() -> None:
             for worker, value in enumerate(models):
                 made.publish(worker, step, step + 1.0, model(value))
         assert made.reached_s == reached_s, on
+
+
+def test_a_run_that_its_target_ends_is_not_scored_again() -> None:
+    ended = scorer(synchronous=True, target=Target("test_accuracy", 0.8, falling=False))
+    ended.publish(0, 0, 1.0, model(1.0))
+    ended.publish(0, 1, 2.0, model(5.0))
+    assert ended.publish(1, 0, 3.0, model(1.0))
+    ended.finish(2, 3.0, 0, [model(5.0), model(1.0)], None)
+    assert [(e.step, e.time_s, e.metrics["train_loss"]) for e in ended.evaluations[1:]] == [(1, 3.0, 1.0)]
+    # A real run goes on, and has an end of its own.
+    ended.finish(2, 4.0, 0, [model(5.0), model(1.0)], None)
+    assert [(e.step, e.time_s) for e in ended.evaluations[1:]] == [(1, 3.0), (2, 4.0)]
