@@ -151,7 +151,7 @@ def confidence(summary: Summary, source: Source | None = None) -> str | None:
     upper = factor(high) if high is not None else "no bound above"
     text = f"Over {repeats} paired repeats the factor is {factor(low)} to {upper} (95 % interval); {first}"
     if best["p_win"] is not None:
-        text += f", and is in {percent(best['p_win'])} of the resamples"
+        text += f", so that its chance to be first once more is {percent(best['p_win'])}"
     return text + (". That does not settle who is first." if low <= 1 else ".")
 
 

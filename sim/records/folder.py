@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import InputError
 from .equal_terms import Goal
 from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
-from .summary import SUMMARY_VERSION, Summary, Tuned, summarise
+from .summary import SUMMARY_VERSION, Summary, Tuned, renew_chances, summarise
 from .trace import write_trace
 
 SCENARIO_FILE: Final = "scenario.yaml"
@@ -275,11 +275,13 @@ def _read_summary(path: Path) -> Summary:
             f"{path} has version {document['version']!r}, this program reads version {SUMMARY_VERSION}"
         )
     try:
-        return TypeAdapter(Summary).validate_python(document)
+        summary = TypeAdapter(Summary).validate_python(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(f"{path} is damaged: {where}: {first['msg']}") from error
+    renew_chances(summary)
+    return summary
 
 
 def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:

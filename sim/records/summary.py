@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from ..errors import InputError
 from .equal_terms import Equal, Goal, equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
-from .ranking import chances, find_winner, find_winners
+from .ranking import chance_to_win, find_winner, find_winners
 from .run import Run, Source, Status
 
 SUMMARY_VERSION: Final = 2
@@ -77,7 +77,7 @@ class SchemeSummary(TypedDict):
             ended too early; None where it is known, or where most repeats diverged.
         ratio_to_best: time to target over the winner's: median over the seeds that both have.
         wins: on how many of the seeds that all schemes share this one was first; a tie is shared.
-        p_win: share of the bootstrap's resamples in which this scheme is first; None with few repeats.
+        p_win: chance to be first on one more seed (``ranking.chance_to_win``); None with few repeats.
         steps_to_target: median step of the evaluation that met the target; None like the median time.
         score_at_equal_time, score_at_equal_bytes: where ``Summary.equal`` says; None where it does not.
         wall_clock_s, iterations, bytes_sent, time_s: means.
@@ -220,6 +220,16 @@ def summarise(
     return summary
 
 
+def renew_chances(summary: Summary) -> None:
+    """Set ``p_win`` by the rule of today where there is one: older summaries have a share of resamples."""
+    seeds: dict[Source, dict[str, set[int]]] = {}
+    for run in summary["runs"]:
+        seeds.setdefault(run["source"], {}).setdefault(run["label"], set()).add(run["seed"])
+    for row in summary["summary"]:
+        if row["p_win"] is not None:
+            row["p_win"] = chance_to_win(row["wins"], len(set.intersection(*seeds[row["source"]].values())))
+
+
 def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[SchemeSummary]:
     """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
 
@@ -351,9 +361,7 @@ def _compare(
     for row, won in zip(rows, wins, strict=True):
         row["ratio_to_best"] = of_ratio(times[row["label"]], times[best["label"]])
         row["wins"] = float(won)
-    if len(shared) >= FEWEST:
-        for row, share in zip(rows, chances(columns), strict=True):
-            row["p_win"] = float(share)
+        row["p_win"] = chance_to_win(row["wins"], len(shared)) if len(shared) >= FEWEST else None
     return len(shared)
 
 

@@ -82,7 +82,7 @@ def test_how_sure_it_is() -> None:
     runs += [made_run("b", seed, reached_s=2 * time) for seed, time in enumerate(times)]
     assert words.confidence(summarise("s", runs, TARGET)) == (
         "Over 5 paired repeats the factor is 2.0x to 2.0x (95 % interval); "
-        "a was first in 5 of 5, and is in 100 % of the resamples."
+        "a was first in 5 of 5, so that its chance to be first once more is 92 %."
     )
     assert words.confidence(summarise("s", [*runs[:3], *runs[5:8]], TARGET)) == (
         "a was first in 3 of 3 paired repeats; how much of the factor is chance takes 5 to tell."

@@ -75,6 +75,19 @@ def test_an_older_folder_is_read_without_the_second_score_of_an_instant(tmp_path
     assert result_folder.runs_of(found) == right
 
 
+def test_the_chances_of_an_older_folder_are_those_of_today(tmp_path: Path) -> None:
+    made = [
+        made_run(label, seed, reached_s=time) for seed in range(5) for label, time in (("a", 1.0), ("b", 2.0))
+    ]
+    made += [made_run("a", seed, source="measured") for seed in range(6)]
+    written = write_results(tmp_path / "r", SCENARIO, "s", made)
+    older = json.loads((tmp_path / "r" / "summary.json").read_text())
+    for row, share in zip(older["summary"], (0.98, 0.02, 0.99), strict=True):
+        row["p_win"] = share
+    (tmp_path / "r" / "summary.json").write_text(json.dumps(older))
+    assert read_results(tmp_path / "r").summary == written
+
+
 def test_column_types(tmp_path: Path) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", runs())
     schema = pq.read_schema(tmp_path / "r" / "events.parquet")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.sim.records.ranking import chances, find_winner
+from paceline.sim.records.ranking import chance_to_win, find_winner
 
 INF = math.inf
 
@@ -41,30 +41,15 @@ def test_who_mostly_fails_takes_no_part() -> None:
     assert find_winner({}) is None
 
 
-def test_chances_by_hand() -> None:
-    # a wins three of five races: the median ratio of a resample is its if it holds them three times or more,
-    # with five draws at 0.6 each in 68.3 %.
-    found = chances(np.array([[1.0, 1.0, 1.0, 9.0, 9.0], [5.0, 5.0, 5.0, 5.0, 5.0]]))
-    assert found == pytest.approx([0.683, 0.317], abs=0.015)
-    # Ahead on each seed, by little beside what the seeds differ: sure all the same, of pairs.
-    seeds = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-    assert chances(np.stack([seeds, 1.01 * seeds])) == pytest.approx([1.0, 0.0])
-    assert chances(np.stack([seeds, seeds])) == pytest.approx([0.5, 0.5])
+def test_a_chance_is_never_certain() -> None:
+    assert chance_to_win(5.0, 5) == pytest.approx(5.5 / 6)
+    assert chance_to_win(0.0, 5) == pytest.approx(0.5 / 6)
+    assert chance_to_win(2.5, 5) == 0.5  # five ties of two
 
 
-def test_chances_of_those_who_never_arrive() -> None:
-    never, half = [INF] * 6, [1.0, 1.0, 1.0, INF, INF, INF]
-    assert chances(np.array([never, never])).tolist() == [0.0, 0.0]
-    # Six draws at a half each: the median is finite if four are (with three it is halfway to infinity).
-    assert chances(np.array([half, never])) == pytest.approx([22 / 64, 0.0], abs=0.015)
-
-
-def test_the_order_of_the_schemes_says_nothing() -> None:
-    columns = np.random.default_rng(1).lognormal(size=(4, 8))
-    assert chances(columns[::-1])[::-1] == pytest.approx(chances(columns))
-    assert chances(columns).sum() == pytest.approx(1.0)
-
-
-def test_few_seeds_say_nothing_about_chance() -> None:
-    with pytest.raises(ValueError, match="4 seeds say nothing"):
-        chances(np.ones((2, 4)))
+@pytest.mark.parametrize("races", [5, 6, 30])
+def test_the_chances_of_two_add_up_to_one_and_grow_with_the_wins(races: int) -> None:
+    chances = [chance_to_win(wins, races) for wins in range(races + 1)]
+    assert chances == sorted(chances)
+    assert all(0 < chance < 1 for chance in chances)
+    assert np.add(chances, chances[::-1]) == pytest.approx(1.0)

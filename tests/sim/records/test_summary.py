@@ -73,19 +73,21 @@ def test_medians_and_intervals_over_repeats() -> None:
     # Twice as long on every seed: paired, the ratio is certain although the times overlap.
     assert found["lead"] == {"second": "b", "factor": {"median": 2.0, "low": 2.0, "high": 2.0}}
     assert found["paired"] == 5
-    assert [(row["wins"], row["p_win"]) for row in found["summary"]] == [(5.0, 1.0), (0.0, 0.0)]
+    assert [(row["wins"], row["p_win"]) for row in found["summary"]] == [(5.0, 5.5 / 6), (0.0, 0.5 / 6)]
 
 
-def test_the_chance_to_win_follows_the_resamples() -> None:
-    # a wins three of five races. It has the smaller median of a resample that holds them three times or more:
-    # with five draws at 0.6 each, 68.3 %.
+def test_the_chance_to_win_follows_the_races() -> None:
+    # a wins three of five races.
     runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate([1.0, 1.0, 1.0, 9.0, 9.0])]
     runs += [made_run("b", seed, reached_s=5.0) for seed in range(5)]
     found = summarise("s", runs)
     assert found["winner"] == "a"
-    assert row_of(found["summary"], "a")["p_win"] == pytest.approx(0.683, abs=0.015)
-    assert row_of(found["summary"], "b")["p_win"] == pytest.approx(0.317, abs=0.015)
+    assert row_of(found["summary"], "a")["p_win"] == pytest.approx(3.5 / 6)
+    assert row_of(found["summary"], "b")["p_win"] == pytest.approx(2.5 / 6)
     assert [row["wins"] for row in found["summary"]] == [3.0, 2.0]
+    # Four races say nothing about chance.
+    few = summarise("s", [run for run in runs if run.seed < 4])
+    assert [row["p_win"] for row in few["summary"]] == [None, None]
 
 
 def test_races_count_where_all_took_part_and_ties_are_shared() -> None:
