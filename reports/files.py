@@ -114,6 +114,7 @@ def _save(picture: Picture, folder: Path) -> None:
 
 def _add_key(picture: Picture) -> None:
     """What the page explains above a figure stands in the figure itself."""
+    from matplotlib import rc_context
     from matplotlib.lines import Line2D
 
     if not picture.key:
@@ -124,9 +125,10 @@ def _add_key(picture: Picture) -> None:
         if dashes:
             line.set_dashes(dashes)
         lines.append(line)
-    picture.figure.legend(
-        handles=lines, loc="outside upper left", ncols=3, frameon=False, fontsize=8, handlelength=3
-    )
+    with rc_context({"text.parse_math": False}):  # dollars in a label mean no mathematics
+        picture.figure.legend(
+            handles=lines, loc="outside upper left", ncols=3, frameon=False, fontsize=8, handlelength=3
+        )
 
 
 def recolour(figure: Figure, table: Mapping[str, str]) -> None:

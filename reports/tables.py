@@ -49,9 +49,13 @@ def render_summary(summary: Summary) -> Table:
         for row in mine:
             best = row["label"] == mine[0]["label"] and row["time_to_target_s"]["median"] is not None
             cells = [row["label"], *([source] if len(sources) > 1 else []), *_cells(summary, row, unit)]
-            # Text, not str: a label is not markup.
-            table.add_row(*(Text(cell, style="bold" if best else "") for cell in cells))
+            add_text_row(table, *cells, style="bold" if best else "")
     return table
+
+
+def add_text_row(table: Table, *cells: str, style: str = "") -> None:
+    """Append a row of text as it stands: rich would take ``[/]`` in a ``str`` for markup."""
+    table.add_row(*(Text(cell, style=style) for cell in cells))
 
 
 def _plain_table(gap: int = 2) -> Table:
@@ -128,11 +132,10 @@ def render_comparison(comparison: Comparison) -> RenderableType:
     table = Table("scheme", "seed", "", "predicted", "measured", "error")
     for cell in comparison["cells"]:
         values = (f"{value:.3f} s" for value in (cell["predicted"], cell["measured"]))
-        table.add_row(
-            cell["label"], str(cell["seed"]), _METRICS[cell["metric"]], *values, f"{cell['error_pct']:+.2f} %"
-        )
+        error = f"{cell['error_pct']:+.2f} %"
+        add_text_row(table, cell["label"], str(cell["seed"]), _METRICS[cell["metric"]], *values, error)
     lines = [f"{each['label']}, seed {each['seed']}: {each['says']}" for each in comparison["trajectories"]]
-    return Group(table, *lines, *comparison["warnings"], verdict(comparison))
+    return Group(table, *map(Text, [*lines, *comparison["warnings"], verdict(comparison)]))
 
 
 def verdict(comparison: Comparison) -> str:
@@ -188,7 +191,7 @@ def _routes(answer: Mapping[str, Any]) -> RenderableType:
             rate,
             f"{example['source']} to {example['destination']}: {links or 'none that limits'}",
         ]
-        table.add_row(*(Text(cell) for cell in cells))
+        add_text_row(table, *cells)
     more = len(answer["routes"]) - MAX_ROUTES
     if more > 0:
         table.caption = f"and {more} kinds more (--json has them)"
@@ -204,13 +207,13 @@ def _schemes(answer: Mapping[str, Any]) -> RenderableType:
         table.add_column(name, justify="right", no_wrap=True)
     for row in answer["schemes"]:
         if row["problem"] is not None:
-            table.add_row(Text(row["label"]), Text(f"not known: {row['problem']}"))
+            add_text_row(table, row["label"], f"not known: {row['problem']}")
             continue
         parts = [row[key] for key in ("step_s", "compute_s", "latency_s", "bandwidth_s")]
         cells = [*(format_seconds(max(part, 0.0)) for part in parts), format_bytes(row["bytes_per_step"])]
         if random:
             cells.append("" if row["random_step_s"] is None else format_seconds(row["random_step_s"]))
-        table.add_row(*(Text(cell) for cell in [row["label"], *cells]))
+        add_text_row(table, row["label"], *cells)
     return table
 
 

@@ -17,6 +17,8 @@ from rich.table import Table
 from paceline.sim.config.files import save_atomically, write_atomically
 from paceline.sim.errors import InputError
 
+from .tables import add_text_row
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -35,7 +37,8 @@ def comparison_table(records: Iterable[Record]) -> Table:
     for name in ("heard", "period", "rate", "steps", "exact"):
         out.add_column(name, justify="right", no_wrap=True)
     for record in records:
-        out.add_row(
+        add_text_row(
+            out,
             f"{record['name']} ({record['weights']})",
             _degree(record),
             _period(record),
@@ -68,7 +71,7 @@ def record_table(record: Record) -> Table:
         "notes": ", ".join(notes(record)) or "-",
     }
     for name, value in rows.items():
-        out.add_row(name, value)
+        add_text_row(out, name, value)
     return out
 
 
@@ -215,14 +218,15 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     if record["spectrum"] is not None:
         panels["spectrum"] = draw_eigenvalues
     title = f"{record['name']}, {record['workers']} workers, {record['weights']} weights"
-    spines: dict[Any, Any] = {
+    look: dict[Any, Any] = {
+        "text.parse_math": False,  # a file's name may hold dollars
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": 10,
         "figure.titlesize": 11,
     }
     for name, panel in panels.items():
-        with sns.axes_style("ticks"), matplotlib.rc_context(spines):
+        with sns.axes_style("ticks"), matplotlib.rc_context(look):
             figure = Figure(figsize=(5.0, 5.0), layout="constrained")
             figure.suptitle(textwrap.fill(title, 60))
             panel(record, figure.subplots())

@@ -14,6 +14,8 @@ import typer
 from paceline.sim.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from paceline.sim.records.run import Run
     from paceline.sim.records.summary import Tuned
     from paceline.sim.scenario.schema import Scenario
@@ -50,15 +52,21 @@ Engine = Annotated[
 ]
 
 
+def terminal(stderr: bool = False) -> Console:
+    """A console that prints text as it stands: what users call things is neither markup nor emoji codes."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, emoji=False)
+
+
 @contextmanager
 def watching(scenario: Scenario) -> Iterator[Callable[[str, int], None]]:
     """Show on standard error which run is under way; what it gives is called with a label and a step."""
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     limit = scenario.stop.max_iterations
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=terminal(stderr=True), transient=True) as bar:
         shown = bar.add_task("preparing")
 
         def progress(label: str, steps: int) -> None:
@@ -93,8 +101,6 @@ def hand_over(
     tuning: Sequence[Tuned] = (),
 ) -> None:
     """Write the results, print them, and fail where a run failed."""
-    from rich.console import Console
-
     from paceline.reports import words
     from paceline.reports.tables import render_summary
     from paceline.sim.records import folder as result_folder
@@ -109,9 +115,9 @@ def hand_over(
     if as_json:
         print_json(summary)
     else:
-        Console().print(render_summary(summary))
+        terminal().print(render_summary(summary))
         for sentence in words.tuning(summary):
-            Console().print(sentence, markup=False, highlight=False)
+            terminal().print(sentence, highlight=False)
     failed = [run for run in runs if run.status == "partial"]
     for run in failed:
         say(f"{run.label}, seed {run.seed}: {run.message}")

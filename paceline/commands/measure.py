@@ -23,6 +23,7 @@ from paceline.commands.console import (
     hand_over,
     print_json,
     say,
+    terminal,
     watching,
 )
 from paceline.sim.errors import InputError
@@ -167,8 +168,6 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Predict and measure; say how far apart they are and whether the decision was right."""
-    from rich.console import Console
-
     from paceline import reports
     from paceline.realrun.calibration import fit as calibration
     from paceline.realrun.calibration import measure as probing
@@ -199,7 +198,7 @@ def validate(
     if as_json:
         print_json(outcome.comparison)
     else:
-        Console().print(tables.render_comparison(outcome.comparison))
+        terminal().print(tables.render_comparison(outcome.comparison))
     if sentence := clocks.describe_clocks(outcome.measured):
         say(sentence)
     failed = [run for run in (*outcome.predicted, *outcome.measured) if run.status == "partial"]
@@ -216,8 +215,6 @@ def lab_check(
     ] = None,
 ) -> None:
     """Measure what this machine's lab can emulate."""
-    from rich.console import Console
-
     from paceline.realrun.lab.check import check, render
     from paceline.sim.network.build import build_network
     from paceline.sim.scenario.schema import load
@@ -226,7 +223,7 @@ def lab_check(
     if scenario is not None:
         loaded = load(scenario)
         network = build_network(loaded.cluster.network, loaded.cluster.workers)
-    Console().print(render(check(network)))
+    terminal().print(render(check(network)))
 
 
 def netem(

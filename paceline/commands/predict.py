@@ -23,6 +23,7 @@ from paceline.commands.console import (
     hand_over,
     print_json,
     say,
+    terminal,
     watching,
 )
 from paceline.sim.errors import InputError
@@ -87,8 +88,6 @@ def check(
     scenario: ScenarioFile, changes: SetOption = None, device: Device = "auto", as_json: AsJson = False
 ) -> None:
     """Say what a scenario means: cluster, routes, what a step costs, time to simulate."""
-    from rich.console import Console
-
     from paceline.reports import tables
     from paceline.sim.experiments import check as checking
     from paceline.sim.experiments import prepare
@@ -98,7 +97,7 @@ def check(
     if as_json:
         print_json(findings)
     else:
-        Console().print(tables.render_check(findings))
+        terminal().print(tables.render_check(findings))
 
 
 def replay(

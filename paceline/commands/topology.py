@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paceline.commands.console import AsJson, Force, print_json, say
+from paceline.commands.console import AsJson, Force, print_json, say, terminal
 from paceline.sim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one topology: its degree, weights, eigenvalues and how fast it averages."""
-    from rich.console import Console
-
     from paceline.reports import topology as graph_pages
     from paceline.sim.topology.described import describe
 
@@ -48,7 +46,7 @@ def show(
     if as_json:
         print_json(record)
     else:
-        Console().print(graph_pages.record_table(record))
+        terminal().print(graph_pages.record_table(record))
 
 
 @topology_app.command()
@@ -60,8 +58,6 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare topologies at one number of workers, the fastest per step first."""
-    from rich.console import Console
-
     from paceline.reports import topology as graph_pages
     from paceline.sim.topology.described import describe
 
@@ -71,7 +67,7 @@ def compare(
         document = {"workers": workers, "topologies": records}
         print_json(document)
     else:
-        Console().print(graph_pages.comparison_table(records))
+        terminal().print(graph_pages.comparison_table(records))
 
 
 @topology_app.command("search")
@@ -157,13 +153,12 @@ def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tupl
 
 def _watched(request: Request, step_time: StepTime | None) -> SearchResult:
     """Search with a bar on standard error."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from paceline.sim.topology.search import search as find
 
     columns = TextColumn("searching"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=terminal(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=request.budget.moves * request.budget.restarts)
         return find(request, step_time, lambda drawn: bar.advance(task, drawn))
 

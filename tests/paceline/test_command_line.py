@@ -17,11 +17,14 @@ import typer
 
 import paceline
 from paceline.commands.app import app
+from paceline.commands.console import watching
 from paceline.sim.config import files as json_file
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results
+from paceline.sim.scenario.schema import load
 from tests.support.made_measurements import TRUE, exact_fit, measurements
 from tests.support.made_records import record
+from tests.support.markup import MARKUP
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -79,6 +82,50 @@ def test_json_has_the_promised_names(
     assert sum(first["time_s"].values()) == pytest.approx(first["wall_clock_s"])
     # a ring all-reduce sends 2 (n - 1) / n of the 20 bytes per worker and step
     assert first["bytes_sent"] == 6 * 4 * 2 * 3 * 5
+
+
+def labelled(*labels: str) -> str:
+    return "--set=schemes=" + json.dumps([{"all_reduce": {"label": label}} for label in labels])
+
+
+def test_labels_are_no_markup(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "100")):
+        monkeypatch.setenv(name, value)  # as on a terminal, where progress is drawn
+    few = "--set=stop.max_iterations=2"
+    out = tmp_path / "r"
+    code, printed, _ = run(monkeypatch, capsys, "simulate", tiny, labelled(*MARKUP), few, "--out", out)
+    assert code == 0
+    assert all(label in printed for label in MARKUP)
+    assert {row["label"] for row in read_results(out).summary["summary"]} == set(MARKUP)
+    code, printed, _ = run(monkeypatch, capsys, "check", tiny, labelled(*MARKUP))
+    assert code == 0
+    assert all(label in printed for label in MARKUP)
+
+
+@pytest.mark.parametrize("label", MARKUP)
+def test_a_label_in_a_line_of_progress_is_no_markup(
+    label: str, tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "100")):
+        monkeypatch.setenv(name, value)
+    with watching(load(tiny)) as progress:
+        progress(label, 3)
+    assert f"{label}: step 3 of 6" in capsys.readouterr().err
+
+
+def test_results_are_written_before_anything_is_printed(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> None:
+        raise RuntimeError("nothing can be printed")
+
+    monkeypatch.setattr("paceline.reports.tables.render_summary", refuse)
+    monkeypatch.setattr("sys.argv", ["paceline", "simulate", str(tiny), "--out", str(tmp_path / "r")])
+    with pytest.raises(RuntimeError, match="nothing can be printed"):
+        paceline.main()
+    assert len(read_results(tmp_path / "r").summary["runs"]) == 6
 
 
 def test_same_seed_gives_the_same_bytes(

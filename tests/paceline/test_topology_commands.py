@@ -132,3 +132,22 @@ def test_bad_input_is_refused_in_one_line(
 ) -> None:
     status, out, said = run(monkeypatch, capsys, "topology", *arguments)
     assert (status, out, said) == (2, "", message)
+
+
+def test_a_file_name_is_no_markup(tmp_path: Path, monkeypatch: Patch, capsys: Captured) -> None:
+    file = tmp_path / "[red]x.json"
+    write_graph(file, support(plan("ring", 4).matrix(0)))
+    for command in ("show", "compare"):
+        status, printed, _ = run(monkeypatch, capsys, "topology", command, file, "--workers", 4)
+        assert status == 0
+        assert "file [red]x.json" in printed
+
+
+def test_dollars_in_a_file_name_are_no_mathematics(
+    tmp_path: Path, monkeypatch: Patch, capsys: Captured
+) -> None:
+    file = tmp_path / "$\\frac$.json"
+    write_graph(file, support(plan("ring", 4).matrix(0)))
+    out = tmp_path / "out"
+    assert run(monkeypatch, capsys, "topology", "show", file, "--workers", 4, "--out", out)[0] == 0
+    assert (out / "decay.png").is_file()

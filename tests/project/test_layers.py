@@ -87,3 +87,13 @@ def test_nothing_unpickles_or_evaluates() -> None:
         calls = [n.func for n in _nodes(path) if isinstance(n, ast.Call)]
         names = {f.id for f in calls if isinstance(f, ast.Name)}
         assert not names & {"eval", "exec"}, path
+
+
+def test_one_console_prints_and_takes_no_markup() -> None:
+    """So that no label, name or path of a user is taken for markup, on whatever line it is printed."""
+    printing = {
+        path.relative_to(ROOT).as_posix()
+        for path in _product()
+        if _imports(path) & {"rich.print", "rich.console.Console", "rich.get_console"}
+    }
+    assert printing == {"paceline/commands/console.py"}

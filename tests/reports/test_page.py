@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex, to_rgba_array
 from paceline import reports
 from paceline.reports.figures.cluster_map import draw_cluster_map
 from paceline.reports.figures.curves import draw_curves
-from paceline.reports.figures.drawing import CSS
+from paceline.reports.figures.drawing import CSS, INK, figure, picture
 from paceline.reports.files import colour, recolour, write_files
 from paceline.reports.folders import read_sources
 from paceline.reports.page import render, tight
@@ -24,6 +24,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.records.folder import REPORT_FILES, write_results
 from paceline.sim.records.run import Event, Run
 from tests.support.made_runs import made_event, made_run
+from tests.support.markup import MARKUP
 
 SCENARIO = """\
 name: four
@@ -223,6 +224,25 @@ def test_what_users_write_is_text(page: Page, text: str) -> None:
     assert page.text.count(EVIL) > 10
     svg = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
     assert "&lt;script&gt;alert(1" in svg
+
+
+@pytest.mark.slow
+def test_labels_with_markup_stand_on_the_page_as_they_are(tmp_path: Path) -> None:
+    runs = [made_run(label, reached_s=10.0 + k) for k, label in enumerate(MARKUP)]
+    write_results(tmp_path / "r", "name: r\n", "r", runs)
+    page = Page(render([tmp_path / "r"]))
+    for label in MARKUP:
+        assert page.row(0, label)
+    assert "http://x" not in page.links
+
+
+def test_dollars_in_a_legend_are_no_mathematics(tmp_path: Path) -> None:
+    with figure(1.0, 1.0) as (drawn, plot):
+        drawn.subplots().plot([0, 1])
+    legend = (("$\\frac$", INK, ()),)
+    legend_picture = picture(plot, "p", pd.DataFrame({"x": [1]}), key=legend)
+    write_files(tmp_path / "files", [], [legend_picture])
+    assert (tmp_path / "files" / "figures" / "p.png").is_file()
 
 
 def test_nothing_is_loaded(page: Page, text: str) -> None:

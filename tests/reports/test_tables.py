@@ -1,20 +1,28 @@
 from __future__ import annotations
 
-from rich.console import Console
+import pytest
+from rich.console import Console, RenderableType
 
-from paceline.reports.tables import render_summary
+from paceline.reports import topology
+from paceline.reports.tables import render_comparison, render_summary
+from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.summary import Summary, summarise
 from tests.support.made_runs import made_run
+from tests.support.markup import MARKUP
 
 TARGET = Goal(metric="test_accuracy", value=0.95)
 
 
-def lines(summary: Summary, width: int = 100) -> list[str]:
-    console = Console(width=width, color_system=None)
+def printed(what: RenderableType) -> str:
+    console = Console(width=100, color_system=None)
     with console.capture() as captured:
-        console.print(render_summary(summary))
-    return [line.rstrip() for line in captured.get().splitlines()]
+        console.print(what)
+    return captured.get()
+
+
+def lines(summary: Summary) -> list[str]:
+    return [line.rstrip() for line in printed(render_summary(summary)).splitlines()]
 
 
 def test_golden() -> None:
@@ -55,3 +63,39 @@ def test_some_repeats_reached_it() -> None:
     assert "12 s" in found[2]
     assert "reached 3/5" in found[2]
     assert "10 to ∞" in found[3]
+
+
+@pytest.mark.parametrize("label", MARKUP)
+def test_a_label_in_the_comparison_is_no_markup(label: str) -> None:
+    comparison: Comparison = {
+        "cells": [
+            {
+                "scheme": "all_reduce", "label": label, "seed": 3, "metric": "wall_clock_s",
+                "predicted": 1.0, "measured": 1.0, "error_pct": 0.0,
+            }
+        ],
+        "mean_abs_error_pct": 0.0,
+        "max_abs_error_pct": 0.0,
+        "decision": {
+            "winner_predicted": label, "winner_measured": label, "tie": None, "regret_pct": 0.0,
+            "kendall_tau": 1.0, "interval_coverage": None,
+        },
+        "trajectories": [{"label": label, "seed": 3, "same": True, "says": "equal"}],
+        "warnings": [f"{label} has one repeat"],
+    }  # fmt: skip
+    text = printed(render_comparison(comparison))
+    assert text.count(label) == 4
+    assert f"{label}, seed 3: equal" in text
+    assert f"the winner, {label}, was" in text
+
+
+@pytest.mark.parametrize("name", MARKUP)
+def test_a_topology_is_no_markup(name: str) -> None:
+    record = {
+        "name": name, "workers": 4, "weights": "uniform", "degree": 2, "mean_degree": 2.0, "period": 1,
+        "number_of_edges": 4, "second_eigenvalue_modulus": 0.5, "spectral_gap": 0.5, "rate_per_step": 0.5,
+        "epsilon": 1e-3, "steps_to_epsilon": 10, "exact_after": None, "transient_iterations": None,
+        "directed": False, "column_stochastic": True, "row_stochastic": True, "least_weight": 0.0,
+    }  # fmt: skip
+    assert f"{name} (uniform)" in printed(topology.comparison_table([record]))
+    assert name in printed(topology.record_table(record))

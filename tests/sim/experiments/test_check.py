@@ -20,6 +20,7 @@ from paceline.sim.experiments.check import Effort, StepCost, check, most_steps, 
 from paceline.sim.network.build import build_network
 from paceline.sim.scenario.schema import parse
 from tests.sim.scenario.test_schema import SITES
+from tests.support.markup import MARKUP
 
 TIMING = """\
 name: small
@@ -185,6 +186,27 @@ def test_what_is_found_is_told(trained: dict[str, Any]) -> None:
     bounded = said(check(parse(TIMING), torch.device("cpu")))
     assert "all of it" in bounded
     assert "between" not in bounded
+
+
+@pytest.mark.parametrize("name", MARKUP)
+def test_names_of_schemes_sites_and_links_are_no_markup(trained: dict[str, Any], name: str) -> None:
+    scheme = trained["schemes"][0]
+    route = {
+        **trained["routes"][0],
+        "from": name,
+        "example": {"source": 0, "destination": 1, "links": [name]},
+    }
+    named = {
+        **trained,
+        "sites": {name: 2, "eu": 2},
+        "routes": [route],
+        "links": [{"name": name, "bytes_per_s": 1.0, "varies": True}],
+        "schemes": [{**scheme, "label": name}, {**scheme, "problem": f"cannot {name}"}],
+    }
+    text = said(named)
+    assert f"({name} 2, eu 2)" in text
+    assert f"0 to 1: {name} (varies)" in text
+    assert text.count(name) == 5
 
 
 def test_repeats_until_the_answer_is_clear_count_with_the_most() -> None:
