@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _STYLE: Final = Path(__file__).parent / "style.css"
 _PARTS: Final = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _MARK: Final = "table.csv"
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""Texts that begin so are formulas to spreadsheets, which may start programs and open addresses (OWASP, "CSV
+Injection")."""
 
 
 def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequence[Picture]) -> None:
@@ -44,10 +47,20 @@ def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequen
         table = pd.DataFrame(
             [_line(study, row) for study in studies for part in study.parts for row in part.rows]
         )
-        table.to_csv(new / _MARK, index=False)
+        write_csv(new / _MARK, table)
         (new / "table.tex").write_text(_tex(studies), encoding="utf-8")
         for picture in pictures:
             _save(picture, new / "figures")
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """Write ``table`` without its index, an apostrophe before what a spreadsheet would execute."""
+    table.rename(columns=_defuse).map(_defuse).to_csv(path, index=False)
+
+
+def _defuse(cell: Any) -> Any:
+    """An apostrophe before a text that begins as a formula does; numbers stay as they are."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) else cell
 
 
 def _check_ours(folder: Path) -> None:
@@ -109,7 +122,7 @@ def _save(picture: Picture, folder: Path) -> None:
     for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
         path = folder / f"{picture.name}.{ending}"
         picture.figure.savefig(path, dpi=200, facecolor="white", metadata=metadata)
-    picture.data.to_csv(folder / f"{picture.name}.csv", index=False)
+    write_csv(folder / f"{picture.name}.csv", picture.data)
 
 
 def _add_key(picture: Picture) -> None:

@@ -17,7 +17,7 @@ from paceline import reports
 from paceline.reports.figures.cluster_map import draw_cluster_map
 from paceline.reports.figures.curves import draw_curves
 from paceline.reports.figures.drawing import CSS, INK, figure, picture
-from paceline.reports.files import colour, recolour, write_files
+from paceline.reports.files import colour, recolour, write_csv, write_files
 from paceline.reports.folders import read_sources
 from paceline.reports.page import render, tight
 from paceline.sim.errors import InputError
@@ -243,6 +243,18 @@ def test_dollars_in_a_legend_are_no_mathematics(tmp_path: Path) -> None:
     legend_picture = picture(plot, "p", pd.DataFrame({"x": [1]}), key=legend)
     write_files(tmp_path / "files", [], [legend_picture])
     assert (tmp_path / "files" / "figures" / "p.png").is_file()
+
+
+def test_a_spreadsheet_executes_no_label(tmp_path: Path) -> None:
+    labels = ["=1+1", "+1", "-1", "@x", "\tx", "plain = 1", "'quoted"]
+    write_results(tmp_path / "r", "name: r\n", "r", [made_run(label) for label in labels])
+    write_files(tmp_path / "files", read_sources([tmp_path / "r"]), [])
+    write_csv(tmp_path / "p.csv", pd.DataFrame({"label": labels, "=x": -1.5}))
+    safe = ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "plain = 1", "'quoted"]
+    assert set(pd.read_csv(tmp_path / "files" / "table.csv")["label"]) == set(safe)
+    drawn_data = pd.read_csv(tmp_path / "p.csv")
+    assert list(drawn_data["label"]) == safe
+    assert list(drawn_data["'=x"]) == [-1.5] * len(labels)
 
 
 def test_nothing_is_loaded(page: Page, text: str) -> None:
