@@ -13,7 +13,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from paceline.sim.errors import InputError, PacelineError, RunError
+from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 
 if TYPE_CHECKING:
     from paceline.sim.records.run import Run
@@ -122,7 +122,7 @@ def _hand_over(arguments: argparse.Namespace, text: str, name: str, runs: list[R
     else:
         for run in runs:
             sys.stderr.write(
-                f"{run.label}, seed {run.seed}: {run.status}, "
+                f"{shorten(run.label)}, seed {run.seed}: {run.status}, "
                 f"{run.iterations:g} iterations in {run.wall_clock_s:.3f} s\n"
             )
     if sentence := describe_clocks(runs):

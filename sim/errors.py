@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
 
 
 class PacelineError(Exception):
@@ -64,6 +65,25 @@ class Deadlock(RunError):
 
 class SchemeError(RunError):
     """A scheme broke a rule of the vocabulary (see ``docs/architecture.md``)."""
+
+
+MAX_QUOTED: Final = 80
+"""Letters of one value, label or key that a message shows: what is wrong stays in sight beside it."""
+
+
+def shorten(value: object) -> str:
+    """Return ``value`` as text of at most ``MAX_QUOTED`` letters, an ellipsis in place of the rest."""
+    text = str(value)
+    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"
+
+
+def quote(value: object) -> str:
+    """Return what a user wrote as it stands in a message: in quotes, and shortened.
+
+    >>> quote("gosip")
+    "'gosip'"
+    """
+    return f"'{shorten(value)}'"
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

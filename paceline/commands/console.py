@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from paceline.sim.errors import InputError
+from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +70,9 @@ def watching(scenario: Scenario) -> Iterator[Callable[[str, int], None]]:
         shown = bar.add_task("preparing")
 
         def progress(label: str, steps: int) -> None:
-            bar.update(shown, description=f"{label}: step {steps}" + (f" of {limit}" if limit else ""))
+            bar.update(
+                shown, description=f"{shorten(label)}: step {steps}" + (f" of {limit}" if limit else "")
+            )
 
         yield progress
 
@@ -120,7 +122,7 @@ def hand_over(
             terminal().print(sentence, highlight=False)
     failed = [run for run in runs if run.status == "partial"]
     for run in failed:
-        say(f"{run.label}, seed {run.seed}: {run.message}")
+        say(f"{shorten(run.label)}, seed {run.seed}: {run.message}")
     if failed:
         raise typer.Exit(1)
 

@@ -26,7 +26,7 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
-from paceline.sim.errors import InputError
+from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
     from paceline.sim.records.run import Run
@@ -203,7 +203,7 @@ def validate(
         say(sentence)
     failed = [run for run in (*outcome.predicted, *outcome.measured) if run.status == "partial"]
     for run in failed:
-        say(f"{run.label}, seed {run.seed}, {run.source}: {run.message}")
+        say(f"{shorten(run.label)}, seed {run.seed}, {run.source}: {run.message}")
     if failed or any(each["same"] is False for each in outcome.comparison["trajectories"]):
         raise typer.Exit(1)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.sim.devices import one_thread
-from paceline.sim.errors import RunError
+from paceline.sim.errors import RunError, shorten
 from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
@@ -59,7 +59,7 @@ def successful_run(result: Result) -> Run:
         raise RunError(run.message)
     if result.overruns > _MOST_OVERRUNS * result.gradients:
         raise RunError(
-            f"{run.label}: {result.overruns} of {result.gradients} gradients took longer on this "
+            f"{shorten(run.label)}: {result.overruns} of {result.gradients} gradients took longer on this "
             "machine than the scenario's compute time; raise cluster.compute.time, or use fewer workers"
         )
     return run
@@ -92,7 +92,7 @@ def validate(
             with one_thread():  # as real workers, whose sums must have the same bits
                 run = simulate_job(prepare(both, entry, seed), profile=profile, warn=warnings.append)
             predicted.append(run)
-            say(f"{entry.label}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
+            say(f"{shorten(entry.label)}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
             request = with_length(RunRequest(text, number, seed), both, entry, run)
             measured.append(successful_run(processes.run(request)))
     unique = list(dict.fromkeys(warnings))

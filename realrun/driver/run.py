@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.errors import InputError, RunError
+from paceline.sim.errors import InputError, RunError, shorten
 from paceline.sim.program.worker import Program
 from paceline.sim.records.run import Machine
 from paceline.sim.training.scoring import digest
@@ -104,7 +104,9 @@ def _check(group: Group, job: Job, backend: str) -> None:
     if group.size != job.workers:
         raise InputError(f"the scenario has {job.workers} workers, but {group.size} processes were started")
     if job.synchronous and job.max_iterations is None:
-        raise InputError(f"{job.label}: a real run of a synchronous scheme needs stop.max_iterations")
+        raise InputError(
+            f"{shorten(job.label)}: a real run of a synchronous scheme needs stop.max_iterations"
+        )
     if backend == "nccl" and job.start.device.type != "cuda":
         raise InputError(f"nccl carries values on a GPU, not on {job.start.device}: use gloo")
 

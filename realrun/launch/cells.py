@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.drivers.job import Job
-from paceline.sim.errors import InputError
+from paceline.sim.errors import InputError, shorten
 from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.repeats import AutoRepeats
@@ -97,8 +97,8 @@ def run_requests(scenario: Scenario) -> list[RunRequest]:
         synchronous = find_scheme(entry.name).in_step(entry.options)
         if stop.max_iterations is None and (stop.max_time is None or synchronous):
             raise InputError(
-                f"{entry.label}: a real run's length is fixed before it starts: give stop.max_iterations"
-                + ("" if synchronous else " or stop.max_time")
+                f"{shorten(entry.label)}: a real run's length is fixed before it starts: give "
+                "stop.max_iterations" + ("" if synchronous else " or stop.max_time")
             )
     text = dump(scenario)
     return [

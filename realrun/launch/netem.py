@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from paceline.sim.errors import InputError
+from paceline.sim.errors import InputError, quote
 from paceline.sim.network.network import Network
 
 IFB: Final = "ifb-paceline"
@@ -133,7 +133,7 @@ def validate_addresses(text: str, workers: int) -> list[str]:
         try:
             ipaddress.IPv4Address(each)
         except ValueError:
-            raise InputError(f"--hosts: '{each}' is no IPv4 address, such as 10.0.0.1") from None
+            raise InputError(f"--hosts: {quote(each)} is no IPv4 address, such as 10.0.0.1") from None
     if len(addresses) != workers or len(set(addresses)) != workers:
         raise InputError(f"--hosts: needs {workers} different addresses, in the order of ranks")
     return addresses
@@ -146,7 +146,7 @@ def validate_interface(name: str) -> str:
         InputError: it is none.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", name):
-        raise InputError(f"--interface: '{name}' is no name of a network device, such as eth0")
+        raise InputError(f"--interface: {quote(name)} is no name of a network device, such as eth0")
     return name
 
 

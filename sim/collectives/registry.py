@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 from ..config import user_code
-from ..errors import Deadlock, InputError, did_you_mean
+from ..errors import Deadlock, InputError, did_you_mean, quote
 from .algorithms import ALL_REDUCE
 from .schedule import Schedule, critical_path_s
 
@@ -23,7 +23,7 @@ def all_reduce_named(name: str) -> Callable[[int, int], Schedule]:
     """
     if not user_code.is_import_path(name):
         if name not in ALL_REDUCE:
-            raise InputError(f"unknown choice '{name}'; {did_you_mean(name, ALL_REDUCE)}")
+            raise InputError(f"unknown choice {quote(name)}; {did_you_mean(name, ALL_REDUCE)}")
         return ALL_REDUCE[name]
     user_code.load_object(name)  # what is not there is refused at once
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ..config.tables import read_table
 from ..config.units import parse_seconds
 from ..config.yaml_file import read_text
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 
 MAX_DURATIONS: Final = 4096
 """Of a longer file every k-th duration is kept."""
@@ -58,7 +58,7 @@ def _from_profiler(path: Path, event: str) -> list[float]:
             durations.setdefault(_NUMBERED.sub("", each["name"]), []).append(each["dur"] / 1e6)
     if event not in durations:
         hint = did_you_mean(event, durations) if durations else "it has no complete events of the host"
-        raise InputError(f"{path}: has no event '{event}'; {hint[:300]}")
+        raise InputError(f"{path}: has no event {quote(event)}; {hint[:300]}")
     return durations[event]
 
 

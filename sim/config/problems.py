@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 
 KeyPath = tuple[str | int, ...]
 
@@ -180,7 +180,7 @@ def _sentence(details: ErrorDetails) -> str:
         return f"must be {_WANTED[kind]}, not {format_value(value)}"
     if kind in _COMPARED:
         words, key = _COMPARED[kind]
-        written = f"'{value}'" if isinstance(value, str) else format_value(value)
+        written = quote(value) if isinstance(value, str) else format_value(value)
         return f"must be {words} {context[key]:g}, not {written}"
     match kind:
         case "missing":
@@ -192,7 +192,7 @@ def _sentence(details: ErrorDetails) -> str:
         case "literal_error":
             choices = re.findall(r"'([^']*)'", str(context["expected"]))
             if isinstance(value, str):
-                return f"unknown choice '{value}'; {did_you_mean(value, choices)}"
+                return f"unknown choice {quote(value)}; {did_you_mean(value, choices)}"
             return f"must be one of {', '.join(choices)}, not {format_value(value)}"
         case "finite_number":
             return f"must be a finite number, not {format_value(value)}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 from .problems import one_line
 from .yaml_file import read_text
 
@@ -51,7 +51,7 @@ class Table:
             names = ", ".join(f"'{name}'" for name in self.names[:8])
             raise InputError(f"{self.source}: has {len(self.names)} columns; name one of {names}")
         if name not in self.names:
-            raise InputError(f"{self.source}: has no column '{name}'; {did_you_mean(name, self.names)}")
+            raise InputError(f"{self.source}: has no column {quote(name)}; {did_you_mean(name, self.names)}")
         return self.names.index(name)
 
     def values(self, name: str | None, parse: Callable[[object], float]) -> list[float]:

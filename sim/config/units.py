@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 
 if TYPE_CHECKING:
     import pint
@@ -112,7 +112,7 @@ def _unknown(unit: str, kind: str) -> str:
     every = [*_USUAL[TIME], *symbols, *(f"{symbol}/s" for symbol in symbols)]
     same = [known for known in every if known.lower() == unit.lower()]
     hint = f"did you mean '{same[0]}'?" if len(same) == 1 else did_you_mean(unit, _USUAL[kind])
-    return f"has an unknown unit '{unit}'; {hint}"
+    return f"has an unknown unit {quote(unit)}; {hint}"
 
 
 def _parse(value: object, kind: str) -> float:
@@ -121,30 +121,30 @@ def _parse(value: object, kind: str) -> float:
         raise InputError(f"must be {kind} with its unit; {hint}")
     text = str(value).strip()
     if _NOT_FINITE.fullmatch(text):
-        raise InputError(f"'{text}' is not a finite number; {hint}")
+        raise InputError(f"{quote(text)} is not a finite number; {hint}")
     match = _QUANTITY.fullmatch(text)
     if not match or (match[2] and not match[2][0].isalpha()):
-        raise InputError(f"'{text}' is not a number with a unit; {hint}")
+        raise InputError(f"{quote(text)} is not a number with a unit; {hint}")
     number, unit = match[1], match[2]
     if not unit:
         own = _EXAMPLES[kind].split()[1]
-        raise InputError(f"'{text}' has no unit; write for example '{number.lstrip('+-')} {own}'")
+        raise InputError(f"{quote(text)} has no unit; write for example '{number.lstrip('+-')} {own}'")
     try:
         factor, found_kind = _unit(unit)
     except KeyError:
-        raise InputError(f"'{text}' {_unknown(unit, kind)}") from None
+        raise InputError(f"{quote(text)} {_unknown(unit, kind)}") from None
     if found_kind != kind:
-        raise InputError(f"'{text}' is {found_kind or 'something else'}, not {kind}; {hint}")
+        raise InputError(f"{quote(text)} is {found_kind or 'something else'}, not {kind}; {hint}")
     if float(number) == 0.0:  # before Fraction, which would write out an exponent of a billion
         return 0.0
     if number.startswith("-"):
-        raise InputError(f"'{text}' is negative; {hint}")
+        raise InputError(f"{quote(text)} is negative; {hint}")
     if math.isfinite(float(number)):
         try:
             return float(Fraction(number) * factor)
         except OverflowError:
             pass
-    raise InputError(f"'{text}' is too large")
+    raise InputError(f"{quote(text)} is too large")
 
 
 def parse_seconds(value: object) -> float:
@@ -164,7 +164,7 @@ def parse_bytes(value: object) -> float:
     """
     result = _parse(value, DATA)
     if not result.is_integer():
-        raise InputError(f"'{value}' is not a whole number of bytes; write for example '100 MB'")
+        raise InputError(f"{quote(value)} is not a whole number of bytes; write for example '100 MB'")
     return result
 
 
@@ -279,10 +279,10 @@ def parse_steps(value: object) -> int:
         InputError: it is something else.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        raise InputError(f"'{value}' has no unit; write for example '{max(value, 1)} steps'")
+        raise InputError(f"{quote(value)} has no unit; write for example '{max(value, 1)} steps'")
     match = _STEPS.fullmatch(value.strip()) if isinstance(value, str) else None
     if not match:
-        other = f", not the text '{value}'" if isinstance(value, str) else ""
+        other = f", not the text {quote(value)}" if isinstance(value, str) else ""
         raise InputError(f"must be a number of steps such as '10 steps'{other}")
     return int(match[1])
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 from pydantic import create_model
 from pydantic.errors import PydanticSchemaGenerationError
 
-from ..errors import InputError, PacelineError, did_you_mean
+from ..errors import InputError, PacelineError, did_you_mean, quote
 from .problems import format_value
 from .settings import Settings
 
@@ -60,7 +60,7 @@ def load_object(path: str) -> Any:
         return _GIVEN[path]
     module_name, _, name = path.partition(":")
     if not (name and all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")])):
-        raise InputError(f"'{path}' is not of the form package.module:name")
+        raise InputError(f"{quote(path)} is not of the form package.module:name")
     here = os.getcwd()  # noqa: PTH109  (sys.path holds text)
     if here not in sys.path:
         sys.path.append(here)  # last, so that it hides nothing
@@ -70,13 +70,13 @@ def load_object(path: str) -> Any:
     except RAISED as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not module_name.startswith(missing):
-            raise InputError(f"importing '{module_name}' raised {format_error(error)}") from error
+            raise InputError(f"importing {quote(module_name)} raised {format_error(error)}") from error
         raise InputError(
-            f"there is no module '{missing}'; it is looked for in {here} and where Python looks"
+            f"there is no module {quote(missing)}; it is looked for in {here} and where Python looks"
         ) from None
     for part in name.split("."):
         if not hasattr(place, part):
-            raise InputError(f"'{module_name}' has no '{name}'{_hint(place, part)}")
+            raise InputError(f"{quote(module_name)} has no {quote(name)}{_hint(place, part)}")
         place = getattr(place, part)
     _refuse_object(path, place)
     return place
@@ -106,7 +106,7 @@ def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], _T], exp
     where, form = format_call(path, arguments), f"({', '.join(arguments)}) and return {expected}"
     function = load_object(path)
     if not callable(function):
-        raise InputError(f"'{path}' is {format_value(function)}; it must be a function, take {form}")
+        raise InputError(f"{quote(path)} is {format_value(function)}; it must be a function, take {form}")
     with report_errors(where, hint=f"; it must take {form}"):
         value = function(*arguments.values())
     try:
@@ -137,8 +137,8 @@ def _refuse_module(path: str, module_name: str) -> None:
     package = module_name.partition(".")[0]
     if package in sys.stdlib_module_names or package in sys.builtin_module_names:
         raise InputError(
-            f"'{path}': '{package}' is a module of Python's standard library, which a scenario cannot name; "
-            "write a function of your own, in a module with another name"
+            f"{quote(path)}: '{package}' is a module of Python's standard library, which a scenario cannot "
+            "name; write a function of your own, in a module with another name"
         )
     try:
         spec = importlib.util.find_spec(package)
@@ -149,8 +149,8 @@ def _refuse_module(path: str, module_name: str) -> None:
         for folder in place.parents:
             if all((folder / name).is_file() for name in _RESULT_FILES):
                 raise InputError(
-                    f"'{path}': {place} lies in a result folder, which supplies no code; copy the file into "
-                    "a folder of your own and start there"
+                    f"{quote(path)}: {place} lies in a result folder, which supplies no code; copy the file "
+                    "into a folder of your own and start there"
                 )
 
 
@@ -167,7 +167,8 @@ def _refuse_object(path: str, thing: Any) -> None:
     standard = file.is_relative_to(_STANDARD) and not any(map(file.is_relative_to, _INSTALLED))
     if standard or str(file).startswith("<frozen "):
         raise InputError(
-            f"'{path}' is defined in Python itself, which no scenario can name; write a function of your own"
+            f"{quote(path)} is defined in Python itself, which no scenario can name; write a function of "
+            "your own"
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..drivers.replay import replay
-from ..errors import InputError, RunError
+from ..errors import InputError, RunError, shorten
 from ..records.comparison import SUM_TOLERANCE, relative_difference
 from ..records.folder import read_results, runs_of
 from ..records.run import Run
@@ -48,7 +48,7 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
     entries = {entry.label: entry for entry in scenario.schemes}
     for run in runs_of(results):
         if not run.events:
-            raise InputError(f"{folder}: {run.label} has no events; run it with 'events: all'")
+            raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
         job = prepare(scenario, entries[run.label], run.seed)
         if job.problem is None or job.task is None:
             raise InputError(f"{folder}: nothing was trained (timing_only), so there is nothing to replay")
@@ -56,7 +56,7 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
         try:
             finals = replay(job, programs, run.events)
         except RunError as error:
-            raise RunError(f"{run.label}, seed {run.seed}: {error}") from error
+            raise RunError(f"{shorten(run.label)}, seed {run.seed}: {error}") from error
         recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
         replayed = score_models(job.problem.workload, job.task, finals)[job.on]["train_loss"]
         difference = None

@@ -12,7 +12,7 @@ from ..devices import one_thread
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.outcome import run_record
-from ..errors import InputError, RunError
+from ..errors import InputError, RunError, shorten
 from ..network.profile import GLOO_ALL_REDUCE, Profile
 from ..records import folder as result_folder
 from ..records.run import Run
@@ -65,7 +65,7 @@ def simulate_job(
         outcome = driver.outcome(str(error))
     if profile is not None and warn is not None and driver.traffic is not None:
         for sentence in driver.traffic.outside(profile.range):
-            warn(f"{job.label} leaves the range of the profile: {sentence}")
+            warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
     return run_record(job, outcome, scorer, "simulated")
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import networkx as nx
 
 from ..config import user_code
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 from .network import Link, Network, Route
 from .settings import Graph, NetworkSettings, Variation
 
@@ -51,7 +51,7 @@ def build_graph(settings: Graph, workers: int) -> Network:
         paths = nx.single_source_dijkstra_path(graph, name)
         for destination, other in enumerate(hosts):
             if other not in paths:
-                raise InputError(f"host '{name}' cannot reach host '{other}'; add links")
+                raise InputError(f"host {quote(name)} cannot reach host {quote(other)}; add links")
             if source != destination:
                 crossed = [graph.edges[edge] for edge in pairwise(paths[other])]
                 routes[source, destination] = Route(
@@ -99,7 +99,7 @@ def _build_users(path: str, workers: int) -> Network:
             for link in network.route(a, b).links:
                 network.links[link]
     if network.num_hosts != workers:
-        raise InputError(f"'{path}' returned a network of {network.num_hosts} hosts, not {workers}")
+        raise InputError(f"{quote(path)} returned a network of {network.num_hosts} hosts, not {workers}")
     return network
 
 
@@ -108,10 +108,10 @@ def _vary(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:
     if not matching:
         names = [link.name for link in links]
         hint = did_you_mean(variation.links, names) if names else "no link has a limited bandwidth"
-        raise InputError(f"no link is called '{variation.links}'; {hint[:200]}")
+        raise InputError(f"no link is called {quote(variation.links)}; {hint[:200]}")
     twice = [link.name for link in links if link.name in matching and link.variation is not None]
     if twice:
-        raise InputError(f"'{variation.links}': the link '{twice[0]}' varies already")
+        raise InputError(f"{quote(variation.links)}: the link '{twice[0]}' varies already")
     return tuple(replace(link, variation=variation) if link.name in matching else link for link in links)
 
 

@@ -12,7 +12,7 @@ import networkx as nx
 
 from ..config.problems import one_line
 from ..config.yaml_file import read_text
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 
 MAX_GRAPH_BYTES: Final = 16 * 2**20
 """A longer file is not read."""
@@ -69,11 +69,15 @@ def _from_json(text: str) -> nx.Graph[Any]:
 def _kind(path: Path, node: object, data: Mapping[str, Any]) -> str:
     kind = data.get("kind", "host")
     if kind not in _KINDS:
-        raise InputError(f"{path}: node '{node}' has the kind '{kind}'; {did_you_mean(str(kind), _KINDS)}")
+        raise InputError(
+            f"{path}: node {quote(node)} has the kind {quote(kind)}; {did_you_mean(str(kind), _KINDS)}"
+        )
     return str(kind)
 
 
 def _quantity(path: Path, a: object, b: object, data: Mapping[str, Any], key: str) -> str:
     if key not in data:
-        raise InputError(f"{path}: the edge from '{a}' to '{b}' has no {key}; write for example '5 ms'")
+        raise InputError(
+            f"{path}: the edge from {quote(a)} to {quote(b)} has no {key}; write for example '5 ms'"
+        )
     return str(data[key])

@@ -31,7 +31,7 @@ from ..config.problems import KeyPath, Mistake, mistake, raise_mistakes
 from ..config.settings import OneOf, Settings, read_beside
 from ..config.tables import read_table
 from ..config.units import BytesPerSecond, Seconds, parse_rate, parse_seconds
-from ..errors import did_you_mean
+from ..errors import did_you_mean, quote
 from ..jitter import Jitter
 from .graph_files import read_graph
 
@@ -135,7 +135,7 @@ class Graph(Settings):
         for number, link in enumerate(self.links):
             both = [(link.source, link.target)] + [(link.target, link.source)] * (not link.one_way)
             if link.source == link.target or not ways.isdisjoint(both):
-                text = f"'{link.source}' and '{link.target}' cannot be joined " + (
+                text = f"{quote(link.source)} and {quote(link.target)} cannot be joined " + (
                     "once more" if link.source != link.target else "with themselves"
                 )
                 raise mistake(text, "links", number)
@@ -276,7 +276,7 @@ class NetworkSettings(Settings):
         whole = [key for key in ("graph", "model") if getattr(self, key) is not None]
         if whole and (flat or parts or len(whole) > 1):
             other = [*flat, *parts, *whole[1:]][0]
-            text = f"'{other}' is of another form than '{whole[0]}'; keep to one of them"
+            text = f"{quote(other)} is of another form than '{whole[0]}'; keep to one of them"
             return [Mistake((whole[0],), text)]
         if flat and parts:
             text = f"'{flat[0]}' is of the flat form, '{parts[0]}' of the sites form; keep to one of them"
@@ -297,7 +297,9 @@ class NetworkSettings(Settings):
                 yield Mistake(("sites", name), "a site's name is letters, digits, '-' and '_'")
         for name in self.uplink:
             if name not in sites:
-                yield Mistake(("uplink", name), f"no site is called '{name}'; {did_you_mean(name, sites)}")
+                yield Mistake(
+                    ("uplink", name), f"no site is called {quote(name)}; {did_you_mean(name, sites)}"
+                )
 
     def _wrong_pairs(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
         if self.between is None:

@@ -17,7 +17,7 @@ from typing import Final, NotRequired
 import numpy as np
 from typing_extensions import TypedDict
 
-from ..errors import InputError
+from ..errors import InputError, quote
 from .equal_terms import Equal, Goal, equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .ranking import chance_to_win, find_winner, find_winners
@@ -268,7 +268,8 @@ def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:
         group = groups.setdefault((run.source, run.label), [])
         if any(other.seed == run.seed for other in group):
             raise InputError(
-                f"two {run.source} runs of '{run.label}' have seed {run.seed}: give each scheme its own label"
+                f"two {run.source} runs of {quote(run.label)} have seed {run.seed}: give each scheme its own "
+                "label"
             )
         group.append(run)
     return groups

@@ -8,7 +8,7 @@ from typing import Any
 from ..config import yaml_file
 from ..config.problems import KeyPath, format_value, join_keys
 from ..config.yaml_file import Document, SourceLine
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, shorten
 
 
 def apply(document: Document, assignments: Sequence[str]) -> Document:
@@ -23,7 +23,7 @@ def apply(document: Document, assignments: Sequence[str]) -> Document:
     value, places = document.value, dict(document.places)
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        source = f"--set {assignment}"
+        source = f"--set {shorten(assignment)}"
         parts = name.strip().split(".")
         if not equals or not all(parts):
             raise InputError(f"{source}: write dotted.key=value, for example stop.max_time='10 min'")

@@ -36,7 +36,7 @@ from ..config.problems import Mistake, explain, mistake, place_errors, raise_mis
 from ..config.settings import Settings
 from ..config.units import Seconds, Steps
 from ..config.user_code import is_import_path
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote, shorten
 from ..network.build import build_network
 from ..network.profile import Profile
 from ..network.settings import Graph, NetworkSettings
@@ -59,7 +59,7 @@ _FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,14}) +steps?")
 
 def _check_name(value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise mistake(f"'{value}' will not do as a name; use letters, digits, '-', '_' and '.'")
+        raise mistake(f"{quote(value)} will not do as a name; use letters, digits, '-', '_' and '.'")
     return value
 
 
@@ -74,7 +74,7 @@ def _check_events(value: str) -> str:
         return f"first {match[1]} steps"
     if value in ("all", "none", "auto"):
         return value
-    raise mistake(f"unknown choice '{value}'; choose from: all, auto, none, first N steps")
+    raise mistake(f"unknown choice {quote(value)}; choose from: all, auto, none, first N steps")
 
 
 PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
@@ -268,7 +268,7 @@ class Scenario(Settings):
         for number, label in enumerate(labels):
             if label in labels[:number]:
                 first = labels.index(label)
-                text = f"its label '{label}' is that of schemes.{first} too; give it another 'label'"
+                text = f"its label {quote(label)} is that of schemes.{first} too; give it another 'label'"
                 raise mistake(text, number)
         return tuple(
             entry if entry.label == label else entry.model_copy(update={"label": label})
@@ -453,4 +453,6 @@ def resolve_scenario(
             scenario = data
         return parse(yaml_file.write(scenario), "scenario", [*own, *changes])
     except InputError as error:
-        raise InputError(str(error).replace(f"--set {own[0]}", "task") if own else str(error)) from error
+        raise InputError(
+            str(error).replace(f"--set {shorten(own[0])}", "task") if own else str(error)
+        ) from error

@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema
 
 from ..config.problems import explain, format_value, mistake, one_line
 from ..config.settings import Settings
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote, shorten
 from ..training.optimizer import OptimizerSettings
 from .entries import SchemeEntry
 
@@ -99,13 +99,15 @@ def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[
             if section == "optimizer" and isinstance(where, dict):
                 where = _constants(where)
         if not isinstance(where, dict) or last not in where:
-            raise InputError(f"{entry.label} has no key '{key}'; {did_you_mean(key, _keys(data))}")
+            raise InputError(
+                f"{shorten(entry.label)} has no key {quote(key)}; {did_you_mean(key, _keys(data))}"
+            )
         where[last] = value
     try:
         return SchemeEntry.model_validate({entry.name: data})
     except ValidationError as error:
         problem = explain(error, SchemeEntry, {entry.name: data})[0]
-        raise InputError(f"{entry.label}: {one_line(problem.message)}") from None
+        raise InputError(f"{shorten(entry.label)}: {one_line(problem.message)}") from None
 
 
 def _constants(optimizer: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..config.user_code import is_import_path
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp
 from .scheme import Scheme
 from .user import user_scheme
@@ -49,5 +49,5 @@ def find_scheme(name: str) -> Scheme:
     if is_import_path(name):
         return user_scheme(name)
     if name not in SCHEMES:
-        raise InputError(f"unknown scheme '{name}'; {did_you_mean(name, SCHEMES)}")
+        raise InputError(f"unknown scheme {quote(name)}; {did_you_mean(name, SCHEMES)}")
     return SCHEMES[name]

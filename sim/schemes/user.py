@@ -30,7 +30,7 @@ from typing_extensions import override
 from ..config import user_code
 from ..config.settings import Settings
 from ..config.user_code import options_of
-from ..errors import InputError, PacelineError, SchemeError
+from ..errors import InputError, PacelineError, SchemeError, quote
 from ..program import operations as ops
 from ..program.worker import Program, Worker
 from ..training.optimizer import Sgd
@@ -53,7 +53,7 @@ def user_scheme(path: str) -> Scheme:
         return replace(scheme, name=path)
     if not callable(scheme) or inspect.isclass(scheme):
         raise InputError(
-            f"'{path}' is no scheme; it must be an 'async def' that takes a worker and its options"
+            f"{quote(path)} is no scheme; it must be an 'async def' that takes a worker and its options"
         )
     return _scheme(path, scheme)
 
@@ -72,17 +72,18 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
     try:
         options = options_of(function, skip=1)
     except InputError as error:
-        raise InputError(f"'{path}': {error}") from None
+        raise InputError(f"{quote(path)}: {error}") from None
 
     def program(worker: Worker, options: Settings) -> Program:
         given = {name: getattr(options, name) for name in type(options).model_fields}
-        with user_code.report_errors(f"'{path}'", SchemeError):
+        with user_code.report_errors(quote(path), SchemeError):
             returned = function(worker, **given)
         if inspect.iscoroutine(returned):
             returned = Program(returned)
         if not isinstance(returned, Program):
             raise InputError(
-                f"'{path}' returned {type(returned).__name__}; it must be an 'async def', or return a Program"
+                f"{quote(path)} returned {type(returned).__name__}; it must be an 'async def', or return a "
+                "Program"
             )
         services = tuple(_UserCoroutine(path, service) for service in returned.services)
         return Program(_UserCoroutine(path, returned.main), services)

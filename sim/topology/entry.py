@@ -23,7 +23,7 @@ from typing_extensions import override
 from ..config.problems import explain
 from ..config.settings import Named, Settings, keyed
 from ..config.user_code import is_import_path
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 from .graphs import files, static
 from .graphs.static import Graphs
 from .graphs.user import from_function
@@ -66,9 +66,9 @@ def topology_named(name: str) -> Topology:
     if is_import_path(name):
         return Topology(name, partial(from_function, name), static.NoOptions, "as its author says", "", True)
     if name.endswith(files.SUFFIXES):
-        raise InputError(f"unknown topology '{name}'; for a graph in a file write {{file: {name}}}")
+        raise InputError(f"unknown topology {quote(name)}; for a graph in a file write {{file: {name}}}")
     if name not in TOPOLOGIES:
-        raise InputError(f"unknown topology '{name}'; {did_you_mean(name, TOPOLOGIES)}")
+        raise InputError(f"unknown topology {quote(name)}; {did_you_mean(name, TOPOLOGIES)}")
     return TOPOLOGIES[name]
 
 

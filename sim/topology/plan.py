@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 from ..program.pattern import Pattern
 from . import weights as rules
 from .entry import TopologyEntry, topology_named
@@ -139,7 +139,9 @@ def _chosen(name: str, graphs: Graphs, weights: str) -> str:
     if weights == GIVEN and not graphs.weighted:
         raise InputError(f"topology {name} has no weights of its own; choose from: {', '.join(rules.RULES)}")
     if weights != GIVEN and weights not in rules.RULES:
-        raise InputError(f"unknown weights '{weights}'; {did_you_mean(weights, [AUTO, GIVEN, *rules.RULES])}")
+        raise InputError(
+            f"unknown weights {quote(weights)}; {did_you_mean(weights, [AUTO, GIVEN, *rules.RULES])}"
+        )
     if weights != GIVEN and graphs.weighted:
         raise InputError(f"topology {name} has weights of its own; use weights: given, not {weights}")
     return weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..config.user_code import is_import_path
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote
 from .tasks.digits import DIGITS_CNN, DIGITS_MLP
 from .tasks.images import CIFAR_CNN7, CIFAR_RESNET20, MNIST_CNN
 from .tasks.logistic import LOGISTIC
@@ -40,5 +40,5 @@ def find_task(name: str) -> Task:
     if is_import_path(name):
         return user_task(name)
     if name not in TASKS:
-        raise InputError(f"unknown task '{name}'; {did_you_mean(name, TASKS)}")
+        raise InputError(f"unknown task {quote(name)}; {did_you_mean(name, TASKS)}")
     return TASKS[name]

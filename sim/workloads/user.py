@@ -29,7 +29,7 @@ from torch import Tensor
 from ..config import user_code
 from ..config.settings import Settings
 from ..config.user_code import options_of
-from ..errors import InputError, RunError
+from ..errors import InputError, RunError, quote
 from .supervised import TRIED, Examples, initial_weights, supervised
 from .workload import Facts, Task, Workload
 
@@ -50,7 +50,7 @@ def user_task(path: str) -> Task:
     """
     build = user_code.load_object(path)
     if not callable(build) or isinstance(build, torch.nn.Module):
-        raise InputError(f"'{path}' is {_kind(build)}; it must be a function that returns {_EXPECTED}")
+        raise InputError(f"{quote(path)} is {_kind(build)}; it must be a function that returns {_EXPECTED}")
     return _task(path, build)
 
 
@@ -59,7 +59,7 @@ def _task(path: str, build: Build) -> Task:
     try:
         options = options_of(build, without=("seed",))
     except InputError as error:
-        raise InputError(f"'{path}': {error}") from None
+        raise InputError(f"{quote(path)}: {error}") from None
     seeded = "seed" in inspect.signature(build).parameters
 
     @lru_cache(maxsize=2)
@@ -67,12 +67,12 @@ def _task(path: str, build: Build) -> Task:
         given = {name: getattr(options, name) for name in type(options).model_fields}
         if seeded:
             given["seed"] = seed
-        with user_code.report_errors(f"'{path}'"), initial_weights(seed):
+        with user_code.report_errors(quote(path)), initial_weights(seed):
             returned = build(**given)
         try:
             return _workload(path, returned)
         except InputError as error:
-            raise InputError(f"'{path}': {error}") from error.__cause__
+            raise InputError(f"{quote(path)}: {error}") from error.__cause__
 
     def facts(options: Settings, seed: int) -> Facts:
         workload, metrics = call(options, seed)
@@ -113,7 +113,7 @@ def _naming_user(path: str, function: F) -> F:
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
-        with user_code.report_errors(f"'{path}'", RunError):
+        with user_code.report_errors(quote(path), RunError):
             return function(*arguments)
 
     return cast(F, call)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import networkx as nx
 
 from ...config import user_code
-from ...errors import InputError
+from ...errors import InputError, quote
 from ..matrix import from_networkx
 from .files import ranked
 from .static import Graphs, NoOptions, static
@@ -21,5 +21,5 @@ def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Gra
     read = user_code.instance_of(nx.Graph)
     graph = user_code.call(path, {"workers": workers}, read, "a networkx graph")
     if graph.number_of_nodes() != workers:
-        raise InputError(f"'{path}' returned a graph of {graph.number_of_nodes()} nodes, not {workers}")
+        raise InputError(f"{quote(path)} returned a graph of {graph.number_of_nodes()} nodes, not {workers}")
     return static(from_networkx(ranked(graph, path)))

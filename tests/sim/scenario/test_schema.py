@@ -515,3 +515,32 @@ def test_every_scenario_loads_and_says_what_it_asks(path: Path) -> None:
     found = load(path)
     assert parse(dump(found)) == found
     assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+LONG = "x" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("digits-mlp", "unknown task '{}'; choose from: "),
+        ("all_reduce", "unknown scheme '{}'; choose from: "),
+        ("10 ms", "cluster.compute.time: '{}' is not a number with a unit; "),
+    ],
+)
+def test_a_message_shows_the_first_letters_of_a_long_value(text: str, what: str) -> None:
+    message = refusal(FLAT.replace(text, LONG))
+    assert what.format("x" * 79 + "…") in message
+    assert len(message) < 400
+
+
+def test_a_message_shows_the_first_letters_of_a_long_label() -> None:
+    rows = f"schemes: [{{all_reduce: {{label: {LONG}}}}}, {{all_reduce: {{label: {LONG}}}}}]\nstop"
+    message = refusal(FLAT[: FLAT.index("schemes")] + FLAT[FLAT.index("stop") :].replace("stop", rows, 1))
+    assert f"its label '{'x' * 79}…' is that of schemes.0 too; give it another 'label'" in message
+
+
+def test_a_message_shows_the_first_letters_of_a_long_key() -> None:
+    assert len(refusal(FLAT, f"{LONG}=1")) < 400
+    assert len(refusal(FLAT, f"workload.{LONG}=1")) < 400
+    assert len(refusal(FLAT.replace("workers", LONG))) < 400
