@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from .. import seeds
-from ..records.run import Run
+from ..records.run import Run, metric_name
 from ..records.summary import Tuned, TuningTrial
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
@@ -94,8 +94,9 @@ def _at_edge(value: Value, values: Sequence[Value]) -> bool:
 
 
 def _metric(scenario: Scenario) -> tuple[str, bool]:
-    """The score that decides where no trial reaches the target, and whether small is good."""
+    """The score, as evaluations name it, that decides where no trial arrives, and whether small is good."""
     target, task = scenario.stop.target, find_task(scenario.workload.task)
     if target is None:
         return "train_loss", True
-    return target.metric, target.metric in task.falling
+    name = metric_name(target.metric, target.on, scenario.evaluate.on)
+    return name, target.metric in task.falling

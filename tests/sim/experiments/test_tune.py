@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,26 @@ def test_where_nobody_arrives_the_score_decides() -> None:
     assert [trial["score"] for trial in found[0]["trials"]] == [None, 0.5]
     assert lr(chosen.schemes[0]) == 0.2
     assert tune(asked, run)[1][0]["metric"] == "test_accuracy"
+
+
+def test_where_nobody_arrives_it_is_the_score_that_the_target_is_on() -> None:
+    on_worst = TARGET.replace("value: 0.9", "value: 0.9, on: worst")
+    grid = "tune: {optimizer.lr: [0.1, 0.2]}\n"
+
+    def run(plain: Scenario, entry: SchemeEntry, seed: int) -> Run:
+        one = made_run(entry.label, seed, reached_s=None)
+        mean, worst = (0.8, 0.2) if lr(entry) == 0.1 else (0.6, 0.5)
+        end = replace(one.evaluations[-1], metrics={"test_accuracy": mean, "test_accuracy_on_worst": worst})
+        return replace(one, evaluations=(*one.evaluations[:-1], end))
+
+    chosen, tuned = tune(parse(on_worst + grid), run)
+    assert tuned[0]["metric"] == "test_accuracy_on_worst"
+    assert [trial["score"] for trial in tuned[0]["trials"]] == [0.2, 0.5]
+    assert lr(chosen.schemes[0]) == 0.2
+    # Where evaluate.on is the same, evaluations have the score under the metric's own name.
+    chosen, tuned = tune(parse(on_worst + grid + "evaluate: {on: worst}\n"), run)
+    assert tuned[0]["metric"] == "test_accuracy"
+    assert lr(chosen.schemes[0]) == 0.1
 
 
 def test_the_learning_rate_is_that_of_whichever_optimiser_there_is() -> None:
