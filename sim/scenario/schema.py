@@ -10,6 +10,7 @@ in ``workload`` beside the common keys.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -308,7 +309,8 @@ class Scenario(Settings):
                 yield Mistake(("stop", "target"), text)
             return
         try:
-            facts = find_task(name).facts(self.workload.options, self.seed)
+            task = find_task(name)
+            facts = task.facts(self.workload.options, self.seed)
         except InputError as error:
             yield Mistake(("workload", "task"), str(error))
             return
@@ -323,6 +325,8 @@ class Scenario(Settings):
             hint = did_you_mean(target.metric, facts.metrics)
             text = f"task '{name}' has no metric '{target.metric}'; {hint}"
             yield Mistake(("stop", "target", "metric"), text)
+        elif target is not None and (text := _wrong_value(target, *task.range_of(target.metric))):
+            yield Mistake(("stop", "target", "value"), text)
 
     def _wrong_collectives(self) -> Iterator[Mistake]:
         """Try the user's own algorithm; any number of bytes will do."""
@@ -359,6 +363,23 @@ class Scenario(Settings):
             if scheme.own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
                 text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
                 yield Mistake(("schemes", number, entry.name), text)
+
+
+def _wrong_value(target: TargetSettings, lowest: float, highest: float) -> str:
+    """Why no model can have the target's score, and what to write; empty where one can.
+
+    Args:
+        target: the score to reach.
+        lowest, highest: the range of its metric.
+    """
+    metric, value = target.metric, target.value
+    if lowest <= value <= highest:
+        return ""
+    if highest < math.inf:
+        instead = value / 100 if 10 <= value <= 100 else 0.95  # who writes 95 means per cent
+        beyond = f"{metric} goes from {lowest:g} to {highest:g}, {value:g} is beyond"
+        return f"{beyond}; write for example {instead:g}"
+    return f"{metric} is never below {lowest:g}, so it cannot reach {value:g}; write for example 0.1"
 
 
 def _labels(entries: Sequence[SchemeEntry]) -> list[str]:

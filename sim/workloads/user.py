@@ -81,7 +81,8 @@ def _task(path: str, build: Build) -> Task:
     def build_workload(options: Settings, seed: int) -> Workload:
         return call(options, seed)[0]
 
-    return Task(path, options, USER_METRICS, frozenset({"train_loss", "test_loss"}), facts, build_workload)
+    losses = frozenset({"train_loss", "test_loss"})  # a log density's, for one, may be negative
+    return Task(path, options, USER_METRICS, losses, facts, build_workload, signed=losses)
 
 
 def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..config.settings import Settings
+
+ACCURACY: Final = "test_accuracy"
+"""The metric that is a share, from 0 to 1, of the test examples."""
 
 
 class Evaluated(NamedTuple):
@@ -97,6 +101,7 @@ class Task:
         falling: the metrics that get better by falling; the others rise.
         facts: the facts about its data for options and a seed; raises ``InputError``.
         build: makes the workload for options and a seed.
+        signed: the metrics that may be negative: losses of which nothing is known.
     """
 
     name: str
@@ -105,3 +110,9 @@ class Task:
     falling: frozenset[str]
     facts: Callable[[Any, int], Facts]
     build: Callable[[Any, int], Workload]
+    signed: frozenset[str] = frozenset()
+
+    def range_of(self, metric: str) -> tuple[float, float]:
+        """The lowest and the highest value of a metric."""
+        lowest = -math.inf if metric in self.signed else 0.0
+        return lowest, 1.0 if metric == ACCURACY else math.inf

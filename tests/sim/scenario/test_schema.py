@@ -139,6 +139,17 @@ def test_the_target_is_on_what_is_evaluated_unless_it_says_itself() -> None:
     assert (found.stop.target.on, found.evaluate.on) == ("workers", "worst")
 
 
+def test_targets_at_the_ends_of_their_range_and_negative_losses_of_your_own() -> None:
+    for metric, value in (("test_accuracy", 0.0), ("test_accuracy", 1.0), ("train_loss", 0.0)):
+        target = f"max_time: 1 h, target: {{metric: {metric}, value: {value}}}"
+        assert parse(FLAT.replace("max_iterations: 100", target)).stop.target is not None
+    users = FLAT.replace("digits-mlp", "tests.support.own_tasks:classify")  # its loss could be any function
+    target = "max_time: 1 h, target: {metric: train_loss, value: -2}"
+    assert parse(users.replace("max_iterations: 100", target)).stop.target is not None
+    over = "max_time: 1 h, target: {metric: test_accuracy, value: 95}"
+    assert refusal(users.replace("max_iterations: 100", over)).endswith("write for example 0.95")
+
+
 def test_timing_only_needs_a_payload_and_no_task() -> None:
     head, _, tail = FLAT.partition("workload:\n")
     text = head + "workload: {timing_only: true, payload: 1 MB}\n" + tail[tail.index("cluster:") :]
@@ -398,7 +409,7 @@ def written(draw: st.DrawFn) -> dict[str, Any]:
                     {
                         "max_iterations": st.integers(1, 10**9),
                         "target": st.fixed_dictionaries(
-                            {"metric": st.just("train_loss"), "value": st.floats(-9, 9)}
+                            {"metric": st.just("train_loss"), "value": st.floats(0, 9)}
                         ),
                     }
                 )
