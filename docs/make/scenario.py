@@ -19,6 +19,7 @@ from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
 from paceline.sim.scenario.schema import Cluster, Scenario
 from paceline.sim.scenario.tune import Tune
 from paceline.sim.schemes import SCHEMES
+from paceline.sim.schemes.names import NOT_YET, OTHER_NAMES
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.training.optimizer import OptimizerSettings
 from paceline.sim.workloads import TASKS
@@ -59,6 +60,10 @@ def _sections() -> Iterator[str]:
         about = _first_paragraph(scheme.program.__doc__)
         kind = "Synchronous." if scheme.synchronous else "Asynchronous."
         yield f"### `{name}`\n\n{about} {kind}\n\n{_options(scheme.options, f'schemes[].{name}.')}"
+    yield "## Names in papers and tools\n\n| there | here |\n| --- | --- |"
+    for row in OTHER_NAMES:
+        yield f"| {', '.join(row.names)}{f' ({row.about})' if row.about else ''} | `{row.write}` |"
+    yield f"\nNot in Paceline yet: {', '.join(f'`{name}`' for name in NOT_YET)}.\n"
 
 
 def _first_paragraph(text: str | None) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..config.user_code import is_import_path
-from ..errors import InputError, did_you_mean, quote
+from ..errors import InputError
 from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp
+from .names import explain_unknown
 from .scheme import Scheme
 from .user import user_scheme
 
@@ -49,5 +50,5 @@ def find_scheme(name: str) -> Scheme:
     if is_import_path(name):
         return user_scheme(name)
     if name not in SCHEMES:
-        raise InputError(f"unknown scheme {quote(name)}; {did_you_mean(name, SCHEMES)}")
+        raise InputError(explain_unknown(name, SCHEMES))
     return SCHEMES[name]

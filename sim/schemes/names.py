@@ -1,0 +1,82 @@
+"""What papers and tools call the averaging schemes, and what a scenario calls them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import did_you_mean, quote
+
+
+@dataclass(frozen=True)
+class OtherNames:
+    """Names of one scheme elsewhere.
+
+    Attributes:
+        names: in papers and tools; case, spaces, hyphens and underscores do not count.
+        write: what stands in a scenario instead, with options that say what the name implies.
+        about: what tells it from another scheme of that name; empty where there is none.
+    """
+
+    names: tuple[str, ...]
+    write: str
+    about: str = ""
+
+
+OTHER_NAMES: Final = (
+    OtherNames(("FULLSGD", "AR-SGD", "DDP", "Horovod", "parallel SGD"), "all_reduce"),
+    OtherNames(("CPSGD", "periodic averaging"), "local_sgd: {period: 8}"),
+    OtherNames(("LSGD", "leader SGD"), "leader_sgd: {period: 16}", "a leader pulls"),
+    OtherNames(("local SGD", "LSGD"), "local_sgd: {period: 8}", "local steps"),
+    OtherNames(("ADPSGD",), "adaptive_local_sgd", "adaptive period"),
+    OtherNames(("post-local", "post-local SGD"), "post_local_sgd: {switch_at: 500, period: 8}"),
+    OtherNames(
+        ("D-PSGD", "DSGD", "combine then adapt", "AWC"),
+        "gossip: {topology: ring, order: combine_while_adapting}",
+    ),
+    OtherNames(("adapt then combine", "ATC"), "gossip: {topology: ring}"),
+    OtherNames(("DmSGD",), "gossip: {topology: ring, momentum: mixed}"),
+    OtherNames(("Gossip-PGA",), "gossip: {topology: ring, global_period: 8}"),
+    OtherNames(("SGP", "stochastic gradient push"), "sgp: {topology: one_peer_exponential}"),
+    OtherNames(("OSGP", "1-OSGP"), "sgp: {topology: one_peer_exponential, overlap: 1}"),
+    OtherNames(("AD-PSGD",), "ad_psgd", "asynchronous"),
+    OtherNames(("elastic averaging", "elastic averaging SGD"), "easgd: {period: 10}"),
+)
+
+NOT_YET: Final = ("diloco", "streaming_diloco", "slowmo", "fedavg", "choco_sgd", "gradient_tracking")
+"""Schemes that people know and Paceline has nothing for yet."""
+
+_SEPARATORS: Final = re.compile(r"[\s_-]+")
+
+
+def explain_unknown(name: str, schemes: Iterable[str]) -> str:
+    """Say what to write in place of a name that no scheme has.
+
+    Args:
+        name: what was written.
+        schemes: the names that there are.
+
+    >>> explain_unknown("AD-PSGD", ["ad_psgd", "all_reduce"])
+    "unknown scheme 'AD-PSGD'; write 'ad_psgd'"
+    >>> explain_unknown("adpsgd", ["ad_psgd", "all_reduce"])
+    "unknown scheme 'adpsgd'; write 'adaptive_local_sgd' (adaptive period) or 'ad_psgd' (asynchronous)"
+    """
+    known = sorted(schemes)
+    if (same := _SEPARATORS.sub("_", name.lower())) in known:
+        return f"unknown scheme {quote(name)}; write '{same}'"
+    bare = _bare(name)
+    meant = [row for row in OTHER_NAMES if bare in map(_bare, row.names)]
+    choices = [f"'{row.write}'" + (f" ({row.about})" if len(meant) > 1 else "") for row in meant]
+    choices = choices or [f"'{scheme}'" for scheme in known if bare == _bare(scheme)]
+    if choices:
+        return f"unknown scheme {quote(name)}; write {' or '.join(choices)}"
+    if bare in map(_bare, NOT_YET):
+        return f"scheme '{name}' is not in Paceline yet; choose from: {', '.join(known)}"
+    return f"unknown scheme {quote(name)}; {did_you_mean(name, known)}"
+
+
+def _bare(name: str) -> str:
+    """A name without what does not count in a comparison."""
+    return _SEPARATORS.sub("", name.lower())

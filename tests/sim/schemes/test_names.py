@@ -1,0 +1,66 @@
+"""The papers' and tools' names of schemes, and what is answered to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.sim.config import yaml_file
+from paceline.sim.errors import InputError
+from paceline.sim.scenario.entries import SchemeEntry
+from paceline.sim.schemes import SCHEMES, find_scheme
+from paceline.sim.schemes.names import NOT_YET, OTHER_NAMES, OtherNames
+
+PAGE = Path(__file__).parents[3] / "docs" / "scenario.md"
+
+
+def answer(name: str) -> str:
+    with pytest.raises(InputError) as caught:
+        find_scheme(name)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("adpsgd", "'adaptive_local_sgd' (adaptive period) or 'ad_psgd' (asynchronous)"),
+        ("AD-PSGD", "'ad_psgd'"),
+        ("lsgd", "'leader_sgd: {period: 16}' (a leader pulls) or 'local_sgd: {period: 8}' (local steps)"),
+        ("FULLSGD", "'all_reduce'"),
+        ("ddp", "'all_reduce'"),
+        ("cpsgd", "'local_sgd: {period: 8}'"),
+        ("local sgd", "'local_sgd'"),
+        ("Local-SGD", "'local_sgd'"),
+        ("localsgd", "'local_sgd: {period: 8}'"),
+        ("post-local", "'post_local_sgd: {switch_at: 500, period: 8}'"),
+        ("d_psgd", "'gossip: {topology: ring, order: combine_while_adapting}'"),
+        ("dsgd", "'gossip: {topology: ring, order: combine_while_adapting}'"),
+        ("OSGP", "'sgp: {topology: one_peer_exponential, overlap: 1}'"),
+        ("allreduce", "'all_reduce'"),
+    ],
+)
+def test_other_names_are_answered_with_ours(name: str, write: str) -> None:
+    assert answer(name) == f"unknown scheme '{name}'; write {write}"
+
+
+@pytest.mark.parametrize("name", [*NOT_YET, "DiLoCo", "Streaming DiLoCo", "CHOCO-SGD", "FedAvg"])
+def test_schemes_that_are_not_here_yet(name: str) -> None:
+    assert answer(name).startswith(f"scheme '{name}' is not in Paceline yet; choose from: ad_psgd, ")
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
+    assert answer("gosip") == "unknown scheme 'gosip'; did you mean 'gossip'?"
+
+
+@pytest.mark.parametrize("row", OTHER_NAMES, ids=lambda row: row.names[0])
+def test_what_is_to_be_written_is_a_scheme(row: OtherNames) -> None:
+    entry = SchemeEntry.model_validate(yaml_file.parse(row.write, "answer").value)
+    assert entry.name in SCHEMES
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"`{row.write}` |" in page
+    assert all(name in page for name in row.names)
+
+
+def test_no_name_is_of_a_scheme_and_of_what_is_not_here_yet() -> None:
+    assert not set(NOT_YET) & set(SCHEMES)
