@@ -107,6 +107,8 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
     """
     messages: dict[KeyPath, list[str]] = {}
     for details in error.errors(include_url=False):
+        if _is_echo(details):
+            continue
         at = _keys_only(details["loc"], data, keep_last=details["type"] == "missing")
         if details["type"] == "mistakes":
             for inner in details["ctx"]["mistakes"]:
@@ -117,6 +119,11 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
         else:
             messages.setdefault(at, []).append(_sentence(details))
     return [Mistake(at, ", or ".join(dict.fromkeys(texts))) for at, texts in messages.items()]
+
+
+def _is_echo(details: ErrorDetails) -> bool:
+    """Whether an error only repeats others: pydantic counts no entries that are wrong themselves."""
+    return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
 
 
 def _keys_only(location: KeyPath, data: object, keep_last: bool) -> KeyPath:

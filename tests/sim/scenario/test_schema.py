@@ -229,6 +229,14 @@ def test_several_problems_come_in_the_order_of_lines_and_at_most_five() -> None:
     ]
 
 
+def test_entries_that_are_wrong_are_not_missing_too() -> None:
+    only = FLAT.replace("  - all_reduce\n  - local_sgd: {period: 8}", "  - al_reduce")
+    unknown = "unknown scheme 'al_reduce'; did you mean 'all_reduce'?"
+    assert refusal(only) == f"f.yaml:11: schemes.0.al_reduce: {unknown}"
+    sites = SITES.replace("{us: 2, eu: 1, asia: 1}", "{us: two}")
+    assert "has 0 entries" not in refusal(sites)
+
+
 def test_a_misspelt_section_is_named_with_the_missing_one() -> None:
     assert refusal(FLAT.replace("stop:", "stopp:")).splitlines() == [
         "f.yaml:1: stop: is missing",
