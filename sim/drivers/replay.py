@@ -35,6 +35,10 @@ _LATER: Final = object()
 _ABOUT_HANDLES: Final = {"wait": ops.Wait, "wait_any": ops.WaitAny, "segment": ops.NextSegment}
 
 
+class ShortRecordError(RunError):
+    """A record that ends while a worker still has something to do."""
+
+
 def replay(job: Job, programs: Sequence[Program], events: Sequence[Event]) -> list[Tensor]:
     """Run the programs as recorded.
 
@@ -47,7 +51,8 @@ def replay(job: Job, programs: Sequence[Program], events: Sequence[Event]) -> li
         Each worker's last published value.
 
     Raises:
-        RunError: the record does not fit the programs, or is not whole; or a scheme raised.
+        ShortRecordError: the record ends before a worker does.
+        RunError: the record does not fit the programs; or a scheme raised.
     """
     run = _Replay(job, programs, events)
     try:
@@ -102,7 +107,7 @@ class _Replay(Runner[_Issued]):
             if rows:
                 raise self._misfit(rows[0], "waits for what nobody has sent")
             if self.tasks[worker][0].alive:
-                raise RunError(
+                raise ShortRecordError(
                     f"the record ends before worker {worker} does: it needs all events of a whole run"
                 )
         return self._finals

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..drivers.replay import replay
+from ..drivers.replay import ShortRecordError, replay
 from ..errors import InputError, RunError, shorten
 from ..records.comparison import SUM_TOLERANCE, relative_difference
 from ..records.folder import read_results, runs_of
@@ -46,7 +46,10 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
     results = read_results(folder)
     scenario = parse(results.scenario, str(folder / "scenario.yaml"))
     entries = {entry.label: entry for entry in scenario.schemes}
-    for run in runs_of(results):
+    runs = runs_of(results)
+    # Only validate keeps predicted and measured runs together.
+    validated = len({run.source for run in runs}) > 1
+    for run in runs:
         if not run.events:
             raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
         job = prepare(scenario, entries[run.label], run.seed)
@@ -55,6 +58,9 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
         programs = [job.program(rank) for rank in range(job.workers)]
         try:
             finals = replay(job, programs, run.events)
+        except ShortRecordError as error:
+            why = _why_short(run, validated) or error
+            raise RunError(f"{shorten(run.label)}, seed {run.seed}: {why}") from error
         except RunError as error:
             raise RunError(f"{shorten(run.label)}, seed {run.seed}: {error}") from error
         recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
@@ -63,3 +69,20 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
         if recorded is not None and replayed is not None:
             difference = relative_difference(replayed, recorded)
         yield Replayed(run, digest(finals) == run.digest, difference)
+
+
+def _why_short(run: Run, validated: bool) -> str:
+    """Why a record ends before the workers do, and what can be replayed; empty where that is not known.
+
+    Args:
+        run: as recorded.
+        validated: whether the folder holds predicted and measured runs.
+    """
+    if not run.reached_target:
+        return ""
+    if validated:
+        return (
+            "this prediction of 'paceline validate' cannot be replayed, since it ends at the target, before "
+            "its workers are done; a folder of 'paceline validate --steps N' can be"
+        )
+    return "the target ended it before its workers were done; only a run without stop.target can be replayed"
