@@ -140,8 +140,6 @@ def _written(annotation: Any, metadata: Sequence[Any] = ()) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    if isinstance(field.default, TopologyEntry):
-        return f"`{field.default}`"
     if field.default in (None, "") or isinstance(field.default, BaseModel):
         return ""
     written = [m for m in field.metadata if hasattr(m, "return_type") and hasattr(m, "func")]

@@ -35,9 +35,10 @@ from ..topology import TopologyEntry
 class AdPsgdOptions(Settings):
     """Options of ``ad_psgd``."""
 
-    topology: TopologyEntry = Field(
-        default=TopologyEntry.of("ring"),
-        description="who may swap with whom; its edges must be two-colourable",
+    topology: TopologyEntry | None = Field(
+        default=None,
+        description="who may swap with whom; its edges must be two-colourable; absent: ring, or path where "
+        "the number of workers is odd",
     )
 
 
@@ -92,6 +93,11 @@ def passive_neighbours(
     return tuple(row if distance[rank] % 2 == 0 else None for rank, row in enumerate(rows))
 
 
+def topology_for(options: AdPsgdOptions, workers: int) -> TopologyEntry:
+    """The topology of the options, else one that is two-coloured with that many workers."""
+    return options.topology or TopologyEntry.of("ring" if workers % 2 == 0 else "path")
+
+
 def _choice(workers: int) -> str:
     """A hint that names a graph which is two-coloured with that many workers."""
     return "use ring" if workers % 2 == 0 else f"use path, or ring with {workers + 1} workers"
@@ -99,7 +105,7 @@ def _choice(workers: int) -> str:
 
 def check(options: AdPsgdOptions, workers: int) -> None:
     """Raise ``InputError`` where active and passive workers cannot be told apart."""
-    passive_neighbours(options.topology, workers)
+    passive_neighbours(topology_for(options, workers), workers)
 
 
 def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:
@@ -108,7 +114,8 @@ def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:
     Active and passive workers run different programs.
     """
     host = _Host(worker.start)
-    neighbours = passive_neighbours(options.topology, worker.size, worker.seed)[worker.rank]
+    topology_entry = topology_for(options, worker.size)
+    neighbours = passive_neighbours(topology_entry, worker.size, worker.seed)[worker.rank]
     if neighbours is not None:
         return Program(_active(worker, host, neighbours))
     return Program(_passive(worker, host), services=(_answer(worker, host),))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
-from paceline.sim.schemes.ad_psgd import passive_neighbours
+from paceline.sim.schemes.ad_psgd import AdPsgdOptions, check, passive_neighbours, topology_for
 from paceline.sim.topology import TopologyEntry, plan, write_graph
 from paceline.sim.topology.matrix import from_networkx
 from tests.support.factory import make_job, run_events
@@ -28,6 +28,27 @@ def test_kinds_by_hand() -> None:
     # Ranks 0 and 3 are at the ends of a face's diagonal, 5 and 6 at those of the opposite face's other one.
     cube = passive_neighbours(TopologyEntry.of("hypercube"), 8)
     assert [rank for rank, row in enumerate(cube) if row] == [0, 3, 5, 6]
+
+
+@pytest.mark.parametrize("workers", range(2, 10))
+def test_by_default_there_is_a_graph_for_every_number_of_workers(workers: int) -> None:
+    options = AdPsgdOptions()
+    check(options, workers)
+    topology = topology_for(options, workers)
+    assert topology.name == ("path" if workers % 2 else "ring")
+    rows = passive_neighbours(topology, workers)
+    assert [row is not None for row in rows] == [rank % 2 == 0 for rank in range(workers)]
+
+
+def test_three_workers_run_by_default() -> None:
+    job = make_job("ad_psgd", {}, task="quadratic", workers=3, max_iterations=4)
+    swaps = [event for event in run_events(job).events if event.operation == "send" and event.task == 0]
+    assert {(event.worker, event.peer) for event in swaps} == {(0, 1), (2, 1)}
+
+
+def test_a_topology_of_the_scenario_is_checked_as_it_is() -> None:
+    with pytest.raises(InputError, match="use path, or ring with 4 workers"):
+        check(AdPsgdOptions(topology=TopologyEntry.of("ring")), 3)
 
 
 def test_ranks_may_be_in_any_order_on_the_ring(tmp_path: Path) -> None:
