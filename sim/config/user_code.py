@@ -144,9 +144,11 @@ def _refuse_module(path: str, module_name: str) -> None:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):  # the import reports why
         return
-    places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec is not None else []
-    for place in map(Path, places):
-        for folder in place.parents:
+    places = [*(spec.submodule_search_locations or ()), spec.origin] if spec is not None else []
+    inner = module_name.split(".")[1:]
+    for place in (Path(place) for place in places if place is not None):
+        module = place.joinpath(*inner)  # any folder is a package, so that results may lie on the way down
+        for folder in (module, *module.parents):
             if all((folder / name).is_file() for name in _RESULT_FILES):
                 raise InputError(
                     f"{quote(path)}: {place} lies in a result folder, which supplies no code; copy the file "

@@ -44,6 +44,22 @@ def test_a_decorated_function_is_the_users() -> None:
     assert user_code.load_object("tests.sim.config.test_user_code:cached") is cached
 
 
+@pytest.mark.parametrize("inside", ["results", "mine/results", "results/mine"])
+def test_a_result_folder_is_no_package(inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes any folder for a package, so the way down to a module is looked at, too."""
+    folder = tmp_path / inside
+    folder.mkdir(parents=True)
+    results = tmp_path / inside.removesuffix("/mine")
+    for name in ("scenario.yaml", "summary.json"):
+        (results / name).write_text("{}")
+    (folder / "supplied.py").write_text("open('ran', 'w').close()\ndef build(): pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InputError, match="lies in a result folder, which supplies no code"):
+        user_code.load_object(f"{inside.replace('/', '.')}.supplied:build")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_result_folder_supplies_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check comes before the import: a result folder's module leaves no trace."""
     for name in ("scenario.yaml", "summary.json"):
