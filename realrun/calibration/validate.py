@@ -8,6 +8,7 @@ from pathlib import Path
 
 from paceline.sim.devices import one_thread
 from paceline.sim.errors import RunError, shorten
+from paceline.sim.experiments.parity import compare_iterates
 from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
@@ -86,7 +87,7 @@ def validate(
     text = dump(both)
     processes.shape(build_network(both.cluster.network, both.cluster.workers))
     warnings: list[str] = []
-    predicted, measured = [], []
+    predicted, measured, trajectories = [], [], []
     for seed in seeds_of(both):
         for number, entry in enumerate(both.schemes):
             with one_thread():  # as real workers, whose sums must have the same bits
@@ -94,11 +95,15 @@ def validate(
             predicted.append(run)
             say(f"{shorten(entry.label)}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
             request = with_length(RunRequest(text, number, seed), both, entry, run)
-            measured.append(successful_run(processes.run(request)))
+            run = successful_run(processes.run(request))
+            measured.append(run)
+            if find_scheme(entry.name).in_step(entry.options):
+                with one_thread():
+                    trajectories.append(compare_iterates(prepare(both, entry, seed), run))
     unique = list(dict.fromkeys(warnings))
     free = {entry.label for entry in both.schemes if not find_scheme(entry.name).in_step(entry.options)}
     looped = both.gradients == "looped"  # as on real workers, which compute one by one
-    comparison = compare(both.name, predicted, measured, unique, free, same_gradients=looped)
+    comparison = compare(both.name, predicted, measured, unique, free, looped, trajectories)
     return Validation(both, tuple(predicted), tuple(measured), comparison)
 
 

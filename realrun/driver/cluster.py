@@ -28,7 +28,7 @@ from .computing import Computing, SegmentReady
 from .exchanges import Exchanges
 from .pending import ClusterPending
 from .rank import Rank
-from .rank_log import Exchange, Exposure, LoggedOperation, Published
+from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
 
 _GRACE_S = 0.5
@@ -64,7 +64,6 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._rank = rank
         self._loop = rank.loop
         self._log = rank.log
-        self._keeps = rank.job.scorer().keeps
         self._die_at = die_at
         self._crash_at = rank.job.compute.crash_of(rank.number)
         self._progress = progress
@@ -306,11 +305,8 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._log.final = operation.value
         if operation.leader is not None:
             self._log.leader = operation.leader
-        models = (operation.value, operation.leader) if self._keeps(operation.step) else ()
-        self._log.published.append(
-            Published(
-                self._loop.now, operation.step, self._breakdown.bytes_sent, dict(operation.notes), *models
-            )
+        self._log.publish(
+            self.job.published(self._rank.number, self._loop.now, self._breakdown.bytes_sent, operation)
         )
         if self._progress is not None:
             self._progress(self._breakdown.steps)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
 import torch.distributed as dist
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.outcome import Outcome, run_record
+from paceline.sim.drivers.outcome import Outcome, scored_record
 from paceline.sim.errors import RunError
 from paceline.sim.records.accounting import TimeBreakdown
 from paceline.sim.records.run import Event, Run
+from paceline.sim.training.scoring import Fetch
+from paceline.sim.training.snapshots import Published, Snapshots, WorkerLost
 
 from ..group.store import Control
 from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
-from .rank_log import Exchange, RankLog, Timing, decode, encode
+from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
 
 _RESUMPTIONS: Final = frozenset({"wait", "wait_any", "poll", "segment"})
 """Rows of a coroutine that goes on after a started operation, which has a row of its own."""
@@ -86,39 +89,128 @@ class RankResult:
     timings: tuple[Timing, ...] = field(default=())
 
 
+class KeptModels:
+    """What the ranks have kept for scoring, as the collector gets at it.
+
+    Args:
+        gloo, control: the group.
+        job: what was run.
+        logs: of all ranks that handed in.
+        patience_s: how long a rank may take to send what it is asked for.
+    """
+
+    def __init__(
+        self,
+        gloo: dist.ProcessGroupGloo,
+        control: Control,
+        job: Job,
+        logs: Sequence[RankLog],
+        patience_s: float,
+    ) -> None:
+        self._gloo, self._control, self._job, self._patience_s = gloo, control, job, patience_s
+        self._requests = {log.rank: 0 for log in logs if log.rank != control.rank}
+        self._here: dict[ModelRef, torch.Tensor] = {}
+        for log in logs:
+            self._here[ModelRef(log.rank, FINAL)] = log.final
+            if log.leader is not None:
+                self._here[ModelRef(log.rank, LEADER)] = log.leader
+            self._here |= {ModelRef(log.rank, number): model for number, model in enumerate(log.models)}
+
+    def fetch(self, wanted: Sequence[ModelRef]) -> list[torch.Tensor]:
+        """The models [d] each, from the ranks where they are not here yet.
+
+        Raises:
+            PeerGone: a rank was lost meanwhile.
+        """
+        numbers: dict[int, list[int]] = {}
+        for model in dict.fromkeys(wanted):
+            if model not in self._here and model != _START:
+                numbers.setdefault(model.worker, []).append(model.number)
+        for rank, of_rank in numbers.items():
+            self._request(rank, of_rank)
+        for rank, of_rank in numbers.items():
+            values = torch.empty((len(of_rank), *self._job.start.shape), dtype=self._job.start.dtype)
+            finish(receive(self._gloo, values, rank, REPORT_TAG), rank, self._patience_s)
+            models = values.to(self._job.start.device).unbind()
+            keys = (ModelRef(rank, number) for number in of_rank)
+            self._here |= dict(zip(keys, models, strict=True))
+        return [self._job.start if model == _START else self._here[model] for model in wanted]
+
+    def release(self) -> None:
+        """Tell the other ranks that nothing more is wanted."""
+        for rank in self._requests:
+            self._request(rank, [])
+
+    def _request(self, rank: int, numbers: list[int]) -> None:
+        self._control.put(_wanted(rank, self._requests[rank]), numbers)
+        self._requests[rank] += 1
+
+
+_START: Final = ModelRef(-1, 0)
+"""The initial model, which all ranks have."""
+
+
 def hand_in(
+    gloo: dist.ProcessGroupGloo, control: Control, log: RankLog, collector: int, failed: bool
+) -> None:
+    """Give this rank's log to the collector, and then the models that it wants to score.
+
+    Values travel over gloo, their sizes and what is wanted through the control store.
+
+    Raises:
+        RunError: the collector was lost meanwhile.
+    """
+    patience_s = 2 * control.size * _patience_s(failed)  # the collector takes two steps for each rank
+    packed, values = encode(log)
+    try:
+        control.put(_report(control.rank), [packed.numel(), list(values.shape)])
+        for tensor in (packed, values):
+            finish(send(gloo, tensor, collector, REPORT_TAG), collector, patience_s)
+        for request in itertools.count():
+            key = _wanted(control.rank, request)
+            if control.wait_for(lambda _, key=key: key, [collector], patience_s, lambda: False):  # type: ignore[misc]
+                raise PeerGone(collector)
+            numbers: list[int] = control.get(key)
+            if not numbers:
+                return
+            models = torch.stack([log.models[number] for number in numbers]).cpu()
+            finish(send(gloo, models, collector, REPORT_TAG), collector, patience_s)
+    except PeerGone as lost:
+        raise _lost(lost) from lost
+
+
+def collect(
     gloo: dist.ProcessGroupGloo,
     control: Control,
     job: Job,
     log: RankLog,
-    collector: int,
     gone: Collection[int],
     failed: bool,
-) -> list[RankLog] | None:
-    """Give this rank's log to the collector, who gets those of all ranks but the ``gone`` ones.
-
-    Values travel over gloo, their sizes through the control store.
+    message: str,
+) -> tuple[Run, list[RankLog]]:
+    """The record of the run, from the logs of this rank and of all others but the ``gone`` ones.
 
     Raises:
         RunError: a rank was lost meanwhile.
     """
-    patience_s = _GRACE_S if failed else _HAND_IN_S  # each step of the collector's; there are two a rank
+    patience_s = _patience_s(failed)
     try:
-        if control.rank == collector:
-            return _collect(gloo, control, job, log, gone, patience_s)
-        _give(gloo, control, log, collector, 2 * control.size * patience_s)
-        return None
+        logs = _collect(gloo, control, job, log, gone, patience_s)
+        models = KeptModels(gloo, control, job, logs, patience_s)
+        try:
+            return assemble(job, logs, models.fetch, message), logs
+        finally:
+            models.release()
     except PeerGone as lost:
-        raise RunError(f"worker {lost.rank} was lost while the records were handed in") from lost
+        raise _lost(lost) from lost
 
 
-def _give(
-    gloo: dist.ProcessGroupGloo, control: Control, log: RankLog, collector: int, patience_s: float
-) -> None:
-    packed, values = encode(log)
-    control.put(_report(control.rank), [packed.numel(), list(values.shape)])
-    for tensor in (packed, values):
-        finish(send(gloo, tensor, collector, REPORT_TAG), collector, patience_s)
+def _patience_s(failed: bool) -> float:
+    return _GRACE_S if failed else _HAND_IN_S
+
+
+def _lost(lost: PeerGone) -> RunError:
+    return RunError(f"worker {lost.rank} was lost while the records were handed in")
 
 
 def _collect(
@@ -133,6 +225,7 @@ def _collect(
     late = control.wait_for(_report, others, patience_s, lambda: False)
     # whoever holds the store may exit as soon as it has handed in
     sizes = {rank: control.get(_report(rank)) for rank in others if rank not in late}
+    log.digest_iterates()
     logs = [log]
     for rank, (length, shape) in sizes.items():
         packed = torch.empty(length, dtype=torch.uint8)
@@ -148,19 +241,36 @@ def _report(rank: int) -> str:
     return f"report/{rank}"
 
 
-def assemble(job: Job, logs: Sequence[RankLog], message: str) -> Run:
-    """The record of a measured run, scored. ``message`` says why it is partial; "" if it is complete.
+def _wanted(rank: int, request: int) -> str:
+    """Under which key the control store has which kept models the collector wants from a rank next."""
+    return f"wanted/{rank}/{request}"
+
+
+def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], message: str) -> Run:
+    """The record of a measured run, scored.
 
     A worker whose log is lost counts with no steps and no model.
+
+    Args:
+        job: what was run.
+        logs: of the ranks that handed in.
+        fetch: gets at their kept models.
+        message: why the run is partial; "" if it is complete.
     """
-    scorer = job.scorer()
-    scorer.begin([job.start] * job.workers)
-    columns = [[(each.time_s, log.rank, each) for each in log.published] for log in logs]
-    for rank in set(range(job.workers)).difference(log.rank for log in logs):
-        scorer.lose(rank)
-    for time_s, rank, each in heapq.merge(*columns, key=lambda row: row[:2]):
-        value = job.start if each.value is None else each.value
-        scorer.publish(rank, each.step, time_s, value, each.bytes_sent, each.leader, each.notes)
+    lost = set(range(job.workers)).difference(log.rank for log in logs)
+    changes: list[Published[ModelRef] | WorkerLost] = [WorkerLost(rank, 0.0) for rank in sorted(lost)]
+    columns = (log.published for log in logs)
+    changes += heapq.merge(*columns, key=lambda each: (each.time_s, each.worker))
+    start = [_START] * job.workers
+    if job.problem is not None:
+        fetch(_scored_anyhow(start, job.every, changes))
+    scorer = job.scorer_of(fetch)
+    scorer.begin(start)
+    for change in changes:
+        if isinstance(change, WorkerLost):
+            scorer.lose(change.worker, change.time_s)
+        else:
+            scorer.publish(change)
     starts = StartTimes(logs)
     breakdowns = {log.rank: time_breakdown(log, starts) for log in logs}
     wall_s = max(
@@ -177,8 +287,25 @@ def assemble(job: Job, logs: Sequence[RankLog], message: str) -> Run:
         breakdowns=[breakdowns.get(rank, TimeBreakdown(rank, ended_s=0.0)) for rank in range(job.workers)],
         finals=[log.final for log in logs],
         leader=next((log.leader for log in logs if log.leader is not None), None),
+        lost=lost,
         events=event_log.events if event_log else [],
         status="partial" if message else "completed",
         message=message,
     )
-    return run_record(job, outcome, scorer, "measured")
+    finals = {log.rank: ModelRef(log.rank, FINAL) for log in logs}
+    leader = next((ModelRef(log.rank, LEADER) for log in logs if log.leader is not None), None)
+    scorer.finish(wall_s, finals, leader)
+    digests = {log.rank: log.iterates for log in logs}
+    iterates = tuple(digests.get(rank, ()) for rank in range(job.workers))
+    return replace(scored_record(job, outcome, scorer, "measured"), iterates=iterates)
+
+
+def _scored_anyhow(
+    start: Sequence[ModelRef], every: int, changes: Sequence[Published[ModelRef] | WorkerLost]
+) -> list[ModelRef]:
+    """The models of all snapshots but of those between which the target is looked for: fetched in one go."""
+    snapshots = Snapshots(start, every, remember=False)
+    ends = [interval.end for change in changes if (interval := snapshots.take(change)) is not None]
+    if snapshots.due_s is not None:
+        ends.append(snapshots.close().end)
+    return [model for end in ends for model in end.models.values()]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from paceline.sim.records.run import Event
+from paceline.sim.training.scoring import iterate_digest
+from paceline.sim.training.snapshots import Published
 
 
 class Exchange(NamedTuple):
@@ -86,23 +88,16 @@ class Timing:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Published:
-    """What was published with a step.
+class ModelRef(NamedTuple):
+    """A model that a rank has kept: ``number`` in its ``RankLog.models``, or ``FINAL`` or ``LEADER``."""
 
-    Attributes:
-        time_s, step: when, and which step.
-        bytes_sent: by this rank since the run began.
-        notes: numbers about the step, by name.
-        value, leader: models [d]; None where no evaluation needs them, or where there is no leader.
-    """
+    worker: int
+    number: int
 
-    time_s: float
-    step: int
-    bytes_sent: int
-    notes: dict[str, float] = field(default_factory=dict)
-    value: Tensor | None = None
-    leader: Tensor | None = None
+
+FINAL: Final = -1
+LEADER: Final = -2
+"""The last models of a rank, which it hands in with its log."""
 
 
 @dataclass
@@ -113,6 +108,8 @@ class RankLog:
         rows: its events, in the order in which its coroutines resumed.
         exposures: what its main coroutine's time was lost on.
         published: in order.
+        models: what it has kept for scoring, [d] each.
+        iterates: digests of its kept models, without leaders and averages; see ``digest_iterates``.
         final: its last published value.
         leader: the last model that it published as standing for all.
         steps, ended_s, bytes_sent, operations: as in ``paceline.sim.records.accounting.TimeBreakdown``.
@@ -123,7 +120,9 @@ class RankLog:
     final: Tensor
     rows: list[LoggedOperation] = field(default_factory=list)
     exposures: list[Exposure] = field(default_factory=list)
-    published: list[Published] = field(default_factory=list)
+    published: list[Published[ModelRef]] = field(default_factory=list)
+    models: list[Tensor] = field(default_factory=list)
+    iterates: tuple[str, ...] = ()
     leader: Tensor | None = None
     steps: int = 0
     ended_s: float | None = None
@@ -131,18 +130,50 @@ class RankLog:
     operations: set[str] = field(default_factory=set)
     timing: Timing = field(default_factory=Timing)
 
+    def publish(self, published: Published[Tensor]) -> None:
+        """Write down what was published with a step, and keep its models."""
+        value, leader, averaged = (
+            self._keep(model) for model in (published.value, published.leader, published.averaged)
+        )
+        self.published.append(
+            Published(
+                published.worker,
+                published.step,
+                published.time_s,
+                value,
+                published.bytes_sent,
+                leader,
+                averaged,
+                dict(published.notes),
+            )
+        )
+
+    def digest_iterates(self) -> tuple[str, ...]:
+        """Work out ``iterates``, once the clock has stopped."""
+        values = (each.value for each in self.published)
+        self.iterates = tuple(iterate_digest(self.models[ref.number]) for ref in values if ref is not None)
+        return self.iterates
+
+    def _keep(self, model: Tensor | None) -> ModelRef | None:
+        if model is None:
+            return None
+        if not (self.models and self.models[-1] is model):  # an average is often the model, too
+            self.models.append(model)
+        return ModelRef(self.rank, len(self.models) - 1)
+
 
 def encode(log: RankLog) -> tuple[Tensor, Tensor]:
-    """The log as bytes [m] (uint8) and values [k, d]: the final ones first, then the kept ones."""
-    models = [log.leader, *(model for each in log.published for model in (each.value, each.leader))]
-    kept = [model for model in models if model is not None]
+    """The log as bytes [m] (uint8), and its last models [k, d]: the final one, then the leader if any.
+
+    Kept models stay where they are: few of them are scored.
+    """
     facts = {
         "rank": log.rank,
         "rows": log.rows,
+        "iterates": log.digest_iterates(),
         "exposures": [(e.start_s, e.exposed_s, e.exchange, e.peer_s) for e in log.exposures],
-        "leader": log.leader is not None,
         "published": [
-            (p.time_s, p.step, p.bytes_sent, p.notes, p.value is not None, p.leader is not None)
+            (p.step, p.time_s, p.bytes_sent, *map(_number, (p.value, p.leader, p.averaged)), p.notes)
             for p in log.published
         ],
         "steps": log.steps,
@@ -152,37 +183,44 @@ def encode(log: RankLog) -> tuple[Tensor, Tensor]:
         "timing": asdict(log.timing),
     }
     packed = zlib.compress(json.dumps(facts).encode(), level=1)
-    return torch.frombuffer(bytearray(packed), dtype=torch.uint8), torch.stack([log.final, *kept]).cpu()
+    models = [log.final] if log.leader is None else [log.final, log.leader]
+    return torch.frombuffer(bytearray(packed), dtype=torch.uint8), torch.stack(models).cpu()
 
 
 def decode(packed: Tensor, values: Tensor) -> RankLog:
-    """The inverse of ``encode``."""
+    """The inverse of ``encode``, but for the kept models."""
     facts: dict[str, Any] = json.loads(zlib.decompress(packed.numpy().tobytes()))
-    final, *kept = values.unbind()
-    following = iter(kept)
+    final, *leader = values.unbind()
+    rank: int = facts["rank"]
 
-    def model(there: bool) -> Tensor | None:
-        return next(following) if there else None
+    def reference(number: int | None) -> ModelRef | None:
+        return None if number is None else ModelRef(rank, number)
 
     return RankLog(
-        rank=facts["rank"],
+        rank=rank,
         final=final,
-        leader=model(facts["leader"]),
+        leader=leader[0] if leader else None,
         rows=[LoggedOperation._make((*row, _exchange(exchange))) for *row, exchange in facts["rows"]],
         exposures=[
             Exposure(start_s, exposed_s, _exchange(exchange), peer_s)
             for start_s, exposed_s, exchange, peer_s in facts["exposures"]
         ],
         published=[
-            Published(time_s, step, bytes_sent, notes, model(has_value), model(has_leader))
-            for time_s, step, bytes_sent, notes, has_value, has_leader in facts["published"]
+            Published(rank, step, time_s, value, bytes_sent, leader, averaged, notes)
+            for step, time_s, bytes_sent, *numbers, notes in facts["published"]
+            for value, leader, averaged in [map(reference, numbers)]
         ],
         steps=facts["steps"],
         ended_s=facts["ended_s"],
         bytes_sent=facts["bytes_sent"],
+        iterates=tuple(facts["iterates"]),
         operations=set(facts["operations"]),
         timing=Timing(**facts["timing"]),
     )
+
+
+def _number(model: ModelRef | None) -> int | None:
+    return None if model is None else model.number
 
 
 def _exchange(fields: tuple[str, list[int]]) -> Exchange:

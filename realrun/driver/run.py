@@ -21,7 +21,7 @@ from ..transport.device import SideStream
 from ..transport.transport import Transport
 from . import clocks
 from .cluster import ClusterDriver
-from .collect import RankResult, assemble, hand_in
+from .collect import RankResult, collect, hand_in
 from .drain import PostedCounts, plan_drains
 from .loop import Loop
 from .rank import Rank
@@ -165,12 +165,13 @@ def _collect(group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ..
     group.broken = failure is not None or bool(dead)
     collector = failure.collector if failure else min(r for r in range(group.size) if r not in dead)
     gone = dead | set(failure.silent if failure else ())
-    logs = hand_in(group.gloo, control, job, log, collector, gone, group.broken)
     error = failure.error if failure else None
-    if logs is None:
+    if group.rank != collector:
+        hand_in(group.gloo, control, log, collector, group.broken)
         return RankResult(None, error, log.final)
     message = str(failure) if failure else ""
     if dead and not failure:
         message = f"worker {', '.join(str(r) for r in sorted(dead))} died"
-    run = replace(assemble(job, logs, message), machines=machines)
+    run, logs = collect(group.gloo, control, job, log, gone, group.broken, message)
+    run = replace(run, machines=machines)
     return RankResult(run, error, log.final, tuple(each.timing for each in logs))

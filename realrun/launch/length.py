@@ -23,9 +23,10 @@ LENGTH_MARGIN: Final = 1.2
 def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, predicted: Run) -> RunRequest:
     """The request with the length that follows from a prediction: what the prediction needed, and a margin.
 
-    A synchronous scheme gets a number of steps, ``stop.max_iterations`` at most, rounded up to whole
-    multiples of ``evaluate.every``. An asynchronous one gets a time. Where a scenario has no target,
-    ``stop.max_iterations`` is the length as it stands.
+    A synchronous scheme gets a number of steps: ``LENGTH_MARGIN`` times those of the worker that was furthest
+    when the prediction ended, rounded up to whole multiples of ``evaluate.every`` and then of the scheme's
+    period. An asynchronous one gets a time, after which its workers stop where they are.
+    ``stop.max_iterations`` limits each worker on both sides; without a target it is the length as it stands.
 
     Args:
         request: what to run; its own length does not count.
@@ -36,12 +37,23 @@ def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, pre
     if scenario.stop.target is None and limit is not None:
         return replace(request, max_iterations=limit, max_time_s=None)
     if find_scheme(entry.name).in_step(entry.options):
-        steps = LENGTH_MARGIN * predicted.iterations
-        every = scenario.evaluate.every
-        evaluations = math.ceil((steps if limit is None else min(steps, limit)) / every)
-        return replace(request, max_iterations=max(1, evaluations) * every, max_time_s=None)
+        steps = math.ceil(LENGTH_MARGIN * _furthest(predicted))
+        for whole in (scenario.evaluate.every, period_of(entry)):
+            steps = max(1, math.ceil(steps / whole)) * whole
+        return replace(request, max_iterations=steps if limit is None else min(steps, limit), max_time_s=None)
     needed_s = predicted.time_to_target_s or predicted.wall_clock_s
-    return replace(request, max_iterations=None, max_time_s=LENGTH_MARGIN * needed_s)
+    return replace(request, max_iterations=limit, max_time_s=LENGTH_MARGIN * needed_s)
+
+
+def _furthest(predicted: Run) -> float:
+    """Steps of the worker that was ahead of the others at the end of a prediction."""
+    last = predicted.evaluations[-1].steps if predicted.evaluations else ()
+    return max(predicted.iterations, *last) if last else predicted.iterations
+
+
+def period_of(entry: SchemeEntry) -> int:
+    """Steps after which a scheme does the same again, where its options name one; else 1."""
+    return int(getattr(entry.options, "period", 1))
 
 
 def with_lengths(scenario: Scenario, progress: Callable[[str, int], None] | None = None) -> list[RunRequest]:

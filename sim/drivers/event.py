@@ -51,7 +51,7 @@ class EventDriver(ClockedRunner[Pending]):
         self,
         job: Job,
         programs: list[Program],
-        scorer: Scorer,
+        scorer: Scorer[Tensor],
         *,
         permute_seed: int | None = None,
         faults: Mapping[int, int] | None = None,
@@ -127,14 +127,16 @@ class EventDriver(ClockedRunner[Pending]):
 
     def outcome(self, failure: str = "") -> Outcome:
         """What has happened so far; ``failure`` says why that is not all."""
+        lost = self._dead if len(self._dead) < len(self._finals) else frozenset[int]()
         return Outcome(
             wall_s=self._clock.now,
             breakdowns=[tasks[0].breakdown for tasks in self.tasks.values()],
-            finals=[x for rank, x in enumerate(self._finals) if rank not in self._dead] or self._finals,
+            finals=[x for rank, x in enumerate(self._finals) if rank not in lost],
             leader=self._leaders[min(self._leaders)] if self._leaders else None,
             events=self._event_log.events if self._event_log else [],
             status="partial" if failure else "completed",
             message=failure,
+            lost=lost,
         )
 
     @override
@@ -151,9 +153,13 @@ class EventDriver(ClockedRunner[Pending]):
             task.breakdown.blocked(start_s, self._clock.now, peer_s, busy_s)
 
     def _loop(self) -> None:
-        step, limit_s = self._clock.step, self.job.max_time_s
+        step, limit_s, scorer = self._clock.step, self.job.max_time_s, self._scorer
         try:
             while not self._over and self._mains_alive:
+                # Scored is after all publications of an instant, before the clock goes on.
+                if scorer.due_s is not None and scorer.has_passed(self._clock.peek()):
+                    self._over = scorer.settle()
+                    continue
                 if limit_s < math.inf and self._clock.peek() > limit_s:
                     self._clock.at(limit_s, lambda _: None, None)
                     step()
@@ -188,7 +194,7 @@ class EventDriver(ClockedRunner[Pending]):
         if not crashes and self._faults.get(rank) != number:
             return False
         self._dead.add(rank)
-        self._scorer.lose(rank)
+        self._scorer.lose(rank, self._clock.now)
         self._mains_alive -= 1
         task.breakdown.ended_s = self._clock.now
         self.close(rank)
@@ -380,15 +386,8 @@ class EventDriver(ClockedRunner[Pending]):
             self._progress(self._published)
         if operation.leader is not None:
             self._leaders[task.rank] = operation.leader
-        if self._scorer.publish(
-            task.rank,
-            operation.step,
-            self._clock.now,
-            operation.value,
-            task.breakdown.bytes_sent,
-            operation.leader,
-            operation.notes,
-        ):
+        published = self.job.published(task.rank, self._clock.now, task.breakdown.bytes_sent, operation)
+        if self._scorer.publish(published):
             self._over = True
 
     def _batch_loss(self, task: _Task, operation: ops.BatchLoss) -> Tensor:

@@ -23,7 +23,8 @@ from ..records.accounting import EventLog
 from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..training.gradients import TrainingProblem
-from ..training.scoring import Scorer, Target
+from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
+from ..training.snapshots import Published, V
 from ..workloads.workload import Task
 
 
@@ -44,6 +45,7 @@ class Job:
         all_reduce: algorithm of the all-reduce.
         segments: (name, start, stop) of the layers in backward order.
         every, on: evaluation.
+        keep: a worker's models are kept for it at every ``keep``-th step.
         target, max_iterations, max_time_s: what ends the run.
         record_events: keep one row per operation,
         max_events: but none if there would be more than this,
@@ -66,6 +68,7 @@ class Job:
     segments: tuple[tuple[str, int, int], ...]
     every: int
     on: On
+    keep: int = 1
     target: Target | None = None
     max_iterations: int | None = None
     max_time_s: float = math.inf
@@ -102,17 +105,40 @@ class Job:
             element_bytes=self.bytes_per_parameter,
         )
 
-    def scorer(self) -> Scorer:
-        """A fresh scorer of this job."""
+    def scorer(self) -> Scorer[torch.Tensor]:
+        """A fresh scorer of this job, for models that are at hand."""
+        return self.scorer_of(as_they_are)
+
+    def scorer_of(self, fetch: Fetch[V]) -> Scorer[V]:
+        """A fresh scorer of this job, for models that ``fetch`` gets at."""
         return Scorer(
             workload=self.problem.workload if self.problem else None,
             task=self.task,
-            workers=self.workers,
             every=self.every,
             on=self.on,
-            synchronous=self.synchronous,
             target=self.target,
+            fetch=fetch,
         )
+
+    def kept(self, operation: ops.Publish) -> tuple[torch.Tensor | None, ...]:
+        """What is kept for scoring of a published step: the model, the leader's, the average; or None each.
+
+        Models are kept at every ``keep``-th step, the others only where they are scored.
+        """
+        scored = scored_on(self.on, self.target.on if self.target else None)
+        here = (operation.step + 1) % self.keep == 0
+        return (
+            operation.value if here else None,
+            operation.leader if here and "leader" in scored else None,
+            operation.averaged if "averaged" in scored else None,
+        )
+
+    def published(
+        self, worker: int, time_s: float, bytes_sent: int, operation: ops.Publish
+    ) -> Published[torch.Tensor]:
+        """What a scorer is to know of a published step."""
+        value, leader, averaged = self.kept(operation)
+        return Published(worker, operation.step, time_s, value, bytes_sent, leader, averaged, operation.notes)
 
     def event_log(self) -> EventLog | None:
         """A fresh event log, or None where no operations are recorded."""

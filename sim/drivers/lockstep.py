@@ -7,6 +7,7 @@ agrees with the event driver wherever a scheme makes no difference between one w
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ _ELSEWHERE = "run on the event driver"
 _Task = CoroutineTask[InFlight]
 
 
-def run_lockstep(job: Job, scorer: Scorer | None = None) -> Tensor:
+def run_lockstep(job: Job, scorer: Scorer[Tensor] | None = None) -> Tensor:
     """Run a synchronous scheme to its end and return the last published values [n, d].
 
     Raises:
@@ -41,7 +42,7 @@ def run_lockstep(job: Job, scorer: Scorer | None = None) -> Tensor:
 
 
 class _Lockstep(Runner[InFlight]):
-    def __init__(self, job: Job, scorer: Scorer | None) -> None:
+    def __init__(self, job: Job, scorer: Scorer[Tensor] | None) -> None:
         worker = job.vectorised_worker()
         super().__init__(job, {0: job.scheme.start(worker, job.options)})
         self._scorer = scorer
@@ -114,11 +115,15 @@ class _Lockstep(Runner[InFlight]):
     def _publish(self, task: _Task, operation: ops.Publish) -> None:
         self._published = operation.value
         if self._scorer is not None:
-            leaders = [None] * self.job.workers if operation.leader is None else operation.leader.unbind()
-            for worker, (value, leader) in enumerate(zip(operation.value.unbind(), leaders, strict=True)):
-                self._over |= self._scorer.publish(
-                    worker, operation.step, 0.0, value, leader=leader, notes=operation.notes
+            for worker in range(self.job.workers):
+                own = replace(
+                    operation,
+                    value=operation.value[worker],
+                    leader=None if operation.leader is None else operation.leader[worker],
+                    averaged=None if operation.averaged is None else operation.averaged[worker],
                 )
+                self._scorer.publish(self.job.published(worker, 0.0, 0, own))
+            self._over |= self._scorer.settle()
 
     def _gradient(self, task: _Task, operation: ops.Gradient) -> Tensor:
         problem, n = self.job.problem, self.job.workers

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -23,10 +24,11 @@ class Outcome:
     Attributes:
         wall_s: seconds on the driver's clock.
         breakdowns: one per worker.
-        finals: the last published value of each worker that is still there.
+        finals: the last published value of each worker that is still there, in rank order.
         leader: the model that the scheme published as standing for all, the last one, if any.
         events: all workers' events, each worker's in the order in which it resumed.
         status, message: how it ended.
+        lost: ranks of the workers that are gone, unless all are.
     """
 
     wall_s: float
@@ -36,14 +38,26 @@ class Outcome:
     events: list[Event]
     status: Status
     message: str = ""
+    lost: Collection[int] = ()
 
 
-def run_record(job: Job, outcome: Outcome, scorer: Scorer, source: Source) -> Run:
+def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source: Source) -> Run:
     """Score the end of a run and write down what happened."""
+    ranks = (rank for rank in range(job.workers) if rank not in outcome.lost)
+    finals = dict(zip(ranks, outcome.finals, strict=True))
+    scorer.finish(outcome.wall_s, finals, outcome.leader)
+    return scored_record(job, outcome, scorer, source)
+
+
+def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Source) -> Run:
+    """What happened in a run whose end has been scored."""
     iterations = sum(a.steps for a in outcome.breakdowns) / job.workers
     bytes_sent = sum(a.bytes_sent for a in outcome.breakdowns)
-    scorer.finish(round(iterations), outcome.wall_s, bytes_sent, outcome.finals, outcome.leader)
-    status: Status = "diverged" if scorer.diverged and outcome.status == "completed" else outcome.status
+    status, message = outcome.status, outcome.message
+    if status == "completed" and scorer.diverged:
+        status, message = "diverged", "the loss is not finite"
+    elif status == "completed" and (missing := scorer.without_average()):
+        status, message = "partial", missing
     return Run(
         scheme=job.scheme.name,
         label=job.label,
@@ -60,5 +74,6 @@ def run_record(job: Job, outcome: Outcome, scorer: Scorer, source: Source) -> Ru
         digest=digest(outcome.finals),
         events=tuple(outcome.events),
         exchanges=tuple(sorted(set[str]().union(*(a.operations for a in outcome.breakdowns)) - _ALONE)),
-        message=outcome.message or ("the loss is not finite" if scorer.diverged else ""),
+        message=message,
+        bracket_s=scorer.bracket_s,
     )

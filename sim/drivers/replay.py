@@ -11,7 +11,7 @@ Needs all events of a run in which nobody was lost.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -39,13 +39,19 @@ class ShortRecordError(RunError):
     """A record that ends while a worker still has something to do."""
 
 
-def replay(job: Job, programs: Sequence[Program], events: Sequence[Event]) -> list[Tensor]:
+def replay(
+    job: Job,
+    programs: Sequence[Program],
+    events: Sequence[Event],
+    published: Callable[[int, ops.Publish], None] | None = None,
+) -> list[Tensor]:
     """Run the programs as recorded.
 
     Args:
         job: of the recorded run.
         programs: the workers' coroutines, by rank, not yet started.
         events: of the run; each worker's in the order in which it resumed.
+        published: called with every worker's rank and what it publishes.
 
     Returns:
         Each worker's last published value.
@@ -54,7 +60,7 @@ def replay(job: Job, programs: Sequence[Program], events: Sequence[Event]) -> li
         ShortRecordError: the record ends before a worker does.
         RunError: the record does not fit the programs; or a scheme raised.
     """
-    run = _Replay(job, programs, events)
+    run = _Replay(job, programs, events, published)
     try:
         return run.run()
     finally:
@@ -72,7 +78,14 @@ _Task = CoroutineTask[_Issued]
 
 
 class _Replay(Runner[_Issued]):
-    def __init__(self, job: Job, programs: Sequence[Program], events: Sequence[Event]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        programs: Sequence[Program],
+        events: Sequence[Event],
+        published: Callable[[int, ops.Publish], None] | None,
+    ) -> None:
+        self._published = published
         super().__init__(job, dict(enumerate(programs)))
         self._rows: list[deque[Event]] = [deque() for _ in programs]
         for event in events:
@@ -280,6 +293,8 @@ class _Replay(Runner[_Issued]):
 
     def _publish(self, task: _Task, operation: ops.Publish) -> None:
         self._finals[task.rank] = operation.value
+        if self._published is not None:
+            self._published(task.rank, operation)
 
     def _now(self, task: _Task, operation: ops.Now) -> float:
         row = self._next_row(task, "now")

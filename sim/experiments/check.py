@@ -253,7 +253,7 @@ def measure_effort(scenario: Scenario, device: torch.device) -> Effort:
     timer = timer_of(device)
     with one_thread():
         rounds = [timer(lambda: problem.gradients(ranks, [0] * job.workers, points)) for _ in range(2)]
-        scores = [timer(lambda: score_models(problem.workload, task, points)) for _ in range(2)]
+        scores = [timer(lambda: score_models(problem.workload, task, points, (job.on,))) for _ in range(2)]
     return Effort(rounds[-1], scores[-1])
 
 

@@ -20,11 +20,12 @@ from ..network.build import build_network
 from ..network.transfer import TransferModel
 from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.repeats import max_repeats
-from ..scenario.schema import Scenario
+from ..scenario.schema import Evaluate, Scenario
 from ..schemes import find_scheme
 from ..training.gradients import Method, TrainingProblem, cannot_batch, faster_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
+from ..training.snapshots import keep_every
 from ..workloads import find_task
 from ..workloads.partition import Batches, shards
 from ..workloads.workload import Task
@@ -51,15 +52,20 @@ def device_named(name: str) -> torch.device:
 def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     """Decide by measurements on this machine whatever the scenario leaves to them.
 
-    That is ``gradients: auto``, and ``compute: measured`` (with one thread on a CPU).
+    That is ``gradients: auto``, and ``compute: measured`` (with one thread on a CPU). Beside that
+    ``evaluate.keep`` is written out.
 
     Raises:
         InputError: gradients are to be batched, and cannot be.
     """
     scenario = _measured(scenario, device)
-    if scenario.gradients == "looped" or scenario.workload.timing_only:
+    if scenario.workload.timing_only:
         return scenario
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
+    if scenario.evaluate.keep is None:
+        scenario = scenario.model_copy(update={"evaluate": _kept(scenario, problem.workload.start)})
+    if scenario.gradients == "looped":
+        return scenario
     if scenario.gradients == "batched":
         reason = cannot_batch(problem.workload, problem.batches)
         if reason:
@@ -69,9 +75,23 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     return scenario.model_copy(update={"gradients": method})
 
 
+def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:
+    """``scenario.evaluate``, with the rule for which models [d] like ``start`` are kept."""
+    evaluate = scenario.evaluate
+    if evaluate.keep is not None:
+        return evaluate
+    size = start.numel() * start.element_size()
+    steps = keep_every(scenario.cluster.workers, size, scenario.stop.max_iterations, evaluate.every)
+    keep = "all" if steps == 1 else f"every {steps} steps"
+    return evaluate.model_copy(update={"keep": keep})
+
+
 def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:
     """Whether ``resolve`` may have returned ``resolved`` for ``requested``, whatever was measured."""
-    as_requested = resolved.model_copy(update={"gradients": requested.gradients})
+    evaluate = resolved.evaluate
+    if requested.evaluate.keep is None:
+        evaluate = evaluate.model_copy(update={"keep": None})
+    as_requested = resolved.model_copy(update={"gradients": requested.gradients, "evaluate": evaluate})
     wanted, measured = requested.cluster.compute.measured, resolved.cluster.compute.measured
     if wanted is not None and not wanted.times and measured is not None:
         as_requested = _with_measured(
@@ -174,6 +194,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         segments=problem.workload.segments if problem else (("model", 0, 1),),
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
+        keep=_kept(scenario, start).keep_every,
         target=target,
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,

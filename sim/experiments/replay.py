@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from ..drivers.replay import ShortRecordError, replay
 from ..errors import InputError, RunError, shorten
+from ..program.operations import Publish
 from ..records.comparison import SUM_TOLERANCE, relative_difference
 from ..records.folder import read_results, runs_of
 from ..records.run import Run
 from ..scenario.schema import parse
 from ..training.scoring import digest, score_models
+from .parity import Combination, combinations, worst_difference
 from .prepare import prepare
 
 
@@ -23,7 +27,8 @@ class Replayed:
     Attributes:
         run: as recorded.
         same_bits: whether the final parameters are equal bit for bit.
-        difference: relative difference of the final training loss; None where nothing was recorded.
+        difference: by how much a score of the same models is off, at most; of a folder without step vectors
+            the relative difference of the final training loss. None where nothing was recorded.
     """
 
     run: Run
@@ -32,7 +37,7 @@ class Replayed:
 
     @property
     def agrees(self) -> bool:
-        """Whether the bits are equal, or the loss differs by no more than ``SUM_TOLERANCE``."""
+        """Whether the bits are equal, or scores differ by no more than ``SUM_TOLERANCE``."""
         return self.same_bits or (self.difference is not None and self.difference <= SUM_TOLERANCE)
 
 
@@ -56,18 +61,31 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
         if job.problem is None or job.task is None:
             raise InputError(f"{folder}: nothing was trained (timing_only), so there is nothing to replay")
         programs = [job.program(rank) for rank in range(job.workers)]
+        wanted = combinations(run.evaluations)
+        models: dict[Combination, Tensor] = {}
+
+        def kept(
+            worker: int,
+            operation: Publish,
+            wanted: Collection[Combination] = wanted,
+            models: dict[Combination, Tensor] = models,
+        ) -> None:
+            if (worker, operation.step + 1) in wanted:
+                models[worker, operation.step + 1] = operation.value
+
         try:
-            finals = replay(job, programs, run.events)
+            finals = replay(job, programs, run.events, kept)
         except ShortRecordError as error:
             why = _why_short(run, validated) or error
             raise RunError(f"{shorten(run.label)}, seed {run.seed}: {why}") from error
         except RunError as error:
             raise RunError(f"{shorten(run.label)}, seed {run.seed}: {error}") from error
+        number, worst = worst_difference(job, run.evaluations, models)
+        difference = worst if number else None
         recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
-        replayed = score_models(job.problem.workload, job.task, finals)[job.on]["train_loss"]
-        difference = None
-        if recorded is not None and replayed is not None:
-            difference = relative_difference(replayed, recorded)
+        if difference is None and recorded is not None and job.on != "averaged":
+            scores = score_models(job.problem.workload, job.task, finals, (job.on,))[job.on]
+            difference = relative_difference(scores["train_loss"], recorded)
         yield Replayed(run, digest(finals) == run.digest, difference)
 
 

@@ -99,12 +99,14 @@ class Publish(Operation[None]):
     """Say that a step is done and ``value`` is this worker's model now; takes no time.
 
     ``leader`` is the model that stands for all workers, where the scheme has one (an elastic centre, a
-    server's model); any worker that knows it may say so. ``notes`` are numbers about this step, by name.
+    server's model); any worker that knows it may say so. ``averaged`` is what this step's averaging among all
+    workers has made, where there was one. ``notes`` are numbers about this step, by name.
     """
 
     step: int
     value: Tensor
     leader: Tensor | None = None
+    averaged: Tensor | None = None
     notes: Mapping[str, float] = field(default_factory=dict)
 
 

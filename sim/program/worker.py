@@ -84,7 +84,7 @@ class Worker:
     >>> driven.send(torch.tensor([4.0, 2.0]))
     AllReduce(value=tensor([4., 2.]), groups=None)
     >>> driven.send(torch.tensor([2.0, 1.0]))
-    Publish(step=0, value=tensor([-1.0000, -0.5000]), leader=None, notes={})
+    Publish(step=0, value=tensor([-1.0000, -0.5000]), leader=None, averaged=None, notes={})
     >>> driven.close()
 
     Attributes:
@@ -171,14 +171,27 @@ class Worker:
             yield step
             step += 1
 
-    async def publish(self, step: int, value: Tensor, leader: Tensor | None = None, **notes: float) -> None:
+    async def publish(
+        self,
+        step: int,
+        value: Tensor,
+        leader: Tensor | None = None,
+        averaged: Tensor | None = None,
+        **notes: float,
+    ) -> None:
         """Say that ``step`` is done and this worker's model is ``value``. Takes no time.
 
-        ``leader``, shaped like ``value``, is the model that stands for all workers, where the scheme has
-        one; otherwise that is the worker's with the lowest training loss. ``notes`` are numbers about this
-        step: their mean and maximum over all workers since the last evaluation stand among its metrics.
+        Args:
+            step: 0, 1, 2, ...
+            value: the model [..., d].
+            leader: the model that stands for all workers, where the scheme has one; otherwise that is the
+                worker's with the lowest training loss.
+            averaged: what this step's averaging among all workers has made, where there was one: the same on
+                all of them, and something that a user could take away. ``evaluate.on: averaged`` scores it.
+            **notes: numbers about this step: their mean and maximum over all workers since the last
+                evaluation stand among its metrics.
         """
-        await ops.Publish(step, value, leader, notes)
+        await ops.Publish(step, value, leader, averaged, notes)
 
     async def gradient(self, point: Tensor) -> Tensor:
         """Compute the gradient of the loss on the next batch at ``point``; lasts one computation."""

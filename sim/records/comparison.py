@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 from typing_extensions import TypedDict
 
-from .run import Run
+from .run import Evaluation, Run
 from .summary import SchemeSummary, mean_step_s, summarise
 
 Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
@@ -125,7 +125,8 @@ class Pair:
         p, m = self.predicted, self.measured
         if p.iterations == m.iterations and p.status == m.status == "completed":
             return (p.iterations, p.wall_clock_s, m.wall_clock_s) if p.iterations else None
-        times = {e.step: e.time_s for e in m.evaluations}
+        # Those between two scorings, where the target was looked for, come after the one with their step.
+        times = {e.step: e.time_s for e in reversed(m.evaluations)}
         both = [(e.step, e.time_s, times[e.step]) for e in p.evaluations if e.step in times and e.step > 0]
         return both[-1] if both else None
 
@@ -140,13 +141,13 @@ class Pair:
             return "asynchronous: the order of arrival decides, so the models differ", None
         if p.iterations == m.iterations and p.digest == m.digest:
             return f"the same bits after {p.iterations:g} steps", True
-        scores = {e.step: e.metrics for e in m.evaluations}
-        common = [e for e in p.evaluations if e.step in scores]
-        if not common:
-            return "no step was scored on both sides", None
+        scores = {_models_of(e): e.metrics for e in m.evaluations}
+        common = [e for e in p.evaluations if _models_of(e) in scores]
+        if not any(e.step for e in common):
+            return "no combination of models was scored on both sides", None
         worst = max(
             (
-                relative_difference(value, scores[e.step].get(name))
+                relative_difference(value, scores[_models_of(e)].get(name))
                 for e in common
                 for name, value in e.metrics.items()
                 if name != "consensus_distance"
@@ -161,6 +162,11 @@ class Pair:
             )
             return f"{differ}, which they should not: workers only mixed and sent messages", False
         return f"scores agree to {worst:.1e} at {len(common)} common steps", worst <= SUM_TOLERANCE
+
+
+def _models_of(evaluation: Evaluation) -> tuple[int, ...]:
+    """Which models were scored: the step vector; in older records, in which all workers' had it, the step."""
+    return evaluation.steps or (evaluation.step,)
 
 
 def exact_exchanges(exchanges: Collection[str] | None) -> bool:
@@ -234,6 +240,7 @@ def compare(
     warnings: Sequence[str] = (),
     asynchronous: Collection[str] = (),
     same_gradients: bool = True,
+    trajectories: Sequence[Trajectory] = (),
 ) -> Comparison:
     """Everything that can be said about a prediction and its measurement.
 
@@ -243,7 +250,9 @@ def compare(
         warnings: copied.
         asynchronous: labels of the schemes whose models depend on the order of arrival.
         same_gradients: see ``Pair``.
+        trajectories: what is known of some of them already.
     """
+    known = {(each["label"], each["seed"]): each for each in trajectories}
     real = {(run.label, run.seed): run for run in measured}
     pairs = [
         Pair(run, real[run.label, run.seed], run.label in asynchronous, same_gradients)
@@ -257,7 +266,9 @@ def compare(
         mean_abs_error_pct=mean,
         max_abs_error_pct=worst,
         decision=decide(scenario_name, predicted, measured),
-        trajectories=[pair.trajectory() for pair in pairs],
+        trajectories=[
+            known.get((pair.predicted.label, pair.predicted.seed)) or pair.trajectory() for pair in pairs
+        ],
         warnings=list(warnings),
     )
 

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import InputError
 from .equal_terms import Goal
 from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
-from .summary import SUMMARY_VERSION, Summary, Tuned, renew_chances, summarise
+from .summary import SUMMARY_VERSIONS, Summary, Tuned, renew_chances, summarise
 from .trace import write_trace
 
 SCENARIO_FILE: Final = "scenario.yaml"
@@ -55,7 +55,10 @@ _METRICS_SCHEMA: Final = _schema(
     label=_WORDS, scheme=_WORDS, seed=pa.int64(), source=_WORDS,
     step=pa.int64(), time_s=pa.float64(), bytes_sent=pa.int64(),
 )  # fmt: skip
-"""Followed by one float64 column per metric."""
+"""Followed by one float64 column per metric, and ``steps``, the step vector."""
+
+_STEP_VECTOR: Final = pa.field("steps", pa.list_(pa.int32()))
+"""Not in a folder that was written before it was recorded."""
 
 _EVENTS_SCHEMA: Final = _schema(
     label=_WORDS, seed=pa.int64(), source=_WORDS,
@@ -70,8 +73,8 @@ class Results:
 
     Attributes:
         summary: ``summary.json``.
-        metrics: one row per evaluation: label, scheme, seed, source, step, time_s, bytes_sent and the
-            metrics (NaN where there is none).
+        metrics: one row per evaluation: label, scheme, seed, source, step, time_s, bytes_sent, the metrics
+            (NaN where there is none) and the step vector.
         events: one row per operation: label, seed, source and the fields of ``Event``.
         scenario: the resolved scenario's text.
     """
@@ -201,7 +204,8 @@ def _without_second_scores(results: Results) -> Results:
 
 def runs_of(results: Results) -> list[Run]:
     """Read back the runs that a folder was written from."""
-    known = [name for name in results.metrics.columns if name not in _METRICS_SCHEMA.names]
+    fixed = {*_METRICS_SCHEMA.names, _STEP_VECTOR.name}
+    known = [name for name in results.metrics.columns if name not in fixed]
     events = dict(list(results.events.groupby(_RUN_KEY, observed=True, sort=False)))
     metrics = dict(list(results.metrics.groupby(_RUN_KEY, observed=True, sort=False)))
     runs = []
@@ -223,7 +227,11 @@ def runs_of(results: Results) -> list[Run]:
                 time_s=TimeShare(**row["time_s"]),
                 evaluations=tuple(
                     Evaluation(
-                        e["step"], e["time_s"], e["bytes_sent"], {name: _number(e[name]) for name in known}
+                        e["step"],
+                        e["time_s"],
+                        e["bytes_sent"],
+                        {name: _number(e[name]) for name in known},
+                        tuple(int(step) for step in e.get(_STEP_VECTOR.name, ())),
                     )
                     for e in of_run
                 ),
@@ -232,6 +240,7 @@ def runs_of(results: Results) -> list[Run]:
                 message=row.get("message", ""),
                 machines=tuple(Machine(**each) for each in row.get("machines", [])),
                 exchanges=tuple(row["exchanges"]) if "exchanges" in row else None,
+                bracket_s=(row["bracket_s"][0], row["bracket_s"][1]) if "bracket_s" in row else None,
             )
         )
     return runs
@@ -270,10 +279,9 @@ def _read_summary(path: Path) -> Summary:
         raise InputError(f"{path} is damaged: {error.msg} in line {error.lineno}") from error
     if not isinstance(document, dict) or "version" not in document:
         raise InputError(f"{path} is no summary of results: it has no version")
-    if document["version"] != SUMMARY_VERSION:
-        raise InputError(
-            f"{path} has version {document['version']!r}, this program reads version {SUMMARY_VERSION}"
-        )
+    if document["version"] not in SUMMARY_VERSIONS:
+        known = " and ".join(str(version) for version in SUMMARY_VERSIONS)
+        raise InputError(f"{path} has version {document['version']!r}, this program reads version {known}")
     try:
         summary = TypeAdapter(Summary).validate_python(document)
     except ValidationError as error:
@@ -336,6 +344,7 @@ def _metrics_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]
     schema = _METRICS_SCHEMA
     for name in names:
         schema = schema.append(pa.field(name, pa.float64()))
+    schema = schema.append(_STEP_VECTOR)
 
     def part(run: Run) -> pa.Table:
         columns: list[list[Any]] = [
@@ -344,6 +353,7 @@ def _metrics_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]
             [e.time_s for e in run.evaluations],
             [e.bytes_sent for e in run.evaluations],
             *([e.metrics.get(name) for e in run.evaluations] for name in names),
+            [e.steps for e in run.evaluations],
         ]
         return _table(columns, schema)
 

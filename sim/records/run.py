@@ -11,12 +11,11 @@ A run is one scheme under one seed. A result folder holds all runs of one comman
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
-On = Literal["mean", "workers", "worst", "leader"]
-"""What is scored: the mean model, all workers on average, the worst of them, or the leader's model."""
-
-EVERY_ON: Final[tuple[On, ...]] = get_args(On)
+On = Literal["mean", "workers", "worst", "leader", "averaged"]
+"""What is scored: the mean model, all workers on average, the worst of them, the leader's model, or what the
+scheme itself publishes as an average."""
 
 ANY_SOURCE: Final = "receive_any"
 """Stands among ``Run.exchanges`` beside ``receive`` where a worker received from whoever sent first."""
@@ -69,7 +68,7 @@ def metric_name(metric: str, on: str, own: str) -> str:
     return metric if on == own else f"{metric}_on_{on}"
 
 
-NO_METRICS: Final = frozenset({"label", "scheme", "seed", "source", "step", "time_s", "bytes_sent"})
+NO_METRICS: Final = frozenset({"label", "scheme", "seed", "source", "step", "time_s", "bytes_sent", "steps"})
 """Columns of the table of evaluations that are no metrics; no metric may be called so."""
 
 
@@ -78,17 +77,20 @@ class Evaluation:
     """The models' scores at one moment; None where the task has no such metric or it is not finite.
 
     Attributes:
-        step: how many steps had been done; of an asynchronous scheme, the mean over workers.
+        step: how many steps had been done, the mean over workers, rounded down.
         time_s: when.
         bytes_sent: payload that all workers had sent when they had done these steps.
-        metrics: those of what ``evaluate.on`` names under their own names; the others as
-            ``test_accuracy_on_worst``. See ``paceline.sim.training.scoring``.
+        metrics: those of what ``evaluate.on`` names under their own names; the target's, where it is on
+            something else, as ``test_accuracy_on_worst``. See ``paceline.sim.training.scoring``.
+        steps: the step vector: for each worker, how many steps the model had seen that was scored; -1 where
+            the worker was gone. Empty in a folder that was written before it was recorded.
     """
 
     step: int
     time_s: float
     bytes_sent: int
     metrics: dict[str, float | None]
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +144,8 @@ class Run:
     exchanges: tuple[str, ...] | None = None
     """Names of the operations by which the workers exchanged anything, sorted, with ``ANY_SOURCE`` where one
     received from anybody; None in a folder that was written before they were recorded."""
+    iterates: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    """For each worker the digests of its kept models, in order; of measured runs, and not in folders."""
+    bracket_s: tuple[float, float] | None = None
+    """Between which two scored moments the target was met; the second is ``time_to_target_s``. None where it
+    was not met, and in a folder that was written before it was recorded."""

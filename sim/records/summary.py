@@ -23,8 +23,12 @@ from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .ranking import chance_to_win, find_winner, find_winners
 from .run import Run, Source, Status
 
-SUMMARY_VERSION: Final = 2
+SUMMARY_VERSION: Final = 3
 """Of ``summary.json``; changes when an older reader would misunderstand it."""
+
+SUMMARY_VERSIONS: Final = (2, SUMMARY_VERSION)
+"""What this program reads. In version 2 synchronous schemes were scored step by step, asynchronous ones on
+models of every ``evaluate.every``-th step, and all that can be scored was."""
 
 _ALWAYS: Final = ("train_loss", "test_accuracy", "consensus_distance")
 
@@ -47,7 +51,8 @@ class MachineRow(TypedDict):
 class RunRow(TypedDict):
     """One run.
 
-    ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``: see ``Run``.
+    ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``,
+    ``bracket_s``: see ``Run``.
     """
 
     scheme: str
@@ -66,6 +71,7 @@ class RunRow(TypedDict):
     digest: str
     machines: NotRequired[list[MachineRow]]
     exchanges: NotRequired[list[str]]
+    bracket_s: NotRequired[list[float]]
 
 
 class SchemeSummary(TypedDict):
@@ -299,6 +305,8 @@ def _run_row(run: Run) -> RunRow:
         row["machines"] = [MachineRow(host=m.host, clock_error_s=m.clock_error_s) for m in run.machines]
     if run.exchanges is not None:
         row["exchanges"] = list(run.exchanges)
+    if run.bracket_s is not None:
+        row["bracket_s"] = list(run.bracket_s)
     return row
 
 

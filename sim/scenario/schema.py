@@ -44,6 +44,8 @@ from ..network.settings import Graph, NetworkSettings
 from ..records.run import On
 from ..schemes import find_scheme
 from ..topology.entry import BRIEF
+from ..training.scoring import scored_on
+from ..training.snapshots import ASSUMED_STEPS, KEPT_BYTES
 from ..workloads import find_task
 from . import overrides
 from .entries import SchemeEntry, WorkloadEntry
@@ -55,6 +57,7 @@ MAX_MISTAKES: Final = 5
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PLAIN: Final = "give the scheme an 'optimizer: {lr: ...}' of its own"
+_KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,14}) +steps?")
 _FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,14}) +steps?")
 
 
@@ -76,6 +79,14 @@ def _check_events(value: str) -> str:
     if value in ("all", "none", "auto"):
         return value
     raise mistake(f"unknown choice {quote(value)}; choose from: all, auto, none, first N steps")
+
+
+def _check_keep(value: str) -> str:
+    if match := _KEEP.fullmatch(value):
+        return f"every {match[1]} steps"
+    if value == "all":
+        return value
+    raise mistake(f"unknown choice {quote(value)}; choose from: all, every K steps")
 
 
 PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
@@ -161,8 +172,21 @@ class Evaluate(Settings):
     on: On = Field(
         default="mean",
         description="whose scores the metrics are: the mean model's, all workers' on average, the worst of "
-        "theirs, or the leader's (the model that stands for all, else the best worker's); all are recorded",
+        "theirs, the leader's (the model that stands for all, else the best worker's), or averaged: what the "
+        "scheme itself publishes as an average",
     )
+    keep: Annotated[str, AfterValidator(_check_keep)] | None = Field(
+        default=None,
+        description="which of a worker's models are kept for scoring: all, or 'every K steps'; absent: as "
+        f"many as fit into {KEPT_BYTES >> 20} MiB for all workers and stop.max_iterations (else "
+        f"{ASSUMED_STEPS:,}) steps, at least one in every 'every' steps",
+    )
+
+    @property
+    def keep_every(self) -> int:
+        """K where models are kept every K steps; 1 where all are, or where it is left open."""
+        match = _KEEP.fullmatch(self.keep or "")
+        return int(match[1]) if match else 1
 
 
 class TargetSettings(Settings):
@@ -351,6 +375,7 @@ class Scenario(Settings):
                         yield Mistake(("tune", key, index), str(error))
 
     def _wrong_schemes(self) -> Iterator[Mistake]:
+        scored = scored_on(self.evaluate.on, self.stop.target.on if self.stop.target else None)
         for number, entry in enumerate(self.schemes):
             scheme = find_scheme(entry.name)
             try:
@@ -360,6 +385,9 @@ class Scenario(Settings):
                     scheme.check_sites(entry.options, len(set(network.site_of)))
             except InputError as error:
                 yield Mistake(("schemes", number, entry.name), str(error))
+            if "averaged" in scored and scheme.publishes_averages(entry.options) is False:
+                text = "publishes no average of all workers, which evaluate.on or stop.target.on asks for; "
+                yield Mistake(("schemes", number, entry.name), f"{text}use mean there")
             if scheme.own_momentum and (entry.optimizer or self.workload.optimizer).momentum:
                 text = f"has its own momentum, its optimizer must not have any; {_PLAIN}"
                 yield Mistake(("schemes", number, entry.name), text)

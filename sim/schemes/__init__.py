@@ -14,28 +14,36 @@ from .user import user_scheme
 SCHEMES: Mapping[str, Scheme] = {
     s.name: s
     for s in (
-        Scheme("all_reduce", all_reduce.all_reduce, all_reduce.AllReduceOptions, True, all_reduce.check),
-        Scheme("local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True),
+        Scheme(
+            "all_reduce", all_reduce.all_reduce, all_reduce.AllReduceOptions, True, all_reduce.check,
+            averages=True,
+        ),
+        Scheme("local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, averages=True),
         Scheme(
             "adaptive_local_sgd", local_sgd.adaptive_local_sgd, local_sgd.AdaptiveLocalSgdOptions, True,
-            local_sgd.check_adaptive,
+            local_sgd.check_adaptive, averages=True,
         ),
-        Scheme("post_local_sgd", local_sgd.post_local_sgd, local_sgd.PostLocalSgdOptions, True),
-        Scheme("gossip", gossip.gossip, gossip.GossipOptions, True, gossip.check),
-        Scheme("sgp", sgp.sgp, sgp.SgpOptions, True, sgp.check),
-        Scheme("ad_psgd", ad_psgd.ad_psgd, ad_psgd.AdPsgdOptions, False, ad_psgd.check),
+        Scheme(
+            "post_local_sgd", local_sgd.post_local_sgd, local_sgd.PostLocalSgdOptions, True, averages=True,
+        ),
+        Scheme("gossip", gossip.gossip, gossip.GossipOptions, True, gossip.check, averages=False),
+        Scheme("sgp", sgp.sgp, sgp.SgpOptions, True, sgp.check, averages=False),
+        Scheme("ad_psgd", ad_psgd.ad_psgd, ad_psgd.AdPsgdOptions, False, ad_psgd.check, averages=False),
         Scheme(
             "leader_sgd", leader_sgd.leader_sgd, leader_sgd.LeaderSgdOptions, True, leader_sgd.check,
-            check_sites=leader_sgd.check_sites,
+            check_sites=leader_sgd.check_sites, averages=False,
         ),
-        Scheme("easgd", parameter_server.easgd, parameter_server.EasgdOptions, True, parameter_server.check),
+        Scheme(
+            "easgd", parameter_server.easgd, parameter_server.EasgdOptions, True, parameter_server.check,
+            averages=True,
+        ),
         Scheme(
             "eamsgd", parameter_server.eamsgd, parameter_server.EamsgdOptions, True, parameter_server.check,
-            own_momentum=True,
+            own_momentum=True, averages=True,
         ),
         Scheme(
             "downpour", parameter_server.downpour, parameter_server.DownpourOptions, False,
-            parameter_server.check,
+            parameter_server.check, averages=False,
         ),
     )
 }  # fmt: skip

@@ -68,7 +68,7 @@ async def all_reduce(worker: Worker, options: AllReduceOptions) -> None:
         else:
             gradient = await average.all_reduce(await worker.gradient(x), k)
         x, state = worker.optimizer.update(x, gradient, state)
-        await worker.publish(k, x)
+        await worker.publish(k, x, averaged=x)
 
 
 async def _part_reduce(worker: Worker) -> None:
@@ -79,7 +79,7 @@ async def _part_reduce(worker: Worker) -> None:
         gradient = await worker.reduce_scatter(await worker.gradient(x))
         shard, state = worker.optimizer.update(shard, gradient, state)
         x = await worker.all_gather_shards(shard, x.shape[-1])
-        await worker.publish(k, x)
+        await worker.publish(k, x, averaged=x)
 
 
 async def _overlapped(worker: Worker, x: torch.Tensor, bucket_bytes: float) -> torch.Tensor:

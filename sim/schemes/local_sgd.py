@@ -66,9 +66,10 @@ async def local_sgd(worker: Worker, options: LocalSgdOptions) -> None:
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
-        if k < options.warmup or (k + 1 - options.warmup) % options.period == 0:
+        averages = k < options.warmup or (k + 1 - options.warmup) % options.period == 0
+        if averages:
             x, state, last = await average_of_changes(average, k, x, state, options.momentum, last)
-        await worker.publish(k, x)
+        await worker.publish(k, x, averaged=x if averages else None)
 
 
 class AdaptiveLocalSgdOptions(Settings):
@@ -136,7 +137,8 @@ async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
         since += 1
-        if k < options.warmup or since == period.steps:
+        averages = k < options.warmup or since == period.steps
+        if averages:
             before = x
             x, state = await all_average(worker, x, state, options.momentum)
             since = 0
@@ -144,7 +146,7 @@ async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -
                 variance = await _variance(worker, before, x)
                 following = period.calibrated if k < calibrated_at else period.adapted
                 period = following(variance, worker.optimizer.lr_at(k))
-        await worker.publish(k, x, period=period.steps)
+        await worker.publish(k, x, averaged=x if averages else None, period=period.steps)
 
 
 async def _variance(worker: Worker, before: torch.Tensor, mean: torch.Tensor) -> float:
@@ -170,6 +172,7 @@ async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:
         if k < options.switch_at:
             gradient = await worker.all_reduce(gradient)
         x, state = worker.optimizer.update(x, gradient, state)
-        if k >= options.switch_at and (k + 1 - options.switch_at) % options.period == 0:
+        averages = k >= options.switch_at and (k + 1 - options.switch_at) % options.period == 0
+        if averages:
             x, state = await all_average(worker, x, state, options.momentum)
-        await worker.publish(k, x)
+        await worker.publish(k, x, averaged=x if averages or k < options.switch_at else None)

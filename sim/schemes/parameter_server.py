@@ -105,18 +105,21 @@ def _elastic(worker: Worker, options: EasgdOptions, momentum: float) -> Program:
 async def _elastic_steps(
     worker: Worker, options: EasgdOptions, centre: Centre | ReplicatedCentre, momentum: float
 ) -> None:
+    alike = isinstance(centre, ReplicatedCentre)  # then it depends on the number of the visit alone
     x = scattered(worker, options.spread)
     velocity = torch.zeros_like(x)
     state = worker.optimizer.init(x)
     async for k in worker.steps():
         ahead = x + momentum * velocity
-        if k % options.period == 0:
+        visits = k % options.period == 0
+        if visits:
             x = x - await centre.visit(x)
         gradient = await worker.gradient(ahead)
         moved, state = worker.optimizer.update(ahead, gradient, state)
         velocity = momentum * velocity + (moved - ahead)
         x = x + velocity
-        await worker.publish(k, x, leader=centre.known)
+        known = centre.known
+        await worker.publish(k, x, leader=known, averaged=known if visits and alike else None)
 
 
 def downpour(worker: Worker, options: DownpourOptions) -> Program:

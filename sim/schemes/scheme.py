@@ -29,6 +29,8 @@ class Scheme:
             options say ``asynchronous``.
         check: raises ``InputError`` where the options do not fit that many workers.
         own_momentum: it brings its momentum itself, so that its optimiser must not have any.
+        averages: it publishes the averages that it makes, unless its options say ``asynchronous``; None: that
+            is not known.
         check_sites: raises ``InputError`` where the options do not fit that many sites; None: any will do.
     """
 
@@ -39,10 +41,15 @@ class Scheme:
     check: Callable[[Any, int], None] = accept_any_number
     own_momentum: bool = False
     check_sites: Callable[[Any, int], None] | None = None
+    averages: bool | None = None
 
     def in_step(self, options: Settings) -> bool:
         """Whether it is synchronous under these options."""
         return self.synchronous and not getattr(options, "asynchronous", False)
+
+    def publishes_averages(self, options: Settings) -> bool | None:
+        """Whether it publishes averages under these options; None: that is not known."""
+        return self.averages if self.averages is None else self.averages and self.in_step(options)
 
     def start(self, worker: Worker, options: Settings) -> Program:
         """The coroutines of one worker, not yet started."""

@@ -1,31 +1,31 @@
 """Scoring of a run, off its clock, the same way for simulated and real runs.
 
-Workers publish (time, step, value). Of the values only those at every ``every``-th step of a worker
-are kept. A synchronous scheme is scored on its iterates: the values of all workers after the same
-number of steps, at the moment when the last worker got there, so that the scores do not depend on the
-network. An asynchronous scheme has no common step: whenever the workers have done ``every`` steps
-on average once more, the latest kept values are scored.
+*When* is decided in ``snapshots``, by one rule for all schemes. *What* is scored is what ``evaluate.on`` and
+``stop.target.on`` ask for, and nothing else: the *mean* of the workers' models; the *workers* on average; the
+*worst* of them, metric by metric; the *leader*, which is the model that the scheme says stands for all, else
+that of the worker with the lowest training loss (never chosen by what is tested); or what the scheme itself
+publishes as an average (*averaged*), which depends on the number of the averaging alone.
 
-Four things are scored each time: the *mean* of the workers' models; the *workers* on average; the
-*worst* of them, metric by metric; and the *leader*, which is the model that the scheme says stands for
-all, else that of the worker with the lowest training loss (never chosen by what is tested).
+Where the target is met, the crossing lies between two scorings. Models that were kept in between are scored
+by bisection until that bracket is at most ``BRACKET`` of the time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic
 
 import torch
 from torch import Tensor
 
 from ..errors import SchemeError
 from ..program.averaging import mean_model
-from ..records.run import EVERY_ON, NO_METRICS, Evaluation, On, metric_name
+from ..records.run import NO_METRICS, Evaluation, On, metric_name
 from ..workloads.workload import Task, Workload
+from .snapshots import Published, ScoringInterval, Snapshot, Snapshots, V, WorkerLost
 
 Scores = dict[str, float | None]
 """Metric -> value, None where it is not finite."""
@@ -40,9 +40,8 @@ class Target:
     falling: bool
     on: On = "mean"
 
-    def reached(self, metrics: Mapping[str, float | None]) -> bool:
-        """Whether these scores meet it."""
-        score = metrics.get(self.metric)
+    def reached(self, score: float | None) -> bool:
+        """Whether a score of ``metric`` meets it."""
         if score is None:
             return False
         return score <= self.value if self.falling else score >= self.value
@@ -54,43 +53,60 @@ def consensus_distance(values: Sequence[Tensor], mean: Tensor) -> float:
     return math.sqrt(sum(squared.tolist()) / len(values))
 
 
+BRACKET: Final = 0.02
+"""Share of the time up to which the crossing of the target is narrowed down."""
+
+
 def score_models(
-    workload: Workload, task: Task, values: Sequence[Tensor], leader: Tensor | None = None
+    workload: Workload,
+    task: Task,
+    values: Sequence[Tensor],
+    ons: Collection[On],
+    leader: Tensor | None = None,
+    averaged: Mapping[str, float] | None = None,
 ) -> dict[On, Scores]:
     """Scores of the workers' models [d] each, as the module describes.
 
     Args:
         workload, task: what was trained.
-        values: one model per worker.
+        values: one model per worker that is there.
+        ons: what to score.
         leader: the model that the scheme says stands for all, if any.
+        averaged: the scores of the scheme's own average, where ``ons`` has it.
     """
     mean = mean_model(values)
     distance = consensus_distance(values, mean)
-    of_mean = workload.score(mean)
-    each = [of_mean] if distance == 0.0 else [workload.score(value) for value in values]
-    of_leader = min(each, key=_loss) if leader is None else workload.score(leader)
-    columns = {name: [scores[name] for scores in each] for name in of_mean}
-    scores_on: dict[On, Mapping[str, float]] = {
-        "mean": of_mean,
-        "workers": {name: math.fsum(column) / len(column) for name, column in columns.items()},
-        "worst": {name: _worst(column, name in task.falling) for name, column in columns.items()},
-        "leader": of_leader,
-    }
+    scores_on: dict[On, Mapping[str, float]] = {}
+    each: list[Mapping[str, float]] = []
+    needs_each = not {"workers", "worst"}.isdisjoint(ons) or ("leader" in ons and leader is None)
+    if "mean" in ons or (needs_each and distance == 0.0):
+        scores_on["mean"] = workload.score(mean)
+    if needs_each:
+        each = [scores_on["mean"]] if distance == 0.0 else [workload.score(value) for value in values]
+    columns = {name: [scores[name] for scores in each] for name in each[0]} if each else {}
+    if "workers" in ons:
+        scores_on["workers"] = {name: math.fsum(column) / len(column) for name, column in columns.items()}
+    if "worst" in ons:
+        scores_on["worst"] = {name: _worst(column, name in task.falling) for name, column in columns.items()}
+    if "leader" in ons:
+        scores_on["leader"] = min(each, key=_loss) if leader is None else workload.score(leader)
+    if "averaged" in ons:
+        scores_on["averaged"] = averaged or {}
     return {
         on: {
             name: value if math.isfinite(value) else None
-            for name, value in {**scores, "consensus_distance": distance}.items()
+            for name, value in {**scores_on[on], "consensus_distance": distance}.items()
         }
-        for on, scores in scores_on.items()
+        for on in ons
     }
 
 
-def recorded(scores: Mapping[On, Scores], on: On) -> Scores:
+def as_row(scores: Mapping[On, Scores], on: On) -> Scores:
     """All scores as one row: those of ``on`` under the metrics' names, the others as ``METRIC_on_worst``."""
     row = dict(scores[on])
-    for other in EVERY_ON:
+    for other, of_other in scores.items():
         if other != on:
-            own = {name: value for name, value in scores[other].items() if name != "consensus_distance"}
+            own = {name: value for name, value in of_other.items() if name != "consensus_distance"}
             row |= {metric_name(name, other, on): value for name, value in own.items()}
     return row
 
@@ -114,140 +130,192 @@ def digest(values: Sequence[Tensor]) -> str:
     return sha256.hexdigest()
 
 
-NO_NOTES: Final[Mapping[str, float]] = {}
+def iterate_digest(model: Tensor) -> str:
+    """A short digest of one worker's model [d]; equal digests are equal bits, but for accidents."""
+    return digest([model])[:16]
 
-_Published = tuple[Tensor, int, Tensor | None]
-"""A worker's model, the bytes that it has sent, and the model that it says stands for all."""
+
+Fetch = Callable[[Sequence[V]], Sequence[Tensor]]
+"""Models as tensors [d], from what the workers published in their place."""
+
+
+def as_they_are(models: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The ``Fetch`` of a driver whose workers publish tensors in its own process."""
+    return models
 
 
 @dataclass
-class Scorer:
-    """Turns what workers publish, fed in order of time, into evaluations.
+class Scorer(Generic[V]):
+    """Turns what workers publish, fed in order of time, into evaluations, once it has begun.
 
     Attributes:
         workload, task: None for a run that trains nothing: then nothing is scored.
-        workers: how many there are.
         every: steps between evaluations.
         on: whose scores go under the metrics' own names.
-        synchronous: see the module.
         target: what ends the run, if anything.
+        fetch: gets at the models.
+        evaluations: in order of time; the first is that of the initial models.
+        reached_s: when the target was met: the end of its bracket; None: not so far.
+        bracket_s: between which two scored moments the target was met.
+        diverged: a training loss was not finite.
     """
 
     workload: Workload | None
     task: Task | None
-    workers: int
     every: int
     on: On
-    synchronous: bool
     target: Target | None
+    fetch: Fetch[V]
     evaluations: list[Evaluation] = field(default_factory=list)
     reached_s: float | None = None
+    bracket_s: tuple[float, float] | None = None
     diverged: bool = False
-    _steps: int = 0
-    _latest: dict[int, Tensor] = field(default_factory=dict)
-    _leader: Tensor | None = None
-    _sent: dict[int, int] = field(default_factory=dict)
-    _rounds: dict[int, dict[int, _Published]] = field(default_factory=dict)
-    _notes: dict[int, dict[str, list[float]]] = field(default_factory=dict)
+    _snapshots: Snapshots[V] | None = field(default=None, init=False)
+    _averaged: tuple[int, Mapping[str, float]] | None = None
 
-    def begin(self, start: Sequence[Tensor]) -> None:
-        """Score the initial models at time 0."""
-        self._latest = dict(enumerate(start))
-        self._score(0, 0.0, 0, list(start), None)
+    @property
+    def scored_on(self) -> tuple[On, ...]:
+        """What is scored."""
+        return scored_on(self.on, self.target.on if self.target else None)
 
-    def lose(self, worker: int) -> None:
+    def begin(self, start: Sequence[V]) -> None:
+        """Score the initial models, one of each worker, at time 0."""
+        if self.workload is not None:
+            self._snapshots = Snapshots(start, self.every, remember=self.target is not None)
+            models = dict(enumerate(start))
+            self._judge(self._evaluate(self._snapshots.last(0.0, models, None), {}))
+
+    def lose(self, worker: int, time_s: float) -> None:
         """A worker is gone, and its model with it: from now on the others are scored."""
-        if len(self._latest) > 1:
-            self._latest.pop(worker, None)
+        self._take(WorkerLost(worker, time_s))
 
-    def keeps(self, step: int) -> bool:
-        """Whether the value published at this step (0-based) is needed."""
-        return (step + 1) % self.every == 0
-
-    def publish(
-        self,
-        worker: int,
-        step: int,
-        time_s: float,
-        value: Tensor,
-        bytes_sent: int = 0,
-        leader: Tensor | None = None,
-        notes: Mapping[str, float] = NO_NOTES,
-    ) -> bool:
+    def publish(self, published: Published[V]) -> bool:
         """Take note of what a worker published; returns whether the run is over (target, or diverged).
-
-        Args:
-            worker, step, time_s: who, which step (0-based), when.
-            value: its model [d].
-            bytes_sent: what it has sent since the run began.
-            leader: the model [d] that it says stands for all, if any.
-            notes: numbers about the step.
 
         Raises:
             SchemeError: a note has the name of a metric, or of what stands beside them.
         """
-        if self.workload is None:
+        if self._snapshots is None:
             return False
-        self._steps += 1
-        # Of a synchronous scheme an early worker's notes wait for the evaluation that they belong to.
-        window = self._notes.setdefault(step // self.every if self.synchronous else 0, {})
-        for name, number in notes.items():
-            if name in NO_METRICS or name in self.evaluations[0].metrics:
+        for name in published.notes:
+            if name in NO_METRICS or name.partition("_on_")[0] in self.evaluations[0].metrics:
                 raise SchemeError(
                     f"a scheme cannot note '{name}': a column of that name is there; call it otherwise"
                 )
-            window.setdefault(name, []).append(number)
-        if self.synchronous:
-            return self.keeps(step) and self._complete(step, time_s, worker, (value, bytes_sent, leader))
-        self._sent[worker] = bytes_sent
-        if self.keeps(step):
-            self._latest[worker] = value
-            self._leader = self._leader if leader is None else leader
-        if self._steps % (self.every * self.workers) == 0:
-            values = list(self._latest.values())
-            sent = sum(self._sent.values())
-            return self._score(self._steps // self.workers, time_s, sent, values, self._leader)
-        return False
+        return self._take(published)
 
-    def finish(
-        self, step: int, time_s: float, bytes_sent: int, values: Sequence[Tensor], leader: Tensor | None
-    ) -> None:
+    @property
+    def due_s(self) -> float | None:
+        """The instant to score as soon as it has passed, if there is one."""
+        return None if self._snapshots is None else self._snapshots.due_s
+
+    def has_passed(self, time_s: float) -> bool:
+        """Whether an instant is to be scored, and is over at ``time_s``."""
+        return self._snapshots is not None and self._snapshots.has_passed(time_s)
+
+    def without_average(self) -> str:
+        """Why there is no average to score, where one is asked for; else empty."""
+        if self._averaged is None or self._averaged[0] > 0 or self.evaluations[-1].step == 0:
+            return ""
+        return "evaluate.on is 'averaged', but the scheme published no average (worker.publish(averaged=...))"
+
+    def settle(self) -> bool:
+        """Score the instant that is due, if one is; returns whether the run is over."""
+        if self._snapshots is not None and self._snapshots.due_s is not None:
+            self._score(self._snapshots.close())
+        return self._over
+
+    def finish(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> None:
         """Score the models at the end of the run, unless this step has been scored.
 
-        A run that its target has ended keeps the score that met it: workers that are ahead of the others at
-        that instant do not make a later one.
+        A run that its target has ended keeps the score that met it.
+
+        Args:
+            time_s: when the run ended.
+            finals: the last models of the workers that are there.
+            leader: the last model that stands for all, if any.
         """
-        if self.workload is None or step <= self.evaluations[-1].step:
+        if self._snapshots is None:
             return
-        if self.reached_s is None or time_s > self.evaluations[-1].time_s:
-            self._score(step, time_s, bytes_sent, list(values), leader)
+        self.settle()
+        end = self._snapshots.last(time_s, finals, leader)
+        last = self.evaluations[-1]
+        if end.step > last.step and (self.reached_s is None or time_s > last.time_s):
+            self._score(self._snapshots.close(end))
 
-    def _complete(self, step: int, time_s: float, worker: int, published: _Published) -> bool:
-        """Score a step of a synchronous scheme when all workers have done it."""
-        of_step = self._rounds.setdefault(step, {})
-        of_step[worker] = published
-        if len(of_step) < self.workers:
-            return False
-        del self._rounds[step]
-        values, sent, leaders = zip(*(of_step[w] for w in range(self.workers)), strict=True)
-        leader = next((model for model in leaders if model is not None), None)
-        return self._score(step + 1, time_s, sum(sent), list(values), leader)
-
-    def _score(
-        self, step: int, time_s: float, bytes_sent: int, values: list[Tensor], leader: Tensor | None
-    ) -> bool:
-        if self.workload is None or self.task is None:
-            return False
-        scores = score_models(self.workload, self.task, values, leader)
-        noted = self._notes.pop((step - 1) // self.every if self.synchronous else 0, {})
-        row = recorded(scores, self.on)
-        for name, numbers in noted.items():
-            row |= {name: math.fsum(numbers) / len(numbers), f"{name}_max": max(numbers)}
-        self.evaluations.append(Evaluation(step, time_s, bytes_sent, row))
-        if scores[self.on]["train_loss"] is None:
-            self.diverged = True
-        elif (
-            self.target is not None and self.reached_s is None and self.target.reached(scores[self.target.on])
-        ):
-            self.reached_s = time_s
+    @property
+    def _over(self) -> bool:
         return self.diverged or self.reached_s is not None
+
+    def _take(self, change: Published[V] | WorkerLost) -> bool:
+        if self._snapshots is not None and (complete := self._snapshots.take(change)) is not None:
+            self._score(complete)
+        return self._over
+
+    def _score(self, interval: ScoringInterval[V]) -> None:
+        """Score the end of an interval; where it meets the target, find out when inside."""
+        reached = self.reached_s
+        earlier_s = self.evaluations[-1].time_s
+        self._judge(self._evaluate(interval.end, interval.numbers))
+        if reached is None and self.reached_s is not None:
+            self._narrow(earlier_s, interval)
+
+    def _evaluate(self, snapshot: Snapshot[V], numbers: Mapping[str, Sequence[float]]) -> Evaluation:
+        if self.workload is None or self.task is None:
+            raise RuntimeError("nothing is trained, so nothing can be scored")
+        wanted = list(snapshot.models.values())
+        leads = "leader" in self.scored_on and snapshot.leader is not None
+        if leads and snapshot.leader is not None:
+            wanted.append(snapshot.leader)
+        models = list(self.fetch(wanted))
+        leader = models.pop() if leads else None
+        averaged = self._scores_of_average(snapshot) if "averaged" in self.scored_on else None
+        scores = score_models(self.workload, self.task, models, self.scored_on, leader, averaged)
+        row = as_row(scores, self.on)
+        for name, values in numbers.items():
+            row |= {name: math.fsum(values) / len(values), f"{name}_max": max(values)}
+        return Evaluation(snapshot.step, snapshot.time_s, snapshot.bytes_sent, row, snapshot.steps)
+
+    def _scores_of_average(self, snapshot: Snapshot[V]) -> Mapping[str, float]:
+        """Scores of the latest average; they are worked out once for each averaging."""
+        number, model = snapshot.averaged
+        if self._averaged is None or self._averaged[0] != number:
+            (value,) = self.fetch([model])
+            self._averaged = number, self.workload.score(value)  # type: ignore[union-attr]
+        return self._averaged[1]
+
+    def _judge(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
+        if evaluation.metrics["train_loss"] is None:
+            self.diverged = True
+        elif self.reached_s is None and self._meets(evaluation):
+            self.reached_s = evaluation.time_s
+            self.bracket_s = (evaluation.time_s, evaluation.time_s)
+            if self._snapshots is not None:
+                self._snapshots.forget()
+
+    def _meets(self, evaluation: Evaluation) -> bool:
+        if self.target is None:
+            return False
+        name = metric_name(self.target.metric, self.target.on, self.on)
+        return self.target.reached(evaluation.metrics.get(name))
+
+    def _narrow(self, earlier_s: float, interval: ScoringInterval[V]) -> None:
+        """Bisect between a scoring that missed the target and the one that met it."""
+        between = interval.between()
+        low, low_s, high, high_s = -1, earlier_s, len(between), interval.end.time_s
+        tried: list[Evaluation] = []
+        while high - low > 1 and high_s - low_s > BRACKET * high_s:
+            middle = (low + high) // 2
+            tried.append(self._evaluate(between[middle], {}))
+            if self._meets(tried[-1]):
+                high, high_s = middle, tried[-1].time_s
+            else:
+                low, low_s = middle, tried[-1].time_s
+        self.evaluations[-1:-1] = sorted(tried, key=lambda each: each.time_s)
+        self.reached_s, self.bracket_s = high_s, (low_s, high_s)
+
+
+def scored_on(on: On, target_on: On | None) -> tuple[On, ...]:
+    """What is scored: ``evaluate.on`` first, and what the target is on, if there is one."""
+    return (on,) if target_on is None or target_on == on else (on, target_on)

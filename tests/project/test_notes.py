@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.realrun.driver.rank_log import Published, RankLog, decode, encode
+from paceline.realrun.driver.rank_log import RankLog, decode, encode
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.errors import SchemeError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
+from paceline.sim.training.snapshots import Published
 from tests.support.factory import NoOptions, make_job, make_scheme, simulated
 
 
@@ -30,8 +31,8 @@ def test_staleness_of_swaps() -> None:
     assert _notes(run, "staleness", "staleness_max")[:2] == [(None, None), (4 / 6, 1.0)]
 
 
-def test_notes_of_a_synchronous_scheme_belong_to_their_steps() -> None:
-    """A worker that is far ahead does not get its notes into an earlier evaluation."""
+def test_notes_are_those_since_the_last_scoring() -> None:
+    """Worker 0 does all its steps while worker 1 is in its first; each evaluation has four steps' notes."""
 
     async def program(worker: Worker, options: NoOptions) -> None:
         async for k in worker.steps():
@@ -39,7 +40,7 @@ def test_notes_of_a_synchronous_scheme_belong_to_their_steps() -> None:
             await worker.publish(k, worker.start, speed=float(10 * k + worker.rank))
 
     job = make_job(make_scheme(program), task="quadratic", workers=2, max_iterations=5, every=2)
-    expected = [(None, None), (5.5, 11.0), (25.5, 31.0), (40.5, 41.0)]
+    expected = [(None, None), (15.0, 30.0), (18.25, 40.0), (36.0, 41.0)]
     assert _notes(simulated(job), "speed", "speed_max") == expected
 
 
@@ -50,10 +51,10 @@ def test_the_period_is_a_metric() -> None:
 
 
 def test_notes_are_handed_in() -> None:
-    diary = RankLog(
-        0, torch.zeros(2), published=[Published(1.0, 0, 8, {"staleness": 2.0}), Published(2.0, 1, 8)]
-    )
-    assert [each.notes for each in decode(*encode(diary)).published] == [{"staleness": 2.0}, {}]
+    log = RankLog(0, torch.zeros(2))
+    log.publish(Published(0, 0, 1.0, None, 8, notes={"staleness": 2.0}))
+    log.publish(Published(0, 1, 2.0, None, 8))
+    assert [each.notes for each in decode(*encode(log)).published] == [{"staleness": 2.0}, {}]
 
 
 @pytest.mark.parametrize("name", ["seed", "train_loss", "suboptimality_on_worst"])

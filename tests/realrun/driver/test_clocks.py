@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from paceline.realrun.driver import clocks
 from paceline.realrun.driver.clocks import Alignment, ClockSample, Reading, alignment, reading
 from paceline.realrun.driver.rank_log import Exchange as Peers
-from paceline.realrun.driver.rank_log import Exposure, LoggedOperation, Published, RankLog
+from paceline.realrun.driver.rank_log import Exposure, LoggedOperation, RankLog
 from paceline.sim.records.folder import read_results, runs_of
 from paceline.sim.records.run import Machine
+from paceline.sim.training.snapshots import Published
 from tests.support.made_runs import made_run
 
 DELAYS = st.floats(0, 0.5)
@@ -92,7 +93,7 @@ def test_all_times_of_a_log_are_corrected() -> None:
         torch.ones(2),
         rows=[LoggedOperation(0, -1, 0, "mix", 1.0, 3.0, 5, -1, Peers("mix 0", (0,)))],
         exposures=[Exposure(1.0, 0.5, Peers("mix 0", (0,)), 2.0)],
-        published=[Published(3.0, 0, 5)],
+        published=[Published(1, 0, 3.0, None, 5)],
         ended_s=4.0,
     )
     found = clocks.corrected(log, Alignment(2.0, 0.5, 0.0))

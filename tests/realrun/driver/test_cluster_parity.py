@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group
 from paceline.realrun.transport.connections import COLLECTIVES_AT_ONCE
+from paceline.sim.drivers.event import EventDriver
+from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.replay import replay
+from paceline.sim.experiments.parity import Recorder, combinations, compare_iterates, worst_difference
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.records.comparison import exact_exchanges
-from paceline.sim.records.run import Event
-from paceline.sim.training.scoring import digest
+from paceline.sim.records.run import Event, Run
+from paceline.sim.training.scoring import as_they_are, digest
 from tests.support.cluster_jobs import run_scheme
 from tests.support.cluster_pool import Pool, Pools
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
@@ -51,6 +56,24 @@ def _measured_with_finals(
     return record, [torch.tensor(answer["final"]) for answer in answers]
 
 
+def _same_iterates(job: Job, record: dict[str, Any]) -> None:
+    """All models that the workers published have the same bits, and the same combinations the same scores."""
+    measured = TypeAdapter(Run).validate_python(record)
+    assert compare_iterates(job, measured) == {
+        "label": job.label, "seed": job.seed, "same": True,
+        "says": f"the same bits in all {12 * job.workers} models that the workers published",
+    }  # fmt: skip
+    recorder = Recorder(None, None, 1, "mean", None, as_they_are, wanted=combinations(measured.evaluations))
+    EventDriver(job, [job.program(rank) for rank in range(job.workers)], recorder).run()
+    number, worst = worst_difference(job, measured.evaluations, recorder.models)
+    assert (number, worst) == (len(measured.evaluations), 0.0)
+    if not exact_exchanges(measured.exchanges):
+        return
+    changed = (("0" * 16, *measured.iterates[0][1:]), *measured.iterates[1:])
+    verdict = compare_iterates(job, replace(measured, iterates=changed))
+    assert (verdict["same"], verdict["says"][:39]) == (False, "worker 0's model differs after step 1, ")
+
+
 @pytest.mark.parametrize("payload", [{}, PADDED], ids=["own size", "padded"])
 @pytest.mark.parametrize(
     ("scheme", "options"),
@@ -74,8 +97,7 @@ def test_gossip_has_the_same_bits(
         assert tuple(measured["exchanges"]) == predicted.exchanges
         assert exact_exchanges(predicted.exchanges)
         assert measured["bytes_sent"] == predicted.bytes_sent
-        assert [e["step"] for e in measured["evaluations"]] == [e.step for e in predicted.evaluations]
-        assert [e["metrics"] for e in measured["evaluations"]] == [e.metrics for e in predicted.evaluations]
+        _same_iterates(job, measured)
 
 
 @pytest.mark.parametrize("task", ["normed", "dropping"])
@@ -83,9 +105,9 @@ def test_own_tasks_have_the_same_bits(four: Pool, task: str) -> None:
     """With buffers of batch norm, and with dropout; each process builds the task itself."""
     workload = {**WORKLOAD, "task": f"tests.support.own_tasks:{task}", "batch_size": 8, "method": "looped"}
     measured = _measured(four, "gossip", {"topology": "ring"}, **workload)
-    predicted = simulated(make_job("gossip", {"topology": "ring"}, workers=4, **workload))
-    assert measured["digest"] == predicted.digest
-    assert [e["metrics"] for e in measured["evaluations"]] == [e.metrics for e in predicted.evaluations]
+    job = make_job("gossip", {"topology": "ring"}, workers=4, **workload)
+    assert measured["digest"] == simulated(job).digest
+    _same_iterates(job, measured)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +173,10 @@ def test_compressed_values_have_the_same_bits(
 ) -> None:
     """Codes travel, and are decoded and added up in rank order: nothing is left to the library's order."""
     measured = _measured(four, scheme, options, **WORKLOAD, **payload)
-    predicted = simulated(make_job(scheme, options, workers=4, **WORKLOAD, **payload))
+    job = make_job(scheme, options, workers=4, **WORKLOAD, **payload)
+    predicted = simulated(job)
     assert (measured["digest"], measured["bytes_sent"]) == (predicted.digest, predicted.bytes_sent)
-    assert [e["metrics"] for e in measured["evaluations"]] == [e.metrics for e in predicted.evaluations]
+    _same_iterates(job, measured)
 
 
 @pytest.mark.parametrize("options", [{"period": 2}, {"period": 1, "groups": 2, "global_period": 3}])

@@ -19,7 +19,6 @@ from paceline.realrun.driver.rank_log import (
     Exchange,
     Exposure,
     LoggedOperation,
-    Published,
     RankLog,
     decode,
     encode,
@@ -29,6 +28,8 @@ from paceline.realrun.group.store import Control, file_store
 from paceline.realrun.transport.connections import message_tag, mix_tag
 from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import Deadlock, InputError, PeerLost, RunError
+from paceline.sim.training.scoring import iterate_digest
+from paceline.sim.training.snapshots import Published
 
 
 def _row(
@@ -84,12 +85,11 @@ def test_a_log_survives_its_journey() -> None:
     log = RankLog(2, torch.arange(3.0), steps=4, ended_s=0.1 + 0.2, bytes_sent=7)
     log.rows.append(_row("mix", 1 / 3, 2 / 3, Exchange("mix 0", (0, 1))))
     log.exposures.append(Exposure(1 / 7, 0.5, Exchange("0>2 tag 1", (0,)), 0.25))
-    log.published += [
-        Published(0.1, 0, 5),
-        Published(0.2, 1, 6, value=torch.ones(3), leader=torch.full((3,), 3.0)),
-        Published(0.3, 2, 6),
-        Published(0.4, 3, 7, {"staleness": 2.0}, torch.full((3,), 2.0)),
-    ]
+    both = torch.full((3,), 2.0)
+    log.publish(Published(2, 0, 0.1, None, 5))
+    log.publish(Published(2, 1, 0.2, torch.ones(3), 6, leader=torch.full((3,), 3.0)))
+    log.publish(Published(2, 2, 0.3, None, 6))
+    log.publish(Published(2, 3, 0.4, both, 7, averaged=both, notes={"staleness": 2.0}))
     log.leader = torch.full((3,), 4.0)
     log.timing.overruns = 1
     found = decode(*encode(log))
@@ -100,12 +100,13 @@ def test_a_log_survives_its_journey() -> None:
         assert mine.timing == other.timing
     assert torch.equal(found.final, log.final)
     assert _listed(found.leader) == [4.0] * 3
-    assert [
-        (p.time_s, p.step, p.bytes_sent, _listed(p.value), _listed(p.leader)) for p in found.published
-    ] == [
-        (0.1, 0, 5, None, None), (0.2, 1, 6, [1.0] * 3, [3.0] * 3),
-        (0.3, 2, 6, None, None), (0.4, 3, 7, [2.0] * 3, None),
+    numbers = [[ref and ref.number for ref in (p.value, p.leader, p.averaged)] for p in found.published]
+    assert numbers == [[None] * 3, [0, 1, None], [None] * 3, [2, None, 2]]  # the average is the model
+    assert [_listed(model) for model in log.models] == [[1.0] * 3, [3.0] * 3, [2.0] * 3]
+    assert [(p.time_s, p.step, p.bytes_sent) for p in found.published] == [
+        (0.1, 0, 5), (0.2, 1, 6), (0.3, 2, 6), (0.4, 3, 7),
     ]  # fmt: skip
+    assert found.iterates == (iterate_digest(torch.ones(3)), iterate_digest(both))
 
 
 def _listed(model: torch.Tensor | None) -> list[float] | None:

@@ -167,8 +167,8 @@ def test_a_run_that_overran_its_time_is_refused() -> None:
 @pytest.mark.parametrize(
     ("limit", "steps", "reached", "lengths"),
     [
-        ("max_iterations: 100", 20.0, True, [(24, None), (None, 6.0)]),
-        ("max_iterations: 21", 20.0, True, [(22, None), (None, 6.0)]),
+        ("max_iterations: 100", 20.0, True, [(24, None), (100, 6.0)]),
+        ("max_iterations: 21", 20.0, True, [(21, None), (21, 6.0)]),
         ("max_time: 7 s", 20.5, True, [(26, None), (None, 6.0)]),
         ("max_time: 7 s", 20.0, False, [(24, None), (None, 8.4)]),
     ],
@@ -189,6 +189,22 @@ stop: {{target: {{metric: suboptimality, value: 0.02}}, {limit}}}
     run = replace(run, reached_target=reached, iterations=steps, wall_clock_s=7.0, time_to_target_s=time_s)
     requests = [with_length(RunRequest("", 0, 0), scenario, entry, run) for entry in scenario.schemes]
     assert [(each.max_iterations, each.max_time_s) for each in requests] == lengths
+
+
+def test_a_real_run_goes_by_the_worker_that_was_furthest_and_by_whole_periods() -> None:
+    scenario = parse("""
+name: tiny
+workload: {task: quadratic, dimension: 5, examples: 64, batch_size: 4, optimizer: {lr: 0.1}}
+cluster: {workers: 2, compute: {time: 5 ms}, network: {latency: 1 ms}}
+evaluate: {every: 10 steps}
+schemes: [{local_sgd: {period: 16}}]
+stop: {target: {metric: suboptimality, value: 0.02}, max_time: 7 s}
+""")
+    run = simulated(make_job("gossip", {"topology": "ring"}, workers=2, task="quadratic"))
+    ahead = replace(run.evaluations[-1], steps=(40, 3))
+    run = replace(run, iterations=21.5, evaluations=(*run.evaluations[:-1], ahead))
+    request = with_length(RunRequest("", 0, 0), scenario, scenario.schemes[0], run)
+    assert request.max_iterations == 64  # 48 steps of the first, 50 to be scored, 4 periods
 
 
 def test_lengths_are_the_scenarios_or_predicted() -> None:

@@ -14,6 +14,7 @@ from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import summarise
 from paceline.sim.scenario.schema import Scenario, parse
+from paceline.sim.training.snapshots import Published
 from tests.support import warm
 
 SCENARIO = """\
@@ -80,10 +81,13 @@ def test_the_model_of_who_is_gone_is_not_scored() -> None:
     scorer = prepare(asked, asked.schemes[0], 0).scorer()
     job = prepare(asked, asked.schemes[0], 0)
     scorer.begin([job.start] * 3)
-    scorer.publish(2, 0, 0.5, job.start + 100.0)
-    scorer.lose(2)
+    scorer.publish(Published(2, 0, 0.5, job.start + 100.0))
+    scorer.lose(2, 0.7)
     for rank in (0, 1):
-        scorer.publish(rank, 0, 1.0, job.start)
+        for step in range(job.every):
+            scorer.publish(Published(rank, step, 1.0 + step, job.start))
+    scorer.settle()
+    assert scorer.evaluations[-1].steps[2] == -1
     assert scorer.evaluations[-1].metrics["train_loss"] == scorer.evaluations[0].metrics["train_loss"]
 
 

@@ -115,7 +115,11 @@ def test_iterates_of_synchronous_schemes_do_not_depend_on_the_clock(
         make_job(*which, **options, cv=cv, latency_s=latency_s, bandwidth_bytes_per_s=50.0, sharing=sharing)
     )
     assert other.digest == plain.digest
-    assert [e.metrics for e in other.evaluations] == [e.metrics for e in plain.evaluations]
+    # Which models are there when so many steps are done depends on the clock; a combination's scores do not.
+    scores = {e.steps: e.metrics for e in plain.evaluations}
+    common = [e for e in other.evaluations if e.steps in scores]
+    assert {e.steps for e in common} >= {(0,) * workers, (4,) * workers}
+    assert all(e.metrics == scores[e.steps] for e in common)
     share = other.time_s
     assert share.compute + share.communicate + share.wait == pytest.approx(other.wall_clock_s, rel=1e-9)
     assert min(share.compute, share.communicate, share.wait) >= -1e-9

@@ -1,0 +1,128 @@
+"""Whether a measured run of a synchronous scheme went through the models that its code computes here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+from typing_extensions import override
+
+from ..drivers.event import EventDriver
+from ..drivers.job import Job
+from ..records.comparison import SUM_TOLERANCE, Trajectory, exact_exchanges, relative_difference
+from ..records.run import Evaluation, Run
+from ..training.scoring import Scorer, as_row, as_they_are, iterate_digest, score_models
+from ..training.snapshots import LOST, Published
+
+Combination = tuple[int, int]
+"""A worker, and how many steps its model has seen."""
+
+
+def compare_iterates(job: Job, measured: Run) -> Trajectory:
+    """Compute the models of a measured run again, and compare them step by step by digest.
+
+    Where workers only mixed and sent messages all bits must be equal. Where a library's collective added up,
+    in an order of its own, the scores of just the combinations of models that were scored when it was
+    measured must agree within ``SUM_TOLERANCE``.
+
+    Args:
+        job: what was measured, with gradients one by one, as real workers compute them.
+        measured: the run, with its ``iterates``.
+    """
+    wanted = combinations(measured.evaluations)
+    recorder = Recorder(None, None, job.every, job.on, None, as_they_are, wanted=wanted)
+    steps = max((len(each) for each in measured.iterates), default=0) * job.keep
+    free = replace(
+        job, max_iterations=steps, target=None, max_time_s=math.inf, record_events=False,
+    )  # fmt: skip
+    recorder.begin([job.start] * job.workers)
+    EventDriver(free, [free.program(rank) for rank in range(job.workers)], recorder).run()
+    says, same = _judge(job, measured, recorder)
+    return Trajectory(label=measured.label, seed=measured.seed, same=same, says=says)
+
+
+def combinations(evaluations: Sequence[Evaluation]) -> frozenset[Combination]:
+    """Which models of which workers were scored, without the initial ones."""
+    return frozenset(
+        (worker, step) for each in evaluations for worker, step in enumerate(each.steps) if step > 0
+    )
+
+
+def score_again(
+    job: Job, evaluation: Evaluation, models: Mapping[Combination, Tensor]
+) -> Mapping[str, float | None] | None:
+    """The scores of the models that an evaluation scored; None where its step vector does not name them all.
+
+    Args:
+        job: of the run.
+        evaluation: of the run.
+        models: by worker and steps, without the initial ones.
+    """
+    if job.problem is None or job.task is None or not evaluation.steps or job.on in ("leader", "averaged"):
+        return None
+    there = [(worker, step) for worker, step in enumerate(evaluation.steps) if step != LOST]
+    if any(step > 0 and (worker, step) not in models for worker, step in there):
+        return None
+    values = [models[worker, step] if step else job.start for worker, step in there]
+    return as_row(score_models(job.problem.workload, job.task, values, (job.on,)), job.on)
+
+
+def worst_difference(
+    job: Job, evaluations: Sequence[Evaluation], models: Mapping[Combination, Tensor]
+) -> tuple[int, float]:
+    """How many evaluations could be scored again, and by how much a score is off, at most.
+
+    The consensus distance is left out: it may be nearly zero.
+    """
+    pairs = [(each, again) for each in evaluations if (again := score_again(job, each, models)) is not None]
+    differences = (
+        relative_difference(value, each.metrics.get(name))
+        for each, again in pairs
+        for name, value in again.items()
+        if name != "consensus_distance"
+    )
+    return len(pairs), max(differences, default=0.0)
+
+
+@dataclass
+class Recorder(Scorer[Tensor]):
+    """Scores nothing, but notes the digests of all models that are published, and keeps those ``wanted``."""
+
+    wanted: Collection[Combination] = ()
+    models: dict[Combination, Tensor] = field(default_factory=dict)
+    digests: dict[Combination, str] = field(default_factory=dict)
+
+    @override
+    def publish(self, published: Published[Tensor]) -> bool:
+        if published.value is not None:
+            at = published.worker, published.step + 1
+            self.digests[at] = iterate_digest(published.value)
+            if at in self.wanted:
+                self.models[at] = published.value
+        return False
+
+
+def _judge(job: Job, measured: Run, recorder: Recorder) -> tuple[str, bool | None]:
+    """What was seen, and whether it is as it should be; None where that cannot be told."""
+    compared = sorted(
+        ((number + 1) * job.keep, worker, digest)
+        for worker, digests in enumerate(measured.iterates)
+        for number, digest in enumerate(digests)
+    )
+    differing = [
+        (step, worker) for step, worker, own in compared if recorder.digests.get((worker, step)) != own
+    ]
+    if compared and not differing:
+        return f"the same bits in all {len(compared):,} models that the workers published", True
+    if not compared:
+        return "no model was kept", False
+    step, worker = differing[0]
+    if exact_exchanges(measured.exchanges):
+        where = f"worker {worker}'s model differs after step {step}"
+        return f"{where}, which it should not: workers only mixed and sent messages", False
+    number, worst = worst_difference(job, measured.evaluations, recorder.models)
+    if number == 0:
+        return f"the bits differ, and what is scored ({job.on}) cannot be scored again", None
+    return f"scores of the same {number} combinations of models agree to {worst:.1e}", worst <= SUM_TOLERANCE

@@ -1,0 +1,275 @@
+"""Which models are scored, and when: one rule for all schemes, simulated or measured.
+
+Workers publish (time, step, model). A *snapshot* is what could be had from all of them at one moment: the
+latest kept model of each worker. It is scored whenever the sum of all workers' steps has come to the next
+multiple of n ``every``, after all publications of that instant; times within ``INSTANT`` are one instant.
+Steps of a lost worker stay counted, its model does not. A model is kept at every ``keep``-th step of its
+worker; with 1 all are.
+
+Models are of any kind V here: tensors where they are at hand, references where they lie on other machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Generic, TypeVar
+
+V = TypeVar("V")
+
+INSTANT: Final = 1e-9
+"""Times that differ by no more than this share of the later one are one instant: they differ by rounding."""
+
+LOST: Final = -1
+"""In a step vector: this worker is gone."""
+
+KEPT_BYTES: Final = 512 * 2**20
+"""Bytes that the kept models of all workers may take, over a whole run."""
+
+ASSUMED_STEPS: Final = 2_000
+"""Steps of a run to reckon with where no number of them is given."""
+
+_NO_NOTES: Final[Mapping[str, float]] = {}
+
+
+def keep_every(workers: int, model_bytes: int, steps: int | None, every: int) -> int:
+    """K such that models are kept at every K-th step of a worker; K divides ``every``.
+
+    The smallest with which the kept models of a run fit into ``KEPT_BYTES``, else ``every``. It follows from
+    the scenario alone, so that simulation and measurement keep the same ones.
+
+    >>> keep_every(8, 20_000, None, 10), keep_every(64, 20_000, None, 10), keep_every(64, 10**8, None, 10)
+    (1, 5, 10)
+    """
+    length = ASSUMED_STEPS if steps is None else steps
+    needed = workers * model_bytes * length / KEPT_BYTES
+    return next((k for k in range(1, every) if every % k == 0 and k >= needed), every)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Published(Generic[V]):
+    """What a worker published with one step.
+
+    Attributes:
+        worker, step: who, and which step (0-based).
+        time_s: when.
+        value: its model; None where it is not kept.
+        bytes_sent: what it has sent since the run began.
+        leader: the model that it says stands for all, if any.
+        averaged: the model that this step's averaging has made, if there was one.
+        notes: numbers about the step.
+    """
+
+    worker: int
+    step: int
+    time_s: float
+    value: V | None
+    bytes_sent: int = 0
+    leader: V | None = None
+    averaged: V | None = None
+    notes: Mapping[str, float] = field(default_factory=lambda: _NO_NOTES)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker is gone, and its model with it."""
+
+    worker: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot(Generic[V]):
+    """What could be had from all workers at one moment.
+
+    Attributes:
+        step: steps that the workers have done, rounded down to whole ones of each.
+        time_s: when.
+        bytes_sent: by all workers, with what they have published.
+        steps: the step vector: how many steps each worker's model has seen, ``LOST`` where it is gone.
+        models: of those that are there, by rank.
+        leader: the model that stands for all, the latest, if any.
+        averaged: the step of the latest averaging and its model; before the first, 0 and the initial model.
+    """
+
+    step: int
+    time_s: float
+    bytes_sent: int
+    steps: tuple[int, ...]
+    models: Mapping[int, V]
+    leader: V | None
+    averaged: tuple[int, V]
+
+
+def is_one_instant(earlier_s: float, later_s: float) -> bool:
+    """Whether two times differ by rounding only.
+
+    >>> is_one_instant(1.0, 1.0 + 1e-12), is_one_instant(1.0, 1.0 + 1e-6)
+    (True, False)
+    """
+    return earlier_s >= later_s * (1 - INSTANT)
+
+
+class LatestModels(Generic[V]):
+    """What has been published so far.
+
+    Args:
+        start: the workers' first models.
+    """
+
+    def __init__(self, start: Sequence[V]) -> None:
+        self._latest: dict[int, tuple[int, V]] = {rank: (0, model) for rank, model in enumerate(start)}
+        self._done = [0] * len(start)
+        self._bytes = [0] * len(start)
+        self._leader: tuple[float, int, V] | None = None
+        self._averaged = 0, start[0]
+        self.total = 0
+
+    def copy(self) -> LatestModels[V]:
+        """What has been published so far, whatever comes later."""
+        other = LatestModels[V].__new__(LatestModels)
+        other.__dict__ |= self.__dict__
+        other._latest, other._done, other._bytes = dict(self._latest), self._done[:], self._bytes[:]
+        return other
+
+    def take(self, change: Published[V] | WorkerLost) -> None:
+        """Go on to after a change; changes come in order of time."""
+        if isinstance(change, WorkerLost):
+            # If all are gone, the last model is what there was.
+            if len(self._latest) > 1:
+                self._latest.pop(change.worker, None)
+            return
+        rank, done = change.worker, change.step + 1
+        self.total += done - self._done[rank]
+        self._done[rank], self._bytes[rank] = done, change.bytes_sent
+        if change.value is not None:
+            self._latest[rank] = done, change.value
+        if change.leader is not None and self._leads(change):
+            self._leader = change.time_s, rank, change.leader
+        if change.averaged is not None and self._averaged[0] < done:
+            self._averaged = done, change.averaged
+
+    def _leads(self, change: Published[V]) -> bool:
+        """Whether this worker speaks for all: the last one does; at one instant that of the lowest rank."""
+        if self._leader is None:
+            return True
+        time_s, rank, _ = self._leader
+        return change.worker <= rank or not is_one_instant(time_s, change.time_s)
+
+    def snapshot(self, time_s: float) -> Snapshot[V]:
+        """What can be had now."""
+        ranks = range(len(self._done))
+        return Snapshot(
+            step=self.total // len(self._done),
+            time_s=time_s,
+            bytes_sent=sum(self._bytes),
+            steps=tuple(self._latest[rank][0] if rank in self._latest else LOST for rank in ranks),
+            models={rank: self._latest[rank][1] for rank in ranks if rank in self._latest},
+            leader=None if self._leader is None else self._leader[2],
+            averaged=self._averaged,
+        )
+
+    def ended(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> Snapshot[V]:
+        """What can be had at the end, when the last models are there, kept or not."""
+        steps = tuple(done if rank in finals else LOST for rank, done in enumerate(self._done))
+        return replace(self.snapshot(time_s), steps=steps, models=finals, leader=leader)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoringInterval(Generic[V]):
+    """What happened between two scorings.
+
+    Attributes:
+        before: what had been published at the earlier one.
+        changes: since then, in order of time.
+        end: the snapshot of the later one.
+        numbers: notes of all workers since then, by name.
+    """
+
+    before: LatestModels[V]
+    changes: Sequence[Published[V] | WorkerLost]
+    end: Snapshot[V]
+    numbers: Mapping[str, Sequence[float]]
+
+    def between(self) -> list[Snapshot[V]]:
+        """The snapshots of all instants inside at which a kept model came, in order."""
+        progress, snapshots = self.before.copy(), []
+        kept = False
+        for change, following in zip(self.changes, self.changes[1:], strict=False):
+            progress.take(change)
+            kept |= isinstance(change, Published) and change.value is not None
+            if kept and not is_one_instant(change.time_s, following.time_s):
+                snapshots.append(progress.snapshot(change.time_s))
+                kept = False
+        return [each for each in snapshots if not is_one_instant(each.time_s, self.end.time_s)]
+
+
+class Snapshots(Generic[V]):
+    """Cuts what workers publish, fed in order of time, into the intervals between two scorings.
+
+    Args:
+        start: the workers' first models.
+        every: steps of a worker between two scorings.
+        remember: whether intervals get their ``changes``; they hold on to all models of an interval.
+
+    Attributes:
+        due_s: the instant to score as soon as it has passed; None: none yet.
+    """
+
+    def __init__(self, start: Sequence[V], every: int, remember: bool) -> None:
+        self._latest_models = LatestModels(start)
+        self._stride = every * len(start)
+        self._remember = remember
+        self._before = self._latest_models.copy()
+        self._changes: list[Published[V] | WorkerLost] = []
+        self._numbers: dict[str, list[float]] = {}
+        self._next = self._stride
+        self.due_s: float | None = None
+
+    def take(self, change: Published[V] | WorkerLost) -> ScoringInterval[V] | None:
+        """Go on to after a change, which comes no earlier than the one before.
+
+        Returns:
+            The interval that was complete before this change, if one was.
+        """
+        complete = self.close() if self.has_passed(change.time_s) else None
+        self._latest_models.take(change)
+        if self._remember:
+            self._changes.append(change)
+        if isinstance(change, Published):
+            for name, number in change.notes.items():
+                self._numbers.setdefault(name, []).append(number)
+            if self.due_s is None and self._latest_models.total >= self._next:
+                self.due_s = change.time_s
+        return complete
+
+    def has_passed(self, time_s: float) -> bool:
+        """Whether an instant is to be scored, and is over at ``time_s``."""
+        return self.due_s is not None and not is_one_instant(self.due_s, time_s)
+
+    def close(self, end: Snapshot[V] | None = None) -> ScoringInterval[V]:
+        """The interval that ends at the instant to score, or with the snapshot ``end``."""
+        if end is None:
+            if self.due_s is None:
+                raise RuntimeError("no scoring is due")
+            end = self._latest_models.snapshot(self.due_s)
+        interval = ScoringInterval(self._before, self._changes, end, self._numbers)
+        self._before, self._changes, self._numbers = self._latest_models.copy(), [], {}
+        self._next = (self._latest_models.total // self._stride + 1) * self._stride
+        self.due_s = None
+        return interval
+
+    def last(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> Snapshot[V]:
+        """The snapshot of the end of a run.
+
+        Args:
+            time_s: when that is.
+            finals: the last models of the workers that are there, kept or not.
+            leader: the last model that stands for all, if any.
+        """
+        return self._latest_models.ended(time_s, finals, leader)
+
+    def forget(self) -> None:
+        """Keep no more changes: the target has been met, and nothing will be looked for between scorings."""
+        self._remember = False
+        self._changes = []
