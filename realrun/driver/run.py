@@ -119,7 +119,7 @@ def _transport(group: Group, job: Job, backend: str, timeout_s: float) -> Transp
             f"messages are staged in host memory and go over gloo: {backend} has neither tags nor receives "
             "from anybody"
         )
-    return Transport(group.rank, group.gloo, carrier, job.num_bytes, job.start.device)
+    return Transport(group.rank, group.gloo, carrier, job.bytes_per_parameter, job.start.device)
 
 
 def _warm_up(group: Group, job: Job) -> float:

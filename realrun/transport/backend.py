@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from paceline.sim.program.encoding import Payload
-
 from .buffers import StagingBuffers
 
 WaitFunction = Callable[[], None]
@@ -46,7 +44,7 @@ class Backend(Protocol):
     carries_messages: bool
     """Whether it has tags and receives from anybody, as messages need them."""
 
-    def staging_buffers(self, num_bytes: Callable[[Payload], int], device: torch.device) -> StagingBuffers:
+    def staging_buffers(self, element_bytes: float, device: torch.device) -> StagingBuffers:
         """Make buffers within its reach, for the values of one run, which are on ``device``."""
 
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:

@@ -9,13 +9,12 @@ arrives, out of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from paceline.sim.program.encoding import Encoded, Payload, decoded
+from paceline.sim.program.encoding import Encoded, Payload, decoded, message_bytes, shard_bytes
 
 from .device import CPU, host_buffer
 
@@ -24,16 +23,14 @@ class StagingBuffers:
     """One worker's staging buffers.
 
     Args:
-        num_bytes: bytes that a value stands for.
+        element_bytes: bytes that an element of the model stands for.
         device: where they are.
         staging: whether every value goes through them.
     """
 
-    def __init__(
-        self, num_bytes: Callable[[Payload], int], device: torch.device = CPU, *, staging: bool = False
-    ) -> None:
+    def __init__(self, element_bytes: float, device: torch.device = CPU, *, staging: bool = False) -> None:
         self.device = device
-        self._num_bytes = num_bytes
+        self._element_bytes = element_bytes
         self._staging = staging
         self._free: dict[tuple[torch.dtype, int], list[Tensor]] = {}
         self.exceeded = False
@@ -41,7 +38,14 @@ class StagingBuffers:
 
     def message_bytes(self, value: Payload) -> int:
         """Bytes of one message with ``value``."""
-        own, nominal = tensor_bytes(value), self._num_bytes(value)
+        return self._at_least(tensor_bytes(value), message_bytes(value, self._element_bytes))
+
+    def shard_bytes(self, shard: Payload, length: int, members: int) -> int:
+        """Bytes of one message with a ``shard``: that of one of ``members``, of a value [length]."""
+        nominal = shard_bytes(shard, length, members, self._element_bytes)
+        return self._at_least(tensor_bytes(shard), nominal)
+
+    def _at_least(self, own: int, nominal: int) -> int:
         if own > nominal:
             self.exceeded = True
         return max(own, nominal)

@@ -21,7 +21,7 @@ from paceline.sim.program.encoding import Encoded, Payload, decoded
 from paceline.sim.program.groups import concatenate_shards, shard, shard_length
 
 from .backend import Backend, BatchedSendReceive, TransferInFlight, WaitFunction
-from .buffers import StagingBuffers, tensor_bytes, unpack
+from .buffers import StagingBuffers, unpack
 from .connections import mix_tag, shard_tag
 
 
@@ -126,7 +126,7 @@ class Collectives:
         return TransferInFlight(wait, lambda: torch.stack(parts).to(value.device))
 
     def _all_gather_shards(self, value: Payload, length: int, members: tuple[int, ...]) -> TransferInFlight:
-        own = self.buffers.pack(value, self.buffers.message_bytes(value))
+        own = self.buffers.pack(value, self.buffers.shard_bytes(value, length, len(members)))
         wait, parts = self._gather(own, members)
 
         def result() -> Tensor:
@@ -146,7 +146,7 @@ class Collectives:
         """Begin to send every shard straight to the member that averages it, which decodes them first."""
         n, position = len(members), members.index(self._rank)
         rows = [value.row(i) for i in range(n)]
-        room = max(tensor_bytes(rows[0]), -(-self.buffers.message_bytes(value) // n))
+        room = self.buffers.message_bytes(rows[0])
         others = [(position + i) % n for i in range(1, n)]
         arriving = {i: self.buffers.take(torch.uint8, room) for i in others}
         leaving = {i: self.buffers.pack(rows[i], room) for i in others}

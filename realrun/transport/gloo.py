@@ -12,7 +12,6 @@ from torch._C._distributed_c10d import BarrierOptions, Store
 from typing_extensions import override
 
 from paceline.sim.program import operations as ops
-from paceline.sim.program.encoding import Payload
 
 from . import connections
 from .backend import Backend, BatchedSendReceive, Routes, WaitFunction
@@ -67,8 +66,8 @@ class Gloo(Backend):
         self._lazy_group = lazy_group
 
     @override
-    def staging_buffers(self, num_bytes: Callable[[Payload], int], device: torch.device) -> StagingBuffers:
-        return StagingBuffers(num_bytes, staging=device != CPU)  # gloo reaches host memory alone
+    def staging_buffers(self, element_bytes: float, device: torch.device) -> StagingBuffers:
+        return StagingBuffers(element_bytes, staging=device != CPU)  # gloo reaches host memory alone
 
     @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:

@@ -19,8 +19,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, Store
 from typing_extensions import override
 
-from paceline.sim.program.encoding import Payload
-
 from .backend import Backend, BatchedSendReceive, Routes, WaitFunction
 from .buffers import StagingBuffers
 from .connections import FOREVER, begin
@@ -58,8 +56,8 @@ class OrderedBackend(Backend):
         return self._in_turn(self._everybody, lambda group: None)
 
     @override
-    def staging_buffers(self, num_bytes: Callable[[Payload], int], device: torch.device) -> StagingBuffers:
-        return StagingBuffers(num_bytes, device)
+    def staging_buffers(self, element_bytes: float, device: torch.device) -> StagingBuffers:
+        return StagingBuffers(element_bytes, device)
 
     @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:

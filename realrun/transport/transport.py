@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.distributed as dist
-
-from paceline.sim.program.encoding import Payload
 
 from .backend import Backend
 from .buffers import StagingBuffers
@@ -22,7 +18,7 @@ class Transport:
         rank: this worker.
         gloo: connects all workers; carries messages.
         backend: carries mixes and collectives.
-        num_bytes: bytes that a value of the run stands for.
+        element_bytes: bytes that an element of the model stands for.
         device: where values are.
     """
 
@@ -31,11 +27,11 @@ class Transport:
         rank: int,
         gloo: dist.ProcessGroupGloo,
         backend: Backend,
-        num_bytes: Callable[[Payload], int],
+        element_bytes: float,
         device: torch.device,
     ) -> None:
-        values = backend.staging_buffers(num_bytes, device)
-        messages = values if backend.carries_messages else StagingBuffers(num_bytes, staging=True)
+        values = backend.staging_buffers(element_bytes, device)
+        messages = values if backend.carries_messages else StagingBuffers(element_bytes, staging=True)
         self.messages = Messages(gloo, messages)
         self.collectives = Collectives(rank, values, backend)
         self.survives = backend.survives

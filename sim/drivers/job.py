@@ -16,8 +16,7 @@ from ..config.settings import Settings
 from ..network.transfer import TransferModel
 from ..program import operations as ops
 from ..program.averaging import root_of
-from ..program.encoding import Encoded, Payload
-from ..program.groups import shard_length
+from ..program.encoding import Encoded, Payload, message_bytes, shard_bytes
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog
 from ..records.run import On
@@ -146,18 +145,7 @@ class Job:
 
     def num_bytes(self, value: Payload) -> int:
         """Bytes of ``value`` [d'] on the wire; whole numbers are sent as they are."""
-        if isinstance(value, Encoded):
-            return round(value.elements * self.ratio(value) * self.bytes_per_parameter)
-        if not value.is_floating_point():
-            return value.numel() * value.element_size()
-        return round(value.numel() * self.bytes_per_parameter)
-
-    def ratio(self, value: Payload) -> float:
-        """Bytes on the wire for one byte of what ``value`` stands for."""
-        if not isinstance(value, Encoded):
-            return 1.0
-        # Where nothing is trained one element stands for a whole model.
-        return value.long_ratio if self.problem is None else value.ratio
+        return message_bytes(value, self.bytes_per_parameter)
 
     def ready_fractions(self) -> tuple[float, ...]:
         """When each segment is ready, as a fraction of a gradient's duration.
@@ -186,12 +174,13 @@ class Job:
             case ops.ReduceScatter(value=value):
                 schedule = among(algorithms.ring_reduce_scatter, members, self.num_bytes(value))
             case ops.AllGatherShards(value=value, length=length):
-                per_element = self.ratio(value) * self.bytes_per_parameter
+                own_bytes = shard_bytes(value, length, len(members), self.bytes_per_parameter)
                 if as_gloo:
-                    shard_bytes = round(shard_length(length, len(members)) * per_element)
-                    schedule = among(algorithms.gloo_all_gather, members, shard_bytes)
+                    schedule = among(algorithms.gloo_all_gather, members, own_bytes)
+                elif isinstance(value, Encoded):
+                    schedule = among(algorithms.ring_gather_chunks, members, own_bytes * len(members))
                 else:
-                    num_bytes = round(length * per_element)
+                    num_bytes = round(length * self.bytes_per_parameter)
                     schedule = among(algorithms.ring_gather_chunks, members, num_bytes)
             case ops.AllGather(value=value):
                 gather = algorithms.gloo_all_gather if as_gloo else algorithms.ring_all_gather

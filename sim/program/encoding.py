@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ..config.settings import OneOf, Settings
+from .groups import shard_length
+
+_NORM_BYTES: Final = 4
+"""Bytes of the norm of a bucket, whatever the value's own type."""
 
 
 class Qsgd(Settings):
@@ -34,6 +38,10 @@ class Qsgd(Settings):
     def levels(self) -> int:
         """s: how many multiples of the norm there are besides 0."""
         return int(2 ** (self.bits - 1) - 1)
+
+    def code_bytes(self, elements: int) -> int:
+        """Bytes of the codes of so many elements: where they are not bytes, eight take ``bits`` bytes."""
+        return elements if self.bits == 8 else -(-elements // 8) * self.bits
 
 
 Codec = Qsgd | Literal["bf16"]
@@ -56,18 +64,21 @@ class Encoded:
     """A value [..., m] as it travels.
 
     Attributes:
-        codec: how it is encoded.
-        parts: what travels; their leading axes are those of the value.
+        codec: how it is encoded; None: its parts are pieces of the value as they are, one behind the other.
+        parts: what travels; their leading axes are those of the value. Without a codec only the first one
+            stands for a part of the model: the others are numbers of their own.
         length: m.
         dtype: of the value.
-        elements: how many elements are paid for; less than there are where some are padding.
+        whole: elements of the value that this is a shard of; m, if it is one itself.
+        shards: into how many shards that value is cut.
     """
 
-    codec: Codec
+    codec: Codec | None
     parts: tuple[Tensor, ...]
     length: int
     dtype: torch.dtype
-    elements: int
+    whole: int
+    shards: int = 1
 
     @property
     def _version(self) -> int:
@@ -77,23 +88,11 @@ class Encoded:
     @property
     def num_bytes(self) -> int:
         """Bytes of all parts."""
-        return sum(part.numel() * part.element_size() for part in self.parts)
-
-    @property
-    def ratio(self) -> float:
-        """Bytes on the wire per byte of the plain value, padding included."""
-        lead = self.parts[0].shape[:-1].numel()
-        return self.num_bytes / (lead * self.length * self.dtype.itemsize)
-
-    @property
-    def long_ratio(self) -> float:
-        """Bytes on the wire per byte of the plain value as its length grows: without padding."""
-        bits = 16 if self.codec == "bf16" else self.codec.bits + 32 / self.codec.bucket
-        return bits / 8 / self.dtype.itemsize
+        return sum(part.nbytes for part in self.parts)
 
     def row(self, index: int) -> Encoded:
-        """Row ``index`` of the first axis, which stands for as many elements as it has."""
-        return replace(self, parts=tuple(part[index] for part in self.parts), elements=self.length)
+        """Row ``index`` of the first axis."""
+        return replace(self, parts=tuple(part[index] for part in self.parts))
 
     def filled(self, parts: Sequence[Tensor]) -> Encoded:
         """This value with other ``parts`` of the same shapes, as they came over the network."""
@@ -105,7 +104,11 @@ Payload = Tensor | Encoded
 
 
 def encode(
-    codec: Codec, value: Tensor, uniform: Callable[[], Tensor], elements: int | None = None
+    codec: Codec,
+    value: Tensor,
+    uniform: Callable[[], Tensor],
+    whole: int | None = None,
+    shards: int = 1,
 ) -> Encoded:
     """A value, encoded to be sent.
 
@@ -113,23 +116,76 @@ def encode(
         codec: how it is encoded.
         value: [..., m].
         uniform: draws numbers on [0, 1) of the same shape; called at most once.
-        elements: see ``Encoded``; absent: all of the last axis.
+        whole, shards: where rows of ``value`` are shards: of how many elements, and how many there are; see
+            ``Encoded``.
     """
     parts = (value.to(torch.bfloat16),) if codec == "bf16" else _quantised(codec, value, uniform())
     length = value.shape[-1]
-    return Encoded(codec, parts, length, value.dtype, length if elements is None else elements)
+    return Encoded(codec, parts, length, value.dtype, length if whole is None else whole, shards)
+
+
+def append_numbers(value: Tensor, numbers: Tensor) -> Encoded:
+    """``value`` [..., m] with ``numbers`` [..., k] behind it, [..., m + k], which cost their own bytes.
+
+    A model may stand for one that is larger, such numbers never do.
+    """
+    length = value.shape[-1] + numbers.shape[-1]
+    return Encoded(None, (value, numbers), length, value.dtype, length)
 
 
 def decoded(value: Payload) -> Tensor:
     """The tensor that a payload stands for: itself, if it is one."""
     if isinstance(value, Tensor):
         return value
+    if value.codec is None:
+        return torch.cat(value.parts, dim=-1)
     if value.codec == "bf16":
         return value.parts[0].to(value.dtype)
     codes, norms = value.parts
     levels = _unpacked(codes, value.codec, value.length).to(value.dtype)
     scale = (norms / value.codec.levels).to(value.dtype)
     return levels * scale.repeat_interleave(value.codec.bucket, dim=-1)[..., : value.length]
+
+
+def message_bytes(value: Payload, element_bytes: float) -> int:
+    """Bytes of ``value`` on the wire, where an element of the model stands for ``element_bytes``.
+
+    What stands for more bytes than it has is encoded as a value of that many bytes: every one of its
+    elements takes its bits, and every bucket of them a norm. Whole numbers are sent as they are.
+
+    >>> model = torch.zeros(10)  # stands for 4 MB: a million elements
+    >>> message_bytes(encode(Qsgd(bits=8, bucket=500), model, lambda: model), 4e5)
+    1008000
+    """
+    if isinstance(value, Tensor):
+        return round(value.numel() * element_bytes) if value.is_floating_point() else value.nbytes
+    if value.codec is None:
+        return round(value.parts[0].numel() * element_bytes) + sum(part.nbytes for part in value.parts[1:])
+    rows = value.parts[0].shape[:-1].numel()
+    elements = shard_length(_elements(value.whole, value.dtype, element_bytes), value.shards)
+    return rows * _encoded_bytes(value.codec, elements)
+
+
+def shard_bytes(shard: Payload, length: int, members: int, element_bytes: float) -> int:
+    """Bytes of a ``shard`` of a value [length] on the wire, one of ``members``; see ``message_bytes``.
+
+    All shards have the same bytes; the last one may have zeros at its end.
+    """
+    if isinstance(shard, Encoded):
+        return message_bytes(shard, element_bytes)
+    return shard_length(_elements(length, shard.dtype, element_bytes), members) * shard.itemsize
+
+
+def _elements(length: int, dtype: torch.dtype, element_bytes: float) -> int:
+    """Elements of the value that ``length`` elements stand for."""
+    return -(-round(length * element_bytes) // dtype.itemsize)
+
+
+def _encoded_bytes(codec: Codec, elements: int) -> int:
+    """Bytes of the parts of a value [elements]."""
+    if codec == "bf16":
+        return 2 * elements
+    return codec.code_bytes(elements) + _NORM_BYTES * -(-elements // codec.bucket)
 
 
 def _quantised(codec: Qsgd, value: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:

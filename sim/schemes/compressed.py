@@ -54,10 +54,16 @@ class CompressedAllReduce:
         return value if self.codec is None else self._encoded(self.codec, value, purpose, index)
 
     def _encoded(
-        self, codec: Codec, value: Tensor, purpose: str, index: int, elements: int | None = None
+        self,
+        codec: Codec,
+        value: Tensor,
+        purpose: str,
+        index: int,
+        whole: int | None = None,
+        shards: int = 1,
     ) -> Encoded:
         own_shape = value.shape[1:] if self.worker.vectorised else value.shape
-        return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), elements)
+        return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards)
 
     async def all_reduce(self, value: Tensor, index: int, groups: Groups | None = None) -> Tensor:
         """The mean of ``value`` over this worker's group; of a compressed one an unbiased estimate.
@@ -70,10 +76,10 @@ class CompressedAllReduce:
         if self.codec is None:
             return await self.worker.all_reduce(value, groups)
         length, members = value.shape[-1], self.worker.members(groups).shape[-1]
-        table = self._encoded(self.codec, shards(value, members), "mean/out", index, length)
+        table = self._encoded(self.codec, shards(value, members), "mean/out", index, length, members)
         shard = await self.worker.reduce_scatter(table, groups)
         return await self.worker.all_gather_shards(
-            self._encoded(self.codec, shard, "mean/back", index), length, groups
+            self._encoded(self.codec, shard, "mean/back", index, length, members), length, groups
         )
 
 

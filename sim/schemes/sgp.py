@@ -36,10 +36,10 @@ from .. import topology
 from ..config.settings import Settings
 from ..errors import InputError
 from ..program import operations as ops
+from ..program.encoding import Payload, append_numbers
 from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
 from ..topology import Plan, TopologyEntry
-from ..training.optimizer import NullOptimizer
 
 
 class SgpOptions(Settings):
@@ -83,6 +83,10 @@ class Mass:
         else:
             self.x, self.w = value[..., :-1], value[..., -1:]
 
+    def payload(self, share: Tensor) -> Payload:
+        """A ``share`` of ``whole`` as it travels: the weight costs its own bytes, whatever the model does."""
+        return share if self.w is None else append_numbers(share[..., :-1], share[..., -1:])
+
 
 def check(options: SgpOptions, workers: int) -> None:
     """Raise ``InputError`` where mass would be lost, or a weight could vanish."""
@@ -106,8 +110,7 @@ def sgp(worker: Worker, options: SgpOptions) -> Program:
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
     in_step = not options.asynchronous
     stays_one = in_step and options.overlap == 0 and plan.row_stochastic
-    still = isinstance(worker.optimizer, NullOptimizer)  # then one element stands for the whole model
-    w = None if options.biased or stays_one or still else torch.ones_like(worker.start[..., :1])
+    w = None if options.biased or stays_one else torch.ones_like(worker.start[..., :1])
     mass = Mass(worker.start, w)
     if in_step:
         return Program(push_in_step(worker, mass, plan, options.overlap))
@@ -122,9 +125,10 @@ async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> 
         gradient = await worker.gradient(mass.z)
         mass.x, state = worker.optimizer.update(mass.x, gradient, state)
         if overlap == 0:
-            mass.whole = await worker.mix(plan.at(k), mass.whole)
+            mass.whole = await worker.mix(plan.at(k), mass.payload(mass.whole))
         else:
-            under_way.append(await worker.begin(ops.Mix(_from_others(plan.at(k)), mass.whole)))
+            mix = ops.Mix(_from_others(plan.at(k)), mass.payload(mass.whole))
+            under_way.append(await worker.begin(mix))
             mass.whole = mass.whole * _kept_share(worker, plan.at(k))
             if len(under_way) > overlap:
                 mass.whole = mass.whole + await worker.wait(under_way.popleft())
@@ -143,7 +147,9 @@ async def push_freely(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> N
         pattern, whole = plan.at(k), mass.whole
         mass.whole = whole * pattern.own[worker.rank]
         under_way.append([
-            await worker.begin(ops.Send(peer, whole * pattern.weight(peer, worker.rank), tag="push"))
+            await worker.begin(
+                ops.Send(peer, mass.payload(whole * pattern.weight(peer, worker.rank)), tag="push")
+            )
             for peer in pattern.destinations[worker.rank]
         ])  # fmt: skip
         if len(under_way) > overlap:
@@ -158,7 +164,7 @@ async def push_freely(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> N
 async def take_in(worker: Worker, mass: Mass) -> None:
     """Add the mass that arrives to this worker's: the service of the asynchronous form."""
     while True:
-        message = await worker.receive(ops.ANY, like=mass.whole, tag="push")
+        message = await worker.receive(ops.ANY, like=mass.payload(mass.whole), tag="push")
         mass.whole = mass.whole + message.value
 
 

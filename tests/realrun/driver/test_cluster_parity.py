@@ -13,6 +13,9 @@ from pydantic import TypeAdapter
 
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group
+from paceline.realrun.transport import connections
+from paceline.realrun.transport import gloo as gloo_backend
+from paceline.realrun.transport.collectives import Collectives
 from paceline.realrun.transport.connections import COLLECTIVES_AT_ONCE
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
@@ -177,6 +180,51 @@ def test_compressed_values_have_the_same_bits(
     predicted = simulated(job)
     assert (measured["digest"], measured["bytes_sent"]) == (predicted.digest, predicted.bytes_sent)
     _same_iterates(job, measured)
+
+
+def bytes_handed_over(group: Group, **scheme: Any) -> int:
+    """In a process of the pool: run a scheme; bytes of all tensors that went to gloo to be sent."""
+    counted: list[int] = []
+    send, gather = connections.send, Collectives._gather
+
+    def count_sent(gloo: Any, message: torch.Tensor, destination: int, tag: int) -> Any:
+        if message.nbytes > 1:  # one byte ends a service after the run
+            counted.append(message.nbytes)
+        return send(gloo, message, destination, tag)
+
+    def count_gathered(self: Collectives, own: torch.Tensor, members: tuple[int, ...]) -> Any:
+        counted.append(own.nbytes * (len(members) - 1))
+        return gather(self, own, members)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (connections, gloo_backend):
+            patch.setattr(module, "send", count_sent)
+        patch.setattr(Collectives, "_gather", count_gathered)
+        answer = run_scheme(group, **scheme)
+    assert answer["error"] is None
+    return sum(counted)
+
+
+@pytest.mark.parametrize("payload", [{}, {"bytes_per_parameter": 12_345.6}], ids=["own size", "padded"])
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("all_reduce", QSGD),
+        ("all_reduce", BF16),
+        ("local_sgd", {"period": 3, "momentum": "mixed", **QSGD}),
+        ("gossip", {"topology": "ring", **QSGD}),
+        ("sgp", {"topology": "one_peer_exponential", "overlap": 1}),
+        ("sgp", {"topology": "one_peer_exponential", "asynchronous": True}),
+    ],
+)
+def test_gloo_gets_exactly_the_bytes_that_are_priced(
+    four: Pool, scheme: str, options: dict[str, Any], payload: dict[str, Any]
+) -> None:
+    """A model of ten parameters: shards of three elements, the last one of a single one."""
+    workload = {**WORKLOAD, "task": "quadratic", "task_options": {"dimension": 10}, **payload}
+    answers = four.ask(bytes_handed_over, scheme=scheme, options=options, **workload)
+    job = make_job(scheme, options, workers=4, all_reduce="gloo_ring", **workload)
+    assert sum(answers) == simulated(job).bytes_sent > 0
 
 
 @pytest.mark.parametrize("options", [{"period": 2}, {"period": 1, "groups": 2, "global_period": 3}])

@@ -9,9 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.program.encoding import Codec, Qsgd, decoded, encode
+from paceline.sim.program.encoding import (
+    Codec,
+    Qsgd,
+    append_numbers,
+    decoded,
+    encode,
+    message_bytes,
+    shard_bytes,
+)
 from paceline.sim.program.encoding import _packed as packed
 from paceline.sim.program.encoding import _unpacked as unpacked
+from paceline.sim.program.groups import shards
 
 laws = settings(deadline=None, derandomize=True, max_examples=60)
 
@@ -34,7 +43,9 @@ def test_a_case_by_hand() -> None:
     # 3/5 + 0.5 and 2/2 + 0.5 pass 1, 4/5 + 0.1 does not.
     assert torch.allclose(decoded(found), torch.tensor([5.0, 0.0, 0.0, 0.0, -2.0]), rtol=1e-6)
     assert found.num_bytes == 2 + 3 * 4  # eight codes of two bits, three norms
-    assert found.ratio == 14 / 20
+    assert message_bytes(found, 4.0) == 14
+    # Ten bytes for each element, 50 in all: 13 elements, in 16 codes of two bits, with seven norms.
+    assert message_bytes(found, 10.0) == 4 + 7 * 4
 
 
 @given(bits=st.integers(2, 8), length=st.integers(1, 40), seed=st.integers(0, 99))
@@ -87,14 +98,14 @@ def test_a_stack_is_encoded_as_each_row_is(codec: Codec) -> None:
         one = encode(codec, values[i], lambda i=i: draws[i])  # type: ignore[misc]
         assert torch.equal(decoded(one), decoded(stack)[i])
         assert torch.equal(decoded(stack.row(i)), decoded(one))
-        assert one.ratio == stack.ratio
+        assert 3 * message_bytes(one, 4.0) == message_bytes(stack, 4.0) == stack.num_bytes
 
 
 def test_bf16_rounds_to_the_nearest() -> None:
     value = torch.tensor([1.0, 1.0 + 2.0**-7, 1.0 + 2.0**-10, -3.0])
     found = encode("bf16", value, lambda: value)
     assert decoded(found).tolist() == [1.0, 1.0 + 2.0**-7, 1.0, -3.0]
-    assert (found.num_bytes, found.ratio) == (8, 0.5)
+    assert (found.num_bytes, message_bytes(found, 4.0), message_bytes(found, 8.0)) == (8, 8, 16)
 
 
 @pytest.mark.parametrize(("bits", "bucket"), [(8, 512), (4, 512), (2, 64)])
@@ -103,6 +114,41 @@ def test_bytes_are_those_of_the_formula(bits: int, bucket: int) -> None:
     parameters = 100_000
     found = encode(Qsgd(bits=bits, bucket=bucket), torch.randn(parameters), lambda: drawn(parameters))
     assert found.num_bytes == pytest.approx(parameters * (bits / 8 + 4 / bucket), rel=0.001)
-    assert found.num_bytes == pytest.approx(4 * parameters * found.ratio)
+    assert found.num_bytes == message_bytes(found, 4.0)
     one = encode(Qsgd(bits=bits, bucket=bucket), torch.zeros(1), lambda: drawn(1))
-    assert one.long_ratio == (bits / 8 + 4 / bucket) / 4
+    assert message_bytes(one, 4e6) == pytest.approx(1e6 * (bits / 8 + 4 / bucket), abs=4)
+
+
+@given(
+    bits=st.integers(2, 8),
+    bucket=st.integers(1, 20),
+    length=st.integers(1, 60),
+    members=st.integers(1, 9),
+    double=st.booleans(),
+)
+@laws
+def test_a_shard_that_stands_for_itself_has_its_own_bytes(
+    bits: int, bucket: int, length: int, members: int, double: bool
+) -> None:
+    value = torch.randn(length, dtype=torch.float64 if double else torch.float32)
+    table, own = shards(value, members), float(value.itemsize)
+    for codec in (Qsgd(bits=bits, bucket=bucket), "bf16"):
+        sent = encode(codec, table, lambda: torch.zeros_like(table), length, members)
+        assert message_bytes(sent, own) == sent.num_bytes
+        assert shard_bytes(sent.row(0), length, members, own) == sent.row(0).num_bytes
+    assert shard_bytes(table[0], length, members, own) == table[0].nbytes
+
+
+@pytest.mark.parametrize("parameters", [10, 4810])
+def test_a_shard_is_a_share_of_the_payload_whatever_the_proxy(parameters: int) -> None:
+    """4 MB are a million elements; a tenth of them are 100,000, with 196 norms."""
+    table = torch.zeros(10, -(-parameters // 10))
+    row = encode(Qsgd(), table, lambda: torch.zeros_like(table), parameters, 10).row(3)
+    assert shard_bytes(row, parameters, 10, 4e6 / parameters) == 100_000 + 196 * 4
+    assert shard_bytes(table[0], parameters, 10, 4e6 / parameters) == 400_000
+
+
+def test_appended_numbers_cost_their_own_bytes() -> None:
+    value = append_numbers(torch.arange(3.0), torch.tensor([7.0]))
+    assert decoded(value).tolist() == [0.0, 1.0, 2.0, 7.0]
+    assert [message_bytes(value, element_bytes) for element_bytes in (4.0, 1e6)] == [16, 3_000_004]

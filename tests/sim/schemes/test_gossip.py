@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -158,7 +159,7 @@ stop: {{max_iterations: 5}}
 """
     gossip, push = (simulate_job(prepare(parse(text), entry, 0)) for entry in parse(text).schemes)
     assert gossip.bytes_sent == 5 * 4 * 2 * models * 10_000_000
-    assert push.bytes_sent == 5 * 6 * 10_000_000
+    assert push.bytes_sent == 5 * 6 * (10_000_000 + 4)  # 4 bytes for the weight
 
 
 @pytest.mark.parametrize(("momentum", "models"), [("local", 1), ("mixed", 3)])
@@ -174,9 +175,10 @@ schemes:
 stop: {{max_iterations: 1}}
 """
     neighbours, all_of_them = (simulate_job(prepare(parse(text), entry, 0)) for entry in parse(text).schemes)
-    encoded = models * 8_000_000 * (8 + 32 / 512) / 32
-    assert neighbours.bytes_sent == 4 * 2 * encoded
-    assert all_of_them.bytes_sent == 2 * 3 * encoded
+    elements = models * 2_000_000
+    assert neighbours.bytes_sent == 4 * 2 * (elements + 4 * math.ceil(elements / 512))
+    shard = elements // 4 + 4 * math.ceil(elements / 4 / 512)
+    assert all_of_them.bytes_sent == 4 * 2 * 3 * shard
 
 
 def test_buffers_of_the_model_are_no_momentum() -> None:

@@ -327,6 +327,17 @@ def test_bytes_per_step(options: dict[str, Any], messages: float, numbers: int) 
     assert simulated(job).bytes_sent == 6 * 8 * messages * numbers * 4
 
 
+@pytest.mark.parametrize("proxy", [{}, {"task": "quadratic", "task_options": {"dimension": 10}}])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_weight_has_four_bytes_whatever_a_parameter_stands_for(
+    proxy: dict[str, Any], asynchronous: bool
+) -> None:
+    options = {"topology": "one_peer_exponential", "overlap": 1, "asynchronous": asynchronous}
+    payload = 1e7 / (10 if proxy else 1)
+    job = make_job("sgp", options, workers=4, max_iterations=6, bytes_per_parameter=payload, **proxy)
+    assert simulated(job).bytes_sent == 6 * 4 * (10_000_000 + 4)
+
+
 @pytest.mark.parametrize("transfer_s", [0.25, 3.0])
 def test_time_of_a_step(transfer_s: float) -> None:
     """Blocking: computation + M/B; overlapped: the longer of the two; all-reduce: + 2 (n-1)/n M/B."""

@@ -99,6 +99,29 @@ def test_a_model_that_only_stands_for_its_bytes_is_compressed_as_much() -> None:
     assert simulated(job).bytes_sent / 4 / 5 == pytest.approx(1.5e6 * (1 / 4 + 1 / 512), rel=1e-3)
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "gloo_ring"])
+@pytest.mark.parametrize("proxy", [{}, {"task": "quadratic", "task_options": {"dimension": 10}}])
+def test_compression_is_priced_by_the_payload_whatever_the_proxy(
+    proxy: dict[str, Any], algorithm: str
+) -> None:
+    """10 MB, 10 workers: shards of 250,000 elements, each with 489 norms; the proxy has 1 element or 10."""
+    payload = 1e7 / (10 if proxy else 1)
+    shared: dict[str, Any] = {"workers": 10, "max_iterations": 1, "bytes_per_parameter": payload, **proxy}
+
+    def sent(options: dict[str, Any], scheme: str = "all_reduce") -> int:
+        return simulated(make_job(scheme, options, all_reduce=algorithm, **shared)).bytes_sent
+
+    compression = {"compression": {"qsgd": {}}}
+    shard = 250_000 + 489 * 4
+    assert sent(compression) == 10 * 2 * 9 * shard
+    assert sent(compression) / sent({}) == pytest.approx(0.252, abs=1e-3)
+    assert sent({"period": 1, **compression}, "local_sgd") == 10 * 2 * 9 * shard
+    whole = 2_500_000 + 4883 * 4
+    assert sent({"topology": "ring", **compression}, "gossip") == 10 * 2 * whole
+    assert sent({"compression": {"bf16": True}}) * 2 == sent({})
+    assert sent({"part_reduce": True}) == sent({})
+
+
 # --- time ---------------------------------------------------------------------------------------
 
 
