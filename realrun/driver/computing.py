@@ -74,12 +74,14 @@ class Segments:
         self._missing = [stop - start for start, stop in self._spans]
 
     def add(self, start: int, stop: int, so_far: Evaluated) -> None:
-        """Elements [start, stop) of a gradient [d] are known."""
-        number = bisect(self._firsts, start) - 1
-        self._missing[number] -= stop - start
-        if not self._missing[number]:
+        """Elements [start, stop) of a gradient [d] are known; they may belong to several segments."""
+        for number in range(bisect(self._firsts, start) - 1, len(self._spans)):
             first, end = self._spans[number]
-            self._on_segment(first, Evaluated(so_far.value[first:end], so_far.loss))
+            if first >= stop:
+                break
+            self._missing[number] -= min(stop, end) - max(start, first)
+            if not self._missing[number]:
+                self._on_segment(first, Evaluated(so_far.value[first:end], so_far.loss))
 
 
 class Computing:

@@ -42,7 +42,7 @@ class Job:
         compute: how long gradients take.
         transfer: how messages travel.
         all_reduce: algorithm of the all-reduce.
-        segments: (name, start, stop) of the layers in backward order.
+        segments: (name, start, stop) of the layers in backward order; none where they are not known.
         every, on: evaluation.
         keep: a worker's models are kept for it at every ``keep``-th step.
         target, max_iterations, max_time_s: what ends the run.

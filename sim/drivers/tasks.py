@@ -443,6 +443,11 @@ class ClockedRunner(Runner[_P]):
         pending = self.started(task, operation.handle)
         if not isinstance(pending.operation, ops.Gradient):
             raise SchemeError(f"worker {task.rank} asks for the segments of {pending.name}, which has none")
+        if not self._fractions:
+            raise SchemeError(
+                f"worker {task.rank} asks for the segments of a gradient that stands for a payload, of whose "
+                "layers nothing is known; leave workload.payload and timing_only out"
+            )
         task.waiting = operation
         now_s = self._time.now
         if pending.shown == len(self._fractions):

@@ -164,7 +164,14 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     if not workload.timing_only:
         problem = _problem(workload, cluster.workers, seed, method, device)
     buffers = problem.workload.num_buffers if problem else 0
-    start = problem.workload.start if problem else torch.zeros(1)
+    scheme = find_scheme(entry.name)
+    buckets = 0 if workload.payload is None else scheme.num_buckets(entry.options, workload.payload)
+    start = problem.workload.start if problem else torch.zeros(max(1, buckets))
+    if buckets > start.numel():
+        raise InputError(
+            f"schemes ({entry.label}): the payload has {buckets} buckets, the model that is trained "
+            f"({workload.task}) only {start.numel()} parameters; write a larger bucket"
+        )
     rule = make_optimizer(entry.optimizer or workload.optimizer, buffers)
     model_bytes = workload.payload if workload.payload is not None else start.numel() * start.element_size()
     target = None
@@ -172,7 +179,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         falling = stop.target.metric in task.falling
         target = Target(stop.target.metric, stop.target.value, falling, stop.target.on)
     return Job(
-        scheme=find_scheme(entry.name),
+        scheme=scheme,
         options=entry.options,
         label=entry.label,
         workers=cluster.workers,
@@ -191,7 +198,9 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
             seed=seed,
         ),
         all_reduce=scenario.collectives.all_reduce,
-        segments=problem.workload.segments if problem else (("model", 0, 1),),
+        segments=problem.workload.segments
+        if problem and workload.payload is None
+        else equal_segments(start.numel(), buckets),
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
         keep=_kept(scenario, start).keep_every,
@@ -202,6 +211,13 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         max_events=MAX_EVENTS if scenario.events == "auto" else None,
         events_until_step=scenario.first_steps,
     )
+
+
+def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]:
+    """``number`` parts of a gradient [length], equal to within an element, the last elements first."""
+    cuts = [k * length // number for k in range(number + 1)] if number else []
+    parts = list(itertools.pairwise(cuts))
+    return tuple((f"bucket {k}", start, stop) for k, (start, stop) in enumerate(reversed(parts)))
 
 
 def clock_only(job: Job) -> Job:

@@ -264,6 +264,9 @@ class Worker:
     async def segments(self, gradient: ops.Handle) -> AsyncIterator[ops.Segment]:
         """Yield the segments of a started gradient, each as soon as the backward pass has made it.
 
+        They are the layers of the model that is trained. Of the layers that a ``payload`` has nothing is
+        known, so it has no segments: a scheme of your own cannot ask for them there.
+
         After the last one the handle counts as waited for.
 
         >>> async def overlapped(worker: Worker) -> None:

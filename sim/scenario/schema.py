@@ -383,6 +383,8 @@ class Scenario(Settings):
                 if scheme.check_sites is not None:
                     network = build_network(self.cluster.network, self.cluster.workers)
                     scheme.check_sites(entry.options, len(set(network.site_of)))
+                if self.workload.payload is not None:
+                    scheme.num_buckets(entry.options, self.workload.payload)
             except InputError as error:
                 yield Mistake(("schemes", number, entry.name), str(error))
             if "averaged" in scored and scheme.publishes_averages(entry.options) is False:

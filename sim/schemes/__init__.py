@@ -16,7 +16,7 @@ SCHEMES: Mapping[str, Scheme] = {
     for s in (
         Scheme(
             "all_reduce", all_reduce.all_reduce, all_reduce.AllReduceOptions, True, all_reduce.check,
-            averages=True,
+            averages=True, bucket_bytes=all_reduce.bucket_bytes,
         ),
         Scheme("local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, averages=True),
         Scheme(

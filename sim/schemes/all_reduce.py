@@ -6,7 +6,8 @@ It is the update of one process with the n-fold batch. Bytes per step and worker
 with a ring. Waits for: everybody.
 
 ``overlap``: parts of the gradient are all-reduced while the backward pass goes on, a layer at a time or in
-buckets, as DistributedDataParallel does. ``part_reduce``: every worker owns a shard of the model; gradients
+buckets, as DistributedDataParallel does; of a payload, whose layers are not known, in equal buckets.
+``part_reduce``: every worker owns a shard of the model; gradients
 are reduce-scattered, the shard is updated, its optimiser's state nowhere else, and all gather the shards:
 the same update and the same bytes. ``compression``: gradients travel encoded.
 
@@ -34,7 +35,9 @@ class AllReduceOptions(Settings):
 
     overlap: bool = Field(default=False, description="all-reduce each layer while the backward pass goes on")
     bucket: Annotated[Bytes, Field(gt=0)] | None = Field(
-        default=None, description="with overlap: layers are put together until they have this size"
+        default=None,
+        description="with overlap: layers are put together until they have this size; a payload, which has "
+        "no layers, is cut into equal buckets of at least this size",
     )
     part_reduce: bool = Field(
         default=False,
@@ -52,6 +55,11 @@ def check(options: AllReduceOptions, workers: int) -> None:
     chosen = [name for name in ("overlap", "part_reduce", "compression") if getattr(options, name)]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; choose one of them")
+
+
+def bucket_bytes(options: AllReduceOptions) -> float | None:
+    """Bytes of the parts that are sent during the backward pass; 0: of a layer, None: there are no parts."""
+    return (options.bucket or 0.0) if options.overlap else None
 
 
 async def all_reduce(worker: Worker, options: AllReduceOptions) -> None:
@@ -82,16 +90,17 @@ async def _part_reduce(worker: Worker) -> None:
         await worker.publish(k, x, averaged=x)
 
 
-async def _overlapped(worker: Worker, x: torch.Tensor, bucket_bytes: float) -> torch.Tensor:
+async def _overlapped(worker: Worker, x: torch.Tensor, bucket: float) -> torch.Tensor:
     """The mean gradient at x [..., d], reduced bucket by bucket."""
     backward = await worker.begin(ops.Gradient(x))
     filling: list[torch.Tensor] = []
     started = []
     length, missing = 0, x.shape[-1]
+    enough = int(bucket / worker.element_bytes)  # buckets of a payload differ by an element
     async for segment in worker.segments(backward):
         filling.append(segment.value)
         length += segment.stop - segment.start
-        if length * worker.element_bytes >= bucket_bytes or length == missing:
+        if length >= enough or length == missing:
             started.append(await worker.begin(ops.AllReduce(_concatenate(filling))))
             missing -= length
             filling, length = [], 0

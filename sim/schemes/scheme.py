@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import torch
 from pydantic import Field
 
 from ..config.settings import Settings
+from ..errors import InputError
 from ..program.worker import Program, Worker
 
 
 def accept_any_number(options: Settings, workers: int) -> None:
     """The ``check`` of a scheme that runs with any number of workers."""
+
+
+def send_at_the_end(options: Settings) -> float | None:
+    """The ``bucket_bytes`` of a scheme that sends nothing of a gradient before all of it is there."""
+    return None
+
+
+MAX_BUCKETS: Final = 10_000
+"""The most buckets of a payload: each of them is a collective at every step."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,8 @@ class Scheme:
         averages: it publishes the averages that it makes, unless its options say ``asynchronous``; None: that
             is not known.
         check_sites: raises ``InputError`` where the options do not fit that many sites; None: any will do.
+        bucket_bytes: of its options, the bytes of the parts in which a gradient is sent during the backward
+            pass; 0: layer by layer, None: in one piece.
     """
 
     name: str
@@ -42,6 +54,7 @@ class Scheme:
     own_momentum: bool = False
     check_sites: Callable[[Any, int], None] | None = None
     averages: bool | None = None
+    bucket_bytes: Callable[[Any], float | None] = send_at_the_end
 
     def in_step(self, options: Settings) -> bool:
         """Whether it is synchronous under these options."""
@@ -50,6 +63,30 @@ class Scheme:
     def publishes_averages(self, options: Settings) -> bool | None:
         """Whether it publishes averages under these options; None: that is not known."""
         return self.averages if self.averages is None else self.averages and self.in_step(options)
+
+    def num_buckets(self, options: Settings, payload_bytes: float) -> int:
+        """How many equal buckets the gradient of a payload has; 0: it is not sent during the backward pass.
+
+        Nothing is known of a payload's layers, so they cannot decide what is ready when.
+
+        Raises:
+            InputError: the options do not say how large a bucket is, or there would be very many.
+        """
+        bucket_bytes = self.bucket_bytes(options)
+        if bucket_bytes is None:
+            return 0
+        if not bucket_bytes:
+            raise InputError(
+                "nothing is known of a payload's layers, so they cannot be sent during the backward pass; "
+                "write for example 'bucket: 25 MB' beside overlap, for equal buckets of at least that size"
+            )
+        number = max(1, int(payload_bytes / bucket_bytes))
+        if number > MAX_BUCKETS:
+            raise InputError(
+                f"the payload would be cut into {number:,} buckets, at most {MAX_BUCKETS:,} are possible; "
+                "write a larger bucket"
+            )
+        return number
 
     def start(self, worker: Worker, options: Settings) -> Program:
         """The coroutines of one worker, not yet started."""

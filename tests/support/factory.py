@@ -15,6 +15,7 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.outcome import Outcome, run_record
+from paceline.sim.experiments.prepare import equal_segments
 from paceline.sim.jitter import Jitter, Lognormal
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Link, Network
@@ -90,8 +91,12 @@ def make_job(
     every: int = 1,
     max_iterations: int | None = 4,
     record_events: bool = True,
+    buckets: int = 0,
 ) -> Job:
-    """A job with the given parts; without a task only the clock matters."""
+    """A job with the given parts; without a task only the clock matters.
+
+    ``buckets``: how many equal segments a gradient has; 0: its layers.
+    """
     found = find_scheme(scheme) if isinstance(scheme, str) else scheme
     problem = make_problem(task, workers, seed, method, batch_size, **(task_options or {})) if task else None
     jitter = Jitter(lognormal=Lognormal(cv=cv)) if cv else None
@@ -122,7 +127,11 @@ def make_job(
             streams=streams,
         ),
         all_reduce=all_reduce,
-        segments=problem.workload.segments if problem else (("x", 0, start.numel()),),
+        segments=equal_segments(start.numel(), buckets)
+        if buckets
+        else problem.workload.segments
+        if problem
+        else (("x", 0, start.numel()),),
         every=every,
         on="mean",
         max_iterations=max_iterations,

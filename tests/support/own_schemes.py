@@ -36,6 +36,15 @@ async def pairs(worker: Worker) -> None:
         await worker.publish(k, x)
 
 
+async def by_layer(worker: Worker) -> None:
+    """All-reduce, layer by layer."""
+    async for k in worker.steps():
+        computing = await worker.begin(ops.Gradient(worker.start))
+        async for segment in worker.segments(computing):
+            await worker.all_reduce(segment.value)
+        await worker.publish(k, worker.start)
+
+
 def with_a_service(worker: Worker) -> Program:
     return Program(lazy(worker), services=(_idle(worker),))
 

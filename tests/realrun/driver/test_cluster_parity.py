@@ -155,6 +155,21 @@ def test_all_reduce_differs_by_rounding_only(
         assert ((found - expected).norm() / expected.norm()).item() < 1e-5
 
 
+def test_equal_buckets_of_a_payload_cut_through_layers(four: Pool) -> None:
+    """Seven buckets of 4,810 elements: one with parts of both layers, and several in each."""
+    options = {"overlap": True, "bucket": "25 kB"}
+    measured, finals = _measured_with_finals(four, "all_reduce", options, buckets=7, **WORKLOAD, **PADDED)
+    job = make_job("all_reduce", options, workers=4, buckets=7, **WORKLOAD, **PADDED)
+    predicted = simulated(job)
+    for events in (predicted.events, [Event(**event) for event in measured["events"]]):
+        sums = [e for e in events if (e.worker, e.step, e.operation) == (0, 0, "all_reduce")]
+        assert len(sums) == 7
+        assert max(e.bytes for e in sums) - min(e.bytes for e in sums) <= 2 * 37
+    assert measured["bytes_sent"] == predicted.bytes_sent
+    for found, expected in zip(finals, run_events(job).finals, strict=True):
+        assert ((found - expected).norm() / expected.norm()).item() < 1e-5
+
+
 QSGD: dict[str, Any] = {"compression": {"qsgd": {"bits": 4, "bucket": 64}}}
 BF16: dict[str, Any] = {"compression": {"bf16": True}}
 

@@ -11,9 +11,12 @@ import torch
 
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.program.encoding import Compression, Qsgd
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
+from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes.all_reduce import AllReduceOptions, check
 from paceline.sim.schemes.compressed import CompressedAllReduce, add_lost_part
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
@@ -111,7 +114,7 @@ def test_compression_is_priced_by_the_payload_whatever_the_proxy(
     def sent(options: dict[str, Any], scheme: str = "all_reduce") -> int:
         return simulated(make_job(scheme, options, all_reduce=algorithm, **shared)).bytes_sent
 
-    compression = {"compression": {"qsgd": {}}}
+    compression: dict[str, Any] = {"compression": {"qsgd": {}}}
     shard = 250_000 + 489 * 4
     assert sent(compression) == 10 * 2 * 9 * shard
     assert sent(compression) / sent({}) == pytest.approx(0.252, abs=1e-3)
@@ -135,6 +138,56 @@ def test_overlap_hides_all_but_the_first_layers_exchange() -> None:
     assert overlapped == pytest.approx(1.0 + 0.064, rel=1e-9)
     parts = simulated(job_with({"part_reduce": True}, **timed)).wall_clock_s / 5
     assert parts == pytest.approx(at_once, rel=1e-9)
+
+
+PAYLOAD = """
+name: payload
+workload: {%s, payload: 104 MB}
+cluster: {workers: 2, compute: {time: 1 s}, network: {latency: 0 s, bandwidth: 2.08 Gbit/s}}
+schemes:
+  - all_reduce: {overlap: true, bucket: %s}
+stop: {max_iterations: 5}
+"""
+PROXIES = (
+    "timing_only: true",
+    "task: quadratic, dimension: 12, batch_size: 4, optimizer: {lr: 0.1}",
+    "task: digits-mlp, batch_size: 4, optimizer: {lr: 0.1}",
+)
+
+
+@pytest.mark.parametrize("proxy", PROXIES)
+@pytest.mark.parametrize(
+    ("bucket", "left_s"),
+    [
+        ("104 MB", 0.4),  # sent when all of it is there
+        ("1 GB", 0.4),
+        ("52 MB", 0.2),  # the first half leaves between 2/3 s and 13/15 s
+        ("40 MB", 0.2),  # two buckets of at least that
+        ("26 MB", 0.1),  # ready at 1/2, 2/3, 5/6 and 1 s
+    ],
+)
+def test_a_payload_is_sent_in_equal_buckets_whatever_the_proxy(
+    proxy: str, bucket: str, left_s: float
+) -> None:
+    """Whole, it takes two times 52 MB at 260 MB/s."""
+    scenario = parse(PAYLOAD % (proxy, bucket))
+    run = simulate_job(prepare(scenario, scenario.schemes[0], 0))
+    assert run.wall_clock_s / 5 == pytest.approx(1.0 + left_s, rel=1e-4)
+    assert run.bytes_sent == pytest.approx(5 * 2 * 104e6, rel=1e-6)
+
+
+def test_a_payload_has_no_more_buckets_than_its_proxy_has_parameters() -> None:
+    scenario = parse(PAYLOAD % (PROXIES[1], "1 MB"))
+    with pytest.raises(InputError, match=r"104 buckets, the model .*quadratic.* only 12 parameters"):
+        prepare(scenario, scenario.schemes[0], 0)
+
+
+def test_a_payload_has_no_segments_for_a_scheme_that_does_not_say_how_to_cut_it() -> None:
+    text = PAYLOAD.replace("all_reduce: {overlap: true, bucket: %s}", "'tests.support.own_schemes:by_layer'")
+    scenario = parse(text % PROXIES[2])
+    run = simulate_job(prepare(scenario, scenario.schemes[0], 0))
+    assert run.status == "partial"
+    assert "asks for the segments of a gradient that stands for a payload" in run.message
 
 
 # --- compression --------------------------------------------------------------------------------
