@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from paceline.sim.collectives.schedule import Round, Schedule
     from paceline.sim.config.settings import Settings
     from paceline.sim.errors import Deadlock, InputError, PacelineError, PeerLost, RunError, SchemeError
-    from paceline.sim.experiments.study import Study
     from paceline.sim.network.network import Link, Network, Route
     from paceline.sim.program import operations as ops
     from paceline.sim.program.encoding import Compression
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from paceline.sim.scenario.schema import Scenario
     from paceline.sim.schemes.compressed import CompressedAllReduce
     from paceline.sim.schemes.scheme import Scheme
+    from paceline.study import Study
 
 _HOMES: Final = {
     "load": "paceline.api",
@@ -34,7 +34,7 @@ _HOMES: Final = {
     "attach": "paceline.api",
     "main": "paceline.commands.app",
     "Scenario": "paceline.sim.scenario.schema",
-    "Study": "paceline.sim.experiments.study",
+    "Study": "paceline.study",
     "Run": "paceline.sim.records.run",
     "Event": "paceline.sim.records.run",
     "Worker": "paceline.sim.program.worker",

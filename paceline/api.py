@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from paceline.realrun.attach.attach import Attached
-    from paceline.sim.experiments.study import Study
     from paceline.sim.records.summary import Tuned
     from paceline.sim.scenario.schema import Scenario
+    from paceline.study import Study
 
 
 def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
@@ -124,7 +124,8 @@ def simulate(
         progress: show on standard error which run is under way.
 
     Returns:
-        The runs: ``.summary``, ``.metrics`` and ``.events`` are data frames, ``.save(folder)`` writes them.
+        The runs: ``.summary``, ``.metrics`` and ``.events`` are data frames, ``.save(folder)`` writes them,
+        ``.report()`` makes a page and ``.plot()`` a figure of them.
 
     Raises:
         InputError: the scenario or the task is wrong.
@@ -133,8 +134,8 @@ def simulate(
 
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
-    from paceline.sim.experiments.study import Study
     from paceline.sim.scenario.schema import resolve_scenario
+    from paceline.study import Study
 
     where = prepare.device_named(device)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)

@@ -114,15 +114,20 @@ def _tex(studies: Sequence[ReportSources]) -> str:
 
 
 def _save(picture: Picture, folder: Path) -> None:
-    """One figure, in the colours of the light theme on white."""
+    figure = finish_figure(picture)
+    for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
+        path = folder / f"{picture.name}.{ending}"
+        figure.savefig(path, dpi=200, facecolor="white", metadata=metadata)
+    write_csv(folder / f"{picture.name}.csv", picture.data)
+
+
+def finish_figure(picture: Picture) -> Figure:
+    """Give a picture's figure its key, and the colours of the light theme; once only."""
     variables = _variables(_STYLE.read_text(encoding="utf-8"))
     table = {stand_in: colour(css, variables) for stand_in, css in {**CSS, **picture.colours}.items()}
     _add_key(picture)
     recolour(picture.figure, table)
-    for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-        path = folder / f"{picture.name}.{ending}"
-        picture.figure.savefig(path, dpi=200, facecolor="white", metadata=metadata)
-    write_csv(folder / f"{picture.name}.csv", picture.data)
+    return picture.figure
 
 
 def _add_key(picture: Picture) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import paceline
+from paceline import reports
 from paceline.sim.errors import InputError
 from paceline.sim.records import folder
 from paceline.sim.scenario.schema import load, parse
@@ -64,6 +65,37 @@ def test_a_notebook_shows_a_table() -> None:
     assert "is first" in shown
     nowhere = {**scenario, "stop": {"target": {"metric": "train_loss", "value": 1e-9}, "max_iterations": 2}}
     assert "no scheme reached the target" in simulate(nowhere, task=own_tasks.classify)._repr_html_()
+
+
+def test_the_report_is_that_of_the_result_folder(tmp_path: Path) -> None:
+    study = simulate(task=own_tasks.classify)
+    study.save(tmp_path / "results")
+    reports.build([tmp_path / "results"], tmp_path / "written.html")
+    page = study.report(tmp_path / "report.html")
+    assert page == tmp_path / "report.html"
+    assert page.read_bytes() == (tmp_path / "written.html").read_bytes()
+    assert study.report(page) == page
+    (tmp_path / "mine.html").write_text("mine")
+    with pytest.raises(InputError, match="it is no report"):
+        study.report(tmp_path / "mine.html")
+
+
+def test_the_plot_has_a_curve_for_each_scheme(tmp_path: Path) -> None:
+    scenario = {**SCENARIO, "evaluate": {"every": "2 steps"}, "stop": {"max_iterations": 12}}
+    study = simulate(scenario, task=own_tasks.classify)
+    figure = study.plot()
+    (axes,) = figure.axes
+    curves = [line for line in axes.lines if len(line.get_xdata()) > 1]
+    for label, curve in zip(study.summary.index, curves, strict=True):
+        scored = study.metrics[study.metrics["label"] == label]
+        assert curve.get_ydata() == pytest.approx(scored["train_loss"].to_numpy())
+    assert [text.get_text() for text in figure.legends[0].texts] == ["all_reduce", "local_sgd"]
+    assert axes.get_xlabel().startswith("wall clock")
+    assert len({curve.get_color() for curve in curves}) == 2
+    figure.savefig(tmp_path / "loss.png")
+    clock_only = {**SCENARIO, "workload": {"timing_only": True, "payload": "1 MB"}}
+    with pytest.raises(InputError, match="no loss is known of mine: nothing was trained"):
+        simulate({**clock_only, "stop": {"max_iterations": 3}}).plot()
 
 
 def test_a_function_inside_a_function_and_one_that_is_defined_anew() -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import html
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ..config.units import format_bytes, format_seconds
-from ..records import folder as result_folder
-from ..records.run import Run
-from ..records.summary import SchemeSummary, Summary, Tuned, ranking, summarise
-from ..scenario.schema import Scenario, dump
+from paceline.sim.config.units import format_bytes, format_seconds
+from paceline.sim.records import folder as result_folder
+from paceline.sim.records.run import Run
+from paceline.sim.records.summary import SchemeSummary, Summary, Tuned, ranking, summarise
+from paceline.sim.scenario.schema import Scenario, dump
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,46 @@ class Study:
         text = dump(self.scenario)
         name = self.scenario.name
         result_folder.write_results(Path(folder), text, name, self.runs, force, self.tuning)
+
+    def report(self, out: str | Path = "report.html") -> Path:
+        """Write the page that ``paceline report`` makes of these runs.
+
+        Args:
+            out: the page, one file with everything in it; an older report is replaced, nothing else.
+
+        Returns:
+            Its path.
+
+        Raises:
+            InputError: ``out`` is there already and is no report, or cannot be written.
+        """
+        from paceline import reports
+
+        with self._saved() as folder:
+            reports.build([folder], Path(out))
+        return Path(out)
+
+    def plot(self) -> Figure:
+        """Draw the training loss against the clock: a curve for each scheme, the median over its repeats.
+
+        It is the first figure of the report, with its colours; ``.savefig(path)`` writes it. A notebook shows
+        it after ``%matplotlib inline``.
+
+        Raises:
+            InputError: no loss is known: nothing was trained.
+        """
+        from paceline.reports.plot import plot_loss
+
+        with self._saved() as folder:
+            return plot_loss(folder)
+
+    @contextmanager
+    def _saved(self) -> Iterator[Path]:
+        """A result folder of these runs, for as long as the block lasts."""
+        with tempfile.TemporaryDirectory(prefix="paceline-") as parent:
+            folder = Path(parent) / "results"
+            self.save(folder)
+            yield folder
 
     def __repr__(self) -> str:
         return f"Study({self.scenario.name}: {len(self.runs)} runs, winner: {self.winner})"
