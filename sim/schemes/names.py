@@ -26,7 +26,8 @@ class OtherNames:
 
 
 OTHER_NAMES: Final = (
-    OtherNames(("FULLSGD", "AR-SGD", "DDP", "Horovod", "parallel SGD"), "all_reduce"),
+    OtherNames(("FULLSGD", "AR-SGD", "DDP", "Horovod", "parallel SGD", "PSGD", "BSP"), "all_reduce"),
+    OtherNames(("QSGD",), "all_reduce: {compression: {qsgd: {bits: 8}}}"),
     OtherNames(("CPSGD", "periodic averaging"), "local_sgd: {period: 8}"),
     OtherNames(("LSGD", "leader SGD"), "leader_sgd: {period: 16}", "a leader pulls"),
     OtherNames(("local SGD", "LSGD"), "local_sgd: {period: 8}", "local steps"),
