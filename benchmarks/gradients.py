@@ -5,6 +5,9 @@
 64 workers, digits MLP (64-64-10), batch 32, one thread, computation with cv 0.1. The ways are
 interleaved block by block; medians of rates, and of ratios within a block, are printed.
 
+Then, for tasks, numbers of workers and batch sizes, how many times faster a batch of all workers is than a
+loop over them, and what ``gradients: auto`` takes: the numbers in its rule (``choose_method``) are from here.
+
 The plain loop calls ``backward()`` and nothing else. The event driver also draws batches, updates and
 keeps the clock: alone between two averagings (local SGD), or averaging with one peer at every step
 (gossip).
@@ -20,18 +23,70 @@ from typing import Any
 import torch
 
 from paceline.sim.drivers.event import EventDriver
-from tests.support.factory import make_job
+from paceline.sim.training.gradients import TrainingProblem, choose_method
+from paceline.sim.workloads.partition import Batches, Partition, shards
+from paceline.sim.workloads.supervised import supervised
+from paceline.sim.workloads.workload import Workload
+from tests.support.factory import make_job, make_problem
 
 WORKERS, STEPS, BLOCKS = 64, 20, 9
 SCHEMES: dict[str, tuple[str, dict[str, Any]]] = {
     "event driver, local SGD": ("local_sgd", {"period": 10**9}),
     "event driver, one-peer gossip": ("gossip", {"topology": "one_peer_exponential"}),
 }
+TASKS = ("digits-mlp", "logistic", "quadratic", "text-transformer", "digits-cnn")
+WIDTHS = (128, 256, 512)
+ROUNDS = 5
 
 
 def main() -> None:
     """Measure and print."""
     torch.set_num_threads(1)
+    compare_drivers()
+    compare_methods()
+
+
+def perceptron(width: int) -> Workload:
+    """256 - width - width - 10 on random examples, whose values do not matter."""
+    layers = [torch.nn.Linear(256, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU()]
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(width, 10))
+    random = torch.Generator().manual_seed(0)
+    examples = torch.randn(2000, 256, generator=random), torch.arange(2000) % 10
+    criterion = torch.nn.functional.cross_entropy
+    return supervised("perceptron", module, criterion, examples, None, ["train_loss"])
+
+
+def compare_methods() -> None:
+    """Print a loop's time over a batch's, and the choice, by model, batch size and number of workers."""
+    workloads = {task: make_problem(task, 2, 1, "looped").workload for task in TASKS}
+    workloads |= {f"256-{width}-{width}-10": perceptron(width) for width in WIDTHS}
+    print("looped / batched time (b: gradients: auto takes the batch)")
+    for name, workload in workloads.items():
+        for batch_size in (8, 32, 128):
+            cells = [method_cell(workload, workers, batch_size) for workers in (2, 4, 8, 16, 64)]
+            size = f"{workload.start.numel():>7,} parameters"
+            print(f"{name:>18}, {size}, batch {batch_size:>3}: {'  '.join(cells)}")
+
+
+def method_cell(workload: Workload, workers: int, batch_size: int) -> str:
+    """Number of workers, the median of a loop's time over a batch's, and the choice."""
+    batches = Batches(shards(Partition(), len(workload.inputs), None, workers, 1), batch_size, 1)
+    ranks, points = list(range(workers)), [workload.start + 1e-3 * rank for rank in range(workers)]
+    looped, batched = (TrainingProblem(workload, batches, method) for method in ("looped", "batched"))
+    ratios = []
+    for index in range(ROUNDS):
+        times_s = []
+        for problem in (looped, batched):
+            begin_s = time.perf_counter()
+            problem.gradients(ranks, [index] * workers, points)
+            times_s.append(time.perf_counter() - begin_s)
+        ratios.append(times_s[0] / times_s[1])
+    taken = "b" if choose_method(workload, batches, workers) == "batched" else " "
+    return f"n={workers}: {statistics.median(ratios[1:]):.2f} {taken}"
+
+
+def compare_drivers() -> None:
+    """Print gradients a second of the event driver, of a plain loop and of raw vmap."""
     jobs = {
         name: make_job(
             scheme, options, task="digits-mlp", workers=WORKERS, cv=0.1, max_iterations=STEPS,

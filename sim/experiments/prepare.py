@@ -22,7 +22,7 @@ from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Evaluate, Scenario
 from ..schemes import find_scheme
-from ..training.gradients import Method, TrainingProblem, cannot_batch, faster_method
+from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
 from ..training.snapshots import keep_every
@@ -50,10 +50,10 @@ def device_named(name: str) -> torch.device:
 
 
 def resolve(scenario: Scenario, device: torch.device) -> Scenario:
-    """Decide by measurements on this machine whatever the scenario leaves to them.
+    """Decide what is left open: ``gradients: auto`` by a rule, ``compute: measured`` by measuring.
 
-    That is ``gradients: auto``, and ``compute: measured`` (with one thread on a CPU). Beside that
-    ``evaluate.keep`` is written out.
+    It is measured with one thread on a CPU. What comes of it stands in the result, and so does ``evaluate.keep``,
+    so that nothing else of a run depends on the machine.
 
     Raises:
         InputError: gradients are to be batched, and cannot be.
@@ -71,7 +71,7 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
         if reason:
             raise InputError(f"gradients: {scenario.workload.task} cannot be batched, {reason}; use looped")
         return scenario
-    method = faster_method(problem.workload, problem.batches, scenario.cluster.workers)
+    method = choose_method(problem.workload, problem.batches, scenario.cluster.workers)
     return scenario.model_copy(update={"gradients": method})
 
 
@@ -240,7 +240,8 @@ def _built(
     task: Task, workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
 ) -> TrainingProblem:
     # The task is a part of the key: a user's function may be defined anew under its name.
-    built = task.build(workload.options, seed).to(device)
+    with one_thread():
+        built = task.build(workload.options, seed).to(device)
     labels = None if built.labels is None else built.labels.cpu().numpy()
     parts = shards(workload.partition, len(built.inputs), labels, workers, seed)
     return TrainingProblem(built, Batches(parts, workload.batch_size, seed), method)

@@ -266,7 +266,8 @@ class Scenario(Settings):
         description="operations to record: all, none, 'first N steps', or auto (all below a million rows)",
     )
     gradients: Literal["auto", "batched", "looped"] = Field(
-        default="auto", description="how the workers' gradients are evaluated; auto: what is faster here"
+        default="auto",
+        description="how the workers' gradients are evaluated; auto: by a rule of the model and the workers",
     )
 
     @property

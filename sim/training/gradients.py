@@ -2,13 +2,13 @@
 
 A worker's gradient is a function of its parameters when the computation starts, and nobody can see
 it before the computation ends. So nothing is evaluated until a value is needed; then everything
-in flight is evaluated in one ``torch.func.vmap`` batch, or in a loop, whichever was measured to be faster.
+in flight is evaluated in one ``torch.func.vmap`` batch, or in a loop. The two may differ in the last bits, so
+that a fixed rule chooses between them (``choose_method``), and no stopwatch.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -16,6 +16,7 @@ from typing import Final, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from .. import seeds
 from ..devices import to_device
@@ -30,6 +31,14 @@ CHUNK_BYTES: Final = 64 * 2**20
 DEVICE_SHARE: Final = 16
 """On a GPU they may take this part of its memory: their gradients and what lies between need room too. A part
 of what is free would be nearer to what fits, but the same seed must be cut into the same batches again."""
+
+BATCHED_WORKERS: Final = 8
+"""The fewest workers of a batch on a CPU; with fewer, making the batch costs more than it saves."""
+BATCHED_PARAMETERS: Final = 100_000
+"""The largest model, in parameters, of a batch on a CPU; batches of larger ones do not fit into its cache."""
+BATCHED_FLOP: Final = 100_000_000
+"""The most floating-point operations of one gradient in a batch on a CPU; with more of them, the calls that a
+batch saves no longer count."""
 
 
 def chunk_bytes(device: torch.device) -> int:
@@ -208,31 +217,27 @@ def cannot_batch(workload: Workload, batches: Batches) -> str:
     return ""
 
 
-def _settle(device: torch.device) -> None:
-    """Wait until a GPU has done all that is queued on it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def choose_method(workload: Workload, batches: Batches, workers: int) -> Method:
+    """The method that ``gradients: auto`` stands for, by a rule of model, batch size and number of workers.
 
+    Gradients are batched where they can be (``cannot_batch``) and,
 
-def faster_method(workload: Workload, batches: Batches, workers: int) -> Method:
-    """Measure one round of all workers both ways and return the faster method.
+    - on a GPU, there are at least 2 workers;
+    - on a CPU, there are at least ``BATCHED_WORKERS`` of them, the model has at most ``BATCHED_PARAMETERS``
+      parameters and no convolution, and one gradient takes at most ``BATCHED_FLOP`` operations in matrix
+      products, counted by torch.
 
-    What draws random numbers, or cannot be batched (``cannot_batch``), is looped.
+    Otherwise they are looped. Source of the numbers: ``benchmarks/gradients.py``.
     """
-    if cannot_batch(workload, batches):
+    small = workload.start.device.type == "cuda" or (
+        workers >= BATCHED_WORKERS and workload.start.numel() <= BATCHED_PARAMETERS
+    )
+    if workers < 2 or not small or cannot_batch(workload, batches):
         return "looped"
-    points = [workload.start] * min(workers, 64)
-    ranks, indices = list(range(len(points))), [0] * len(points)
-    best: dict[Method, float] = {}
-    for method in ("batched", "looped"):
-        problem = TrainingProblem(workload, batches, method)
-        problem.gradients(ranks, indices, points)
-        rounds = []
-        for _ in range(3):
-            _settle(workload.start.device)
-            begin = time.perf_counter()
-            problem.gradients(ranks, indices, points)
-            _settle(workload.start.device)
-            rounds.append(time.perf_counter() - begin)
-        best[method] = min(rounds)
-    return "batched" if best["batched"] <= best["looped"] else "looped"
+    if workload.start.device.type == "cuda":
+        return "batched"
+    with FlopCounterMode(display=False) as counter:
+        TrainingProblem(workload, batches, "looped").gradient(0, 0, workload.start)
+    operations = counter.get_flop_counts().get("Global", {})
+    convolves = any("convolution" in str(operation) for operation in operations)
+    return "looped" if convolves or counter.get_total_flops() > BATCHED_FLOP else "batched"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gzip
+import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,14 @@ from torch import nn
 from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.scenario.schema import dump, parse
-from paceline.sim.training.gradients import TrainingProblem, cannot_batch, faster_method
+from paceline.sim.training.gradients import TrainingProblem, cannot_batch, choose_method
 from paceline.sim.workloads import TASKS, find_task
 from paceline.sim.workloads.modules import flatten, flatten_module
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.supervised import initial_weights
 from paceline.sim.workloads.tasks.images import ImageOptions, read_cifar, read_mnist, resnet20
 from tests.sim.scenario.test_schema import FLAT
-from tests.support.factory import make_job, run_events, simulated
+from tests.support.factory import make_job, make_problem, run_events, simulated
 
 
 def own(name: str) -> str:
@@ -115,7 +117,36 @@ def test_batch_norm_is_not_batched() -> None:
     """``torch.func.vmap`` loses what the forward pass writes into the buffers."""
     problem = problem_of(own("normed"), 3)
     assert "other gradients" in cannot_batch(problem.workload, problem.batches)
-    assert faster_method(problem.workload, problem.batches, 3) == "looped"
+    assert choose_method(problem.workload, problem.batches, 8) == "looped"
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "workers", "batch_size", "method"),
+    [
+        ("digits-mlp", {}, 8, 32, "batched"),
+        ("digits-mlp", {}, 7, 32, "looped"),
+        ("digits-mlp", {"hidden": 2000}, 64, 32, "looped"),
+        ("digits-cnn", {}, 64, 1, "looped"),
+        ("quadratic", {}, 8, 128, "batched"),
+        ("text-transformer", {}, 8, 8, "batched"),
+        ("text-transformer", {}, 8, 32, "looped"),
+    ],
+)
+def test_the_method_of_gradients_follows_from_model_batch_and_workers(
+    task: str,
+    options: dict[str, Any],
+    workers: int,
+    batch_size: int,
+    method: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = make_problem(task, workers, 1, "looped", batch_size, **options)
+    for pace_s in (-1.0, 1.0):  # a clock on which whatever is measured later takes less, or more
+        reads = itertools.count()
+        monkeypatch.setattr(
+            time, "perf_counter", lambda pace_s=pace_s, reads=reads: pace_s * next(reads) ** 2
+        )
+        assert choose_method(problem.workload, problem.batches, workers) == method
 
 
 @pytest.mark.parametrize("task", sorted(set(TASKS) - {"mnist-cnn", "cifar-cnn7", "cifar-resnet20"}))
