@@ -199,21 +199,20 @@ def _routes(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def _schemes(answer: Mapping[str, Any]) -> RenderableType:
-    random = any(row.get("random_step_s") is not None for row in answer["schemes"])
+    random = any(row.get("random_s") is not None for row in answer["schemes"])
     table = _plain_table()
     table.add_column("scheme", overflow="fold", min_width=14)
-    columns = ["a step", "compute", "latency", "bandwidth", "sent"]
-    for name in [*columns, *(["with what\nis random"] if random else [])]:
+    parts = {"a step": "step_s", "compute": "compute_s", "latency": "latency_s", "bandwidth": "bandwidth_s"}
+    if random:
+        parts["random"] = "random_s"
+    for name in (*parts, "sent"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in answer["schemes"]:
         if row["problem"] is not None:
             add_text_row(table, row["label"], f"not known: {row['problem']}")
             continue
-        parts = [row[key] for key in ("step_s", "compute_s", "latency_s", "bandwidth_s")]
-        cells = [*(format_seconds(max(part, 0.0)) for part in parts), format_bytes(row["bytes_per_step"])]
-        if random:
-            cells.append("" if row["random_step_s"] is None else format_seconds(row["random_step_s"]))
-        add_text_row(table, row["label"], *cells)
+        cells = [format_seconds(max(row[key] or 0.0, 0.0)) for key in parts.values()]
+        add_text_row(table, row["label"], *cells, format_bytes(row["bytes_per_step"]))
     return table
 
 
@@ -221,7 +220,21 @@ def _effort(answer: Mapping[str, Any]) -> str:
     known = [row for row in answer["schemes"] if row["problem"] is None]
     each_s = sum(row["simulation_s_per_100_steps"] for row in known)
     runs = f"{answer['repeats']} repeats" if answer["repeats"] > 1 else "all of it"
-    return (
-        f"Simulating takes {format_seconds(each_s)} for 100 steps of every scheme on this machine, and "
-        f"{format_seconds(answer['simulation_s_at_most'])} at most for {runs}."
-    )
+    sentences = [f"Estimates: simulating takes {format_seconds(each_s)} for 100 steps of every scheme here"]
+    expected_s = answer["simulation_s_expected"]
+    if expected_s is not None:
+        sentences[0] += (
+            f", and {format_seconds(expected_s)} for {runs} if each needs the "
+            f"{answer['steps_to_target_in_trial']} steps to the target that synchronous SGD needed in a trial"
+        )
+    sentences[0] += f"; {format_seconds(answer['simulation_s_at_most'])} at most for {runs}."
+    scoring = answer["scoring"]
+    if scoring["models"]:
+        models = "1 model" if scoring["models"] == 1 else f"{scoring['models']} models"
+        sentences.append(
+            f"Scoring is {format_seconds(scoring['s_per_100_steps'])} of the first and "
+            f"{format_seconds(scoring['s_at_most'])} of the last: {models} in "
+            f"{format_seconds(scoring['once_s'])}, every {scoring['every_steps']} steps, "
+            f"{scoring['times_at_most']:,} times at most."
+        )
+    return " ".join(sentences)

@@ -1,72 +1,31 @@
 """What a scenario means before it is run: its cluster and routes, what a step costs, how long it will take.
 
-A step is followed on the clock alone, for a few steps of the scheme's own code, on three networks: one that
-costs nothing, one with latencies only, and the nominal one. The differences are the latency term and the
-bandwidth term; for an all-reduce by a ring of n equal workers, with S bytes, latency L and bandwidth B, they
-are 2 (n - 1) L and 2 (n - 1) S / (n B). Whatever is random counts with its mean, or not at all, and in a
-second pass as it is.
+How long simulating takes is an estimate from measurements on this machine; all else is computed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
 from ..compute.measure import timer_of
-from ..compute.model import ComputeModel
-from ..compute.settings import Straggler
 from ..devices import one_thread
 from ..drivers.job import Job
-from ..errors import RunError
-from ..network.network import Network, Route
-from ..records.run import Run
-from ..scenario.entries import SchemeEntry
+from ..network.network import Network
+from ..program.averaging import mean_model
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario
-from ..training.scoring import score_models
-from .prepare import clock_only, prepare, resolve
-from .simulate import simulate_job
+from .prepare import prepare, resolve
+from .step_cost import StepCost, steady_compute, step_cost, training_s
 
-PROBED_STEPS: Final = (1, 12, 60, 240)
-"""Numbers of steps to try: the most that fit into ``PATIENCE_S`` count; 240 is a multiple of most periods."""
-PATIENCE_S: Final = 0.5
-"""Seconds on this machine that following one scheme once may take."""
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """What a step of one scheme costs.
-
-    Attributes:
-        label: of the scheme.
-        steps: of how many first steps this is the mean.
-        compute_s, latency_s, bandwidth_s: they add up to a step without anything random.
-        random_s: a step with everything that is random in the scenario; None where nothing is.
-        bytes_per_worker: sent in a step, mean over the workers.
-        clock_s: what the simulation of a step takes on this machine, without its gradients.
-        problem: why nothing is known; empty where all is well.
-    """
-
-    label: str
-    steps: int = 0
-    compute_s: float = math.nan
-    latency_s: float = math.nan
-    bandwidth_s: float = math.nan
-    random_s: float | None = None
-    bytes_per_worker: float = math.nan
-    clock_s: float = math.nan
-    problem: str = ""
-
-    @property
-    def step_s(self) -> float:
-        """A step without anything random."""
-        return self.compute_s + self.latency_s + self.bandwidth_s
+TRIAL_S: Final = 3.0
+"""Processor seconds that the trial of synchronous SGD may take."""
 
 
 @dataclass(frozen=True)
@@ -88,114 +47,6 @@ class RouteKind:
     bytes_per_s: float
     hosts: tuple[int, int]
     links: tuple[str, ...]
-
-
-def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
-    """Follow a scheme on the clock alone; one that cannot do without values has a ``problem`` instead."""
-    job = clock_only(prepare(scenario, entry, scenario.seed))
-    network = job.transfer.network
-    nominal = _nominal(network)
-    steady = _with(replace(job, compute=_steady(job.compute, job.workers)), nominal)
-    try:
-        steps, whole, clock_s = _follow(steady)
-        free = _unlimited(nominal, latency=False)
-        compute_s = _per_step(_with(steady, free, overhead_s=0.0), steps)
-        latency_s = _per_step(_with(steady, _unlimited(nominal, latency=True)), steps) - compute_s
-        random = nominal != network or _varies(job.compute)
-        random_s = _per_step(job, steps) if random else None
-    except RunError as error:
-        return StepCost(entry.label, problem=str(error))
-    step_s = whole.wall_clock_s / whole.iterations
-    return StepCost(
-        label=entry.label,
-        steps=steps,
-        compute_s=compute_s,
-        latency_s=latency_s,
-        bandwidth_s=step_s - latency_s - compute_s,
-        random_s=random_s,
-        bytes_per_worker=whole.bytes_sent / whole.iterations / job.workers,
-        clock_s=clock_s,
-    )
-
-
-def _follow(job: Job) -> tuple[int, Run, float]:
-    """Run as many steps as ``PATIENCE_S`` allows: their number, the run, and seconds here per step."""
-    done: tuple[int, Run, float] | None = None
-    for steps in PROBED_STEPS:
-        if done is not None and done[2] * steps > PATIENCE_S:
-            break
-        begin_s = time.perf_counter()
-        run = _run(job, steps)
-        done = steps, run, (time.perf_counter() - begin_s) / steps
-    assert done is not None
-    return done
-
-
-def _run(job: Job, steps: int) -> Run:
-    """Run the first steps of a job.
-
-    Raises:
-        RunError: they cannot be followed.
-    """
-    staying = replace(job.compute, stragglers=[each for each in job.compute.stragglers if not each.crash])
-    run = simulate_job(replace(job, compute=staying, max_iterations=steps, every=steps))
-    if run.status == "partial" or not run.iterations:
-        raise RunError(run.message or "no worker came through a step")
-    return run
-
-
-def _per_step(job: Job, steps: int) -> float:
-    run = _run(job, steps)
-    return run.wall_clock_s / run.iterations
-
-
-def _steady(model: ComputeModel, workers: int) -> ComputeModel:
-    """Every computation takes its mean; only workers that are always slow are slow.
-
-    Of the user's own function the mean over everybody's first gradients counts, for all workers.
-    """
-    compute = model.compute
-    mean_s = compute.time
-    if compute.trace is not None:
-        mean_s = statistics.fmean(compute.trace.all_durations)
-    elif compute.model is not None:
-        undisturbed = ComputeModel(compute, (), model.seed)
-        mean_s = sum(float(undisturbed.block_s(rank, 0).mean()) for rank in range(workers)) / workers
-    always = [s for s in model.stragglers if _is_always(s)]
-    update = {"time": mean_s, "jitter": None, "trace": None, "model": None}
-    return ComputeModel(compute.model_copy(update=update), always, model.seed)
-
-
-def _varies(model: ComputeModel) -> bool:
-    compute = model.compute
-    return (
-        compute.jitter is not None
-        or compute.trace is not None
-        or compute.model is not None
-        or not all(_is_always(straggler) for straggler in model.stragglers)
-    )
-
-
-def _is_always(straggler: Straggler) -> bool:
-    return straggler.probability is None and straggler.markov is None and straggler.at is None
-
-
-def _with(job: Job, network: Network, **changes: Any) -> Job:
-    return replace(job, transfer=replace(job.transfer, network=network, **changes))
-
-
-def _nominal(network: Network) -> Network:
-    """Without jitter, and with every link at its nominal bandwidth."""
-    return replace(network, jitter=None, links=tuple(replace(link, variation=None) for link in network.links))
-
-
-def _unlimited(network: Network, latency: bool) -> Network:
-    """``network`` without a link or cap that limits anything; with its latencies, or none."""
-    routes = {
-        (a, b): Route((), network.route(a, b).latency_s if latency else 0.0, math.inf)
-        for a, b in itertools.permutations(range(network.num_hosts), 2)
-    }
-    return replace(network, links=(), routes=routes)
 
 
 def route_kinds(network: Network) -> list[RouteKind]:
@@ -227,43 +78,82 @@ def route_kinds(network: Network) -> list[RouteKind]:
 
 @dataclass(frozen=True)
 class Effort:
-    """What the mathematics of a simulation takes on this machine, in seconds.
+    """What the mathematics of a simulation takes on this machine if it does nothing else: measured seconds.
 
     Attributes:
-        gradients_s: one gradient of every worker.
-        score_s: one evaluation.
+        training_s: by label: what training adds to a step of the clock alone.
+        score_s: one scoring of what ``evaluate.on`` and ``stop.target.on`` name.
+        steps_to_target: steps in which a trial of synchronous SGD met the target; None where there is no
+            target, or the trial did not get there within ``TRIAL_S``.
     """
 
-    gradients_s: float
-    score_s: float
+    training_s: Mapping[str, float] = field(default_factory=dict)
+    score_s: float = 0.0
+    steps_to_target: int | None = None
 
     def of(self, scenario: Scenario, cost: StepCost, steps: float) -> float:
         """So many steps of one scheme."""
-        return steps * (cost.clock_s + self.gradients_s + self.score_s / scenario.evaluate.every)
+        training_s = self.training_s.get(cost.label, 0.0)
+        return steps * (cost.clock_s + training_s + self.score_s / scenario.evaluate.every)
 
 
-def measure_effort(scenario: Scenario, device: torch.device) -> Effort:
-    """Time one round of gradients and one evaluation, after one of each that does not count."""
+def measure_effort(scenario: Scenario, device: torch.device, known: Collection[str]) -> Effort:
+    """Time training of the schemes with ``known`` labels, and scoring; try to meet the target."""
     job = prepare(scenario, scenario.schemes[0], scenario.seed, device)
-    problem, task = job.problem, job.task
-    if problem is None or task is None:
-        return Effort(0.0, 0.0)
+    problem = job.problem
+    if problem is None:
+        return Effort()
+    each_s = {
+        entry.label: training_s(scenario, entry, device) for entry in scenario.schemes if entry.label in known
+    }
+    points = [job.start + 1e-3 * rank for rank in range(job.workers)]
+    timer = timer_of(device) if device.type == "cuda" else _processor_s
+    mean_s = timer(lambda: mean_model(points))
+    model_s = [timer(lambda: problem.workload.score(job.start)) for _ in range(2)][-1]
+    return Effort(each_s, mean_s + models_scored(scenario) * model_s, _try_to_meet_target(job))
+
+
+def models_scored(scenario: Scenario) -> int:
+    """How many models one scoring looks at: each worker's where its own scores are wanted, else one."""
+    target = scenario.stop.target
+    wanted = {scenario.evaluate.on} | ({target.on} if target is not None else set())
+    of_each = not wanted.isdisjoint({"workers", "worst", "leader"})
+    return len(wanted - {"workers", "worst", "leader"}) + scenario.cluster.workers * of_each
+
+
+def _try_to_meet_target(job: Job) -> int | None:
+    """Steps of synchronous SGD, without a clock, until the target is met; None after ``TRIAL_S``."""
+    problem, target = job.problem, job.target
+    if problem is None or target is None:
+        return None
+    x, state = job.start, job.optimizer.init(job.start)
     ranks = list(range(job.workers))
-    points = [job.start + 1e-3 * rank for rank in ranks]  # not equal: equal models are scored once
-    timer = timer_of(device)
-    with one_thread():
-        rounds = [timer(lambda: problem.gradients(ranks, [0] * job.workers, points)) for _ in range(2)]
-        scores = [timer(lambda: score_models(problem.workload, task, points, (job.on,))) for _ in range(2)]
-    return Effort(rounds[-1], scores[-1])
+    begin_s = time.process_time()
+    for step in itertools.count(1):
+        each = problem.gradients(ranks, [step - 1] * job.workers, [x] * job.workers)
+        x, state = job.optimizer.update(x, mean_model([gradient.value for gradient in each]), state)
+        if step % job.every == 0:
+            scores = problem.workload.score(x)
+            if target.reached(scores) or not math.isfinite(scores["train_loss"]):
+                return step if target.reached(scores) else None
+        if step == job.max_iterations or time.process_time() - begin_s > TRIAL_S:
+            return None
+    return None
+
+
+def _processor_s(call: Callable[[], object]) -> float:
+    """Processor seconds that a call takes: other programs that are running do not count."""
+    begin_s = time.process_time()
+    call()
+    return time.process_time() - begin_s
 
 
 def most_steps(scenario: Scenario, cost: StepCost) -> float:
     """How many steps a run has at most."""
     stop = scenario.stop
     steps = math.inf if stop.max_iterations is None else float(stop.max_iterations)
-    step_s = cost.step_s if cost.random_s is None else cost.random_s
-    if stop.max_time is not None and step_s > 0:
-        steps = min(steps, math.ceil(stop.max_time / step_s))
+    if stop.max_time is not None and cost.step_s > 0:
+        steps = min(steps, math.ceil(stop.max_time / cost.step_s))
     return steps
 
 
@@ -272,12 +162,14 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
     resolved = resolve(scenario, device)
     job = prepare(resolved, resolved.schemes[0], resolved.seed)
     network = job.transfer.network
-    effort = measure_effort(resolved, device)
-    costs = [step_cost(resolved, entry) for entry in resolved.schemes]
-    compute = _steady(job.compute, job.workers)
+    with one_thread():
+        costs = [step_cost(resolved, entry) for entry in resolved.schemes]
+        effort = measure_effort(resolved, device, [cost.label for cost in costs if not cost.problem])
+    compute = steady_compute(job.compute, job.workers)
     durations = [compute.duration_s(rank, 0) for rank in range(job.workers)]
     rows = [_row(resolved, cost, effort) for cost in costs]
-    takes = [row["simulation_s_at_most"] for row in rows if row["problem"] is None]
+    known = [row for row in rows if row["problem"] is None]
+    expected = [row["simulation_s_expected"] for row in known]
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
@@ -301,14 +193,25 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         ],
         "schemes": rows,
         "repeats": max_repeats(resolved.repeats),
-        "simulation_s_at_most": sum(takes),
+        "steps_to_target_in_trial": effort.steps_to_target,
+        "simulation_s_expected": sum(expected) if effort.steps_to_target is not None else None,
+        "simulation_s_at_most": sum(row["simulation_s_at_most"] for row in known),
+        "scoring": {
+            "models": models_scored(resolved) if effort.score_s else 0,
+            "every_steps": resolved.evaluate.every,
+            "once_s": effort.score_s,
+            "s_per_100_steps": 100 * len(known) * effort.score_s / resolved.evaluate.every,
+            "times_at_most": sum(row["scorings_at_most"] for row in known),
+            "s_at_most": effort.score_s * sum(row["scorings_at_most"] for row in known),
+        },
     }
 
 
 def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
     if cost.problem:
         return {"label": cost.label, "problem": cost.problem}
-    steps = most_steps(scenario, cost)
+    steps, repeats = most_steps(scenario, cost), max_repeats(scenario.repeats)
+    expected = None if effort.steps_to_target is None else min(steps, effort.steps_to_target)
     return {
         "label": cost.label,
         "problem": None,
@@ -316,10 +219,12 @@ def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
         "compute_s": cost.compute_s,
         "latency_s": cost.latency_s,
         "bandwidth_s": cost.bandwidth_s,
-        "random_step_s": cost.random_s,
+        "random_s": cost.random_s,
         "bytes_per_step": cost.bytes_per_worker,
         "mean_over_steps": cost.steps,
         "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
         "steps_at_most": steps,
-        "simulation_s_at_most": effort.of(scenario, cost, steps) * max_repeats(scenario.repeats),
+        "scorings_at_most": repeats * (1 + math.ceil(steps / scenario.evaluate.every)),
+        "simulation_s_expected": None if expected is None else effort.of(scenario, cost, expected) * repeats,
+        "simulation_s_at_most": effort.of(scenario, cost, steps) * repeats,
     }

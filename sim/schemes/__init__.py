@@ -18,16 +18,23 @@ SCHEMES: Mapping[str, Scheme] = {
             "all_reduce", all_reduce.all_reduce, all_reduce.AllReduceOptions, True, all_reduce.check,
             averages=True, bucket_bytes=all_reduce.bucket_bytes,
         ),
-        Scheme("local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, averages=True),
+        Scheme(
+            "local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, averages=True,
+            long_run=local_sgd.without_warmup,
+        ),
         Scheme(
             "adaptive_local_sgd", local_sgd.adaptive_local_sgd, local_sgd.AdaptiveLocalSgdOptions, True,
-            local_sgd.check_adaptive, averages=True,
+            local_sgd.check_adaptive, averages=True, long_run=local_sgd.without_warmup,
         ),
         Scheme(
             "post_local_sgd", local_sgd.post_local_sgd, local_sgd.PostLocalSgdOptions, True, averages=True,
+            long_run=local_sgd.switched,
         ),
-        Scheme("gossip", gossip.gossip, gossip.GossipOptions, True, gossip.check, averages=False),
-        Scheme("sgp", sgp.sgp, sgp.SgpOptions, True, sgp.check, averages=False),
+        Scheme(
+            "gossip", gossip.gossip, gossip.GossipOptions, True, gossip.check, averages=False,
+            cycle=gossip.cycle,
+        ),
+        Scheme("sgp", sgp.sgp, sgp.SgpOptions, True, sgp.check, averages=False, cycle=sgp.cycle),
         Scheme("ad_psgd", ad_psgd.ad_psgd, ad_psgd.AdPsgdOptions, False, ad_psgd.check, averages=False),
         Scheme(
             "leader_sgd", leader_sgd.leader_sgd, leader_sgd.LeaderSgdOptions, True, leader_sgd.check,

@@ -26,6 +26,7 @@ et al., ICML 2021 (arXiv 2105.09080).
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -73,6 +74,12 @@ def check(options: GossipOptions, workers: int) -> None:
             f"what a worker takes with {plan.weights} weights on topology {plan.name} does not sum to 1:"
             " use weights: auto, or the scheme sgp"
         )
+
+
+def cycle(options: GossipOptions, workers: int) -> int:
+    """Steps after which graphs and global averages repeat themselves; one where graphs are random."""
+    plan = topology.plan(options.topology, workers, options.weights)
+    return math.lcm(plan.period or 1, options.global_period or 1)
 
 
 async def gossip(worker: Worker, options: GossipOptions) -> None:

@@ -58,6 +58,11 @@ class LocalSgdOptions(Settings):
     )
 
 
+def without_warmup(options: LocalSgdOptions | AdaptiveLocalSgdOptions) -> Settings:
+    """The options without the first steps, in which the models are averaged every time."""
+    return options.model_copy(update={"warmup": 0})
+
+
 async def local_sgd(worker: Worker, options: LocalSgdOptions) -> None:
     """Local SGD: everybody steps alone and the models are averaged every ``period`` steps."""
     x = worker.start
@@ -161,6 +166,11 @@ class PostLocalSgdOptions(Settings):
     switch_at: int = Field(ge=1, description="first steps, in which gradients are averaged every time")
     period: int = Field(ge=2, description="steps between two averagings of the models afterwards")
     momentum: Momentum = "local"
+
+
+def switched(options: PostLocalSgdOptions) -> PostLocalSgdOptions:
+    """The options under which the models are averaged once a period from the first step on."""
+    return options.model_copy(update={"switch_at": 0})
 
 
 async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:

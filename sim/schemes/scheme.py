@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -27,6 +28,17 @@ MAX_BUCKETS: Final = 10_000
 """The most buckets of a payload: each of them is a collective at every step."""
 
 
+def cycle_of_periods(options: Settings, workers: int) -> int:
+    """The ``cycle`` of a scheme whose options that end in ``period`` say when it averages."""
+    periods = [value for name, value in options if name.endswith("period") and isinstance(value, int)]
+    return math.lcm(*(period for period in periods if period > 0))
+
+
+def keep_options(options: Any) -> Any:
+    """The ``long_run`` of a scheme that does from the start what it always does."""
+    return options
+
+
 @dataclass(frozen=True)
 class Scheme:
     """An averaging scheme.
@@ -44,6 +56,8 @@ class Scheme:
         check_sites: raises ``InputError`` where the options do not fit that many sites; None: any will do.
         bucket_bytes: of its options, the bytes of the parts in which a gradient is sent during the backward
             pass; 0: layer by layer, None: in one piece.
+        cycle: number of steps after which what a step sends, and to whom, repeats itself.
+        long_run: the options under which it does from the start what it does after any warm-up.
     """
 
     name: str
@@ -55,6 +69,8 @@ class Scheme:
     check_sites: Callable[[Any, int], None] | None = None
     averages: bool | None = None
     bucket_bytes: Callable[[Any], float | None] = send_at_the_end
+    cycle: Callable[[Any, int], int] = cycle_of_periods
+    long_run: Callable[[Any], Any] = keep_options
 
     def in_step(self, options: Settings) -> bool:
         """Whether it is synchronous under these options."""

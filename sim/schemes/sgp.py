@@ -105,6 +105,11 @@ def check(options: SgpOptions, workers: int) -> None:
         )
 
 
+def cycle(options: SgpOptions, workers: int) -> int:
+    """Steps after which the graphs repeat themselves; one where they are random."""
+    return topology.plan(options.topology, workers, options.weights).period or 1
+
+
 def sgp(worker: Worker, options: SgpOptions) -> Program:
     """Stochastic gradient push: gossip over directed graphs, in which every sender splits what it has."""
     plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)

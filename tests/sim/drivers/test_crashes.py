@@ -8,9 +8,9 @@ from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes, measure_runs
 from paceline.reports.words import failures
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.check import step_cost
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate
+from paceline.sim.experiments.step_cost import step_cost
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import summarise
 from paceline.sim.scenario.schema import Scenario, parse

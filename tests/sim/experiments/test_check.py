@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,14 @@ from typer.testing import CliRunner
 
 from paceline.commands.app import app
 from paceline.reports.tables import render_check
-from paceline.sim.experiments.check import Effort, StepCost, check, most_steps, route_kinds, step_cost
+from paceline.sim.experiments import step_cost as step_costs
+from paceline.sim.experiments.check import Effort, check, models_scored, most_steps, route_kinds
+from paceline.sim.experiments.prepare import clock_only, prepare
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.experiments.step_cost import StepCost, step_cost
 from paceline.sim.network.build import build_network
 from paceline.sim.scenario.schema import parse
+from paceline.sim.schemes import find_scheme
 from tests.sim.scenario.test_schema import SITES
 from tests.support.markup import MARKUP
 
@@ -54,11 +62,11 @@ repeats: 3
 
 
 @pytest.fixture(autouse=True, scope="module")
-def steps() -> Iterator[None]:
-    """The same number of steps, however busy this machine is."""
+def few_steps() -> Iterator[None]:
+    """Runs that take milliseconds: the closed forms need two cycles only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.sim.experiments.check.PROBED_STEPS", (1, 24))
-        patch.setattr("paceline.sim.experiments.check.PATIENCE_S", math.inf)
+        patch.setattr(step_costs, "ENOUGH_WORK", 2_000)
+        patch.setattr(step_costs, "ENOUGH_PART_WORK", 1_000)
         yield
 
 
@@ -88,9 +96,10 @@ def test_other_schemes_have_theirs() -> None:
     assert ring.latency_s == pytest.approx(0.125, rel=1e-12)
     assert ring.bandwidth_s == pytest.approx(2 * 1024 / 64, rel=1e-12)
     assert ring.bytes_per_worker == 2 * 1024
-    # swaps go on beside the gradients: an active worker's step is the longer of the two
+    # a swap takes 2 (16 s + 125 ms), beside which the passive half does 32.25 steps; two active workers that
+    # choose one passive neighbour wait for each other
     assert found["ad_psgd"].compute_s == 1.0
-    assert found["ad_psgd"].step_s > 1024 / 64
+    assert 2 / (1 + 1 / 32.25) <= found["ad_psgd"].step_s < 2
 
 
 def test_what_is_always_slow_counts_and_what_is_random_counts_apart() -> None:
@@ -108,7 +117,7 @@ def test_what_is_always_slow_counts_and_what_is_random_counts_apart() -> None:
         found = costs_of_one(change)
         assert found.compute_s == 1.0
         assert found.random_s is not None
-        assert found.random_s > found.step_s  # everybody waits for the slowest
+        assert found.random_s > 0  # everybody waits for the slowest
     jitter = costs_of_one("cluster.network.jitter={gamma: {cv: 0.5}}")
     assert (jitter.latency_s, jitter.compute_s) == (0.75, 1.0)
     assert jitter.random_s is not None
@@ -116,7 +125,89 @@ def test_what_is_always_slow_counts_and_what_is_random_counts_apart() -> None:
     slow = costs_of_one(f"cluster.network.variation=[{markov}]")
     assert slow.bandwidth_s == 24.0
     assert slow.random_s is not None
-    assert slow.random_s > slow.step_s
+    assert slow.random_s > 0
+    assert slow.step_s == slow.compute_s + slow.latency_s + slow.bandwidth_s + slow.random_s
+
+
+SLOW_ONE = """\
+name: slow-one
+workload: {timing_only: true, payload: 20 MB}
+cluster:
+  compute: {time: 50 ms, jitter: {lognormal: {cv: 0.1}}}
+  stragglers: [{workers: [3], slowdown: 10}]
+  network:
+    sites: {us: 4, eu: 4}
+    within: {latency: 0.1 ms, bandwidth: 10 Gbit/s}
+    between: {latency: 40 ms, bandwidth: 1 Gbit/s}
+schemes:
+  - ad_psgd
+  - gossip: {topology: ring}
+  - local_sgd: {period: 16}
+  - easgd: {period: 4, asynchronous: true}
+stop: {max_time: 1 h}
+"""
+WHOLE_PERIODS, LONG_S = 320, 60.0
+
+
+def test_a_step_is_that_of_the_simulation() -> None:
+    """Elapsed time over the mean number of steps: with a 10x straggler it was the straggler's own step."""
+    scenario = parse(SLOW_ONE)
+    for entry in scenario.schemes:
+        cost = step_cost(scenario, entry)
+        job = clock_only(prepare(scenario, entry, scenario.seed))
+        limit = {"max_iterations": WHOLE_PERIODS} if job.synchronous else {"max_time_s": LONG_S}
+        run = simulate_job(replace(job, **limit))
+        assert cost.step_s == pytest.approx(run.wall_clock_s / run.iterations, rel=0.05), entry.label
+        sent = run.bytes_sent / run.iterations / job.workers
+        assert cost.bytes_per_worker == pytest.approx(sent, rel=0.05), entry.label
+
+
+def test_whole_periods_count() -> None:
+    """One of 64 steps sends a model along a tree, and 4 bytes of loss to each of the others."""
+    found = costs(TIMING, "schemes=[{leader_sgd: {period: 64}}]")["leader_sgd"]
+    assert found.steps % 64 == 0
+    assert found.bytes_per_worker == (0.75 * 1024 + 3 * 4) / 64
+    assert found.compute_s == 1.0
+    tiers = {"period": 4, "global_period": 12, "groups": 2}
+    for name, options, workers, cycle in (
+        ("leader_sgd", tiers, 8, 12),
+        ("leader_sgd", {"period": 4}, 8, 4),
+        ("adaptive_local_sgd", {"initial_period": 6}, 8, 6),
+        ("gossip", {"topology": "one_peer_exponential", "global_period": 4}, 8, 12),
+        ("sgp", {"topology": "one_peer_exponential"}, 8, 3),
+        ("tests.support.own_schemes:lazy", {"period": 5}, 8, 5),
+        ("ad_psgd", {}, 8, 1),
+    ):
+        scheme = find_scheme(name)
+        assert scheme.cycle(scheme.options.model_validate(options), workers) == cycle, name
+
+
+def test_what_a_scheme_does_first_is_left_out() -> None:
+    plain = "schemes=[{local_sgd: {period: 4}}]"
+    for change in (
+        "schemes=[{local_sgd: {period: 4, warmup: 1000, label: local_sgd}}]",
+        "schemes=[{post_local_sgd: {period: 4, switch_at: 1000, label: local_sgd}}]",
+    ):
+        assert replace(costs(TIMING, change)["local_sgd"], clock_s=0.0) == replace(
+            costs(TIMING, plain)["local_sgd"], clock_s=0.0
+        )
+
+
+def test_a_period_that_is_too_long_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_costs, "MOST_WORK", 1_000)
+    found = costs(TIMING, "schemes=[{local_sgd: {period: 1000}}]")["local_sgd"]
+    assert found.problem == "it repeats itself after 1,000 steps, which is more than can be followed"
+
+
+def test_no_stopwatch_decides_what_a_step_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = "schemes=[gossip: {topology: ring}]"
+    quick = costs(SLOW_ONE, change)["gossip"]
+    reads = itertools.count()
+    for clock in ("perf_counter", "process_time", "monotonic"):
+        monkeypatch.setattr(time, clock, lambda: 100.0 * next(reads))
+    slow = costs(SLOW_ONE, change)["gossip"]
+    assert slow.clock_s > quick.clock_s
+    assert replace(slow, clock_s=quick.clock_s) == quick
 
 
 def test_a_network_without_sharing_and_with_overhead() -> None:
@@ -142,10 +233,19 @@ def test_routes_of_one_cost_are_told_once() -> None:
 def test_how_long_a_simulation_takes() -> None:
     cost = StepCost("x", compute_s=1.0, latency_s=0.5, bandwidth_s=0.5, clock_s=0.25)
     every_ten = parse(TIMING)
-    assert Effort(gradients_s=0.5, score_s=20.0).of(every_ten, cost, 10) == 10 * (0.25 + 0.5 + 2.0)
+    assert Effort({"x": 0.5}, score_s=20.0).of(every_ten, cost, 10) == 10 * (0.25 + 0.5 + 2.0)
     assert most_steps(every_ten, cost) == 100
     assert most_steps(parse(TIMING, changes=["stop={max_time: 50 s}"]), cost) == 25
     assert most_steps(parse(TIMING, changes=["stop.max_time=1 h"]), cost) == 100
+
+
+@pytest.mark.parametrize(
+    ("on", "target_on", "models"),
+    [("mean", "mean", 1), ("workers", "workers", 4), ("mean", "worst", 5), ("leader", "workers", 4)],
+)
+def test_what_is_scored_counts(on: str, target_on: str, models: int) -> None:
+    scenario = parse(TRAINED, changes=[f"evaluate.on={on}", f"stop.target.on={target_on}"])
+    assert models_scored(scenario) == models
 
 
 def said(found: dict[str, Any]) -> str:
@@ -172,6 +272,17 @@ def test_what_is_found_is_plain(trained: dict[str, Any]) -> None:
     per_step_s = [row["simulation_s_per_100_steps"] / 100 for row in trained["schemes"]]
     expected_s = 3 * sum(each * n for each, n in zip(per_step_s, steps, strict=True))
     assert trained["simulation_s_at_most"] == pytest.approx(expected_s)
+    # the trial of synchronous SGD is as long as a run of all_reduce
+    scenario = parse(TRAINED)
+    run = simulate_job(prepare(scenario, scenario.schemes[0], scenario.seed))
+    assert trained["steps_to_target_in_trial"] == run.evaluations[-1].step
+    expected_s = 3 * run.evaluations[-1].step * sum(per_step_s)
+    assert trained["simulation_s_expected"] == pytest.approx(expected_s)
+    scoring = trained["scoring"]
+    assert (scoring["models"], scoring["every_steps"]) == (1, 10)
+    assert scoring["times_at_most"] == 3 * sum(1 + math.ceil(n / 10) for n in steps)
+    assert scoring["s_at_most"] == pytest.approx(scoring["times_at_most"] * scoring["once_s"])
+    assert 0 < scoring["s_per_100_steps"] < 100 * sum(per_step_s)
     assert {"name": "us->eu", "bytes_per_s": 125e6, "varies": False} in trained["links"]
 
 
@@ -183,8 +294,12 @@ def test_what_is_found_is_told(trained: dict[str, Any]) -> None:
     )
     assert "0 to 2: host0 up, us->eu, host2 down" in text
     assert "at most for 3 repeats" in text
+    assert "Estimates: simulating takes" in text
+    assert "synchronous SGD needed in a trial" in " ".join(text.split())
+    assert "Scoring is" in text
     bounded = said(check(parse(TIMING), torch.device("cpu")))
     assert "all of it" in bounded
+    assert "Scoring" not in bounded
     assert "between" not in bounded
 
 

@@ -1,0 +1,317 @@
+"""What a step of a scheme costs in the long run: elapsed time over the mean number of steps in it.
+
+A scheme's own code runs on the clock alone, without gradients and without an end, for whole cycles
+(``Scheme.cycle``) of steps, mean over the workers, until a fixed amount of work is done. The first quarter of
+the cycles counts as start-up and is left out, and so is what the scheme does at its beginning alone
+(``Scheme.long_run``). None of these numbers depends on the machine or its load.
+
+The whole of a step is run as the simulation runs it. Its parts come from three runs without anything random:
+on a network that costs nothing, on one with latencies only, and on the nominal one. The differences are the
+latency term and the bandwidth term; for an all-reduce by a ring of n equal workers, with S bytes, latency L
+and bandwidth B, they are 2 (n - 1) L and 2 (n - 1) S / (n B). What is left of the whole is due to what is
+random (everybody waits for whoever is late) and to the factors of a profile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from ..compute.model import ComputeModel
+from ..compute.settings import Straggler
+from ..drivers.event import EventDriver
+from ..drivers.job import Job
+from ..errors import RunError
+from ..network.network import Network, Route
+from ..network.profile import GLOO_ALL_REDUCE
+from ..scenario.entries import SchemeEntry
+from ..scenario.schema import Scenario
+from ..training.scoring import NO_NOTES, Scorer
+from .prepare import clock_only, prepare
+
+ENOUGH_WORK: Final = 40_000
+"""Messages and steps of workers after which a run of two cycles or more ends: of a whole step."""
+ENOUGH_PART_WORK: Final = 10_000
+"""That bound for the runs that its parts come from."""
+MOST_WORK: Final = 500_000
+"""Messages and steps of workers within which one cycle has to be complete."""
+TRAINED_S: Final = 0.5
+"""Processor seconds after which a trial of a scheme's training ends, once 3 steps are complete."""
+START_SHARE: Final = 4
+"""One part in this many of the cycles is start-up."""
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step of one scheme costs.
+
+    Attributes:
+        label: of the scheme.
+        steps: over how many steps, mean per worker, the step is a mean.
+        compute_s, latency_s, bandwidth_s: they add up to a step without anything random.
+        random_s: what is added by all that is random in the scenario, and by the factors of its profile;
+            None where it has neither.
+        bytes_per_worker: sent in a step, mean over the workers.
+        clock_s: processor seconds that the simulation of a step takes here, without its gradients: measured.
+        problem: why nothing is known; empty where all is well.
+    """
+
+    label: str
+    steps: int = 0
+    compute_s: float = math.nan
+    latency_s: float = math.nan
+    bandwidth_s: float = math.nan
+    random_s: float | None = None
+    bytes_per_worker: float = math.nan
+    clock_s: float = math.nan
+    problem: str = ""
+
+    @property
+    def step_s(self) -> float:
+        """A step with everything that counts in the simulation."""
+        return self.compute_s + self.latency_s + self.bandwidth_s + (self.random_s or 0.0)
+
+
+def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
+    """Follow a scheme on the clock alone; one that cannot do without values has a ``problem`` instead."""
+    whole = clock_only(endless(prepare(scenario, entry, scenario.seed)))
+    network = whole.transfer.network
+    nominal = _nominal(network)
+    steady = _with(replace(whole, compute=steady_compute(whole.compute, whole.workers)), nominal)
+    profile = scenario.cluster.profile
+    differs = nominal != network or _varies(whole.compute) or profile is not None
+    if profile is not None:
+        whole = replace(whole, transfer=profile.transfer(whole.transfer), all_reduce=GLOO_ALL_REDUCE)
+    cycle = whole.scheme.cycle(whole.options, whole.workers)
+    free = _with(steady, _unlimited(nominal, latency=False), overhead_s=0.0)
+    part, enough = partial(_enough, ENOUGH_PART_WORK), partial(_enough, ENOUGH_WORK)
+    try:
+        compute_s = follow(free, cycle, part).step_s
+        latency_s = follow(_with(steady, _unlimited(nominal, latency=True)), cycle, part).step_s
+        total = follow(whole, cycle, enough)
+        steady_s = follow(steady, cycle, part).step_s if differs else total.step_s
+    except RunError as error:
+        return StepCost(entry.label, problem=str(error))
+    return StepCost(
+        label=entry.label,
+        steps=total.steps,
+        compute_s=compute_s,
+        latency_s=latency_s - compute_s,
+        bandwidth_s=steady_s - latency_s,
+        random_s=total.step_s - steady_s if differs else None,
+        bytes_per_worker=total.bytes_per_worker,
+        clock_s=total.here_s,
+    )
+
+
+def training_s(scenario: Scenario, entry: SchemeEntry, device: torch.device) -> float:
+    """Seconds that gradients, updates and averages add to a step of a simulation on this machine: measured.
+
+    A few steps with and without training are compared; of what other programs do nothing counts on a CPU.
+    """
+    job = replace(endless(prepare(scenario, entry, scenario.seed, device)), target=None, max_time_s=math.inf)
+    if job.problem is None:
+        return 0.0
+    begin_s = time.process_time()
+    with_training = follow(
+        job, 1, lambda complete, work: complete > 2 and time.process_time() > begin_s + TRAINED_S
+    )
+    most = math.ceil(with_training.steps * START_SHARE / (START_SHARE - 1))
+    without = follow(clock_only(job), 1, lambda complete, work: complete >= most)
+    return max(0.0, with_training.here_s - without.here_s)
+
+
+def endless(job: Job) -> Job:
+    """``job`` in the long run: without an end, without crashes, and without what its scheme does at first."""
+    staying = [each for each in job.compute.stragglers if not each.crash]
+    return replace(
+        job,
+        compute=replace(job.compute, stragglers=staying),
+        options=job.scheme.long_run(job.options),
+        max_iterations=None,
+    )
+
+
+def _enough(enough_work: int, complete: int, work: int) -> bool:
+    return work >= MOST_WORK or (complete > 1 and work >= enough_work)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A step of a run: means over so many steps, mean over the workers.
+
+    Attributes:
+        steps: how many of them.
+        step_s: seconds on the simulation's clock.
+        bytes_per_worker: what a worker sends.
+        here_s: seconds that the simulation takes, of the processor where there is no GPU.
+    """
+
+    steps: int
+    step_s: float
+    bytes_per_worker: float
+    here_s: float
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The end of a cycle: the time, what all workers have sent and published by then, and the time here."""
+
+    time_s: float
+    bytes_sent: int
+    published: int
+    here_s: float
+
+
+@dataclass
+class _Cycles(Scorer):
+    """Scores nothing, and marks the end of every cycle of steps.
+
+    Of a synchronous scheme that is when the last worker has done them. The others are a bounded way
+    ahead, so that it is the same in the long run, and is there long before a straggler holds up everybody.
+
+    Attributes:
+        cycle: steps of one: of every worker in a synchronous scheme, else mean over the workers.
+        is_enough: given the number of complete cycles, whether the run ends.
+        here: what time it is for the processor that simulates.
+        marks: the beginning, and the end of every cycle.
+    """
+
+    cycle: int = 1
+    is_enough: Callable[[int], bool] = bool
+    here: Callable[[], float] = time.process_time
+    marks: list[_Mark] = field(default_factory=list)
+    published: int = 0
+    sent_by: dict[int, int] = field(default_factory=dict)
+    incomplete: dict[int, list[int]] = field(default_factory=dict)
+
+    def begin_marks(self) -> None:
+        """Mark the beginning."""
+        self.marks.append(_Mark(0.0, 0, 0, self.here()))
+
+    @override
+    def publish(
+        self,
+        worker: int,
+        step: int,
+        time_s: float,
+        value: Tensor,
+        bytes_sent: int = 0,
+        leader: Tensor | None = None,
+        notes: Mapping[str, float] = NO_NOTES,
+    ) -> bool:
+        self.published += 1
+        sent: list[int] = []
+        if not self.synchronous:
+            self.sent_by[worker] = bytes_sent
+            if self.published % (self.cycle * self.workers) == 0:
+                sent = list(self.sent_by.values())
+        elif (step + 1) % self.cycle == 0:
+            sent = self.incomplete.setdefault(step, [])
+            sent.append(bytes_sent)
+            if len(sent) == self.workers:
+                del self.incomplete[step]
+            else:
+                sent = []
+        if sent:
+            self.marks.append(_Mark(time_s, sum(sent), self.published, self.here()))
+        return self.is_enough(len(self.marks) - 1)
+
+
+def follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Followed:
+    """Run a job that has no end for whole cycles of steps; the start-up does not count.
+
+    ``is_enough`` is given the number of complete cycles and the work done, in messages and steps of workers.
+
+    Raises:
+        RunError: the run fails, or ends before a cycle is complete.
+    """
+    here = _device_s if job.start.device.type == "cuda" else time.process_time
+    scorer = _Cycles(
+        workload=None, task=None, workers=job.workers, every=job.every, on=job.on,
+        synchronous=job.synchronous, target=None, cycle=cycle, here=here,
+        is_enough=lambda complete: is_enough(complete, driver.messages + scorer.published),
+    )  # fmt: skip
+    scorer.begin_marks()
+    driver = EventDriver(job, [job.program(rank) for rank in range(job.workers)], scorer)
+    driver.run()
+    complete = len(scorer.marks) - 1
+    if not complete:
+        if scorer.published:
+            raise RunError(f"it repeats itself after {cycle:,} steps, which is more than can be followed")
+        raise RunError("no worker came through a step")
+    first = math.ceil(complete / START_SHARE) if complete > 1 else 0
+    begin, end = scorer.marks[first], scorer.marks[-1]
+    steps = (complete - first) * cycle
+    published = (end.published - begin.published) / job.workers
+    return Followed(
+        steps=steps,
+        step_s=(end.time_s - begin.time_s) / steps,
+        bytes_per_worker=(end.bytes_sent - begin.bytes_sent) / steps / job.workers,
+        here_s=(end.here_s - begin.here_s) / published if published else 0.0,
+    )
+
+
+def _device_s() -> float:
+    """The time on the host's clock when the GPU has done all that is queued on it."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
+    """The model in which every computation takes its mean, and only workers that are always slow are slow.
+
+    Of the user's own function the mean over everybody's first gradients counts, for all workers.
+    """
+    compute = model.compute
+    mean_s = compute.time
+    if compute.trace is not None:
+        mean_s = statistics.fmean(compute.trace.all_durations)
+    elif compute.model is not None:
+        undisturbed = ComputeModel(compute, (), model.seed)
+        mean_s = sum(float(undisturbed.block_s(rank, 0).mean()) for rank in range(workers)) / workers
+    always = [s for s in model.stragglers if _is_always(s)]
+    update = {"time": mean_s, "jitter": None, "trace": None, "model": None}
+    return ComputeModel(compute.model_copy(update=update), always, model.seed)
+
+
+def _varies(model: ComputeModel) -> bool:
+    compute = model.compute
+    return (
+        compute.jitter is not None
+        or compute.trace is not None
+        or compute.model is not None
+        or not all(_is_always(straggler) for straggler in model.stragglers)
+    )
+
+
+def _is_always(straggler: Straggler) -> bool:
+    return straggler.probability is None and straggler.markov is None and straggler.at is None
+
+
+def _with(job: Job, network: Network, **changes: Any) -> Job:
+    return replace(job, transfer=replace(job.transfer, network=network, **changes))
+
+
+def _nominal(network: Network) -> Network:
+    """Without jitter, and with every link at its nominal bandwidth."""
+    return replace(network, jitter=None, links=tuple(replace(link, variation=None) for link in network.links))
+
+
+def _unlimited(network: Network, latency: bool) -> Network:
+    """``network`` without a link or cap that limits anything; with its latencies, or none."""
+    routes = {
+        (a, b): Route((), network.route(a, b).latency_s if latency else 0.0, math.inf)
+        for a, b in itertools.permutations(range(network.num_hosts), 2)
+    }
+    return replace(network, links=(), routes=routes)
