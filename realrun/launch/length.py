@@ -38,7 +38,8 @@ def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, pre
         return replace(request, max_iterations=limit, max_time_s=None)
     if find_scheme(entry.name).in_step(entry.options):
         steps = math.ceil(LENGTH_MARGIN * _furthest(predicted))
-        for whole in (scenario.evaluate.every, period_of(entry)):
+        scheme = find_scheme(entry.name)
+        for whole in (scenario.evaluate.every, scheme.cycle(entry.options, scenario.cluster.workers)):
             steps = max(1, math.ceil(steps / whole)) * whole
         return replace(request, max_iterations=steps if limit is None else min(steps, limit), max_time_s=None)
     needed_s = predicted.time_to_target_s or predicted.wall_clock_s
@@ -49,11 +50,6 @@ def _furthest(predicted: Run) -> float:
     """Steps of the worker that was ahead of the others at the end of a prediction."""
     last = predicted.evaluations[-1].steps if predicted.evaluations else ()
     return max(predicted.iterations, *last) if last else predicted.iterations
-
-
-def period_of(entry: SchemeEntry) -> int:
-    """Steps after which a scheme does the same again, where its options name one; else 1."""
-    return int(getattr(entry.options, "period", 1))
 
 
 def with_lengths(scenario: Scenario, progress: Callable[[str, int], None] | None = None) -> list[RunRequest]:

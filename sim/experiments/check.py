@@ -134,8 +134,9 @@ def _try_to_meet_target(job: Job) -> int | None:
         x, state = job.optimizer.update(x, mean_model([gradient.value for gradient in each]), state)
         if step % job.every == 0:
             scores = problem.workload.score(x)
-            if target.reached(scores) or not math.isfinite(scores["train_loss"]):
-                return step if target.reached(scores) else None
+            reached = target.reached(scores[target.metric])
+            if reached or not math.isfinite(scores["train_loss"]):
+                return step if reached else None
         if step == job.max_iterations or time.process_time() - begin_s > TRIAL_S:
             return None
     return None

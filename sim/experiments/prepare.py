@@ -52,8 +52,8 @@ def device_named(name: str) -> torch.device:
 def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     """Decide what is left open: ``gradients: auto`` by a rule, ``compute: measured`` by measuring.
 
-    It is measured with one thread on a CPU. What comes of it stands in the result, and so does ``evaluate.keep``,
-    so that nothing else of a run depends on the machine.
+    It is measured with one thread on a CPU. What comes of it stands in the result, and so does
+    ``evaluate.keep``, so that nothing else of a run depends on the machine.
 
     Raises:
         InputError: gradients are to be batched, and cannot be.

@@ -18,7 +18,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -36,7 +36,8 @@ from ..network.network import Network, Route
 from ..network.profile import GLOO_ALL_REDUCE
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
-from ..training.scoring import NO_NOTES, Scorer
+from ..training.scoring import Scorer, as_they_are
+from ..training.snapshots import Published
 from .prepare import clock_only, prepare
 
 ENOUGH_WORK: Final = 40_000
@@ -174,19 +175,23 @@ class _Mark:
 
 
 @dataclass
-class _Cycles(Scorer):
+class _Cycles(Scorer[Tensor]):
     """Scores nothing, and marks the end of every cycle of steps.
 
     Of a synchronous scheme that is when the last worker has done them. The others are a bounded way
     ahead, so that it is the same in the long run, and is there long before a straggler holds up everybody.
 
     Attributes:
+        workers: how many there are.
+        synchronous: whether they keep step.
         cycle: steps of one: of every worker in a synchronous scheme, else mean over the workers.
         is_enough: given the number of complete cycles, whether the run ends.
         here: what time it is for the processor that simulates.
         marks: the beginning, and the end of every cycle.
     """
 
+    workers: int = 1
+    synchronous: bool = True
     cycle: int = 1
     is_enough: Callable[[int], bool] = bool
     here: Callable[[], float] = time.process_time
@@ -200,20 +205,12 @@ class _Cycles(Scorer):
         self.marks.append(_Mark(0.0, 0, 0, self.here()))
 
     @override
-    def publish(
-        self,
-        worker: int,
-        step: int,
-        time_s: float,
-        value: Tensor,
-        bytes_sent: int = 0,
-        leader: Tensor | None = None,
-        notes: Mapping[str, float] = NO_NOTES,
-    ) -> bool:
+    def publish(self, published: Published[Tensor]) -> bool:
+        step, bytes_sent = published.step, published.bytes_sent
         self.published += 1
         sent: list[int] = []
         if not self.synchronous:
-            self.sent_by[worker] = bytes_sent
+            self.sent_by[published.worker] = bytes_sent
             if self.published % (self.cycle * self.workers) == 0:
                 sent = list(self.sent_by.values())
         elif (step + 1) % self.cycle == 0:
@@ -224,7 +221,7 @@ class _Cycles(Scorer):
             else:
                 sent = []
         if sent:
-            self.marks.append(_Mark(time_s, sum(sent), self.published, self.here()))
+            self.marks.append(_Mark(published.time_s, sum(sent), self.published, self.here()))
         return self.is_enough(len(self.marks) - 1)
 
 
@@ -238,8 +235,8 @@ def follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Follo
     """
     here = _device_s if job.start.device.type == "cuda" else time.process_time
     scorer = _Cycles(
-        workload=None, task=None, workers=job.workers, every=job.every, on=job.on,
-        synchronous=job.synchronous, target=None, cycle=cycle, here=here,
+        workload=None, task=None, every=job.every, on=job.on, target=None, fetch=as_they_are,
+        workers=job.workers, synchronous=job.synchronous, cycle=cycle, here=here,
         is_enough=lambda complete: is_enough(complete, driver.messages + scorer.published),
     )  # fmt: skip
     scorer.begin_marks()
