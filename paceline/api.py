@@ -143,5 +143,11 @@ def simulate(
     with watching(resolved) if progress else nullcontext(None) as on_progress:
         if resolved.tune is not None:
             resolved, tuning = simulator.choose_values(resolved, device=where, progress=on_progress)
-        runs = tuple(simulator.simulate(resolved, device=where, progress=on_progress, warn=say))
-    return Study(resolved, runs, tuple(tuning))
+        if on_progress is not None:
+            on_progress.begin()
+        runs = []
+        for run in simulator.simulate(resolved, device=where, progress=on_progress, warn=say):
+            runs.append(run)
+            if on_progress is not None:
+                on_progress.complete()
+    return Study(resolved, tuple(runs), tuple(tuning))

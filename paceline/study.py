@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from paceline.sim.config.units import format_bytes, format_seconds
+from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.run import Run
-from paceline.sim.records.summary import SchemeSummary, Summary, Tuned, ranking, summarise
+from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, ranking, summarise
 from paceline.sim.scenario.schema import Scenario, dump
 
 if TYPE_CHECKING:
@@ -40,13 +41,17 @@ class Study:
     @cached_property
     def totals(self) -> Summary:
         """The summary as ``summary.json`` has it."""
-        return summarise(
-            self.scenario.name, self.runs, result_folder.target_of(dump(self.scenario)), self.tuning
-        )
+        target = result_folder.target_of(dump(self.scenario))
+        return summarise(self.scenario.name, self.runs, target, self.tuning, self.facts)
+
+    @cached_property
+    def facts(self) -> dict[str, SchemeFacts]:
+        """Label -> what a scheme does, and what bounds it on this cluster."""
+        return describe_schemes(self.scenario)
 
     @property
     def winner(self) -> str | None:
-        """Label of the scheme that is first (``sim.records.ranking``); None where nobody got there."""
+        """Label of the scheme with the best paired ratio; None where nobody got there."""
         return self.totals["winner"]
 
     @cached_property
@@ -77,7 +82,7 @@ class Study:
         """
         text = dump(self.scenario)
         name = self.scenario.name
-        result_folder.write_results(Path(folder), text, name, self.runs, force, self.tuning)
+        result_folder.write_results(Path(folder), text, name, self.runs, force, self.tuning, facts=self.facts)
 
     def report(self, out: str | Path = "report.html") -> Path:
         """Write the page that ``paceline report`` makes of these runs.
@@ -120,7 +125,7 @@ class Study:
             yield folder
 
     def __repr__(self) -> str:
-        return f"Study({self.scenario.name}: {len(self.runs)} runs, winner: {self.winner})"
+        return f"Study({self.scenario.name}: {len(self.runs)} runs; {self.totals['verdict']['text']})"
 
     def _repr_html_(self) -> str:
         """The ranking as a table, for notebooks."""
@@ -129,7 +134,7 @@ class Study:
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
             for row in ranking(self.totals["summary"], self.winner)
         )
-        verdict = f"{self.winner} is first" if self.winner is not None else "no scheme reached the target"
+        verdict = self.totals["verdict"]["text"]
         name = html.escape(self.scenario.name)
         return (
             f"<p><b>{name}</b>: {html.escape(verdict)}</p>"
@@ -147,6 +152,7 @@ def _frame_row(row: SchemeSummary) -> dict[str, Any]:
         "time_to_target_s": time["median"],
         "time_to_target_low_s": time["low"],
         "time_to_target_high_s": time["high"],
+        "step_s": row["step_s"]["median"],
         "ratio_to_best": ratio["median"],
         "wall_clock_s": row["wall_clock_s"],
         "iterations": row["iterations"],

@@ -109,15 +109,19 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
 
 def _hand_over(arguments: argparse.Namespace, text: str, name: str, runs: list[Run]) -> None:
     """Write and print what the runs have given, as the arguments want it."""
+    from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records import folder
     from paceline.sim.records.summary import summarise
+    from paceline.sim.scenario.schema import parse
 
     from .driver.clocks import describe_clocks
 
+    facts = describe_schemes(parse(text), with_bounds=False)
     if arguments.out is not None:
-        folder.write_results(arguments.out, text, name, runs, force=arguments.force, trace=arguments.trace)
+        force, trace = arguments.force, arguments.trace
+        folder.write_results(arguments.out, text, name, runs, force=force, trace=trace, facts=facts)
     if arguments.json:
-        summary = summarise(name, runs, folder.target_of(text))
+        summary = summarise(name, runs, folder.target_of(text), facts=facts)
         sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     else:
         for run in runs:

@@ -15,12 +15,13 @@ import pandas as pd
 
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import REPORT_FILES, write_folder_atomically
-from paceline.sim.records.summary import SchemeSummary
+from paceline.sim.records.summary import SchemeSummary, is_by_step, median_run
+from paceline.sim.records.verdict import format_factor
 
 from .figures.drawing import CSS, Picture
 from .folders import ReportSources
-from .tables import column_unit, time_to_target
-from .words import digits, factor, size
+from .tables import column_unit, deciding_time
+from .words import digits, size
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -87,25 +88,26 @@ def _tex(studies: Sequence[ReportSources]) -> str:
     """The table for LaTeX, in the style of booktabs."""
     lines = []
     for study in studies:
-        unit = column_unit([row for part in study.parts for row in part.rows])
+        by_step = is_by_step(study.main.results.summary)
+        unit = column_unit([row for part in study.parts for row in part.rows], by_step)
         for part in study.parts:
             for row in part.rows:
-                reached, between = time_to_target(part.results.summary, row, unit)
+                reached, between = deciding_time(part.results.summary, row, unit)
                 ratio = row["ratio_to_best"]["median"]
                 lines.append(
                     {
                         "study": study.title,
                         "source": part.source,
                         "scheme": row["label"],
-                        "time to target": reached,
+                        "time per step" if by_step else "time to target": reached,
                         "95 % interval": between.replace("∞", "inf") or "-",
-                        "vs best": "-" if ratio is None else factor(ratio),
-                        "steps": digits(row["iterations"]),
-                        "sent": size(row["bytes_sent"]),
+                        "vs best": "-" if ratio is None else format_factor(ratio),
+                        "steps": digits(median_run(part.results.summary, row, "iterations")),
+                        "sent": size(median_run(part.results.summary, row, "bytes_sent")),
                         "reached": f"{row['reached']}/{row['runs']}",
                     }
                 )
-    table = pd.DataFrame(lines)
+    table = pd.DataFrame(lines).fillna("-")
     if not len(table):
         return "% no runs\n"
     kept = [name for name in table if name not in ("study", "source") or table[name].nunique() > 1]

@@ -16,8 +16,9 @@ from markupsafe import Markup, escape
 from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
-from paceline.sim.records.intervals import Interval
-from paceline.sim.records.summary import mean_step_s
+from paceline.sim.records.intervals import FEWEST, Interval
+from paceline.sim.records.summary import is_by_step, median_run, verdict_of
+from paceline.sim.records.verdict import format_factor
 
 from . import words
 from .figures.bars import draw_run_cost, draw_step_cost
@@ -28,7 +29,7 @@ from .figures.timeline import draw_timeline
 from .figures.waterfall import draw_waterfall, gap
 from .files import write_files
 from .folders import ReportSources, SourceRuns, read_sources
-from .tables import column_unit, shares, status, time_to_target
+from .tables import column_unit, deciding_time, shares, status
 
 _HERE: Final = Path(__file__).parent
 _WORKERS_SHOWN: Final = 16
@@ -81,7 +82,10 @@ def _render(studies: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(words=words, status=status, time_to_target=time_to_target, percents=shares)
+    environment.globals.update(
+        words=words, factor=format_factor, median_run=median_run, fewest=FEWEST, status=status,
+        deciding_time=deciding_time, percents=shares,
+    )  # fmt: skip
     environment.filters.update(tight=tight, breakable=breakable)
     style = Markup((_HERE / "style.css").read_text(encoding="utf-8"))
     return (
@@ -134,6 +138,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
     where = draw_cluster_map(study)
     if where is not None:
         drawn["map"] = where
+    described = about(study)
     timelines = [
         (_SOURCES[part.source] if measured else "", draw_timeline(study, part, _WORKERS_SHOWN))
         for part in study.parts
@@ -142,6 +147,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
     return {
         "study": study,
         "verdict": words.verdict(summary, study.main.source),
+        "medians": words.medians(summary, study.main.source),
         "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
         "confidence": words.confidence(summary, study.main.source),
         "why": words.why(summary, study.main.source),
@@ -157,25 +163,49 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "tuning": words.tuning(summary),
         "workers_shown": _WORKERS_SHOWN,
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
-        "unit": column_unit(study.main.rows),
+        "by_step": is_by_step(summary),
+        "unit": column_unit(study.main.rows, is_by_step(summary)),
+        "settled": verdict_of(summary, study.main.source)["settled"],
+        "decides": "Time per step" if is_by_step(summary) else "Time to target",
+        "about": described,
+        "bounded": any(line["bar"] for line in described),
         "comparison": side_by_side(study.main, measured) if measured else [],
         "agreement": measured and agreement(study.main, measured),
     }
 
 
 def overview(studies: Sequence[ReportSources]) -> list[tuple[str, list[str]]]:
-    """Each scheme's time to target in each of several scenarios; the best is marked with a star."""
+    """Each scheme's time to target, or per step, in each of several scenarios; a settled first has a star."""
     labels = dict.fromkeys(row["label"] for study in studies for row in study.main.rows)
     lines = []
     for label in labels:
         cells = []
         for study in studies:
             mine = [row for row in study.main.rows if row["label"] == label]
-            text = time_to_target(study.main.results.summary, mine[0])[0] if mine else ""
-            first = bool(mine) and mine[0] is study.main.rows[0] and text[:1].isdigit()
+            summary = study.main.results.summary
+            text = deciding_time(summary, mine[0])[0] if mine else ""
+            settled = verdict_of(summary, study.main.source)["settled"]
+            first = bool(mine) and settled and mine[0] is study.main.rows[0] and text[:1].isdigit()
             cells.append(f"{text} ★" if first else text)
         lines.append((label, cells))
     return lines
+
+
+def about(study: ReportSources) -> list[dict[str, Any]]:
+    """What each scheme does, what bounds it, and what its numbers assume; empty where all are unknown."""
+    lines = []
+    for row in study.main.rows:
+        bounds = row.get("bounds")
+        lines.append(
+            {
+                "label": row["label"],
+                "does": row.get("does", ""),
+                "bound": "" if bounds is None else words.bound(bounds),
+                "bar": [] if bounds is None else [(cost, bounds[cost]) for cost in words.COSTS],
+                "assumes": "; ".join(words.assumptions(study.main.results.summary, row, study.scenario)),
+            }
+        )
+    return lines if any(line["does"] or line["bar"] or line["assumes"] for line in lines) else []
 
 
 def equal_scores(part: SourceRuns) -> dict[str, Any] | None:
@@ -230,18 +260,21 @@ def proxy(scenario: dict[str, Any]) -> str | None:
 
 
 def side_by_side(predicted: SourceRuns, measured: SourceRuns) -> list[dict[str, Any]]:
-    """Predicted beside measured, a line per scheme: its label, and (predicted, measured, error) of the median
-    time to target and of the mean step.
+    """Predicted beside measured, a line per scheme: its label, and (predicted, measured, error) of two
+    medians: of the time to target, and of a step.
     """
     both = scheme_errors(predicted.rows, measured.rows)
     rows = [row for each in both for row in (each.predicted, each.measured)]
     unit = column_unit(rows)
-    step_unit = words.time_unit([step_s for row in rows if (step_s := mean_step_s(row))])
+    step_unit = words.time_unit([step_s for row in rows if (step_s := row["step_s"]["median"])])
 
     def line(each: SchemeErrors) -> dict[str, Any]:
         sides = ((predicted, each.predicted), (measured, each.measured))
-        times = [time_to_target(part.results.summary, row, unit)[0] for part, row in sides]
-        steps = [mean_step_s(row) for _, row in sides]
+        times = [
+            "-" if is_by_step(part.results.summary) else deciding_time(part.results.summary, row, unit)[0]
+            for part, row in sides
+        ]
+        steps = [row["step_s"]["median"] for _, row in sides]
         return {
             "label": each.measured["label"],
             "cells": [

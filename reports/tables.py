@@ -14,7 +14,8 @@ from rich.text import Text
 
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.records.comparison import Comparison
-from paceline.sim.records.summary import SchemeSummary, Summary
+from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, median_run, verdict_of
+from paceline.sim.records.verdict import format_factor
 
 from . import words
 
@@ -29,28 +30,37 @@ _METRICS: Final = {
 """How the comparison's table calls what was compared."""
 
 
-def render_summary(summary: Summary) -> Table:
-    """One line per scheme (and source, if there are two), best first.
+def render_summary(summary: Summary) -> RenderableType:
+    """The verdict, and one line per scheme (and source, if there are two), best first.
 
-    Medians over repeats with their 95 % interval for the time to target, means for everything else.
+    Medians over repeats, with their 95 % interval for what decides the order; the shares are of all repeats.
     """
-    rows = summary["summary"]
-    sources = list(dict.fromkeys(row["source"] for row in rows))
+    sources = list(dict.fromkeys(row["source"] for row in summary["summary"]))
+    by_step = is_by_step(summary)
     table = _plain_table(gap=1)
     table.add_column("scheme", overflow="fold", min_width=18)
     if len(sources) > 1:
         table.add_column("source", no_wrap=True)
-    for name in ("time to\ntarget", "vs\nbest", "steps", "sent", "compute /\ncomm. / wait"):
+    columns = (
+        ("time per\nstep", "vs\nbest", "wall\nclock") if by_step else ("time to\ntarget", "vs\nbest", "steps")
+    )
+    for name in (*columns, "sent", "compute /\ncomm. / wait"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", min_width=11)
     for source in sources:
         mine = words.ranked(summary, source)
-        unit = column_unit(mine)
+        unit = column_unit(mine, by_step)
+        settled = verdict_of(summary, source)["settled"]
         for row in mine:
-            best = row["label"] == mine[0]["label"] and row["time_to_target_s"]["median"] is not None
             cells = [row["label"], *([source] if len(sources) > 1 else []), *_cells(summary, row, unit)]
-            add_text_row(table, *cells, style="bold" if best else "")
-    return table
+            add_text_row(table, *cells, style="bold" if settled and row is mine[0] else "")
+    if not sources:
+        return table
+    lines = [
+        Text(f"{f'{source}: ' if len(sources) > 1 else ''}{words.verdict(summary, source)}", style="bold")
+        for source in sources
+    ]
+    return Group(table, "", *lines)
 
 
 def add_text_row(table: Table, *cells: str, style: str = "") -> None:
@@ -66,13 +76,20 @@ def _plain_table(gap: int = 2) -> Table:
 def _cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float]) -> list[str]:
     ratio = row["ratio_to_best"]["median"]
     return [
-        "\n".join(part for part in time_to_target(summary, row, unit) if part),
-        words.factor(ratio) if ratio is not None else "-",
-        f"{row['iterations']:,.0f}",
-        words.size(row["bytes_sent"]),
+        "\n".join(part for part in deciding_time(summary, row, unit) if part),
+        format_factor(ratio) if ratio is not None else "-",
+        run_length(summary, row),
+        words.size(median_run(summary, row, "bytes_sent")),
         shares(row),
         status(summary, row),
     ]
+
+
+def run_length(summary: Summary, row: SchemeSummary) -> str:
+    """Steps of a median run; its wall clock where a step is what decides."""
+    if is_by_step(summary):
+        return words.duration(median_run(summary, row, "wall_clock_s"))
+    return f"{median_run(summary, row, 'iterations'):,.0f}"
 
 
 def shares(row: SchemeSummary) -> str:
@@ -82,19 +99,27 @@ def shares(row: SchemeSummary) -> str:
     return " / ".join(f"{100 * part / wall_s:.0f}" for part in parts) + " %"
 
 
-def column_unit(rows: Sequence[SchemeSummary]) -> tuple[str, float]:
-    """The unit for a column of times to target, or of what is known of them."""
-    known = (row["time_to_target_s"]["median"] or row["at_least_s"] or row["wall_clock_s"] for row in rows)
-    return words.time_unit(known)
+def column_unit(rows: Sequence[SchemeSummary], by_step: bool = False) -> tuple[str, float]:
+    """The unit for a column of times to target, or of what is known of them; or of times per step."""
+
+    def known_s(row: SchemeSummary) -> float:
+        if by_step:
+            return row["step_s"]["median"] or 0.0
+        return row["time_to_target_s"]["median"] or row["at_least_s"] or row["wall_clock_s"]
+
+    return words.time_unit(map(known_s, rows))
 
 
-def time_to_target(
+def deciding_time(
     summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None = None
 ) -> tuple[str, str]:
-    """A row's time to target, ``> bound`` where it is censored, and its interval ('' for none)."""
-    time = row["time_to_target_s"]
+    """What decides the order, and its interval ('' for none): the time to target, else that of a step.
+
+    ``> bound`` stands for a time to target that is censored.
+    """
+    time = row["step_s"] if is_by_step(summary) else row["time_to_target_s"]
     if time["median"] is None:
-        if not has_target(summary) or row["at_least_s"] is None:
+        if is_by_step(summary) or row["at_least_s"] is None:
             return "-", ""
         return f"> {words.duration(row['at_least_s'], unit)}", ""
     text = words.duration(time["median"], unit)
@@ -110,7 +135,7 @@ def status(summary: Summary, row: SchemeSummary) -> str:
     of = f"/{row['runs']}"
     whole = not row["diverged"] and not row["partial"]
     endings: list[str] = []
-    if not has_target(summary):
+    if is_by_step(summary):
         endings = ["completed"] if whole else []
     elif row["runs"] > 1 and row["diverged"] < row["runs"]:
         endings = [f"reached {row['reached']}{of}"]
@@ -120,11 +145,6 @@ def status(summary: Summary, row: SchemeSummary) -> str:
         if count:
             endings.append(name if row["runs"] == 1 else f"{name} {count}{of}")
     return ", ".join(endings)
-
-
-def has_target(summary: Summary) -> bool:
-    """Whether the runs had a target at all."""
-    return summary["target"] is not None or any(run["reached_target"] for run in summary["runs"])
 
 
 def render_comparison(comparison: Comparison) -> RenderableType:

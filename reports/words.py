@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from paceline.sim.records.equal_terms import Goal
-from paceline.sim.records.intervals import FEWEST
 from paceline.sim.records.run import Source
-from paceline.sim.records.summary import SchemeSummary, Summary, ranking
+from paceline.sim.records.summary import Bounds, Cost, SchemeSummary, Summary, is_by_step, ranking, verdict_of
+from paceline.sim.records.verdict import format_factor
 
 _TIMES: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES: Final = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
 _SAME: Final = 0.02
 """Ratios that differ from 1 by less than this are called the same."""
+
+COSTS: Final[Mapping[Cost, str]] = {
+    "compute": "computing",
+    "waiting": "waiting",
+    "latency": "latency",
+    "bandwidth": "bandwidth",
+    "software": "software",
+}
+"""The shares of ``Bounds`` in words."""
 
 _VERBS: Final = {"compute": "computes for", "communicate": "communicates for", "wait": "waits"}
 
@@ -66,17 +75,12 @@ def digits(value: float) -> str:
     return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
-def factor(value: float) -> str:
-    """A ratio: finer where it is near 1.
-
-    >>> factor(1.042), factor(3.14), factor(31.4)
-    ('1.04x', '3.1x', '31x')
-    """
-    return f"{value:.{2 if value < 2 else 1 if value < 10 else 0}f}x"
-
-
 def percent(share: float) -> str:
-    """A share in whole per cent."""
+    """A share in whole per cent.
+
+    >>> percent(0.456)
+    '46 %'
+    """
     return f"{100 * share:.0f} %"
 
 
@@ -92,67 +96,77 @@ def goal(target: Goal) -> str:
 
 def ranked(summary: Summary, source: Source | None = None) -> list[SchemeSummary]:
     """The rows of one source (by default of the first run), best first."""
-    rows = summary["summary"]
-    main = rows[0]["source"] if rows else None
+    main = _main_source(summary)
     wanted = source or main
     winner = summary["winner"] if wanted == main else None
-    return ranking((row for row in rows if row["source"] == wanted), winner)
+    return ranking((row for row in summary["summary"] if row["source"] == wanted), winner)
+
+
+def _main_source(summary: Summary) -> Source | None:
+    """The source that the summary is about, if there are two."""
+    return summary["runs"][0]["source"] if summary["runs"] else None
 
 
 def verdict(summary: Summary, source: Source | None = None) -> str:
-    """Who wins and by what factor, in one or two sentences."""
+    """Who is first, as far as the repeats tell (``paceline.sim.records.verdict``)."""
+    wanted = source or _main_source(summary)
+    return summary["verdict"]["text"] if wanted is None else verdict_of(summary, wanted)["text"]
+
+
+def medians(summary: Summary, source: Source | None = None) -> str | None:
+    """The medians of the first two in a sentence; None where nothing was run."""
     rows = ranked(summary, source)
-    target = summary["target"]
     if not rows:
-        return "Nothing was run."
+        return None
     best = rows[0]
+    of_repeats = f" (medians of {best['runs']} repeats)" if best["runs"] > 1 else ""
+    if is_by_step(summary):
+        steps = [(row["label"], row["step_s"]["median"]) for row in rows[:2]]
+        known = [(label, step_s) for label, step_s in steps if step_s is not None]
+        if not known:
+            return None
+        unit = time_unit(step_s for _, step_s in known)
+        costs = " and ".join(f"{duration(step_s, unit)} under {label}" for label, step_s in known)
+        return f"A step takes {costs}{of_repeats}."
     first_s = best["time_to_target_s"]["median"]
     if first_s is None:
-        return _without_winner(summary, rows)
+        return _nearest(summary, rows)
+    target = summary["target"]
     what = goal(target) if target else "the target"
     if len(rows) == 1:
-        return f"{best['label']} reaches {what} after {duration(first_s)}."
+        return f"{best['label']} reaches {what} after {duration(first_s)}{of_repeats}."
     second = rows[1]
     second_s = second["time_to_target_s"]["median"]
-    ratio = second["ratio_to_best"]["median"]
-    if second_s is None or ratio is None:
-        text = f"Only {best['label']} reaches {what}, after {duration(first_s)}"
-        if best["runs"] > 1:
-            text = f"Only {best['label']} reaches {what} in most of its repeats, after {duration(first_s)}"
+    if second_s is None:
+        often = " in most of its repeats" if best["runs"] > 1 else ""
+        text = f"Only {best['label']} reaches {what}{often}, after {duration(first_s)}"
         bounds = [row["at_least_s"] for row in rows[1:] if row["at_least_s"] is not None]
-        far = f"; the others had up to {factor(max(bounds) / first_s)} that time" if bounds else ""
+        far = f"; the others had up to {format_factor(max(bounds) / first_s)} that time" if bounds else ""
         return f"{text}{far}."
-    times = f"{duration(first_s, time_unit([first_s]))} against {duration(second_s, time_unit([first_s]))}"
-    if best["runs"] > 1:
-        times = f"medians {times}"
-    if ratio < 1 + _SAME / 2:
-        return f"{best['label']} and {second['label']} reach {what} at the same time: {times}."
-    text = f"{best['label']} reaches {what} first, {factor(ratio)} as fast as {second['label']}"
+    unit = time_unit([first_s])
+    text = (
+        f"{best['label']} reaches {what} after {duration(first_s, unit)}, {second['label']} after "
+        f"{duration(second_s, unit)}{of_repeats}"
+    )
     if first_s <= second_s:
-        return f"{text}: {times}."
-    return f"{text} on the same seeds, though not in the median of each: {times}."
+        return f"{text}."
+    return f"{text}; on the same seeds {best['label']} is ahead."
 
 
 def confidence(summary: Summary, source: Source | None = None) -> str | None:
-    """How sure the order of the first two is; None where there is no order."""
+    """How often the first was first; None where there is no order."""
     rows = ranked(summary, source)
-    if len(rows) < 2 or rows[0]["time_to_target_s"]["median"] is None:
+    if len(rows) < 2 or rows[0]["ratio_to_best"]["median"] is None:
         return None
-    best, second = rows[:2]
-    repeats = min(best["runs"], second["runs"])
+    best = rows[0]
+    repeats = min(row["runs"] for row in rows)
     if repeats < 2:
-        return "One repeat only: how much of this is chance is not known."
-    first = f"{best['label']} was first in {best['wins']:g} of {repeats}"
-    low, high = second["ratio_to_best"]["low"], second["ratio_to_best"]["high"]
-    if repeats < FEWEST:
-        return f"{first} paired repeats; how much of the factor is chance takes {FEWEST} to tell."
-    if low is None:
-        return None
-    upper = factor(high) if high is not None else "no bound above"
-    text = f"Over {repeats} paired repeats the factor is {factor(low)} to {upper} (95 % interval); {first}"
+        settled = summary["verdict"]["settled"] and best["source"] == _main_source(summary)
+        return None if settled else "One repeat: how much of this is chance is not known."
+    text = f"{best['label']} was first in {best['wins']:g} of {repeats} paired repeats"
     if best["p_win"] is not None:
         text += f", so that its chance to be first once more is {percent(best['p_win'])}"
-    return text + (". That does not settle who is first." if low <= 1 else ".")
+    return f"{text}."
 
 
 def tuning(summary: Summary) -> list[str]:
@@ -167,6 +181,80 @@ def tuning(summary: Summary) -> list[str]:
             )
         sentences.append(f"{text}.")
     return sentences
+
+
+def bound_parts(bounds: Bounds) -> list[tuple[str, float]]:
+    """The costs that a scheme's time goes back to, in words, with their shares; the largest first."""
+    return sorted(((text, bounds[key]) for key, text in COSTS.items()), key=lambda part: -part[1])
+
+
+def bound(bounds: Bounds) -> str:
+    """What bounds a scheme, in a line: every cost with a share of 5 % or more."""
+    parts = [
+        f"{percent(share)} {text}{_for_whom(bounds) if text == COSTS['waiting'] else ''}"
+        for text, share in bound_parts(bounds)
+        if share >= 0.05
+    ]
+    return ", ".join(parts)
+
+
+def _for_whom(bounds: Bounds) -> str:
+    """Whom a scheme waits for, where it is always the same workers in the main."""
+    ranks = bounds["waits_for"]
+    if not ranks or bounds["slow_workers"] < bounds["waiting"] / 2:
+        return " for whoever is late"
+    if len(ranks) == 1:
+        return f" for worker {ranks[0]}"
+    if len(ranks) <= 4:
+        return f" for workers {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    return f" for {len(ranks)} slow workers"
+
+
+def assumptions(summary: Summary, row: SchemeSummary, scenario: Mapping[str, Any]) -> list[str]:
+    """What a scheme's numbers stand on: the algorithm of its all-reduces, and its learning rate."""
+    texts = []
+    operations = {
+        name for run in summary["runs"] if run["label"] == row["label"] for name in run.get("exchanges") or ()
+    }
+    algorithm = _at(scenario, "collectives", "all_reduce")
+    if "all_reduce" in operations and algorithm is not None:
+        if _at(scenario, "cluster", "profile") is not None:
+            algorithm = "gloo_ring"
+        texts.append(f"all-reduce by {algorithm}")
+    rate = _learning_rate(row["label"], scenario)
+    if rate is not None:
+        tuned = any(
+            each["label"] == row["label"] and any(key.endswith("lr") for key in each["chosen"])
+            for each in summary.get("tuning", [])
+        )
+        texts.append(f"learning rate {rate:g}, {'tuned' if tuned else 'not tuned'}")
+    return texts
+
+
+def _learning_rate(label: str, scenario: Mapping[str, Any]) -> float | None:
+    """The learning rate of a scheme in a resolved scenario; None where nothing is trained."""
+    if _at(scenario, "workload", "timing_only"):
+        return None
+    entries = scenario.get("schemes")
+    own = None
+    for entry in entries if isinstance(entries, list) else []:
+        options = next(iter(entry.values())) if isinstance(entry, dict) and entry else None
+        if _at(options, "label") == label:
+            own = _at(options, "optimizer")
+    rule = own or _at(scenario, "workload", "optimizer")
+    if isinstance(rule, dict) and "lr" not in rule:  # {adam: {lr: ...}}
+        rule = next(iter(rule.values()), None)
+    rate = _at(rule, "lr")
+    return float(rate) if isinstance(rate, int | float) else None
+
+
+def _at(document: Any, *keys: str) -> Any:
+    """What stands under ``keys``; None where there is nothing."""
+    for key in keys:
+        if not isinstance(document, Mapping):
+            return None
+        document = document.get(key)
+    return document
 
 
 def failures(summary: Summary, source: Source | None = None) -> list[str]:
@@ -206,34 +294,27 @@ def why(summary: Summary, source: Source | None = None) -> str | None:
     if abs(few - 1) < _SAME:
         return f"{one} needs as many steps as {two} ({counts}), and each costs {cost}."
     if few >= 2:
-        much = f"{factor(few)} as many steps as"
+        much = f"{format_factor(few)} as many steps as"
     else:
         much = f"{percent(abs(few - 1))} {'more' if few > 1 else 'fewer'} steps than"
     joint = "but" if (few > 1) != (cheap > 1) and abs(cheap - 1) >= _SAME else "and"
     return f"{one} needs {much} {two} ({counts}), {joint} each costs {cost}."
 
 
-def _without_winner(summary: Summary, rows: Sequence[SchemeSummary]) -> str:
+def _nearest(summary: Summary, rows: Sequence[SchemeSummary]) -> str | None:
+    """Who came nearest to a target that no run reached; None where one did, or nothing was scored."""
     target = summary["target"]
-    if target is None:
-        cheapest = min((row for row in rows if row["iterations"]), key=_step_s, default=None)
-        if cheapest is None:
-            return "There is no target, so nobody wins."
-        return (
-            "There is no target, so nobody wins. "
-            f"The cheapest step is {cheapest['label']}'s: {duration(_step_s(cheapest))} on average."
-        )
+    if target is None or any(row["reached"] for row in rows):
+        return None
     scores = [
         (abs(score - target["value"]), run["label"], score)
         for run in summary["runs"]
         if run["source"] == rows[0]["source"] and (score := run["final"].get(target["metric"])) is not None
     ]
-    often = "in most of its repeats" if any(row["reached"] for row in rows) else ""
-    text = f"No scheme reached {goal(target)}{' ' + often if often else ''}."
-    if scores and not often:
-        _, label, score = min(scores)
-        text += f" {label} came nearest, with {digits(score)}."
-    return text
+    if not scores:
+        return None
+    _, label, score = min(scores)
+    return f"{label} came nearest to {goal(target)}, with {digits(score)}."
 
 
 def _step_s(row: SchemeSummary) -> float:
@@ -246,7 +327,7 @@ def _cost(best: SchemeSummary, second: SchemeSummary, than: str = "") -> str:
     if abs(ratio - 1) < _SAME:
         return f"about the same{' as ' + than if than else ''} ({duration(_step_s(best))})"
     extreme = ratio <= 0.5 or ratio >= 2
-    much = factor(max(ratio, 1 / ratio)) if extreme else percent(abs(ratio - 1))
+    much = format_factor(max(ratio, 1 / ratio)) if extreme else percent(abs(ratio - 1))
     compared = f"{much} {'more' if ratio > 1 else 'less'}{' than ' + than if than else ''}"
     mine, other = _parts(best), _parts(second)
     gaps = {part: other[part] - mine[part] for part in mine}

@@ -101,6 +101,9 @@ def list_names(as_json: AsJson = False) -> None:
     if as_json:
         print_json(names)
         return
+    sys.stdout.write("schemes:\n")
+    for name in names.pop("schemes"):
+        sys.stdout.write(f"  {name}: {SCHEMES[name].does}\n")
     for kind, members in names.items():
         sys.stdout.write(f"{kind}: {' '.join(members)}\n")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from paceline.sim.records.run import Run
-    from paceline.sim.records.summary import Tuned
+    from paceline.sim.records.summary import SchemeFacts, Tuned
     from paceline.sim.scenario.schema import Scenario
+
+LINES_APART_S: Final = 10.0
+"""Seconds between two lines of progress where standard error is no terminal."""
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="a scenario file (YAML)")]
 SetOption = Annotated[
@@ -60,21 +64,106 @@ def terminal(stderr: bool = False) -> Console:
 
 
 @contextmanager
-def watching(scenario: Scenario) -> Iterator[Callable[[str, int], None]]:
-    """Show on standard error which run is under way; what it gives is called with a label and a step."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+def watching(scenario: Scenario) -> Iterator[Countdown]:
+    """Show on standard error how far a scenario is: runs, percentage, time left.
 
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    limit = scenario.stop.max_iterations
-    with Progress(*columns, console=terminal(stderr=True), transient=True) as bar:
-        shown = bar.add_task("preparing")
-
-        def progress(label: str, steps: int) -> None:
-            bar.update(
-                shown, description=f"{shorten(label)}: step {steps}" + (f" of {limit}" if limit else "")
-            )
-
+    On a terminal as a line that changes, elsewhere as a line now and then (``LINES_APART_S``) and at the end.
+    """
+    progress = Countdown(scenario)
+    console = terminal(stderr=True)
+    if not console.is_terminal:
+        progress.show = PlainLines().show
         yield progress
+        say(progress.line())
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    columns = SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=console, transient=True) as bar:
+        shown = bar.add_task("preparing", total=1.0)
+        progress.show = lambda line, share: bar.update(shown, description=line, completed=share)
+        yield progress
+
+
+class PlainLines:
+    """Lines of progress where nobody looks on: few."""
+
+    def __init__(self) -> None:
+        self._latest_s = time.monotonic()
+
+    def show(self, line: str, share: float) -> None:
+        """Print ``line`` unless one was printed a moment ago."""
+        if time.monotonic() - self._latest_s >= LINES_APART_S:
+            self._latest_s = time.monotonic()
+            say(line)
+
+
+class Countdown:
+    """How far the runs of a scenario are; called with a label and a mean number of steps as a run goes on.
+
+    A run in progress counts in part: its steps over those of the scheme's run before it, or over the limit.
+
+    Attributes:
+        show: called with a line and the share that is done, 0 to 1.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        from paceline.sim.scenario.repeats import max_repeats
+
+        self.show: Callable[[str, float], None] = lambda line, share: None
+        self._runs = len(scenario.schemes) * max_repeats(scenario.repeats)
+        self._limit = scenario.stop.max_iterations
+        self._before, self._done, self._begun = 0, 0, False
+        self._label, self._steps = "", 0
+        self._typical: dict[str, int] = {}
+        self._begin_s = time.monotonic()
+
+    def __call__(self, label: str, steps: int) -> None:
+        """The workers of a run have done so many steps on average."""
+        self._label, self._steps = label, steps
+        self.show(self.line(), self.share)
+
+    def begin(self, done: int = 0) -> None:
+        """What was prepared is ready: now the runs begin, of which so many are complete from before."""
+        self._before, self._done, self._begun = done, done, True
+        self._label, self._steps = "", 0
+        self._begin_s = time.monotonic()
+
+    def complete(self) -> None:
+        """One more run is complete."""
+        self._typical[self._label] = self._steps
+        self._done += 1
+        self._steps = 0
+        self.show(self.line(), self.share)
+
+    @property
+    def share(self) -> float:
+        """What part of all runs is done."""
+        if not self._begun:
+            return 0.0
+        typical = self._typical.get(self._label, self._limit)
+        part = min(self._steps / typical, 0.99) if typical else 0.0
+        return min((self._done + part) / max(self._runs, 1), 1.0)
+
+    def line(self) -> str:
+        """Runs done, percentage, time left, and what is under way."""
+        text = f"{self._done} of {self._runs} runs, {100 * self.share:.0f} %" if self._begun else "preparing"
+        new = self.share - self._before / max(self._runs, 1)
+        if new > 0 and self._done < self._runs:
+            left_s = (time.monotonic() - self._begin_s) * (1 - self.share) / new
+            text += f", about {_clock_time(left_s)} left"
+        if self._steps:
+            of_limit = f" of {self._limit}" if self._limit else ""
+            text += f"; {shorten(self._label)}: step {self._steps}{of_limit}"
+        return text
+
+
+def _clock_time(seconds: float) -> str:
+    """A time as people plan with it: ``40 s``, ``5 min``, ``2 h 10 min``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def print_json(value: Any) -> None:
@@ -101,18 +190,24 @@ def hand_over(
     as_json: bool,
     trace: bool,
     tuning: Sequence[Tuned] = (),
+    facts: Mapping[str, SchemeFacts] | None = None,
 ) -> None:
-    """Write the results, print them, and fail where a run failed."""
+    """Write the results, print them, and fail where a run failed.
+
+    ``facts``: absent: what the schemes do, without what bounds them.
+    """
     from paceline.reports import words
     from paceline.reports.tables import render_summary
+    from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records import folder as result_folder
     from paceline.sim.records.summary import summarise
     from paceline.sim.scenario.schema import dump
 
     text = dump(scenario)
-    summary = summarise(scenario.name, runs, result_folder.target_of(text), tuning)
+    facts = describe_schemes(scenario, with_bounds=False) if facts is None else facts
+    summary = summarise(scenario.name, runs, result_folder.target_of(text), tuning, facts)
     if out is not None and runs:
-        result_folder.write_results(out, text, scenario.name, runs, force=force, tuning=tuning, trace=trace)
+        result_folder.write_results(out, text, scenario.name, runs, force, tuning, trace, facts)
         say(f"wrote {out}")
     if as_json:
         print_json(summary)

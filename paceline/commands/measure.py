@@ -92,8 +92,10 @@ def realrun(
             network = build_network(loaded.cluster.network, loaded.cluster.workers)
             hosts = Lab(network, hosts=loaded.lab.hosts, queue=loaded.lab.queue) if lab else None
             pool = stack.enter_context(Processes(lab=hosts, timeout_s=timeout))
+            progress.begin()
             for result in measure_runs(loaded, requests, pool, progress=progress):
                 runs.append(result.run)
+                progress.complete()
     except KeyboardInterrupt:
         interrupted = True
     hand_over(loaded, runs, out, force, as_json, trace)
@@ -175,6 +177,7 @@ def validate(
     from paceline.realrun.driver import clocks
     from paceline.reports import tables
     from paceline.sim.config.files import write_atomically
+    from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import dump, load
 
@@ -190,7 +193,9 @@ def validate(
         outcome = validation.validate(loaded, pool, factors, steps, say)
     if out is not None:
         runs = [*outcome.predicted, *outcome.measured]
-        result_folder.write_results(out, dump(outcome.scenario), outcome.scenario.name, runs, force=force)
+        facts = describe_schemes(outcome.scenario)
+        text = dump(outcome.scenario)
+        result_folder.write_results(out, text, outcome.scenario.name, runs, force=force, facts=facts)
         text = json.dumps(outcome.comparison, indent=1, allow_nan=False)
         write_atomically(out / "validation.json", text + "\n")
         reports.build([out], out / "report.html")

@@ -47,6 +47,7 @@ def simulate(
     from paceline.sim.errors import did_you_mean
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
+    from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.network import profile as profiles
     from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import load
@@ -69,16 +70,21 @@ def simulate(
             result_folder.check_free(out, force)
         resolved, done, tuning = prepare.resolve(loaded, where), [], []
     runs: list[Run] = []
+    facts = None
     interrupted = False
     try:
         with watching(resolved) as progress:
             if resolved.tune is not None:
                 resolved, tuning = simulator.choose_values(resolved, device=where, progress=progress)
+            progress.begin(len(done))
             for run in simulator.simulate(resolved, device=where, progress=progress, done=done, warn=say):
                 runs.append(run)
+                if len(runs) > len(done):
+                    progress.complete()
+            facts = describe_schemes(resolved)
     except KeyboardInterrupt:
         interrupted = True
-    hand_over(resolved, runs, out, force, as_json, trace, tuning)
+    hand_over(resolved, runs, out, force, as_json, trace, tuning, facts)
     if interrupted:
         again = " (the same command goes on from there)" if out is not None and runs else ""
         end_interrupted(resolved, runs, again)

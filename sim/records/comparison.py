@@ -18,7 +18,7 @@ from scipy import stats
 from typing_extensions import TypedDict
 
 from .run import Evaluation, Run
-from .summary import SchemeSummary, mean_step_s, summarise
+from .summary import SchemeSummary, is_by_step, summarise
 
 Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
@@ -203,7 +203,7 @@ class SchemeErrors:
     Attributes:
         predicted, measured: its rows of both summaries.
         time_pct: error of the median time to target; None where one side has none.
-        step_pct: error of the mean time of a step; None where one side did no step.
+        step_pct: error of the median time of a step; None where one side has none.
     """
 
     predicted: SchemeSummary
@@ -226,7 +226,7 @@ def scheme_errors(
             p,
             m,
             time_pct=error(p["time_to_target_s"]["median"], m["time_to_target_s"]["median"]),
-            step_pct=error(mean_step_s(p), mean_step_s(m)),
+            step_pct=error(p["step_s"]["median"], m["step_s"]["median"]),
         )
         for m in measured
         if (p := known.get(m["label"])) is not None
@@ -283,18 +283,21 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
         summarise(scenario_name, [run for run in runs if run.label in shared])
         for runs in (predicted, measured)
     )
-    by_clock = p["winner"] is None and m["winner"] is None
+    by_clock = is_by_step(p) and is_by_step(m)
     p_behind, m_behind = (
-        {row["label"]: row["wall_clock_s"] if by_clock else _ratio(row) for row in side["summary"]}
+        {
+            row["label"]: row["wall_clock_s"] if by_clock else math.inf if is_by_step(side) else _ratio(row)
+            for row in side["summary"]
+        }
         for side in (p, m)
     )
-    winner_p, winner_m = p["winner"], m["winner"]
+    winner_p, winner_m = (None if is_by_step(side) else side["winner"] for side in (p, m))
     if by_clock:
         winner_p, winner_m = (min(side, key=side.__getitem__, default=None) for side in (p_behind, m_behind))
     regret = None
     if winner_p is not None and winner_m is not None and math.isfinite(m_behind[winner_p]):
         regret = 100 * (m_behind[winner_p] / m_behind[winner_m] - 1)
-    low = p["lead"]["factor"]["low"] if p["lead"] is not None else None
+    low = p["lead"]["factor"]["low"] if p["lead"] is not None and not is_by_step(p) else None
     return Decision(
         winner_predicted=winner_p,
         winner_measured=winner_m,

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import InputError
 from .equal_terms import Goal
 from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
-from .summary import SUMMARY_VERSIONS, Summary, Tuned, renew_chances, summarise
+from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances, summarise
 from .trace import write_trace
 
 SCENARIO_FILE: Final = "scenario.yaml"
@@ -93,6 +93,7 @@ def write_results(
     force: bool = False,
     tuning: Sequence[Tuned] = (),
     trace: bool = False,
+    facts: Mapping[str, SchemeFacts] | None = None,
 ) -> Summary:
     """Write a result folder and return its summary.
 
@@ -104,11 +105,12 @@ def write_results(
         force: replace a result folder that is there.
         tuning: what the schemes chose before the runs, if anything.
         trace: add ``trace.json``, see ``paceline.sim.records.trace``.
+        facts: label -> what is known of a scheme apart from its runs.
 
     Raises:
         InputError: something is there already, or cannot be written.
     """
-    summary = summarise(scenario_name, runs, target_of(scenario_yaml), tuning)
+    summary = summarise(scenario_name, runs, target_of(scenario_yaml), tuning, facts)
     check_free(folder, force)
     with write_folder_atomically(folder) as new:
         (new / SCENARIO_FILE).write_text(scenario_yaml, encoding="utf-8")
@@ -159,7 +161,8 @@ def read_results(folder: Path) -> Results:
     """Read a result folder.
 
     Older folders have, of a run that its target ended, a second score of the same instant: of models that
-    were ahead of those that met it. That score is left out, and the summary is computed again without it.
+    were ahead of those that met it. That score is left out, and the summary is computed again without it, as
+    it is for folders without a verdict.
 
     Raises:
         InputError: it is missing, no result folder, damaged, or written by another version.
@@ -183,7 +186,7 @@ def read_results(folder: Path) -> Results:
         )
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {folder}: {error}") from error
-    return _without_second_scores(results)
+    return _renewed(_without_second_scores(results))
 
 
 def _without_second_scores(results: Results) -> Results:
@@ -196,7 +199,15 @@ def _without_second_scores(results: Results) -> Results:
     second = met.index[met.duplicated(_RUN_KEY)]
     if second.empty:
         return results
-    results = replace(results, metrics=metrics.drop(second).reset_index(drop=True))
+    summary.pop("verdict", None)  # which is on the scores that go
+    return replace(results, metrics=metrics.drop(second).reset_index(drop=True))
+
+
+def _renewed(results: Results) -> Results:
+    """The results with a summary of today's, where it has no verdict."""
+    summary = results.summary
+    if "verdict" in summary:
+        return results
     runs = runs_of(replace(results, events=results.events[:0]))
     tuning = summary.get("tuning", ())
     return replace(results, summary=summarise(summary["scenario"], runs, summary["target"], tuning))

@@ -63,17 +63,18 @@ def of_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Interval
         above, below: seed -> value, not negative, perhaps infinite; where both are, neither is ahead and
             the ratio is 1.
     """
-    ratios = _ratios(above, below)
+    ratios = paired_ratios(above, below)
     return _interval(ratios, ratios=True) if ratios else UNKNOWN
 
 
 def median_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> float | None:
     """The median of ``of_ratio``, infinite where it is; None where no seed is shared."""
-    ratios = _ratios(above, below)
+    ratios = paired_ratios(above, below)
     return _median(ratios, ratios=True) if ratios else None
 
 
-def _ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
+def paired_ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
+    """The ratios on the seeds that both have, ascending; see ``of_ratio``."""
     shared = [(above[seed], below[seed]) for seed in above if seed in below]
     return sorted(1.0 if a == b else a / b if b else math.inf for a, b in shared)
 

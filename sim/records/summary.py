@@ -1,9 +1,11 @@
 """Summaries of a set of runs: per run, per scheme over its repeats, and who won.
 
 A run that never reached the target counts as infinitely late, so that it is never dropped: a scheme has a
-median time if most of its repeats got there. Two schemes are compared on the seeds that they share, which saw
-the same data and the same stragglers, so that ratios vary less than times; the winner, the order of the
-others and all factors are of these ratios (``ranking``). Intervals are those of ``intervals``.
+median time if most of its repeats got there. Runs without a target are compared by their time per step; one
+that did not complete its steps counts as infinitely slow. Two schemes are compared on the seeds that they
+share, which saw the same data and the same stragglers, so that ratios vary less than times; the winner, the
+order of the others and all factors are of these ratios (``ranking``). Intervals are those of ``intervals``,
+and ``verdict`` says in a sentence what they support.
 
 Everything here is plain JSON: ``None`` where a number is missing or not finite, never NaN.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NotRequired
+from typing import Final, Literal, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -22,6 +24,7 @@ from .equal_terms import Equal, Goal, equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .ranking import chance_to_win, find_winner, find_winners
 from .run import Run, Source, Status
+from .verdict import Verdict, find_verdict
 
 SUMMARY_VERSION: Final = 3
 """Of ``summary.json``; changes when an older reader would misunderstand it."""
@@ -74,6 +77,50 @@ class RunRow(TypedDict):
     bracket_s: NotRequired[list[float]]
 
 
+Cost = Literal["compute", "waiting", "latency", "bandwidth", "software"]
+"""What the time of a run goes back to; see ``Bounds``."""
+
+
+class Bounds(TypedDict):
+    """What a scheme's time goes back to: shares of its wall clock that add up to 1.
+
+    A tenth less of a cost makes the run shorter by a tenth of its share, as long as that cost still counts.
+
+    Attributes:
+        compute: the gradients, as an undisturbed worker computes them.
+        waiting: what slow workers and slow moments add to that.
+        latency: latencies of messages.
+        bandwidth: their bytes.
+        software: overheads of messages and of waking up.
+        waits_for: ranks that are always slow,
+        slow_workers: and their part of ``waiting``; the rest is for whoever is late.
+        step_s: elapsed time over the mean number of steps that workers did in it.
+        steps: how many steps were followed.
+        random: something in the time of a step is.
+    """
+
+    compute: float
+    waiting: float
+    latency: float
+    bandwidth: float
+    software: float
+    waits_for: list[int]
+    slow_workers: float
+    step_s: float
+    steps: int
+    random: bool
+
+
+class SchemeFacts(TypedDict):
+    """What is known of a scheme apart from its runs.
+
+    ``does``: what it does, in a sentence. ``bounds``: None where they are not known.
+    """
+
+    does: str
+    bounds: Bounds | None
+
+
 class SchemeSummary(TypedDict):
     """One scheme, over its repeats.
 
@@ -81,12 +128,15 @@ class SchemeSummary(TypedDict):
         runs, reached, diverged, partial: numbers of repeats.
         at_least_s: a lower bound on the median time to target where that is unknown because runs
             ended too early; None where it is known, or where most repeats diverged.
-        ratio_to_best: time to target over the winner's: median over the seeds that both have.
+        step_s: wall clock over steps, infinite where a run did not complete; absent in older folders.
+        ratio_to_best: time to target over the winner's: median over the seeds that both have. Without a
+            target the same of ``step_s``.
         wins: on how many of the seeds that all schemes share this one was first; a tie is shared.
         p_win: chance to be first on one more seed (``ranking.chance_to_win``); None with few repeats.
         steps_to_target: median step of the evaluation that met the target; None like the median time.
         score_at_equal_time, score_at_equal_bytes: where ``Summary.equal`` says; None where it does not.
         wall_clock_s, iterations, bytes_sent, time_s: means.
+        does, bounds: see ``SchemeFacts``; absent in older folders, ``bounds`` also where runs were measured.
     """
 
     scheme: str
@@ -98,6 +148,7 @@ class SchemeSummary(TypedDict):
     partial: int
     time_to_target_s: Interval
     at_least_s: float | None
+    step_s: NotRequired[Interval]
     ratio_to_best: Interval
     wins: float
     p_win: float | None
@@ -108,6 +159,8 @@ class SchemeSummary(TypedDict):
     iterations: float
     bytes_sent: float
     time_s: Shares
+    does: NotRequired[str]
+    bounds: NotRequired[Bounds | None]
 
 
 class Lead(TypedDict):
@@ -157,7 +210,9 @@ class Summary(TypedDict):
     If both simulated and measured runs are there, what is not per row is about the source of the first run.
 
     Attributes:
-        winner: the label of who is first (``paceline.sim.records.ranking``); None where nobody is.
+        winner: the label of who is first (``paceline.sim.records.ranking``), by time per step if there is
+            no target; None if nobody arrives. Whether that is settled, ``verdict`` says.
+        verdict: absent in older folders; ``paceline.sim.records.folder`` adds it when it reads them.
         lead: of the winner over the second; None where there are no two.
         paired: number of seeds that all schemes share.
         equal: where scores are compared at equal time and at equal bytes; None where nothing was scored.
@@ -170,6 +225,7 @@ class Summary(TypedDict):
     runs: list[RunRow]
     summary: list[SchemeSummary]
     winner: str | None
+    verdict: NotRequired[Verdict]
     lead: Lead | None
     paired: int
     equal: Equal | None
@@ -177,7 +233,11 @@ class Summary(TypedDict):
 
 
 def summarise(
-    scenario_name: str, runs: Sequence[Run], target: Goal | None = None, tuning: Sequence[Tuned] = ()
+    scenario_name: str,
+    runs: Sequence[Run],
+    target: Goal | None = None,
+    tuning: Sequence[Tuned] = (),
+    facts: Mapping[str, SchemeFacts] | None = None,
 ) -> Summary:
     """Summarise runs; rows come in the order in which their schemes first appear.
 
@@ -186,18 +246,20 @@ def summarise(
         runs: any number of them, one or both sources.
         target: what the runs were after, if anything; copied.
         tuning: what was chosen before, if anything; copied.
+        facts: label -> what is known of a scheme apart from its runs; copied.
 
     Raises:
         InputError: two runs share source, label and seed.
     """
     groups = _grouped(runs)
-    rows = [_row(group) for group in groups.values()]
+    by_step = target is None and not any(run.reached_target for run in runs)
+    rows = [_row(group, (facts or {}).get(group[0].label)) for group in groups.values()]
     winner: SchemeSummary | None = None
     lead: Lead | None = None
     paired, equal = 0, None
     for source in {run.source: None for run in runs}:
         mine = [row for row in rows if row["source"] == source]
-        times = {label: _times(group) for (s, label), group in groups.items() if s == source}
+        times = {label: _times(group, by_step) for (s, label), group in groups.items() if s == source}
         label = find_winner(times)
         best = next((row for row in mine if row["label"] == label), None)
         shared = _compare(mine, times, best)
@@ -221,9 +283,41 @@ def summarise(
         paired=paired,
         equal=equal,
     )
+    if runs:
+        summary["verdict"] = verdict_of(summary, runs[0].source)
+    else:
+        summary["verdict"] = find_verdict([], {})
     if tuning:
         summary["tuning"] = list(tuning)
     return summary
+
+
+def verdict_of(summary: Summary, source: Source) -> Verdict:
+    """Word the verdict on the runs of one source: ``summary["verdict"]`` is that of the first run's."""
+    rows = [row for row in summary["summary"] if row["source"] == source]
+    main = summary["runs"][0]["source"] if summary["runs"] else None
+    by_step = is_by_step(summary)
+    times: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
+    for run in summary["runs"]:
+        if run["source"] == source:
+            times[run["label"]][run["seed"]] = _race_s(run, by_step)
+    ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
+    bounds = [row.get("bounds") for row in rows]
+    exact = by_step and source == "simulated" and all(each and not each["random"] for each in bounds)
+    return find_verdict(ranked, times, by_step, exact)
+
+
+def is_by_step(summary: Summary) -> bool:
+    """Whether schemes are compared by their time per step: there was no target."""
+    return summary["target"] is None and not any(run["reached_target"] for run in summary["runs"])
+
+
+def _race_s(run: RunRow, by_step: bool) -> float:
+    """What schemes are compared by, infinite for a run that did not get there."""
+    if by_step:
+        whole = run["status"] == "completed" and run["iterations"] > 0
+        return run["wall_clock_s"] / run["iterations"] if whole else math.inf
+    return math.inf if run["time_to_target_s"] is None else run["time_to_target_s"]
 
 
 def renew_chances(summary: Summary) -> None:
@@ -240,24 +334,35 @@ def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[Sc
     """Rows of one source, best first: the winner, then by ratio to it; those without a time come last.
 
     Equal ratios are in the order of median times; those without a time in that of how often they got there.
+    Where there was no target, times are those of a step.
     ``winner``, the label of who is first, may be slower by its median time than one that ties with it, if a
     third beats that one.
     """
 
-    def place(row: SchemeSummary) -> tuple[bool, bool, float, float, int, int]:
-        median, ratio = row["time_to_target_s"]["median"], row["ratio_to_best"]["median"]
+    rows = list(rows)
+    by_step = all(row["time_to_target_s"]["median"] is None for row in rows)
+
+    def place(row: SchemeSummary) -> tuple[bool, bool, float, float, int, int, float]:
+        ratio = row["ratio_to_best"]["median"]
+        median = row["time_to_target_s"]["median"]
+        if by_step and ratio is not None:
+            median = row["step_s"]["median"]
         # A ratio below 1 is one of a circle, in which the smallest median time decided.
         behind = math.inf if ratio is None else max(ratio, 1.0)
         time_s = math.inf if median is None else median
         late = 0.0 if median is None else behind
-        return median is None, row["label"] != winner, late, time_s, -row["reached"], row["diverged"]
+        tied = -row["reached"], row["diverged"], row["wall_clock_s"]
+        return median is None, row["label"] != winner, late, time_s, *tied
 
     return sorted(rows, key=place)
 
 
-def mean_step_s(row: SchemeSummary) -> float | None:
-    """Seconds that a step took on average; None where no step was done."""
-    return row["wall_clock_s"] / row["iterations"] if row["iterations"] else None
+def median_run(
+    summary: Summary, row: SchemeSummary, key: Literal["wall_clock_s", "iterations", "bytes_sent"]
+) -> float:
+    """The median of what the runs of a row have under ``key``, where the row itself has the mean."""
+    mine = (run for run in summary["runs"] if (run["source"], run["label"]) == (row["source"], row["label"]))
+    return _median([float(run[key]) for run in mine])
 
 
 def steps_to_target(run: Run) -> float | None:
@@ -310,12 +415,11 @@ def _run_row(run: Run) -> RunRow:
     return row
 
 
-def _row(group: Sequence[Run]) -> SchemeSummary:
-    times = _times(group)
-    time = of_median(list(times.values()))
+def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
+    time, step = (of_median(list(_times(group, by_step).values())) for by_step in (False, True))
     median = time["median"]
     met = [steps_to_target(run) for run in group]
-    return SchemeSummary(
+    row = SchemeSummary(
         scheme=group[0].scheme,
         label=group[0].label,
         source=group[0].source,
@@ -325,6 +429,7 @@ def _row(group: Sequence[Run]) -> SchemeSummary:
         partial=sum(run.status == "partial" for run in group),
         time_to_target_s=time,
         at_least_s=None if median is not None else finite(_median([_at_least(run) for run in group])),
+        step_s=step,
         ratio_to_best=UNKNOWN,
         wins=0.0,
         p_win=None,
@@ -336,6 +441,11 @@ def _row(group: Sequence[Run]) -> SchemeSummary:
         bytes_sent=_mean([run.bytes_sent for run in group]),
         time_s=_shares(group),
     )
+    if facts is not None:
+        row["does"] = facts["does"]
+        if row["source"] == "simulated":
+            row["bounds"] = facts["bounds"]
+    return row
 
 
 def _shares(group: Sequence[Run]) -> Shares:
@@ -346,10 +456,9 @@ def _shares(group: Sequence[Run]) -> Shares:
     )
 
 
-def _times(group: Sequence[Run]) -> dict[int, float]:
-    """Seed -> time to target, infinite where it was not reached; by seed, so that order cannot matter."""
-    times = {run.seed: math.inf if run.time_to_target_s is None else run.time_to_target_s for run in group}
-    return dict(sorted(times.items()))
+def _times(group: Sequence[Run], by_step: bool) -> dict[int, float]:
+    """Seed -> what schemes are compared by (``_race_s``); by seed, so that order cannot matter."""
+    return dict(sorted((run.seed, _race_s(_run_row(run), by_step)) for run in group))
 
 
 def _at_least(run: Run) -> float:
@@ -375,7 +484,7 @@ def _compare(
 
 
 def _lead(ranked: Sequence[SchemeSummary]) -> Lead | None:
-    if len(ranked) < 2 or ranked[1]["time_to_target_s"]["median"] is None:
+    if len(ranked) < 2 or ranked[1]["ratio_to_best"]["median"] is None:
         return None
     return Lead(second=ranked[1]["label"], factor=ranked[1]["ratio_to_best"])
 

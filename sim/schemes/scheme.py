@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -71,6 +72,12 @@ class Scheme:
     bucket_bytes: Callable[[Any], float | None] = send_at_the_end
     cycle: Callable[[Any, int], int] = cycle_of_periods
     long_run: Callable[[Any], Any] = keep_options
+
+    @property
+    def does(self) -> str:
+        """What it does, in a sentence: the first of its program's docstring; "" where there is none."""
+        text = " ".join((self.program.__doc__ or "").partition("\n\n")[0].replace("``", "'").split())
+        return re.split(r"(?<=\.) ", text, maxsplit=1)[0]
 
     def in_step(self, options: Settings) -> bool:
         """Whether it is synchronous under these options."""

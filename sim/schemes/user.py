@@ -88,6 +88,7 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         services = tuple(_UserCoroutine(path, service) for service in returned.services)
         return Program(_UserCoroutine(path, returned.main), services)
 
+    program.__doc__ = function.__doc__
     return UserScheme(path, program, options, synchronous=True)
 
 

@@ -17,11 +17,12 @@ import typer
 
 import paceline
 from paceline.commands.app import app
-from paceline.commands.console import watching
+from paceline.commands.console import Countdown, watching
 from paceline.sim.config import files as json_file
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results
 from paceline.sim.scenario.schema import load
+from paceline.sim.schemes import SCHEMES
 from tests.support.made_measurements import TRUE, exact_fit, measurements
 from tests.support.made_records import record
 from tests.support.markup import MARKUP
@@ -116,6 +117,45 @@ def test_a_label_in_a_line_of_progress_is_no_markup(
     assert f"{label}: step 3 of 6" in capsys.readouterr().err
 
 
+def test_progress_says_how_many_runs_are_done_and_how_long_it_takes(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
+    progress = Countdown(load(tiny))  # 6 runs of 6 steps
+    progress("a", 2)
+    assert progress.line() == "preparing; a: step 2 of 6"
+    progress.begin(done=1)
+    assert progress.line().startswith("1 of 6 runs, 17 %")
+    now_s[0] += 11
+    progress("a", 3)
+    assert progress.line() == "1 of 6 runs, 25 %, about 2 min left; a: step 3 of 6"
+    progress("a", 4)
+    progress.complete()
+    assert progress.line() == "2 of 6 runs, 33 %, about 44 s left"
+    progress("a", 3)  # of the 4 steps that this scheme took before
+    assert progress.share == pytest.approx(2.75 / 6)
+    for _ in range(4):
+        progress.complete()
+    assert progress.line() == "6 of 6 runs, 100 %"
+
+
+def test_in_a_pipe_progress_is_a_line_now_and_then(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
+    with watching(load(tiny)) as progress:
+        progress.begin()
+        for _ in range(30):
+            now_s[0] += 0.9
+            progress("a", 3)
+        for _ in range(6):
+            progress.complete()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["0 of 6 runs", "0 of 6 runs", "6 of 6 runs"]
+
+
 def test_results_are_written_before_anything_is_printed(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +167,20 @@ def test_results_are_written_before_anything_is_printed(
     with pytest.raises(RuntimeError, match="nothing can be printed"):
         paceline.main()
     assert len(read_results(tmp_path / "r").summary["runs"]) == 6
+
+
+def test_the_verdict_is_the_same_in_the_terminal_and_in_the_folder_and_bounds_add_up(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    _, printed, _ = run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "r")
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert printed.splitlines()[-1].strip() == summary["verdict"]["text"]
+    assert summary["winner"] == summary["verdict"]["first"]
+    for row in summary["summary"]:
+        assert row["does"].endswith(".")
+        shares = (row["bounds"][cost] for cost in ("compute", "waiting", "latency", "bandwidth", "software"))
+        assert sum(shares) == pytest.approx(1)
 
 
 def test_same_seed_gives_the_same_bytes(
@@ -349,6 +403,10 @@ def test_list_and_schema(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     names = json.loads(run(monkeypatch, capsys, "list", "--json")[1])
     assert set(names) == {"schemes", "topologies", "tasks"}
     assert {"all_reduce", "local_sgd", "gossip", "ad_psgd"} <= set(names["schemes"])
+    lines = run(monkeypatch, capsys, "list")[1].splitlines()
+    assert "  all_reduce: Synchronous SGD: average the gradients of all workers at every step." in lines
+    assert all(any(line.startswith(f"  {name}: ") and line[-1] == "." for line in lines) for name in SCHEMES)
+    assert any(line.startswith("topologies: ") for line in lines)
     schema = json.loads(run(monkeypatch, capsys, "schema")[1])
     assert schema["$schema"].startswith("https://json-schema.org/")
 

@@ -62,7 +62,7 @@ def test_a_notebook_shows_a_table() -> None:
     scenario = {**SCENARIO, "schemes": [{"local_sgd": {"period": 4, "label": "<b>rare</b>"}}]}
     shown = simulate(scenario, task=own_tasks.classify)._repr_html_()
     assert "<td>&lt;b&gt;rare&lt;/b&gt;</td>" in shown
-    assert "is first" in shown
+    assert "&lt;b&gt;rare&lt;/b&gt; reaches the target after" in shown
     nowhere = {**scenario, "stop": {"target": {"metric": "train_loss", "value": 1e-9}, "max_iterations": 2}}
     assert "no scheme reached the target" in simulate(nowhere, task=own_tasks.classify)._repr_html_()
 

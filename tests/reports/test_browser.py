@@ -48,8 +48,14 @@ addEventListener("load", () => {
     requests: performance.getEntriesByType("resource").length,
     paper: page.backgroundColor, ink: page.color,
   }) + "</pre>";
+  if (parent !== window) parent.postMessage(document.body.innerHTML, "*");
 });
 </script>
+"""
+
+FRAME = """
+<!DOCTYPE html><body><iframe src="probe.html" style="border: 0; width: {width}px; height: 2000px"></iframe>
+<script>addEventListener("message", e => {{ document.body.innerHTML = e.data; }});</script>
 """
 
 
@@ -77,8 +83,13 @@ def browse(page: Path, folder: Path, *flags: str) -> str:
 
 @pytest.mark.parametrize(
     ("width", "flags", "dark"),
-    [(1280, (), False), (500, (), False), (1280, ("--blink-settings=preferredColorScheme=0",), True)],
-    ids=["wide", "narrow", "dark"],
+    [
+        (1280, (), False),
+        (500, (), False),
+        (390, (), False),
+        (1280, ("--blink-settings=preferredColorScheme=0",), True),
+    ],
+    ids=["wide", "narrow", "phone", "dark"],
 )
 def test_nothing_is_cut_off(
     page: Path, tmp_path: Path, width: int, flags: tuple[str, ...], dark: bool
@@ -87,7 +98,10 @@ def test_nothing_is_cut_off(
     probe.write_text(
         page.read_text(encoding="utf-8").replace("</body>", MEASURE + "</body>"), encoding="utf-8"
     )
-    text = browse(probe, tmp_path, f"--window-size={width},2000", "--dump-dom", *flags)
+    framed = tmp_path / "framed.html"  # no window is as narrow as a phone
+    framed.write_text(FRAME.format(width=width), encoding="utf-8")
+    shown, how = (probe, ()) if width >= 500 else (framed, ("--virtual-time-budget=5000",))
+    text = browse(shown, tmp_path, f"--window-size={max(width, 500)},2000", "--dump-dom", *how, *flags)
     found = json.loads(text.partition('<pre id="found">')[2].partition("</pre>")[0])
     assert found["width"] == width
     assert found["wide"] == []

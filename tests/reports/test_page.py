@@ -23,7 +23,8 @@ from paceline.reports.page import render, tight
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import REPORT_FILES, write_results
 from paceline.sim.records.run import Event, Run
-from tests.support.made_runs import made_event, made_run
+from paceline.sim.records.summary import SchemeFacts, Tuned
+from tests.support.made_runs import made_bounds, made_event, made_run
 from tests.support.markup import MARKUP
 
 SCENARIO = """\
@@ -154,10 +155,10 @@ def page(text: str) -> Page:
 
 
 def test_the_answer_comes_first(page: Page) -> None:
-    assert "gossip ring reaches a test accuracy of 0.9 first, 1.91x as fast as <script>" in page.text
-    assert (
-        "was first in 3 of 3 paired repeats; how much of the factor is chance takes 5 to tell." in page.text
-    )
+    verdict = f"not settled: gossip ring or {EVIL}; about 2 more repeats would tell"
+    assert page.headings[1].replace("\u00a0", " ") == verdict
+    assert f"gossip ring reaches a test accuracy of 0.9 after 11 s, {EVIL} after 21 s" in page.text
+    assert "was first in 3 of 3 paired repeats." in page.text
     assert "gossip ring needs as many steps as" in page.text
     assert "gone diverged in 3 of 3 repeats (not finite)." in page.text
     assert "Simulated, not measured" in page.text
@@ -167,13 +168,13 @@ def test_the_answer_comes_first(page: Page) -> None:
 def test_all_sections_are_there(page: Page) -> None:
     assert page.headings == [
         "four",
+        page.headings[1],
         "The schemes compared",
         "At equal time, and at equal data",
-        "Why it is ahead",
+        "What makes the difference",  # with three repeats nobody is said to be ahead
         f"From gossip ring to {EVIL}",
         "The cluster",
         "Against the clock",
-        "Training loss by wall clock",
         "Test accuracy by wall clock",
         "Where the time goes",
         "A step",
@@ -203,6 +204,45 @@ def test_the_table(page: Page) -> None:
         "Scheme", "gossip ring", EVIL, "all_reduce", "late", "gone",
     ]  # fmt: skip
     assert len(page.tables[2]) == 1 + 15  # every run
+
+
+def test_what_bounds_the_schemes_and_what_they_assume(tmp_path: Path) -> None:
+    scenario = """\
+name: s
+workload: {task: digits-mlp, optimizer: {lr: 0.1}}
+collectives: {all_reduce: ring}
+schemes: [{all_reduce: {label: sync, optimizer: {adam: {lr: 0.003}}}}, {gossip: {label: ring}}]
+stop: {target: {metric: test_accuracy, value: 0.9}, max_time: 60 s}
+"""
+    runs = [replace(made_run("sync"), exchanges=("all_reduce",)), made_run("ring", reached_s=20.0)]
+    facts = {
+        "sync": SchemeFacts(does="It averages <all>.", bounds=made_bounds(waiting=0.4)),
+        "ring": SchemeFacts(does="It gossips.", bounds=None),
+    }
+    tuning = [Tuned(label="sync", chosen={"optimizer.lr": 0.003}, at_edge=[], metric="train_loss", trials=[])]
+    write_results(tmp_path / "r", scenario, "s", runs, tuning=tuning, facts=facts)
+    page = Page(render([tmp_path / "r"]))
+    assert page.row(0, "sync")[1:] == [
+        "It averages <all>.",
+        "40 % waiting for worker 2, 35 % computing, 20 % bandwidth, 5 % latency",
+        "all-reduce by ring; learning rate 0.003, tuned",
+    ]
+    assert page.row(0, "ring")[1:] == ["It gossips.", "-", "learning rate 0.1, not tuned"]
+    assert page.headings[2] == "What the schemes do, and what bounds them"
+
+
+def test_the_first_thing_on_the_page_is_the_verdict_with_its_picture(text: str) -> None:
+    verdict, picture = text.index("not settled: gossip ring"), text.index('<svg aria-hidden="true"')
+    assert verdict < text.index("<figure") < picture < text.index("The schemes compared")
+    assert "Training loss by wall clock" in text[text.index("<figure") : text.index("</figure>")]
+
+
+@pytest.mark.slow
+def test_without_a_target_steps_are_compared(folders: Path) -> None:
+    page = Page(render([folders / "timed"]))
+    assert page.tables[0][0][1:4] == ["Time per step", "vs best", "Wall clock"]
+    assert page.row(0, "a")[1:4] == ["100 ms", "1.00x", "10 s"]
+    assert "nobody wins" not in page.text
 
 
 def test_scores_at_equal_time_and_data(page: Page) -> None:
@@ -300,8 +340,8 @@ def test_predicted_beside_measured(folders: Path) -> None:
     assert page.row(0, "gossip ring")[1:4] == ["11 s", "12.5 s", "-12.0 %"]
     assert page.row(0, "gossip ring")[4:] == ["110 ms", "125 ms", "-12.0 %"]
     assert page.row(0, "all_reduce")[1:4] == ["31 s", "31 s", "+0.0 %"]
-    assert "Predicted: gossip ring reaches" in page.text
-    assert "Measured: gossip ring reaches a test accuracy of 0.9 first, 2.5x as fast as" in page.text
+    assert "Predicted: not settled: gossip ring or" in page.text
+    assert "Measured: not settled: gossip ring or all_reduce; at least 4 more repeats would tell" in page.text
     assert "off by 6.0 % on average, 12.0 % at most; gossip ring was first in both." in page.text
     assert "The first steps, predicted" in page.headings
     assert "The first steps, measured" in page.headings
@@ -313,10 +353,10 @@ def test_predicted_beside_measured(folders: Path) -> None:
 def test_several_scenarios_on_one_page(folders: Path) -> None:
     page = Page(render([folders / "simulated", folders / "other"]))
     assert page.headings[0] == "2 results"
-    assert page.row(0, "all_reduce") == ["all_reduce", "31 s", "-"]
-    assert page.row(0, "gossip ring") == ["gossip ring", "11 s ★", ""]
+    assert page.row(0, "all_reduce") == ["all_reduce", "31 s", "100 ms ★"]
+    assert page.row(0, "gossip ring") == ["gossip ring", "11 s", ""]
     assert {"study-1", "study-2"} <= set(page.ids)
-    assert "There is no target, so nobody wins." in page.text
+    assert "all_reduce takes 100 ms a step" in page.text
     assert len(page.ids) == len(set(page.ids))
 
 

@@ -41,19 +41,47 @@ def test_golden() -> None:
         "                   30 to 34",
         "late                 > 60 s     -   100 1 kB 50 / 25 / 25 % reached 0/5",
         "gone                      -     -   100 1 kB  100 / 0 / 0 % diverged 5/5",
+        "",
+        "local [b]x[/b] first, 2.7x (2.4 to 3.0)",
     ]
 
 
 def test_two_sources_are_told_apart() -> None:
     found = lines(summarise("s", [made_run("a"), made_run("a", reached_s=20.0, source="measured")], TARGET))
-    assert [line.split()[:2] for line in found[2:]] == [["a", "simulated"], ["a", "measured"]]
-    assert [line.split()[2:4] for line in found[2:]] == [["10", "s"], ["20", "s"]]
+    assert [line.split()[:2] for line in found[2:4]] == [["a", "simulated"], ["a", "measured"]]
+    assert [line.split()[2:4] for line in found[2:4]] == [["10", "s"], ["20", "s"]]
+    assert found[5:] == [
+        "simulated: a reaches the target after 10 s",
+        "measured: a reaches the target after 20 s",
+    ]
 
 
-def test_without_a_target() -> None:
-    found = lines(summarise("s", [made_run("a", reached_s=None)]))
-    assert found[2].split()[:3] == ["a", "-", "-"]
-    assert found[2].endswith("completed")
+def test_without_a_target_steps_decide() -> None:
+    runs = [made_run("a", reached_s=None, steps=50), made_run("b", reached_s=None, steps=100)]
+    runs.append(made_run("gone", reached_s=None, status="diverged", wall_s=1.0))
+    assert lines(summarise("s", runs)) == [
+        "                   time per    vs  wall           compute /",
+        "scheme                 step  best clock sent   comm. / wait status",
+        "b                    100 ms 1.00x  10 s 1 kB 50 / 25 / 25 % completed",
+        "a                    200 ms  2.0x  10 s 1 kB 50 / 25 / 25 % completed",
+        "gone                      -     -   1 s 1 kB 50 / 25 / 25 % diverged",
+        "",
+        "not settled by time per step: b or a; at least 4 more repeats would tell",
+    ]
+
+
+def test_a_winner_is_bold_only_where_that_is_settled() -> None:
+    def bold(repeats: int) -> list[str]:
+        runs = [made_run("a", seed, reached_s=10.0 + seed) for seed in range(repeats)]
+        runs += [made_run("b", seed, reached_s=20.0 + seed) for seed in range(repeats)]
+        console = Console(width=100, force_terminal=True, color_system="standard")
+        with console.capture() as captured:
+            console.print(render_summary(summarise("s", runs, TARGET)))
+        rows = captured.get().splitlines()[2:-2]
+        return [row for row in rows if "\x1b[1m" in row]
+
+    assert bold(4) == []
+    assert len(bold(5)) == 2  # its times and, below them, their interval
 
 
 def test_some_repeats_reached_it() -> None:

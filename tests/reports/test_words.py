@@ -8,7 +8,7 @@ from paceline.reports import words
 from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import summarise
-from tests.support.made_runs import made_run
+from tests.support.made_runs import made_bounds, made_run
 
 TARGET = Goal(metric="test_accuracy", value=0.95)
 
@@ -47,14 +47,13 @@ def cheap_and_slow() -> list[Run]:
 
 def test_the_winner_its_factor_and_why() -> None:
     found = summarise("s", cheap_and_slow(), TARGET)
-    assert words.verdict(found) == (
-        "local reaches a test accuracy of 0.95 first, 3.3x as fast as sync: 12 s against 40 s."
-    )
+    assert words.verdict(found) == "not settled: local or sync; at least 4 more repeats would tell"
+    assert words.medians(found) == "local reaches a test accuracy of 0.95 after 12 s, sync after 40 s."
     assert words.why(found) == (
         "local needs 20 % more steps than sync (120 instead of 100), but each costs 4.0x less: "
         "in a step a worker waits 10 ms instead of 300 ms."
     )
-    assert words.confidence(found) == "One repeat only: how much of this is chance is not known."
+    assert words.confidence(found) == "One repeat: how much of this is chance is not known."
 
 
 def test_fewer_but_dearer_steps() -> None:
@@ -71,8 +70,8 @@ def test_as_many_steps_of_the_same_cost() -> None:
     assert words.why(summarise("s", runs, TARGET)) == (
         "a needs as many steps as b (100 instead of 101), and each costs about the same (100 ms)."
     )
-    assert words.verdict(summarise("s", [runs[0], made_run("b", reached_s=10.0)], TARGET)) == (
-        "a and b reach a test accuracy of 0.95 at the same time: 10 s against 10 s."
+    assert words.medians(summarise("s", [runs[0], made_run("b", reached_s=10.0)], TARGET)) == (
+        "a reaches a test accuracy of 0.95 after 10 s, b after 10 s."
     )
 
 
@@ -80,37 +79,41 @@ def test_how_sure_it_is() -> None:
     times = [10.0, 12.0, 17.0, 18.0, 19.0]
     runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate(times)]
     runs += [made_run("b", seed, reached_s=2 * time) for seed, time in enumerate(times)]
-    assert words.confidence(summarise("s", runs, TARGET)) == (
-        "Over 5 paired repeats the factor is 2.0x to 2.0x (95 % interval); "
-        "a was first in 5 of 5, so that its chance to be first once more is 92 %."
+    found = summarise("s", runs, TARGET)
+    assert words.verdict(found) == "a first, 2.0x (2.0 to 2.0)"
+    assert words.medians(found) == (
+        "a reaches a test accuracy of 0.95 after 17 s, b after 34 s (medians of 5 repeats)."
     )
-    assert words.confidence(summarise("s", [*runs[:3], *runs[5:8]], TARGET)) == (
-        "a was first in 3 of 3 paired repeats; how much of the factor is chance takes 5 to tell."
+    assert words.confidence(found) == (
+        "a was first in 5 of 5 paired repeats, so that its chance to be first once more is 92 %."
     )
+    few = summarise("s", [*runs[:3], *runs[5:8]], TARGET)
+    assert words.confidence(few) == "a was first in 3 of 3 paired repeats."
 
 
 def test_a_winner_whose_median_is_not_the_smallest() -> None:
     runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate([1.0, 4.0, 5.0, 6.0, 7.0])]
     runs += [made_run("b", seed, reached_s=time) for seed, time in enumerate([2.0, 4.5, 4.9, 7.0, 8.0])]
-    assert words.verdict(summarise("s", runs, TARGET)) == (
-        "a reaches a test accuracy of 0.95 first, 1.14x as fast as b on the same seeds, "
-        "though not in the median of each: medians 5 s against 4.90 s."
+    assert words.medians(summarise("s", runs, TARGET)) == (
+        "a reaches a test accuracy of 0.95 after 5 s, b after 4.90 s (medians of 5 repeats); "
+        "on the same seeds a is ahead."
     )
 
 
 def test_an_order_that_the_repeats_do_not_settle() -> None:
     runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate([10.0, 11.0, 13.0, 18.0, 19.0])]
     runs += [made_run("b", seed, reached_s=time) for seed, time in enumerate([15.0, 16.0, 17.0, 9.0, 9.0])]
-    text = words.confidence(summarise("s", runs, TARGET))
-    assert text is not None
-    assert "a was first in 3 of 5" in text
-    assert text.endswith("That does not settle who is first.")
+    found = summarise("s", runs, TARGET)
+    assert words.verdict(found).startswith("not settled: a or b; ")
+    assert words.confidence(found) == (
+        "a was first in 3 of 5 paired repeats, so that its chance to be first once more is 58 %."
+    )
 
 
 def test_only_one_gets_there() -> None:
     runs = [made_run("a", reached_s=10.0), made_run("b", reached_s=None, wall_s=60.0)]
     found = summarise("s", runs, TARGET)
-    assert words.verdict(found) == (
+    assert words.medians(found) == (
         "Only a reaches a test accuracy of 0.95, after 10 s; the others had up to 6.0x that time."
     )
     assert words.why(found) == "A step of a costs 6.0x less than one of b: " + (
@@ -120,25 +123,34 @@ def test_only_one_gets_there() -> None:
 
 def test_nobody_gets_there() -> None:
     runs = [made_run("a", reached_s=None), made_run("b", reached_s=None)]
-    assert words.verdict(summarise("s", runs, TARGET)) == (
-        "No scheme reached a test accuracy of 0.95. a came nearest, with 0.800."
-    )
+    found = summarise("s", runs, TARGET)
+    assert words.verdict(found) == "no scheme reached the target"
+    assert words.medians(found) == "a came nearest to a test accuracy of 0.95, with 0.800."
     assert words.why(summarise("s", runs, TARGET)) is None
     assert words.confidence(summarise("s", runs, TARGET)) is None
 
 
 def test_no_target() -> None:
     runs = [made_run("a", reached_s=None, steps=50), made_run("b", reached_s=None, steps=100)]
-    assert words.verdict(summarise("s", runs)) == (
-        "There is no target, so nobody wins. The cheapest step is b's: 100 ms on average."
-    )
+    found = summarise("s", runs)
+    assert words.verdict(found) == "not settled by time per step: b or a; at least 4 more repeats would tell"
+    assert words.medians(found) == "A step takes 100 ms under b and 200 ms under a."
 
 
 def test_one_scheme_or_none() -> None:
-    assert words.verdict(summarise("s", [made_run("a")], TARGET)) == (
-        "a reaches a test accuracy of 0.95 after 10 s."
-    )
-    assert words.verdict(summarise("s", [])) == "Nothing was run."
+    found = summarise("s", [made_run("a")], TARGET)
+    assert words.verdict(found) == "a reaches the target after 10 s"
+    assert words.medians(found) == "a reaches a test accuracy of 0.95 after 10 s."
+    assert words.verdict(summarise("s", [])) == "nothing was run"
+    assert words.medians(summarise("s", [])) is None
+
+
+def test_who_is_waited_for() -> None:
+    bounds = made_bounds(waiting=0.5)
+    assert words.bound(bounds) == ("50 % waiting for worker 2, 25 % computing, 20 % bandwidth, 5 % latency")
+    assert "waiting for workers 1, 2 and 5," in words.bound({**bounds, "waits_for": [1, 2, 5]})
+    assert "waiting for 5 slow workers," in words.bound({**bounds, "waits_for": [1, 2, 3, 4, 5]})
+    assert "waiting for whoever is late," in words.bound({**bounds, "slow_workers": 0.1})
 
 
 def test_failures_are_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.sim.records.run import Evaluation, Event, Run, Source, Status, TimeShare
+from paceline.sim.records.summary import Bounds
 
 
 def made_run(
@@ -66,6 +67,14 @@ def made_run(
         events=tuple(events),
         message=message,
     )
+
+
+def made_bounds(*, waiting: float = 0.25, random: bool = True) -> Bounds:
+    """Shares of a scheme that waits for worker 2 in the main."""
+    return Bounds(
+        compute=0.75 - waiting, waiting=waiting, latency=0.05, bandwidth=0.2, software=0.0,
+        waits_for=[2], slow_workers=0.8 * waiting, step_s=0.1, steps=48, random=random,
+    )  # fmt: skip
 
 
 def made_event(worker: int = 0, step: int = 0, operation: str = "gradient", **other: float) -> Event:

@@ -75,6 +75,21 @@ def test_an_older_folder_is_read_without_the_second_score_of_an_instant(tmp_path
     assert result_folder.runs_of(found) == right
 
 
+def test_an_older_folder_gets_a_verdict_and_times_per_step(tmp_path: Path) -> None:
+    made = [made_run("a", seed, reached_s=None, steps=50 * (1 + seed)) for seed in range(2)]
+    written = write_results(tmp_path / "r", "name: s\n", "s", made)
+    assert written["winner"] == "a"
+    path = tmp_path / "r" / "summary.json"
+    older = json.loads(path.read_text())
+    del older["verdict"]
+    older["winner"] = None  # "there is no target, so nobody wins"
+    for row in older["summary"]:
+        del row["step_s"]
+        row["ratio_to_best"] = {"median": None, "low": None, "high": None}
+    path.write_text(json.dumps(older))
+    assert read_results(tmp_path / "r").summary == written
+
+
 def test_the_chances_of_an_older_folder_are_those_of_today(tmp_path: Path) -> None:
     made = [
         made_run(label, seed, reached_s=time) for seed in range(5) for label, time in (("a", 1.0), ("b", 2.0))

@@ -8,8 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
+from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.summary import SchemeSummary, ranking, summarise
 from tests.support.made_runs import made_run
+
+TARGET = Goal(metric="test_accuracy", value=0.95)
 
 
 def row_of(rows: list[SchemeSummary], label: str) -> SchemeSummary:
@@ -57,7 +60,8 @@ def test_a_run_that_trained_nothing_has_null_scores() -> None:
         "test_accuracy": None,
         "consensus_distance": None,
     }
-    assert found["winner"] is None
+    assert found["winner"] == "a"  # alone, by its time per step
+    assert found["verdict"]["text"] == "a takes 100 ms a step"
     assert found["lead"] is None
 
 
@@ -98,7 +102,7 @@ def test_races_count_where_all_took_part_and_ties_are_shared() -> None:
     assert [row["wins"] for row in found["summary"]] == [1.5, 0.5]
     assert [row["p_win"] for row in found["summary"]] == [None, None]
     nobody = [made_run(label, reached_s=None) for label in ("a", "b")]
-    assert [row["wins"] for row in summarise("s", nobody)["summary"]] == [0.0, 0.0]
+    assert [row["wins"] for row in summarise("s", nobody, TARGET)["summary"]] == [0.0, 0.0]
 
 
 def test_scores_at_equal_time_and_bytes() -> None:
@@ -204,8 +208,10 @@ def test_laws_of_any_summary(columns: list[tuple[float | None, ...]], order: lis
         for i, column in enumerate(columns)
         for seed, time in enumerate(column)
     ]
-    found = summarise("s", runs)
+    found = summarise("s", runs, TARGET)
     json.dumps(found, allow_nan=False)
+    assert found["verdict"]["first"] == found["winner"]
+    assert not found["verdict"]["settled"]  # three repeats settle nothing
     known = {r["label"]: r["time_to_target_s"]["median"] for r in found["summary"]}
     reached = {label: median for label, median in known.items() if median is not None}
     if not reached:
@@ -224,4 +230,4 @@ def test_laws_of_any_summary(columns: list[tuple[float | None, ...]], order: lis
     assert sum(row["p_win"] or 0.0 for row in found["summary"]) <= 1 + 1e-9
     # The order in which the repeats of a scheme were run says nothing.
     shuffled = [runs[3 * i + k] for i in range(len(columns)) for k in order]
-    assert summarise("s", shuffled)["summary"] == found["summary"]
+    assert summarise("s", shuffled, TARGET)["summary"] == found["summary"]

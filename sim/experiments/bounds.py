@@ -1,0 +1,282 @@
+"""What bounds a scheme: which costs its time goes back to.
+
+A step is followed on the clock alone, and then again with one cost a tenth smaller: the gradients of an
+undisturbed worker, what slow workers and slow moments add to them, latencies, seconds per byte, overheads of
+software. The time of a run is homogeneous of degree one in all of them together (where all double, it
+doubles), so that by Euler's theorem the sensitivities to each add up to the whole: they are shares of the
+wall clock. What hides behind something slower has no share, however long it takes.
+
+At a corner, where a cost stops to count within that tenth, the moves do not quite add up; they are scaled so
+that they do.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from torch import Tensor
+from typing_extensions import override
+
+from ..compute.model import ComputeModel
+from ..devices import one_thread
+from ..drivers.event import EventDriver
+from ..drivers.job import Job
+from ..errors import RunError
+from ..network.network import Network
+from ..network.profile import GLOO_ALL_REDUCE
+from ..network.transfer import TransferModel
+from ..records.summary import Bounds, Cost, SchemeFacts
+from ..scenario.entries import SchemeEntry
+from ..scenario.schema import Scenario
+from ..schemes import find_scheme
+from ..seeds import Floats
+from ..training.scoring import NO_NOTES, Scorer
+from .prepare import clock_only, prepare
+
+FOLLOWED_STEPS: Final = 48
+"""Steps to follow after those of the start, rounded up to whole periods; fewer if they have many messages."""
+MAX_MESSAGES: Final = 12_000
+"""Messages of those steps; fewer steps than a period are never followed."""
+MAX_PERIOD_MESSAGES: Final = 120_000
+"""Messages of one period beyond which nothing is followed: it would take minutes."""
+MAX_PERIOD_STEPS: Final = 1000
+"""Steps of a period beyond which nothing is followed."""
+SMALLER: Final = 0.9
+"""Factor on the cost whose share is looked for."""
+ALWAYS_SLOW: Final = 1.1
+"""A worker is always slow if its median gradient takes this times that of the worker in the middle."""
+
+
+def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, SchemeFacts]:
+    """Label -> what a scheme does and, unless ``with_bounds`` is False, what bounds it."""
+    with one_thread():
+        return {
+            entry.label: SchemeFacts(
+                does=find_scheme(entry.name).does,
+                bounds=measure_bounds(scenario, entry) if with_bounds else None,
+            )
+            for entry in scenario.schemes
+        }
+
+
+def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
+    """Follow a scheme on the clock alone; None where it needs values, or has too many messages."""
+    job = clock_only(prepare(scenario, entry, scenario.seed))
+    staying = [each for each in job.compute.stragglers if not each.crash]
+    compute = ComputeModel(job.compute.compute, staying, job.seed)
+    job = replace(job, compute=compute)
+    profile = scenario.cluster.profile
+    if profile is not None:
+        job = replace(job, transfer=profile.transfer(job.transfer), all_reduce=GLOO_ALL_REDUCE)
+    period = _period(job)
+    try:
+        first = _follow(job, period, 0) if period <= MAX_PERIOD_STEPS else None
+        if first is None or first.messages > MAX_PERIOD_MESSAGES:
+            return None
+        periods = math.ceil(FOLLOWED_STEPS / period)
+        periods = max(1, min(periods, MAX_MESSAGES // max(first.messages, 1)))
+        return _bounds(job, period, periods * period)
+    except RunError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """``step_s``: elapsed time over the mean number of steps that workers did in it."""
+
+    step_s: float
+    messages: int
+
+
+def _bounds(job: Job, warm_up: int, steps: int) -> Bounds:
+    """The shares of ``steps`` steps, after those of the start."""
+
+    def step_s(changed: Job) -> float:
+        return _follow(changed, steps, warm_up).step_s
+
+    base_s, whole_s = _undisturbed_s(job), step_s(job)
+    everybody, slow = range(job.workers), _always_slow(job)
+
+    def gain_s(changed: Job) -> float:
+        return 0.0 if changed == job else max(0.0, whole_s - step_s(changed))
+
+    gains: dict[Cost, float] = {
+        "compute": gain_s(_with_compute(job, base_s, compute=SMALLER)),
+        "waiting": gain_s(_with_compute(job, base_s, slow=everybody)),
+        "latency": gain_s(_with_transfer(job, latency=SMALLER)),
+        "bandwidth": gain_s(_with_transfer(job, seconds_per_byte=SMALLER)),
+        "software": gain_s(_with_transfer(job, software=SMALLER)),
+    }
+    total = math.fsum(gains.values()) or 1.0
+    of_slow = gain_s(_with_compute(job, base_s, slow=slow)) if slow else 0.0
+    shares = {cost: gain / total for cost, gain in gains.items()}
+    return Bounds(
+        compute=shares["compute"],
+        waiting=shares["waiting"],
+        latency=shares["latency"],
+        bandwidth=shares["bandwidth"],
+        software=shares["software"],
+        waits_for=list(slow),
+        slow_workers=min(of_slow / total, shares["waiting"]),
+        step_s=whole_s,
+        steps=steps,
+        random=_is_random(job) or step_s(_with_seed(job, job.seed + 1)) != whole_s,
+    )
+
+
+def _follow(job: Job, steps: int, warm_up: int) -> _Followed:
+    """Run until the workers have done so many steps on average, after those of the start.
+
+    Raises:
+        RunError: they cannot be followed.
+    """
+    clock = _StepClock(
+        workload=None, task=None, workers=job.workers, every=1, on="mean", synchronous=job.synchronous,
+        target=None, last=(warm_up + steps) * job.workers,
+    )  # fmt: skip
+    limited = replace(job, max_iterations=clock.last)  # for a scheme that publishes nothing
+    driver = EventDriver(limited, [limited.program(rank) for rank in range(job.workers)], clock)
+    driver.run()
+    if len(clock.ends_s) < warm_up + steps:
+        raise RunError("the workers ended before")
+    begin_s = clock.ends_s[warm_up - 1] if warm_up else 0.0
+    return _Followed((clock.ends_s[-1] - begin_s) / steps, driver.messages)
+
+
+@dataclass
+class _StepClock(Scorer):
+    """Notes when another step has been done on average; ends the run after ``last`` steps of all workers."""
+
+    last: int = 0
+    done: int = 0
+    ends_s: list[float] = field(default_factory=list)
+
+    @override
+    def publish(
+        self,
+        worker: int,
+        step: int,
+        time_s: float,
+        value: Tensor,
+        bytes_sent: int = 0,
+        leader: Tensor | None = None,
+        notes: Mapping[str, float] = NO_NOTES,
+    ) -> bool:
+        self.done += 1
+        if self.done % self.workers == 0:
+            self.ends_s.append(time_s)
+        return self.done >= self.last
+
+
+def _period(job: Job) -> int:
+    """Steps after which a scheme begins anew: the least common multiple of all periods in its options."""
+    numbers = (value for name, value in job.options if name.endswith("period") and isinstance(value, int))
+    return math.lcm(*(number for number in numbers if number > 0))
+
+
+def _undisturbed_s(job: Job) -> float:
+    """What a gradient takes on average on a worker that nothing disturbs."""
+    compute = job.compute.compute
+    if compute.time is not None:
+        return compute.time
+    if compute.trace is not None and compute.trace.durations:
+        return statistics.fmean(compute.trace.durations)
+    undisturbed = ComputeModel(compute, (), job.seed)
+    return min(float(undisturbed.block_s(rank, 0).mean()) for rank in range(job.workers))
+
+
+def _always_slow(job: Job) -> tuple[int, ...]:
+    """Ranks whose gradients take longer than those of the others, and not by chance now and then."""
+    medians = [float(np.median(job.compute.block_s(rank, 0))) for rank in range(job.workers)]
+    typical_s = statistics.median(medians)
+    return tuple(rank for rank, median_s in enumerate(medians) if median_s > ALWAYS_SLOW * typical_s)
+
+
+def _is_random(job: Job) -> bool:
+    """Whether computing or messages draw random numbers, however seldom."""
+    compute, transfer = job.compute.compute, job.transfer
+    return (
+        compute.jitter is not None
+        or compute.trace is not None
+        or compute.model is not None
+        or any(each.probability is not None or each.markov is not None for each in job.compute.stragglers)
+        or transfer.network.varies
+        or bool(transfer.wake_up_delays_s or transfer.resume_jitter_s)
+    )
+
+
+@dataclass(frozen=True)
+class _ScaledCompute(ComputeModel):
+    """Durations d = base + (d - base) with factors on the base, and for some workers on the rest."""
+
+    base_s: float = 0.0
+    compute_factor: float = 1.0
+    slow_factor: float = 1.0
+    slow: Collection[int] = ()
+
+    @override
+    def block_s(self, worker: int, block: int) -> Floats:
+        rest_s = super().block_s(worker, block) - self.base_s
+        factor = self.slow_factor if worker in self.slow else 1.0
+        return (self.compute_factor * self.base_s + factor * rest_s).clip(min=0.0)
+
+
+def _with_compute(job: Job, base_s: float, compute: float = 1.0, slow: Collection[int] = ()) -> Job:
+    model = job.compute
+    scaled = _ScaledCompute(
+        model.compute, model.stragglers, model.seed,
+        base_s=base_s, compute_factor=compute, slow_factor=SMALLER, slow=slow,
+    )  # fmt: skip
+    return replace(job, compute=scaled)
+
+
+def _with_transfer(
+    job: Job, latency: float = 1.0, seconds_per_byte: float = 1.0, software: float = 1.0
+) -> Job:
+    """``job`` with factors on latencies, on seconds per byte, and on overheads."""
+    old: TransferModel = job.transfer
+    new = replace(
+        old,
+        network=_scaled(old.network, latency, seconds_per_byte),
+        added_latency_s=latency * old.added_latency_s,
+        copy_s_per_byte=seconds_per_byte * old.copy_s_per_byte,
+        overhead_s=software * old.overhead_s,
+        resume_s=software * old.resume_s,
+        late_s=software * old.late_s,
+        wake_up_delays_s=tuple(software * each for each in old.wake_up_delays_s),
+        resume_jitter_s=tuple(software * each for each in old.resume_jitter_s),
+    )
+    return replace(job, transfer=new)
+
+
+def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Network:
+    return replace(
+        network,
+        links=tuple(
+            replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / seconds_per_byte)
+            for link in network.links
+        ),
+        latency_s=tuple(tuple(latency * each for each in row) for row in network.latency_s),
+        per_flow_bytes_per_s=tuple(
+            tuple(each / seconds_per_byte for each in row) for row in network.per_flow_bytes_per_s
+        ),
+        routes={
+            pair: replace(
+                route,
+                latency_s=latency * route.latency_s,
+                per_flow_bytes_per_s=route.per_flow_bytes_per_s / seconds_per_byte,
+            )
+            for pair, route in network.routes.items()
+        },
+    )
+
+
+def _with_seed(job: Job, seed: int) -> Job:
+    """``job`` with other random numbers."""
+    compute = ComputeModel(job.compute.compute, job.compute.stragglers, seed)
+    return replace(job, seed=seed, compute=compute, transfer=replace(job.transfer, seed=seed))

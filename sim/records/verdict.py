@@ -1,0 +1,221 @@
+"""Who is first, in one sentence that says no more than the repeats support.
+
+The order is *settled* where the 95 % interval of the paired ratio (``intervals.of_ratio``) of every other
+scheme to the winner lies above 1. No level is shared out among the others: that the best of several equals
+beats all of them by chance is the less likely the more they are (Gutmann and Maymin 1987). Fewer than
+``intervals.FEWEST`` repeats settle nothing, unless nothing in the runs is random.
+
+References:
+    Gutmann and Maymin, Is the selected population the best?, Annals of Statistics 15, 1987.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from scipy.special import chdtri
+from typing_extensions import TypedDict
+
+from ..config.units import format_seconds
+from .intervals import FEWEST, of_median, of_ratio, paired_ratios
+
+MOST_REPEATS: Final = 100
+"""More repeats than this are not worth a number: they are "more than 100"."""
+
+_LEVEL_Z: Final = 1.96
+"""Standard normal quantile of a 95 % interval."""
+_POWER_Z: Final = 0.84
+"""Standard normal quantile of 80 %: how often as many repeats as are named settle the order."""
+_SPREAD_CHANCE: Final = 0.8
+"""How often the deviation is no larger than is counted on."""
+_MEDIAN_SPREAD: Final = math.sqrt(math.pi / 2)
+"""Standard error of a median over that of a mean, for normal values."""
+
+
+class Verdict(TypedDict):
+    """Who is first, as far as it is known.
+
+    Attributes:
+        text: one sentence without a full stop, the same wherever it is shown.
+        settled: the interval supports the order.
+        first: the label with the best paired ratio; None if nobody arrives.
+        second: whom it is compared with: the next in the ranking, or the next of those that it cannot be told
+            from; None where it is alone.
+        factor: the median paired ratio of the second to the first; None where most ratios are infinite.
+        interval: lower and upper end of the factor's 95 % interval, None for an end that is infinite; None
+            with too few repeats.
+        repeats_needed: about how many more repeats would settle the order in 80 % of all cases, 0 where it is
+            settled; None if more than ``MOST_REPEATS``, or if none would.
+    """
+
+    text: str
+    settled: bool
+    first: str | None
+    second: str | None
+    factor: float | None
+    interval: list[float | None] | None
+    repeats_needed: int | None
+
+
+def find_verdict(
+    ranked: Sequence[str],
+    times: Mapping[str, Mapping[int, float]],
+    by_step: bool = False,
+    exact: bool = False,
+) -> Verdict:
+    """Word the verdict on schemes that raced on the same seeds.
+
+    Args:
+        ranked: labels, best first.
+        times: label -> seed -> seconds to the target, infinite where it was not reached.
+        by_step: ``times`` are seconds per step instead, as there is no target.
+        exact: nothing in the runs is random, so that one repeat shows all there is.
+    """
+    by = " by time per step" if by_step else ""
+    arrived = [label for label in ranked if of_median(list(times[label].values()))["median"] is not None]
+    if not arrived:
+        return _verdict(_nobody(ranked, times, by_step), False, None)
+    first, others = ranked[0], list(ranked[1:])
+    if not others:
+        time_s = format_seconds(of_median(list(times[first].values()))["median"] or 0.0)
+        text = f"{first} takes {time_s} a step" if by_step else f"{first} reaches the target after {time_s}"
+        return _verdict(text, True, first, repeats_needed=0)
+    open_ = [label for label in others if not _is_behind(times[label], times[first], exact)]
+    if open_ and not any(len(paired_ratios(times[label], times[first])) >= FEWEST for label in open_):
+        # Too few repeats to leave anybody out, but who was never ahead needs no mention.
+        ahead = {x for x in open_ if min(paired_ratios(times[x], times[first]), default=1.0) <= 1}
+        open_ = [x for x in open_ if x in ahead or x == others[0]]
+    second = (open_ or others)[0]
+    ratio = of_ratio(times[second], times[first])
+    races = len(paired_ratios(times[second], times[first]))
+    factor, interval = ratio["median"], None
+    if races >= FEWEST:
+        interval = [ratio["low"], ratio["high"]]
+    elif exact:
+        interval = [factor, factor]
+    if not open_:
+        text = f"{first} first{by}{_lead(second, factor, interval, exact, by_step)}"
+        return _verdict(text, True, first, second, factor, interval, 0)
+    text = f"not settled{by}: {_choice([first, *open_])}"
+    if all(_is_tied(times[label], times[first]) and (exact or races >= FEWEST) for label in open_):
+        return _verdict(f"{text}; they tie", False, first, second, factor, interval)
+    needed = [_repeats_needed(paired_ratios(times[label], times[first])) for label in open_]
+    known = [count for count in needed if count is not None]
+    most = max(known) if len(known) == len(needed) else None
+    text += f"; {_more(most, races)}"
+    return _verdict(text, False, first, second, factor, interval, most)
+
+
+def _verdict(
+    text: str,
+    settled: bool,
+    first: str | None,
+    second: str | None = None,
+    factor: float | None = None,
+    interval: list[float | None] | None = None,
+    repeats_needed: int | None = None,
+) -> Verdict:
+    return Verdict(
+        text=text, settled=settled, first=first, second=second, factor=factor, interval=interval,
+        repeats_needed=repeats_needed,
+    )  # fmt: skip
+
+
+def _nobody(ranked: Sequence[str], times: Mapping[str, Mapping[int, float]], by_step: bool) -> str:
+    if not ranked:
+        return "nothing was run"
+    some = any(math.isfinite(time) for label in ranked for time in times[label].values())
+    often = " in most of its repeats" if some else ""
+    return f"no scheme {'completed its steps' if by_step else 'reached the target'}{often}"
+
+
+def _is_behind(times: Mapping[int, float], first: Mapping[int, float], exact: bool) -> bool:
+    """Whether the repeats show that a scheme is slower than the first."""
+    ratios = paired_ratios(times, first)
+    if exact:
+        return bool(ratios) and ratios[0] > 1
+    low = of_ratio(times, first)["low"]
+    return len(ratios) >= FEWEST and (low is None or low > 1)  # None: infinite
+
+
+def _is_tied(times: Mapping[int, float], first: Mapping[int, float]) -> bool:
+    return all(ratio == 1 for ratio in paired_ratios(times, first))
+
+
+def _lead(
+    second: str, factor: float | None, interval: list[float | None] | None, exact: bool, by_step: bool
+) -> str:
+    """By how much the first leads, after its name."""
+    low, high = interval or (None, None)
+    if factor is None:
+        never = "completed its steps" if by_step else "reached the target"
+        return f": {second} never {never}" if low is None else f", at least {format_factor(low, True)}"
+    if exact:
+        return f", {format_factor(factor, True)} (nothing is random)"
+    if low is None:
+        return f", {format_factor(factor)}"
+    span = f"at least {_bound(low)}" if high is None else f"{_bound(low)} to {_bound(high)}"
+    return f", {format_factor(factor)} ({span})"
+
+
+def _bound(value: float) -> str:
+    return format_factor(value, True).removesuffix("x")
+
+
+def _choice(labels: Sequence[str]) -> str:
+    """Up to three labels, and how many more there are."""
+    if len(labels) <= 3:
+        return f"{', '.join(labels[:-1])} or {labels[-1]}"
+    return f"{', '.join(labels[:2])} or one of {len(labels) - 2} others"
+
+
+def _more(repeats: int | None, races: int) -> str:
+    if repeats is None:
+        return f"it would take more than {MOST_REPEATS} more repeats to tell"
+    if races < 2:
+        return f"at least {repeats} more repeats would tell"
+    return f"about {repeats} more {'repeat' if repeats == 1 else 'repeats'} would tell"
+
+
+def _repeats_needed(ratios: Sequence[float]) -> int | None:
+    """How many more repeats settle the order of two in about 80 % of all cases, at least 1.
+
+    The 95 % interval of a median of n normal values with deviation s is about 1.96 s sqrt(pi / 2n) to either
+    side; it has to be shorter than the distance of the median logarithm to 0, and more so by the quantile
+    of 80 %. Where a scheme did not arrive in every repeat, the same is said of the share of races won. All
+    this supposes that the median is right: of two schemes that hardly differ, it may promise too much.
+
+    Args:
+        ratios: paired, of the second to the first, ascending.
+    """
+    races = len(ratios)
+    if races < 2:
+        return FEWEST - races
+    logs = [math.log(ratio) if ratio > 0 else -math.inf for ratio in ratios]
+    if all(map(math.isfinite, logs)):
+        lead = statistics.median(logs)
+        # The deviation of a few values may be far too small by chance: this is the upper end of it.
+        spread = statistics.stdev(logs) * math.sqrt((races - 1) / float(chdtri(races - 1, _SPREAD_CHANCE)))
+        needed = (_LEVEL_Z + _POWER_Z) * _MEDIAN_SPREAD * spread / lead if lead > 0 else math.inf
+    else:
+        won = (sum((ratio > 1) + (ratio == 1) / 2 for ratio in ratios) + 0.5) / (races + 1)
+        quantiles = _LEVEL_Z / 2 + _POWER_Z * math.sqrt(won * (1 - won))
+        needed = quantiles / (won - 0.5) if won > 0.5 else math.inf
+    if needed**2 > races + MOST_REPEATS:
+        return None
+    return max(math.ceil(needed**2), FEWEST, races + 1) - races
+
+
+def format_factor(value: float, apart: bool = False) -> str:
+    """A ratio: finer where it is near 1; with ``apart`` so fine that what is not 1 does not look like it.
+
+    >>> format_factor(1.042), format_factor(3.14), format_factor(31.4), format_factor(1.0004, True)
+    ('1.04x', '3.1x', '31x', '1.0004x')
+    """
+    places = 2 if value < 2 else 1 if value < 10 else 0
+    while apart and value != 1 and places < 6 and float(f"{value:.{places}f}") == 1:
+        places += 1
+    return f"{value:.{places}f}x"

@@ -1,0 +1,201 @@
+"""Shares of the wall clock that hold when the cluster is changed and simulated again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from paceline.sim.experiments import bounds as bounding
+from paceline.sim.experiments.bounds import describe_schemes, measure_bounds
+from paceline.sim.experiments.prepare import clock_only, prepare
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.records.summary import Bounds
+from paceline.sim.scenario.schema import Scenario, resolve_scenario
+from paceline.sim.schemes import find_scheme
+
+COSTS = ("compute", "waiting", "latency", "bandwidth", "software")
+
+
+def scenario(
+    scheme: Any, cluster: Mapping[str, Any] | None = None, stop: Mapping[str, Any] | None = None
+) -> Scenario:
+    network = {"latency": "10 ms", "bandwidth": "1 Gbit/s"}
+    return resolve_scenario(
+        {
+            "name": "s",
+            "workload": {"task": "quadratic", "timing_only": True, "payload": "10 MB"},
+            "cluster": {"workers": 4, "compute": {"time": "50 ms"}, "network": network, **(cluster or {})},
+            "schemes": [scheme],
+            "stop": dict(stop or {"max_iterations": 96}),
+        },
+        None,
+        (),
+    )
+
+
+def bounds_of(scheme: Any, **cluster: Any) -> Bounds:
+    wanted = scenario(scheme, cluster)
+    bounds = measure_bounds(wanted, wanted.schemes[0])
+    assert bounds is not None
+    assert sum(bounds[cost] for cost in COSTS) == pytest.approx(1.0)  # type: ignore[literal-required]
+    return bounds
+
+
+def test_a_ring_all_reduce_by_hand() -> None:
+    # 50 ms of computing, then 2 (n - 1) = 6 messages one after the other: 10 ms and 2.5 MB at 125 MB/s each.
+    bounds = bounds_of("all_reduce")
+    step_s = 0.05 + 6 * (0.01 + 0.02)
+    assert bounds["step_s"] == pytest.approx(step_s)
+    assert bounds["compute"] == pytest.approx(0.05 / step_s)
+    assert bounds["latency"] == pytest.approx(0.06 / step_s)
+    assert bounds["bandwidth"] == pytest.approx(0.12 / step_s)
+    assert (bounds["waiting"], bounds["software"], bounds["waits_for"]) == (0, 0, [])
+    assert not bounds["random"]
+
+
+def test_overheads_of_software_have_a_share_of_their_own() -> None:
+    network = {"latency": "10 ms", "bandwidth": "1 Gbit/s", "overhead": "5 ms"}
+    bounds = bounds_of("all_reduce", network=network)
+    assert bounds["software"] == pytest.approx(0.03 / (0.05 + 6 * 0.035))
+
+
+def test_who_is_waited_for_has_a_name() -> None:
+    stragglers = [{"workers": [2], "slowdown": 3}]
+    bounds = bounds_of("all_reduce", stragglers=stragglers)
+    step_s = 0.15 + 6 * 0.03
+    assert bounds["compute"] == pytest.approx(0.05 / step_s)
+    assert bounds["waiting"] == pytest.approx(0.1 / step_s)
+    assert bounds["waits_for"] == [2]
+    assert bounds["slow_workers"] == pytest.approx(bounds["waiting"])
+    # Moments at which anybody is slow are nobody's own.
+    moments = bounds_of("all_reduce", stragglers=[{"probability": 0.2, "slowdown": 5}])
+    assert moments["waiting"] > 0.2
+    assert (moments["waits_for"], moments["slow_workers"], moments["random"]) == ([], 0, True)
+
+
+def test_a_step_is_elapsed_time_over_the_mean_number_of_steps() -> None:
+    # Without barriers a worker that takes ten times as long costs a quarter of the pace, not nine tenths.
+    bounds = bounds_of("ad_psgd", stragglers=[{"workers": [3], "slowdown": 10}])
+    assert bounds["step_s"] < 0.15
+    assert bounds["waiting"] < 0.5
+
+
+def test_whole_periods_are_followed() -> None:
+    bounds = bounds_of({"local_sgd": {"period": 40}})
+    assert bounds["steps"] == 80
+    assert bounds["step_s"] == pytest.approx(0.05 + 0.18 / 40)
+
+
+def test_a_graph_that_is_drawn_is_random_though_no_time_is() -> None:
+    assert bounds_of({"gossip": {"topology": "ring"}})["random"] is False
+    between = {"latency": "50 ms", "bandwidth": "1 Gbit/s"}
+    network = {"sites": {"a": 2, "b": 2}, "within": {"latency": "1 ms", "bandwidth": "1 Gbit/s"}}
+    drawn = bounds_of({"gossip": {"topology": "random_matching"}}, network={**network, "between": between})
+    assert drawn["random"] is True
+
+
+def test_what_cannot_be_followed_has_no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounding, "MAX_PERIOD_MESSAGES", 10)
+    wanted = scenario("all_reduce")
+    assert measure_bounds(wanted, wanted.schemes[0]) is None
+    wanted = scenario({"local_sgd": {"period": 5000}})
+    assert measure_bounds(wanted, wanted.schemes[0]) is None
+
+
+def test_workers_that_crash_are_followed_without_crashing() -> None:
+    stragglers = [{"workers": [2], "at": "3 steps", "crash": True}]
+    assert bounds_of("all_reduce", stragglers=stragglers)["step_s"] == pytest.approx(0.05 + 6 * 0.03)
+
+
+def test_a_scheme_says_what_it_does() -> None:
+    wanted = scenario({"gossip": {"topology": "ring", "label": "ring"}})
+    facts = describe_schemes(wanted, with_bounds=False)
+    assert facts == {
+        "ring": {
+            "does": "Decentralised SGD: average with the neighbours of a topology at every step.",
+            "bounds": None,
+        }
+    }
+
+
+def test_a_users_scheme_says_what_its_docstring_says() -> None:
+    assert find_scheme("tests.support.own_schemes:lazy").does == "Local SGD, written again."
+    assert find_scheme("tests.support.own_schemes:with_a_service").does == ""
+    assert find_scheme("local_sgd").does.endswith("averaged every 'period' steps.")
+
+
+def test_the_same_scenario_gives_the_same_bounds() -> None:
+    cluster = {"compute": {"time": "50 ms", "jitter": {"lognormal": {"cv": 0.2}}}}
+    assert bounds_of("ad_psgd", **cluster) == bounds_of("ad_psgd", **cluster)
+
+
+CHANGED: Mapping[str, Mapping[str, Any]] = {
+    "nothing": {"time": 50.0, "latency": 20.0, "rate": 1.0, "excess": 1.0},
+    "latency": {"time": 50.0, "latency": 18.0, "rate": 1.0, "excess": 1.0},
+    "bandwidth": {"time": 50.0, "latency": 20.0, "rate": 1 / 0.9, "excess": 1.0},
+    "waiting": {"time": 50.0, "latency": 20.0, "rate": 1.0, "excess": 0.9},
+    # The whole of every gradient: what an undisturbed worker takes, and what slow ones add.
+    "compute and waiting": {"time": 45.0, "latency": 20.0, "rate": 1.0, "excess": 1.0},
+}
+
+
+def changed_scenario(name: str, scheme: Any, how: Mapping[str, Any]) -> Scenario:
+    """A scenario as a user would write it with one cost a tenth smaller."""
+    stragglers = [{"workers": [3], "slowdown": 1 + how["excess"] * 2}]
+    network: dict[str, Any] = {
+        "latency": f"{how['latency']} ms",
+        "bandwidth": f"{400 * how['rate']!r} Mbit/s",
+    }
+    jitter: dict[str, Any] = {}
+    if name == "two sites":
+        network = {
+            "sites": {"a": 3, "b": 3},
+            "within": {"latency": f"{how['latency'] / 100} ms", "bandwidth": f"{10 * how['rate']!r} Gbit/s"},
+            "between": {"latency": f"{2 * how['latency']} ms", "bandwidth": f"{how['rate']!r} Gbit/s"},
+        }
+    if name == "jitter":
+        stragglers = []
+        jitter = {"jitter": {"lognormal": {"cv": 0.3}}}
+    return scenario(
+        scheme,
+        {
+            "workers": 6,
+            "compute": {"time": f"{how['time']} ms", **jitter},
+            "stragglers": stragglers,
+            "network": network,
+        },
+        {"max_iterations": 96},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("switch", "all_reduce"),
+        ("two sites", {"local_sgd": {"period": 8}}),
+        ("two sites", {"gossip": {"topology": "ring"}}),
+        ("jitter", {"gossip": {"topology": "one_peer_exponential"}}),
+    ],
+)
+def test_a_tenth_less_of_a_cost_saves_a_tenth_of_its_share(name: str, scheme: Any) -> None:
+    def wall_s(how: Mapping[str, Any]) -> float:
+        wanted = changed_scenario(name, scheme, how)
+        return simulate_job(clock_only(prepare(wanted, wanted.schemes[0], wanted.seed))).wall_clock_s
+
+    plain = changed_scenario(name, scheme, CHANGED["nothing"])
+    bounds = measure_bounds(plain, plain.schemes[0])
+    assert bounds is not None
+    whole_s = wall_s(CHANGED["nothing"])
+    shares = {
+        "latency": bounds["latency"],
+        "bandwidth": bounds["bandwidth"],
+        "compute and waiting": bounds["compute"] + bounds["waiting"],
+    }
+    if name != "jitter":
+        shares["waiting"] = bounds["waiting"]
+    for cost, share in shares.items():
+        saved = (whole_s - wall_s(CHANGED[cost])) / whole_s
+        assert saved == pytest.approx(0.1 * share, rel=0.2, abs=1e-3), cost
