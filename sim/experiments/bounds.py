@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from torch import Tensor
 from typing_extensions import override
 
 from ..compute.model import ComputeModel
 from ..devices import one_thread
-from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..errors import RunError
 from ..network.network import Network
@@ -35,17 +33,17 @@ from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
 from ..schemes import find_scheme
 from ..seeds import Floats
-from ..training.scoring import NO_NOTES, Scorer
 from .prepare import clock_only, prepare
+from .step_cost import Followed, endless, follow
 
-FOLLOWED_STEPS: Final = 48
-"""Steps to follow after those of the start, rounded up to whole periods; fewer if they have many messages."""
-MAX_MESSAGES: Final = 12_000
-"""Messages of those steps; fewer steps than a period are never followed."""
-MAX_PERIOD_MESSAGES: Final = 120_000
-"""Messages of one period beyond which nothing is followed: it would take minutes."""
-MAX_PERIOD_STEPS: Final = 1000
-"""Steps of a period beyond which nothing is followed."""
+FOLLOWED_STEPS: Final = 64
+"""Steps to follow, rounded up to whole cycles, of which the first quarter does not count."""
+ENOUGH_WORK: Final = 16_000
+"""Messages and steps of workers after which fewer are followed, but never less than two cycles."""
+MAX_CYCLE_WORK: Final = 120_000
+"""Messages and steps of one cycle beyond which nothing is followed: it would take minutes."""
+MAX_CYCLE_STEPS: Final = 1000
+"""Steps of a cycle beyond which nothing is followed."""
 SMALLER: Final = 0.9
 """Factor on the cost whose share is looked for."""
 ALWAYS_SLOW: Final = 1.1
@@ -66,40 +64,34 @@ def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, 
 
 def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
     """Follow a scheme on the clock alone; None where it needs values, or has too many messages."""
-    job = clock_only(prepare(scenario, entry, scenario.seed))
-    staying = [each for each in job.compute.stragglers if not each.crash]
-    compute = ComputeModel(job.compute.compute, staying, job.seed)
-    job = replace(job, compute=compute)
+    job = clock_only(endless(prepare(scenario, entry, scenario.seed)))
     profile = scenario.cluster.profile
     if profile is not None:
         job = replace(job, transfer=profile.transfer(job.transfer), all_reduce=GLOO_ALL_REDUCE)
-    period = _period(job)
+    cycle = job.scheme.cycle(job.options, job.workers)
+    if cycle > MAX_CYCLE_STEPS:
+        return None
     try:
-        first = _follow(job, period, 0) if period <= MAX_PERIOD_STEPS else None
-        if first is None or first.messages > MAX_PERIOD_MESSAGES:
+        first = follow(job, cycle, lambda complete, _: complete > 0)
+        if first.work > MAX_CYCLE_WORK:
             return None
-        periods = math.ceil(FOLLOWED_STEPS / period)
-        periods = max(1, min(periods, MAX_MESSAGES // max(first.messages, 1)))
-        return _bounds(job, period, periods * period)
+        cycles = min(math.ceil(FOLLOWED_STEPS / cycle), ENOUGH_WORK // max(first.work, 1))
+        return _bounds(job, cycle, max(2, cycles))
     except RunError:
         return None
 
 
-@dataclass(frozen=True)
-class _Followed:
-    """``step_s``: elapsed time over the mean number of steps that workers did in it."""
+def _bounds(job: Job, cycle: int, cycles: int) -> Bounds:
+    """The shares of a step, the mean over so many cycles without those of the start."""
 
-    step_s: float
-    messages: int
-
-
-def _bounds(job: Job, warm_up: int, steps: int) -> Bounds:
-    """The shares of ``steps`` steps, after those of the start."""
+    def followed(changed: Job) -> Followed:
+        return follow(changed, cycle, lambda complete, _: complete >= cycles)
 
     def step_s(changed: Job) -> float:
-        return _follow(changed, steps, warm_up).step_s
+        return followed(changed).step_s
 
-    base_s, whole_s = _undisturbed_s(job), step_s(job)
+    whole = followed(job)
+    base_s, whole_s = _undisturbed_s(job), whole.step_s
     everybody, slow = range(job.workers), _always_slow(job)
 
     def gain_s(changed: Job) -> float:
@@ -124,59 +116,9 @@ def _bounds(job: Job, warm_up: int, steps: int) -> Bounds:
         waits_for=list(slow),
         slow_workers=min(of_slow / total, shares["waiting"]),
         step_s=whole_s,
-        steps=steps,
+        steps=whole.steps,
         random=_is_random(job) or step_s(_with_seed(job, job.seed + 1)) != whole_s,
     )
-
-
-def _follow(job: Job, steps: int, warm_up: int) -> _Followed:
-    """Run until the workers have done so many steps on average, after those of the start.
-
-    Raises:
-        RunError: they cannot be followed.
-    """
-    clock = _StepClock(
-        workload=None, task=None, workers=job.workers, every=1, on="mean", synchronous=job.synchronous,
-        target=None, last=(warm_up + steps) * job.workers,
-    )  # fmt: skip
-    limited = replace(job, max_iterations=clock.last)  # for a scheme that publishes nothing
-    driver = EventDriver(limited, [limited.program(rank) for rank in range(job.workers)], clock)
-    driver.run()
-    if len(clock.ends_s) < warm_up + steps:
-        raise RunError("the workers ended before")
-    begin_s = clock.ends_s[warm_up - 1] if warm_up else 0.0
-    return _Followed((clock.ends_s[-1] - begin_s) / steps, driver.messages)
-
-
-@dataclass
-class _StepClock(Scorer):
-    """Notes when another step has been done on average; ends the run after ``last`` steps of all workers."""
-
-    last: int = 0
-    done: int = 0
-    ends_s: list[float] = field(default_factory=list)
-
-    @override
-    def publish(
-        self,
-        worker: int,
-        step: int,
-        time_s: float,
-        value: Tensor,
-        bytes_sent: int = 0,
-        leader: Tensor | None = None,
-        notes: Mapping[str, float] = NO_NOTES,
-    ) -> bool:
-        self.done += 1
-        if self.done % self.workers == 0:
-            self.ends_s.append(time_s)
-        return self.done >= self.last
-
-
-def _period(job: Job) -> int:
-    """Steps after which a scheme begins anew: the least common multiple of all periods in its options."""
-    numbers = (value for name, value in job.options if name.endswith("period") and isinstance(value, int))
-    return math.lcm(*(number for number in numbers if number > 0))
 
 
 def _undisturbed_s(job: Job) -> float:

@@ -139,7 +139,7 @@ def endless(job: Job) -> Job:
         job,
         compute=replace(job.compute, stragglers=staying),
         options=job.scheme.long_run(job.options),
-        max_iterations=None,
+        max_iterations=MOST_WORK,  # which ends a scheme that publishes nothing
     )
 
 
@@ -155,12 +155,14 @@ class Followed:
         steps: how many of them.
         step_s: seconds on the simulation's clock.
         bytes_per_worker: what a worker sends.
+        work: messages and steps of workers, with those of the start.
         here_s: seconds that the simulation takes, of the processor where there is no GPU.
     """
 
     steps: int
     step_s: float
     bytes_per_worker: float
+    work: int
     here_s: float
 
 
@@ -255,6 +257,7 @@ def follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Follo
         steps=steps,
         step_s=(end.time_s - begin.time_s) / steps,
         bytes_per_worker=(end.bytes_sent - begin.bytes_sent) / steps / job.workers,
+        work=driver.messages + scorer.published,
         here_s=(end.here_s - begin.here_s) / published if published else 0.0,
     )
 

@@ -97,7 +97,7 @@ def test_a_graph_that_is_drawn_is_random_though_no_time_is() -> None:
 
 
 def test_what_cannot_be_followed_has_no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounding, "MAX_PERIOD_MESSAGES", 10)
+    monkeypatch.setattr(bounding, "MAX_CYCLE_WORK", 10)
     wanted = scenario("all_reduce")
     assert measure_bounds(wanted, wanted.schemes[0]) is None
     wanted = scenario({"local_sgd": {"period": 5000}})
