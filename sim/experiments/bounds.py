@@ -38,7 +38,7 @@ from .step_cost import Followed, endless, follow
 
 FOLLOWED_STEPS: Final = 64
 """Steps to follow, rounded up to whole cycles, of which the first quarter does not count."""
-ENOUGH_WORK: Final = 16_000
+BOUNDS_WORK: Final = 16_000
 """Messages and steps of workers after which fewer are followed, but never less than two cycles."""
 MAX_CYCLE_WORK: Final = 120_000
 """Messages and steps of one cycle beyond which nothing is followed: it would take minutes."""
@@ -75,7 +75,7 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
         first = follow(job, cycle, lambda complete, _: complete > 0)
         if first.work > MAX_CYCLE_WORK:
             return None
-        cycles = min(math.ceil(FOLLOWED_STEPS / cycle), ENOUGH_WORK // max(first.work, 1))
+        cycles = min(math.ceil(FOLLOWED_STEPS / cycle), BOUNDS_WORK // max(first.work, 1))
         return _bounds(job, cycle, max(2, cycles))
     except RunError:
         return None
