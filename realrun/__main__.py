@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 
+from .launch.parent import end_with_parent
+
 if TYPE_CHECKING:
     from paceline.sim.records.run import Run
 
@@ -136,6 +138,9 @@ def _hand_over(arguments: argparse.Namespace, text: str, name: str, runs: list[R
 def main() -> NoReturn:
     """Run this rank; exit status 0 done, 1 the run failed, 2 the input is wrong."""
     arguments = _arguments(sys.argv[1:])
+    if arguments.serve or "TORCHELASTIC_RUN_ID" in os.environ:
+        # Other launchers see to that themselves, or are a shell that need not stay.
+        end_with_parent(orders=arguments.serve)
     if arguments.serve:
         from .launch.serve import serve
 

@@ -301,12 +301,13 @@ def main(count: int, kind: HostTuning, namespaces: int) -> None:
     """Be the switch of ``count`` hosts."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # packets form no cycles, and a collection would be a pause
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         hosts, user_namespace = _make_hosts(count, kind)
     except (OSError, InputError) as error:
         _write_line(1, {"error": str(error)})
         return
-    # Joining a user namespace clears it, so not earlier.
+    # Once more: joining a user namespace clears it.
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     real_time = _run_ahead()
     _write_line(1, {"settings": [dict(host.settings) for host in hosts], "user": user_namespace is not None})

@@ -9,10 +9,8 @@ join that failed, go as lines of JSON to what was standard output: ``{"progress"
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -31,12 +29,9 @@ _JOIN_S: Final = 300.0
 """How long the processes may take to start: each loads torch."""
 _PROGRESS_EVERY_S: Final = 0.2
 
-_PR_SET_PDEATHSIG = 1
-
 
 def serve() -> NoReturn:
     """Obey orders until standard input ends or a run fails, and exit."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints must not come between the answers
 
