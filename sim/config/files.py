@@ -1,13 +1,19 @@
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Files that are there whole or not at all, whatever happens meanwhile, and who may write them."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import re
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..errors import InputError
 from .settings import Settings
@@ -29,7 +35,9 @@ def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
     Raises:
         InputError: that is not possible.
     """
-    new = path.with_name(f".{path.stem}.{os.getpid()}.new{path.suffix}")
+    start, end = f".{path.stem}.", f".new{path.suffix}"
+    remove_leftovers(path.parent, start, re.escape(end))
+    new = path.with_name(f"{start}{owner_tag()}{end}")
     try:
         save(new)
         new.replace(path)
@@ -38,6 +46,104 @@ def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
     finally:
         with suppress(OSError):  # it may never have been there, nor its folder
             new.unlink()
+
+
+_NO_LOCKS: Final = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
+"""What file systems without locks answer."""
+
+
+def owner_tag() -> str:
+    """Name this process, its host and number, in the name of a temporary file."""
+    return f"{_host()}-{os.getpid()}"
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+def remove_leftovers(folder: Path, start: str, end: str) -> None:
+    """Remove what dead processes of this host have left in ``folder``, as far as that is possible.
+
+    Args:
+        folder: where to look; it need not be there.
+        start: what stands before the owner's tag in the names.
+        end: what stands behind it, as a regular expression.
+    """
+    pattern = re.compile(f"{re.escape(start)}(.*)-([0-9]+){end}")
+    with suppress(OSError):
+        for entry in list(folder.iterdir()):
+            match = pattern.fullmatch(entry.name)
+            if match is not None and match[1] == _host() and _is_dead(int(match[2])):
+                remove(entry)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, as far as that is possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _is_dead(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:  # it is somebody else's
+        return False
+    return False
+
+
+@contextmanager
+def claim(path: Path) -> Iterator[None]:
+    """Keep other processes from ``path`` in this block: they are refused by a locked file beside it.
+
+    The lock ends with this process, however it ends; the file is removed at the end of the block. Where the
+    file system has no locks, nobody is refused.
+
+    Raises:
+        InputError: another process has claimed it, or nothing can be written there.
+    """
+    path = path.resolve()
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _locked(lock, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.unlink()  # before the lock ends, so that nobody locks a file that is about to go
+        os.close(descriptor)
+
+
+def _locked(lock: Path, path: Path) -> int:
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 300).decode(errors="replace")
+            os.close(descriptor)
+            raise InputError(
+                f"{path} is in use: another command{owner and f' ({owner})'} writes to it; wait for that, or "
+                "choose another folder"
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(descriptor)
+                raise
+        with suppress(FileNotFoundError):
+            if os.fstat(descriptor).st_ino == lock.stat().st_ino:
+                os.truncate(descriptor, 0)
+                os.write(descriptor, f"process {os.getpid()} on {_host()}".encode())
+                return descriptor
+        os.close(descriptor)  # its owner has just removed it
 
 
 _Model = TypeVar("_Model", bound=Settings)

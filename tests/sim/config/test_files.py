@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from paceline.sim.config.files import save_atomically, write_atomically
+from paceline.sim.config.files import claim, owner_tag, save_atomically, write_atomically
 from paceline.sim.errors import InputError
 
 
@@ -37,3 +39,52 @@ def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write .*: Not a directory"):
         write_atomically(tmp_path / "file" / "new.json", "text")
+
+
+def dead_owner() -> str:
+    """The tag of a process of this host that is gone."""
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    return owner_tag().rpartition("-")[0] + f"-{child.pid}"
+
+
+def test_what_a_dead_process_has_left_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "a.b.json"
+    left = tmp_path / f".a.b.{dead_owner()}.new.json"
+    others = [
+        tmp_path / f".a.b.{owner_tag()}0.new.txt",  # of another file
+        tmp_path / f".a.b.elsewhere{dead_owner()}.new.json",  # on another host, where it may be alive
+        tmp_path / f".a.b.{owner_tag().rpartition('-')[0]}-1.new.json",  # of a process that lives
+    ]
+    for each in (left, *others):
+        each.write_text("ha")
+    write_atomically(path, "text")
+    assert set(tmp_path.iterdir()) == {path, *others}
+
+
+CLAIM = """
+import sys
+from pathlib import Path
+from paceline.sim.config.files import claim
+with claim(Path(sys.argv[1])):
+    print("mine", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_who_comes_second_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "r"
+    command = [sys.executable, "-c", CLAIM, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"mine\n"
+        with (
+            pytest.raises(InputError, match=rf"r is in use: .*process {first.pid} on .* writes to it"),
+            claim(path),
+        ):
+            pass
+        first.kill()
+        first.wait()
+    with claim(path):  # a claim ends with its process
+        pass
+    assert list(path.parent.iterdir()) == []
