@@ -20,7 +20,7 @@ from benchmarks.claims import PAPERS, Claim, Paper, PaperStudy
 from docs.make.page import renewed
 from paceline.sim.config.files import write_atomically
 from paceline.sim.experiments import prepare
-from paceline.sim.experiments.simulate import find_unfinished, simulate
+from paceline.sim.experiments.simulate import begin, simulate
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.intervals import Interval, of_median, of_ratio
 from paceline.sim.records.run import Run
@@ -75,10 +75,9 @@ def runs_of(paper: str, study: PaperStudy, out: Path) -> dict[str, dict[int, Run
     scenario, folder = scenario_of(paper, study), out / paper / study.name
     runs = _kept(folder, scenario)
     if runs is None:
-        left = find_unfinished(folder, scenario)
-        resolved = left.scenario if left else prepare.resolve(scenario, prepare.device_named("cpu"))
-        runs = list(simulate(resolved, done=left.runs if left else []))
-        result_folder.write_results(folder, dump(resolved), resolved.name, runs, force=True)
+        with begin(scenario, prepare.device_named("cpu"), folder, force=True) as (resolved, parts):
+            runs = list(simulate(resolved, parts=parts))
+            result_folder.write_results(folder, dump(resolved), resolved.name, runs, force=True)
     by_label: dict[str, dict[int, Run]] = {}
     for run in runs:
         by_label.setdefault(run.label, {})[run.seed] = run

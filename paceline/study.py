@@ -78,11 +78,14 @@ class Study:
         """Write a result folder, for ``paceline report``.
 
         Raises:
-            InputError: something is there already (and ``force`` is not given), or it cannot be written.
+            InputError: something is there already (and ``force`` is not given), another command writes to
+                it, or it cannot be written.
         """
         text = dump(self.scenario)
         name = self.scenario.name
-        result_folder.write_results(Path(folder), text, name, self.runs, force, self.tuning, facts=self.facts)
+        out = Path(folder)
+        with result_folder.claim_folder(out):
+            result_folder.write_results(out, text, name, self.runs, force, self.tuning, facts=self.facts)
 
     def report(self, out: str | Path = "report.html") -> Path:
         """Write the page that ``paceline report`` makes of these runs.

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -47,7 +48,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
     """The resolved scenario and "", or "" and why there is none."""
-    from paceline.sim.records import folder
     from paceline.sim.scenario.schema import dump, load
 
     try:
@@ -55,8 +55,6 @@ def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
             raise InputError("name a scenario: torchrun --nproc-per-node N -m paceline.realrun SCENARIO")
         if arguments.trace and arguments.out is None:
             raise InputError("--trace writes into the result folder: add --out DIR")
-        if arguments.out is not None:
-            folder.check_free(arguments.out, arguments.force)
         return dump(load(arguments.scenario, arguments.set)), ""
     except InputError as error:
         return "", str(error)
@@ -64,12 +62,14 @@ def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
     """Take part in all runs of a scenario under torchrun; returns the exit status. One rank alone prints."""
+    from paceline.sim.records import folder
+    from paceline.sim.records.unfinished import NOTHING_KEPT
     from paceline.sim.scenario.schema import parse
 
     from .group import hosts
     from .group.group import join, leave
     from .group.store import Control, torchrun_store
-    from .launch.cells import fingerprint, run_request, run_requests
+    from .launch.cells import fingerprint, keep_runs, run_request, run_requests
 
     store, rank, size = torchrun_store(environment, arguments.timeout, _HOW)
     text, problem = _scenario_text(arguments)
@@ -92,25 +92,51 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
     requests = run_requests(scenario)
     names = control.meet("hosts", hosts.host_name(), arguments.timeout)
     group = join(store, hosts.workers_of(names, scenario.cluster.hosts)[rank], size, arguments.timeout)
-    runs: list[Run] = []
-    failure: RunError | None = None
-    for request in requests:
-        run = run_request(group, request, arguments.timeout).run
-        if run is not None:
-            runs.append(run)
-        if group.broken:
-            failure = RunError("" if run is None else run.message)
-            break
-    if runs and (group.rank == 0 or failure):
-        _hand_over(arguments, text, scenario.name, runs)
-    if failure is not None:
-        raise failure
+    with ExitStack() as stack:
+        parts, problem = NOTHING_KEPT, ""
+        if group.rank == 0:  # --out is on its machine
+            try:
+                command = "realrun under torchrun"
+                parts = stack.enter_context(
+                    keep_runs(scenario, command, arguments.out, arguments.force, _say)
+                )
+            except InputError as error:
+                problem = str(error)
+        there = [
+            parts.find("run", number, scenario.schemes[request.entry].label, request.seed)
+            for number, request in enumerate(requests)
+        ]
+        kept = [run is not None for run in there]
+        facts = control.meet("runs", {"problem": problem, "kept": kept}, max(arguments.timeout, 300.0))
+        if problems := [fact["problem"] for fact in facts if fact["problem"]]:
+            raise InputError(problems[0])
+        kept = [any(column) for column in zip(*(fact["kept"] for fact in facts), strict=True)]
+        runs: list[Run] = []
+        for number, request in enumerate(requests):
+            run = there[number] if kept[number] else run_request(group, request, arguments.timeout).run
+            if run is not None:
+                runs.append(run)
+                if group.rank == 0 and not kept[number]:
+                    parts.keep("run", number, run)
+            if group.broken:
+                _print_runs(arguments, text, scenario.name, runs)
+                raise RunError("" if run is None else run.message)
+        if group.rank == 0:
+            if arguments.out is not None:
+                folder.write_results(
+                    arguments.out, text, scenario.name, runs, force=True, trace=arguments.trace
+                )
+            _print_runs(arguments, text, scenario.name, runs)
     leave(group)
     return 0
 
 
-def _hand_over(arguments: argparse.Namespace, text: str, name: str, runs: list[Run]) -> None:
-    """Write and print what the runs have given, as the arguments want it."""
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[Run]) -> None:
+    """Print what the runs have given, as the arguments want it; nothing where there are none."""
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records import folder
     from paceline.sim.records.summary import summarise
@@ -118,21 +144,20 @@ def _hand_over(arguments: argparse.Namespace, text: str, name: str, runs: list[R
 
     from .driver.clocks import describe_clocks
 
+    if not runs:
+        return
     facts = describe_schemes(parse(text), with_bounds=False)
-    if arguments.out is not None:
-        force, trace = arguments.force, arguments.trace
-        folder.write_results(arguments.out, text, name, runs, force=force, trace=trace, facts=facts)
     if arguments.json:
         summary = summarise(name, runs, folder.target_of(text), facts=facts)
         sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     else:
         for run in runs:
-            sys.stderr.write(
+            _say(
                 f"{shorten(run.label)}, seed {run.seed}: {run.status}, "
-                f"{run.iterations:g} iterations in {run.wall_clock_s:.3f} s\n"
+                f"{run.iterations:g} iterations in {run.wall_clock_s:.3f} s"
             )
     if sentence := describe_clocks(runs):
-        sys.stderr.write(f"{sentence}\n")
+        _say(sentence)
 
 
 def main() -> NoReturn:

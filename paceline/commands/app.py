@@ -5,7 +5,10 @@ Everything heavy is imported inside the commands, so that ``paceline --help`` is
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -76,9 +79,12 @@ def report(
     Its tables and figures are written beside it.
     """
     from paceline import reports
+    from paceline.sim.records.folder import describe_caveat
 
     files = out.with_name(f"{out.stem}-files")
     reports.build(folders, out, files)
+    for caveat in filter(None, map(describe_caveat, folders)):
+        say(caveat)
     say(f"wrote {out} and {files}: tables and figures for papers")
 
 
@@ -108,14 +114,35 @@ def list_names(as_json: AsJson = False) -> None:
         sys.stdout.write(f"{kind}: {' '.join(members)}\n")
 
 
-def main() -> NoReturn:
-    """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong."""
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """In this block SIGTERM interrupts as Ctrl-C does, unless a program around this handles it."""
     try:
-        app(standalone_mode=True)
+        before = signal.getsignal(signal.SIGTERM)
+        ours = before is signal.SIG_DFL
+        if ours:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # outside the main thread
+        ours = False
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def main() -> NoReturn:
+    """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted."""
+    try:
+        with _ended_like_ctrl_c():
+            app(standalone_mode=True)
     except InputError as error:
         say(f"paceline: {error}")
         sys.exit(2)
     except PacelineError as error:
         say(f"paceline: {error}")
         sys.exit(1)
+    except KeyboardInterrupt:  # before a command has begun
+        say("paceline: interrupted")
+        sys.exit(130)
     sys.exit(0)

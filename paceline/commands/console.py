@@ -186,13 +186,12 @@ def hand_over(
     scenario: Scenario,
     runs: list[Run],
     out: Path | None,
-    force: bool,
     as_json: bool,
     trace: bool,
     tuning: Sequence[Tuned] = (),
     facts: Mapping[str, SchemeFacts] | None = None,
 ) -> None:
-    """Write the results, print them, and fail where a run failed.
+    """Write the results in place of what ``out`` holds, print them, and fail where a run failed.
 
     ``facts``: absent: what the schemes do, without what bounds them.
     """
@@ -207,7 +206,7 @@ def hand_over(
     facts = describe_schemes(scenario, with_bounds=False) if facts is None else facts
     summary = summarise(scenario.name, runs, result_folder.target_of(text), tuning, facts)
     if out is not None and runs:
-        result_folder.write_results(out, text, scenario.name, runs, force, tuning, trace, facts)
+        result_folder.write_results(out, text, scenario.name, runs, True, tuning, trace, facts)
         say(f"wrote {out}")
     if as_json:
         print_json(summary)
@@ -222,10 +221,13 @@ def hand_over(
         raise typer.Exit(1)
 
 
-def end_interrupted(scenario: Scenario, runs: Sequence[Run], afterwards: str = "") -> NoReturn:
+def end_interrupted(scenario: Scenario, runs: Sequence[Run], out: Path | None) -> NoReturn:
     """Say how many runs an interrupted command has kept, and end with the status of an interrupt."""
     from paceline.sim.experiments.prepare import seeds_of
 
-    asked_for = len(scenario.schemes) * len(seeds_of(scenario))
-    say(f"interrupted: {len(runs)} of {asked_for} runs are complete and kept{afterwards}")
+    wanted = len(scenario.schemes) * len(seeds_of(scenario))
+    kept = ""
+    if out is not None and runs:
+        kept = f" and kept in {out} (the same command goes on from there)"
+    say(f"interrupted: {len(runs)} of {wanted} runs are complete{kept}")
     raise typer.Exit(130)

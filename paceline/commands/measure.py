@@ -59,11 +59,11 @@ def realrun(
     from contextlib import ExitStack
 
     from paceline.realrun.lab import Lab
+    from paceline.realrun.launch.cells import keep_runs
     from paceline.realrun.launch.length import with_lengths
     from paceline.realrun.launch.processes import Processes, measure_runs
     from paceline.realrun.launch.slurm import script
     from paceline.sim.network.build import build_network
-    from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import load
 
     check_trace(trace, out)
@@ -81,26 +81,27 @@ def realrun(
             "SCENARIO, or --slurm for a script"
         )
     loaded = load(scenario, changes or [])
-    if out is not None:
-        result_folder.check_free(out, force)
     runs: list[Run] = []
     interrupted = False
-    try:
-        with ExitStack() as stack:
-            progress = stack.enter_context(watching(loaded))
-            requests = with_lengths(loaded, progress)
-            network = build_network(loaded.cluster.network, loaded.cluster.workers)
-            hosts = Lab(network, hosts=loaded.lab.hosts, queue=loaded.lab.queue) if lab else None
-            pool = stack.enter_context(Processes(lab=hosts, timeout_s=timeout))
-            progress.begin()
-            for result in measure_runs(loaded, requests, pool, progress=progress):
-                runs.append(result.run)
-                progress.complete()
-    except KeyboardInterrupt:
-        interrupted = True
-    hand_over(loaded, runs, out, force, as_json, trace)
-    if interrupted:
-        end_interrupted(loaded, runs)
+    command = "realrun --lab" if lab else "realrun --processes"
+    with keep_runs(loaded, command, out, force, say) as parts:
+        try:
+            with ExitStack() as stack:
+                progress = stack.enter_context(watching(loaded))
+                requests = with_lengths(loaded, progress)
+                network = build_network(loaded.cluster.network, loaded.cluster.workers)
+                hosts = Lab(network, hosts=loaded.lab.hosts, queue=loaded.lab.queue) if lab else None
+                pool = stack.enter_context(Processes(lab=hosts, timeout_s=timeout))
+                progress.begin(parts.num_runs)
+                for result in measure_runs(loaded, requests, pool, progress=progress, parts=parts):
+                    runs.append(result.run)
+                    if len(runs) > parts.num_runs:
+                        progress.complete()
+        except KeyboardInterrupt:
+            interrupted = True
+        hand_over(loaded, runs, None if interrupted else out, as_json, trace)
+        if interrupted:
+            end_interrupted(loaded, runs, out)
 
 
 def probe(
@@ -170,6 +171,8 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Predict and measure; say how far apart they are and whether the decision was right."""
+    from contextlib import nullcontext
+
     from paceline import reports
     from paceline.realrun.calibration import fit as calibration
     from paceline.realrun.calibration import measure as probing
@@ -182,24 +185,25 @@ def validate(
     from paceline.sim.scenario.schema import dump, load
 
     loaded = load(scenario, changes or [])
-    if out is not None:
-        result_folder.check_free(out, force)
-    hosts = validation.hosts_of(loaded, lab)
-    factors = validation.profile_for(loaded, profile, hosts)
-    with validation.processes_for(loaded, lab, probing=factors is None) as pool:
-        if factors is None:
-            say("no --profile: probing this machine first")
-            factors = calibration.calibrate([probing.measure(pool, hosts)]).profile
-        outcome = validation.validate(loaded, pool, factors, steps, say)
-    if out is not None:
-        runs = [*outcome.predicted, *outcome.measured]
-        facts = describe_schemes(outcome.scenario)
-        text = dump(outcome.scenario)
-        result_folder.write_results(out, text, outcome.scenario.name, runs, force=force, facts=facts)
-        text = json.dumps(outcome.comparison, indent=1, allow_nan=False)
-        write_atomically(out / "validation.json", text + "\n")
-        reports.build([out], out / "report.html")
-        say(f"wrote {out}")
+    with nullcontext() if out is None else result_folder.claim_folder(out):
+        if out is not None:
+            result_folder.check_free(out, force)
+        hosts = validation.hosts_of(loaded, lab)
+        factors = validation.profile_for(loaded, profile, hosts)
+        with validation.processes_for(loaded, lab, probing=factors is None) as pool:
+            if factors is None:
+                say("no --profile: probing this machine first")
+                factors = calibration.calibrate([probing.measure(pool, hosts)]).profile
+            outcome = validation.validate(loaded, pool, factors, steps, say)
+        if out is not None:
+            runs = [*outcome.predicted, *outcome.measured]
+            facts = describe_schemes(outcome.scenario)
+            text = dump(outcome.scenario)
+            result_folder.write_results(out, text, outcome.scenario.name, runs, force=force, facts=facts)
+            text = json.dumps(outcome.comparison, indent=1, allow_nan=False)
+            write_atomically(out / "validation.json", text + "\n")
+            reports.build([out], out / "report.html")
+            say(f"wrote {out}")
     if as_json:
         print_json(outcome.comparison)
     else:

@@ -30,6 +30,7 @@ from paceline.sim.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.sim.records.run import Run
+    from paceline.sim.records.summary import Tuned
 
 
 def simulate(
@@ -49,7 +50,6 @@ def simulate(
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.network import profile as profiles
-    from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import load
 
     check_trace(trace, out)
@@ -60,34 +60,30 @@ def simulate(
         cluster = loaded.cluster.model_copy(update={"profile": profiles.load(profile)})
         loaded = loaded.model_copy(update={"cluster": cluster})
     where = prepare.device_named(device)
-    left = None if out is None or force else simulator.find_unfinished(out, loaded)
-    if left is not None:
-        resolved, done, tuning = left.scenario, left.runs, left.tuning
-        force = True
-        say(f"going on with {out}: {len(done)} runs are there")
-    else:
-        if out is not None:
-            result_folder.check_free(out, force)
-        resolved, done, tuning = prepare.resolve(loaded, where), [], []
-    runs: list[Run] = []
-    facts = None
-    interrupted = False
-    try:
-        with watching(resolved) as progress:
-            if resolved.tune is not None:
-                resolved, tuning = simulator.choose_values(resolved, device=where, progress=progress)
-            progress.begin(len(done))
-            for run in simulator.simulate(resolved, device=where, progress=progress, done=done, warn=say):
-                runs.append(run)
-                if len(runs) > len(done):
-                    progress.complete()
-            facts = describe_schemes(resolved)
-    except KeyboardInterrupt:
-        interrupted = True
-    hand_over(resolved, runs, out, force, as_json, trace, tuning, facts)
-    if interrupted:
-        again = " (the same command goes on from there)" if out is not None and runs else ""
-        end_interrupted(resolved, runs, again)
+    with simulator.begin(loaded, where, out, force=force, say=say) as (resolved, parts):
+        tuning: list[Tuned] = []
+        runs: list[Run] = []
+        facts = None
+        interrupted = False
+        try:
+            with watching(resolved) as progress:
+                if resolved.tune is not None:
+                    resolved, tuning = simulator.choose_values(
+                        resolved, device=where, progress=progress, parts=parts
+                    )
+                progress.begin(parts.num_runs)
+                for run in simulator.simulate(
+                    resolved, device=where, progress=progress, parts=parts, warn=say
+                ):
+                    runs.append(run)
+                    if len(runs) > parts.num_runs:
+                        progress.complete()
+                facts = describe_schemes(resolved)
+        except KeyboardInterrupt:
+            interrupted = True
+        hand_over(resolved, runs, None if interrupted else out, as_json, trace, tuning, facts)
+        if interrupted:
+            end_interrupted(resolved, runs, out)
 
 
 def check(

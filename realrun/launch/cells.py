@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -15,6 +17,7 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, shorten
 from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.records.run import Run
+from paceline.sim.records.unfinished import NOTHING_KEPT, Parts, open_parts
 from paceline.sim.scenario.repeats import AutoRepeats
 from paceline.sim.scenario.schema import Scenario, dump, parse
 from paceline.sim.schemes import find_scheme
@@ -106,6 +109,21 @@ def run_requests(scenario: Scenario) -> list[RunRequest]:
         for seed in seeds_of(scenario)
         for number in range(len(scenario.schemes))
     ]
+
+
+@contextmanager
+def keep_runs(
+    scenario: Scenario, command: str, out: Path | None, force: bool, say: Callable[[str], None]
+) -> Iterator[Parts]:
+    """Keep the measured runs of a command in ``out``, if anywhere; arguments and errors as ``open_parts``."""
+    if out is None:
+        yield NOTHING_KEPT
+        return
+    text = dump(scenario)
+    with open_parts(
+        out, command, scenario.name, force, lambda kept: kept == text, lambda: text, say
+    ) as parts:
+        yield parts
 
 
 def check_fixed(scenario: Scenario) -> None:

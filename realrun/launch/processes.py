@@ -25,8 +25,10 @@ from queue import Empty, Queue
 from types import TracebackType
 from typing import Any, Final, Self
 
+from paceline.sim.config.files import owner_tag, remove_leftovers
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Network
+from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
 
 from ..group.store import Control, file_store
@@ -41,6 +43,8 @@ RunProgress = Callable[[str, int], None]
 Popen = Callable[..., subprocess.Popen[bytes]]
 """Starts a worker's process from its rank, arguments, environment and options of ``subprocess.Popen``."""
 
+_TEMPORARY: Final = "paceline-"
+"""Beginning of the names of temporary folders."""
 _KEPT_LINES: Final = 20
 """Lines of a process's standard error that are kept, to say why it ended."""
 _AFTER_A_FAILURE_S: Final = 15.0
@@ -180,7 +184,8 @@ class Processes:
         if self._joined == workers:
             return
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="paceline-")
+            remove_leftovers(Path(tempfile.gettempdir()), _TEMPORARY, "-[a-z0-9_]+")
+            self._folder = tempfile.TemporaryDirectory(prefix=f"{_TEMPORARY}{owner_tag()}-")
         try:
             for rank in range(len(self._children), workers):
                 self._children.append(self._start(rank))
@@ -362,8 +367,18 @@ def measure_runs(
     processes: Processes,
     *,
     progress: RunProgress | None = None,
+    parts: Parts = NOTHING_KEPT,
 ) -> Iterator[Result]:
-    """Run the requests of a scenario for real; yields each result when it is complete."""
-    for request in requests:
+    """Run the requests of a scenario for real; yields each result when it is complete.
+
+    What ``parts`` has is not measured again, and comes without timings; what is new is kept there.
+    """
+    for number, request in enumerate(requests):
         label = scenario.schemes[request.entry].label
-        yield processes.run(request, None if progress is None else partial(progress, label))
+        run = parts.find("run", number, label, request.seed)
+        if run is not None:
+            yield Result(run, ())
+            continue
+        result = processes.run(request, None if progress is None else partial(progress, label))
+        parts.keep("run", number, result.run)
+        yield result

@@ -9,10 +9,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 import torch
+from pydantic import ValidationError
 
 from ..compute.measure import device_name, timer_of, typical_times_s
 from ..compute.model import ComputeModel
 from ..compute.settings import MeasuredCompute
+from ..config import yaml_file
 from ..devices import one_thread
 from ..drivers.job import Job
 from ..errors import InputError
@@ -20,7 +22,7 @@ from ..network.build import build_network
 from ..network.transfer import TransferModel
 from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.repeats import max_repeats
-from ..scenario.schema import Evaluate, Scenario
+from ..scenario.schema import Evaluate, Scenario, dump
 from ..schemes import find_scheme
 from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
@@ -98,6 +100,28 @@ def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:
             as_requested, wanted if measured.batch_sizes == _sizes(wanted, requested) else measured
         )
     return as_requested == requested
+
+
+def resolved_in(text: str, requested: Scenario) -> Scenario | None:
+    """Take what ``resolve`` has decided for ``requested`` from the text of a resolved scenario.
+
+    Only that is taken: the text stands in a result folder, which may be a stranger's and supplies no code.
+
+    Returns:
+        ``requested`` as it was resolved; None where the text is of another scenario.
+    """
+    try:
+        document = yaml_file.parse(text, "scenario").value
+        method, compute = document["gradients"], document["cluster"]["compute"]
+        resolved = requested
+        if requested.gradients == "auto" and method in ("batched", "looped"):
+            resolved = requested.model_copy(update={"gradients": method})
+        wanted = requested.cluster.compute.measured
+        if wanted is not None and not wanted.times:
+            resolved = _with_measured(resolved, MeasuredCompute.model_validate(compute["measured"]))
+    except (InputError, ValidationError, LookupError, TypeError):
+        return None
+    return resolved if dump(resolved) == text else None
 
 
 def measure_gradients_s(

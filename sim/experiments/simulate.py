@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,16 +14,16 @@ from ..devices import one_thread
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.outcome import run_record
-from ..errors import InputError, RunError, shorten
+from ..errors import RunError, shorten
 from ..network.profile import GLOO_ALL_REDUCE, Profile
-from ..records import folder as result_folder
 from ..records.run import Run
 from ..records.summary import Tuned
+from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
 from ..scenario.entries import SchemeEntry
 from ..scenario.repeats import are_enough
-from ..scenario.schema import Scenario, parse
-from .prepare import is_resolved_from, prepare, seeds_of, warn_of_extrapolation
-from .tune import fits, tune, with_chosen
+from ..scenario.schema import Scenario, dump
+from .prepare import prepare, resolve, resolved_in, seeds_of, warn_of_extrapolation
+from .tune import tune
 
 Progress = Callable[[str, int], None]
 """Called with a run's label and the mean number of steps that its workers have done."""
@@ -69,20 +71,61 @@ def simulate_job(
     return run_record(job, outcome, scorer, "simulated")
 
 
+@contextmanager
+def begin(
+    scenario: Scenario,
+    device: torch.device,
+    out: Path | None = None,
+    *,
+    force: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[tuple[Scenario, Parts]]:
+    """Begin a simulation, or go on with the one that ``out`` holds.
+
+    Args:
+        scenario: what to simulate.
+        device: where gradients are computed.
+        out: the result folder, which keeps each run as soon as it is complete; None: nothing is kept.
+        force: whether older results may be replaced.
+        say: called with what the user should know.
+
+    Returns:
+        A context manager that gives the scenario as it was resolved when the simulation was first begun,
+        before values are tuned, and the complete runs.
+
+    Raises:
+        InputError: ``out`` is in use or taken, or the scenario cannot be resolved.
+    """
+    if out is None:
+        yield resolve(scenario, device), NOTHING_KEPT
+        return
+    command = f"simulate on {device.type}"
+
+    def resolved_again(text: str) -> bool:
+        return resolved_in(text, scenario) is not None
+
+    def text() -> str:
+        return dump(resolve(scenario, device))
+
+    with open_parts(out, command, scenario.name, force, resolved_again, text, say) as parts:
+        resolved = resolved_in(parts.scenario, scenario)
+        assert resolved is not None
+        yield resolved, parts
+
+
 def simulate(
     scenario: Scenario,
     *,
     device: torch.device | None = None,
     progress: Progress | None = None,
-    done: Collection[Run] = (),
+    parts: Parts = NOTHING_KEPT,
     warn: Callable[[str], None] | None = None,
 ) -> Iterator[Run]:
     """Simulate all schemes under all seeds, with one torch thread; yields each run when it is complete.
 
-    ``done`` are runs of this scenario that are there already, and are not repeated. ``warn`` is as for
-    ``simulate_job``, and is called as well where the time of a gradient is extrapolated.
+    What ``parts`` has is not run again, and what is new is kept there. ``warn`` is as for ``simulate_job``,
+    and is called as well where the time of a gradient is extrapolated.
     """
-    known = {(run.label, run.seed): run for run in done}
     labels = [entry.label for entry in scenario.schemes]
     runs: list[Run] = []
     beyond = warn_of_extrapolation(scenario)
@@ -93,49 +136,40 @@ def simulate(
             if are_enough(scenario.repeats, labels, runs):
                 break
             for entry in scenario.schemes:
-                run = known.get((entry.label, seed)) or simulate_job(
-                    prepare(scenario, entry, seed, device),
-                    progress=progress,
-                    profile=scenario.cluster.profile,
-                    warn=warn,
-                )
+                run = parts.find("run", len(runs), entry.label, seed)
+                if run is None:
+                    run = simulate_job(
+                        prepare(scenario, entry, seed, device),
+                        progress=progress,
+                        profile=scenario.cluster.profile,
+                        warn=warn,
+                    )
+                    parts.keep("run", len(runs), run)
                 runs.append(run)
                 yield run
 
 
-@dataclass(frozen=True)
-class Unfinished:
-    """What an interrupted simulation has left: its scenario as resolved, complete runs, and its tuning."""
-
-    scenario: Scenario
-    runs: list[Run]
-    tuning: list[Tuned]
-
-
-def find_unfinished(folder: Path, scenario: Scenario) -> Unfinished | None:
-    """Read what an interrupted simulation of ``scenario`` has left in a folder; None for anything else."""
-    try:
-        results = result_folder.read_results(folder)
-        resolved = parse(results.scenario, str(folder))
-    except InputError:
-        return None
-    runs = result_folder.runs_of(results)
-    tuned = results.summary.get("tuning", [])
-    same = fits(tuned, scenario) and is_resolved_from(resolved, with_chosen(scenario, tuned))
-    complete = are_enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs)
-    if not same or complete or any(run.source != "simulated" for run in runs):
-        return None
-    return Unfinished(resolved, [run for run in runs if run.status != "partial"], tuned)
-
-
 def choose_values(
-    scenario: Scenario, *, device: torch.device | None = None, progress: Progress | None = None
+    scenario: Scenario,
+    *,
+    device: torch.device | None = None,
+    progress: Progress | None = None,
+    parts: Parts = NOTHING_KEPT,
 ) -> tuple[Scenario, list[Tuned]]:
-    """Run the trials of ``tune``; the scenario with the values chosen for each scheme, and what was tried."""
+    """Run the trials of ``tune``; the scenario with the values chosen for each scheme, and what was tried.
+
+    What ``parts`` has is not run again, and what is new is kept there.
+    """
+    numbers = itertools.count()
 
     def run(plain: Scenario, entry: SchemeEntry, seed: int) -> Run:
-        job = replace(prepare(plain, entry, seed, device), record_events=False)
-        return simulate_job(job, progress=progress, profile=plain.cluster.profile)
+        number = next(numbers)
+        trial = parts.find("trial", number, entry.label, seed)
+        if trial is None:
+            job = replace(prepare(plain, entry, seed, device), record_events=False)
+            trial = simulate_job(job, progress=progress, profile=plain.cluster.profile)
+            parts.keep("trial", number, trial)
+        return trial
 
     with one_thread():
         return tune(scenario, run)

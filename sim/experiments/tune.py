@@ -44,17 +44,6 @@ def with_chosen(scenario: Scenario, tuned: Sequence[Tuned]) -> Scenario:
     return scenario.model_copy(update={"schemes": entries, "tune": None})
 
 
-def fits(tuned: Sequence[Tuned], scenario: Scenario) -> bool:
-    """Whether ``tuned`` has the schemes and trials that tuning the scenario would have."""
-    if scenario.tune is None or not tuned:
-        return scenario.tune is None and not tuned
-    wanted = planned_trials(scenario.tune, scenario.seed)
-    labels = [entry.label for entry in scenario.schemes]
-    return labels == [each["label"] for each in tuned] and all(
-        wanted == [(trial["values"], trial["seed"]) for trial in each["trials"]] for each in tuned
-    )
-
-
 def planned_trials(tune: Tune, seed: int) -> list[tuple[dict[str, Value], int]]:
     """List values and seed of every trial: all points on one seed, then all on the next."""
     points = list(tune.points())

@@ -1,14 +1,16 @@
 """Result folders: all runs of one command, written whole or not at all.
 
-See ``paceline.sim.records.run`` for what is in one. The same runs give the same bytes.
+See ``paceline.sim.records.run`` for what is in one. The same runs give the same bytes. While a command is
+under way, its folder holds the runs that are complete: ``paceline.sim.records.unfinished``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
-import shutil
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from ..config.files import claim, owner_tag, remove, remove_leftovers
 from ..errors import InputError
 from .equal_terms import Goal
 from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
@@ -32,10 +35,17 @@ SUMMARY_FILE: Final = "summary.json"
 METRICS_FILE: Final = "metrics.parquet"
 EVENTS_FILE: Final = "events.parquet"
 TRACE_FILE: Final = "trace.json"
+CHECKSUMS_FILE: Final = "checksums.sha256"
+"""SHA-256 of the other files, as ``sha256sum --check`` reads them."""
+PARTS_FOLDER: Final = "parts"
+"""What a command that is under way, or that was ended, has in its folder: a result folder for each run."""
+INDEX_FILE: Final = "index.json"
+"""In the folder of parts: what they belong to."""
+RUN_PART: Final = "run"
+"""Names of parts begin so, if they are results; others are trials of ``tune``."""
 
-_OURS: Final = frozenset(
-    {SCENARIO_FILE, SUMMARY_FILE, METRICS_FILE, EVENTS_FILE, TRACE_FILE, "report.html", "validation.json"}
-)
+_NEEDED: Final = (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
+_OURS: Final = frozenset({*_NEEDED, TRACE_FILE, CHECKSUMS_FILE, "report.html", "validation.json"})
 """What a result folder may hold; ``force`` deletes no folder that holds anything else."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
@@ -77,12 +87,14 @@ class Results:
             (NaN where there is none) and the step vector.
         events: one row per operation: label, seed, source and the fields of ``Event``.
         scenario: the resolved scenario's text.
+        verified: whether every file is as it was written; False where an older version left no checksums.
     """
 
     summary: Summary
     metrics: pd.DataFrame
     events: pd.DataFrame
     scenario: str
+    verified: bool = False
 
 
 def write_results(
@@ -120,7 +132,48 @@ def write_results(
         _write_parquet(new / EVENTS_FILE, _events_tables(runs))
         if trace:
             write_trace(new / TRACE_FILE, runs)
+        write_checksums(new)
     return summary
+
+
+def write_checksums(folder: Path) -> None:
+    """Tie the files of a folder together: write the SHA-256 of each into ``CHECKSUMS_FILE``."""
+    lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    (folder / CHECKSUMS_FILE).write_text("".join(lines), encoding="utf-8")
+
+
+def verify_checksums(folder: Path, needed: Sequence[str]) -> bool:
+    """Compare the files of a folder with their checksums; False where there are none.
+
+    Args:
+        folder: what ``write_checksums`` has been called for.
+        needed: names of files that must have a checksum.
+
+    Raises:
+        InputError: a file is not as it was written.
+    """
+    path = folder / CHECKSUMS_FILE
+    if not path.is_file():
+        return False
+    try:
+        lines = [line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()]
+        if not all(len(line) == 2 for line in lines) or not {line[1] for line in lines}.issuperset(needed):
+            raise InputError(f"{path} is damaged")
+        for checksum, name in lines:
+            part = folder / Path(name).name
+            if part.is_file() and _sha256(part) != checksum:
+                raise InputError(
+                    f"{part} is damaged, or was changed after it was written: its checksum is not the one in "
+                    f"{CHECKSUMS_FILE}; make these results again"
+                )
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {folder}: {error}") from error
+    return True
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_free(folder: Path, force: bool = False) -> None:
@@ -131,7 +184,10 @@ def check_free(folder: Path, force: bool = False) -> None:
         if not folder.is_dir():
             raise InputError(f"{folder} is a file: results go into a folder")
         names = sorted(entry.name for entry in folder.iterdir())
-        foreign = [name for name in names if name not in _OURS and not _is_figures(folder / name)]
+        ours = {name for name in names if name in _OURS or _is_figures(folder / name)}
+        if is_unfinished(folder):
+            ours.add(PARTS_FOLDER)
+        foreign = [name for name in names if name not in ours]
     except OSError as error:
         raise InputError(f"cannot look into {folder}: {error.strerror}") from error
     if names and not force:
@@ -146,6 +202,11 @@ def _is_figures(path: Path) -> bool:
     return {entry.name for entry in path.iterdir()} <= REPORT_FILES
 
 
+def is_unfinished(folder: Path) -> bool:
+    """Whether a command that is under way, or that was ended, keeps its complete runs in ``folder``."""
+    return (folder / PARTS_FOLDER / INDEX_FILE).is_file()
+
+
 def target_of(scenario_yaml: str) -> Goal | None:
     """The target that a resolved scenario names, if any; its metric as evaluations name it."""
     try:
@@ -158,7 +219,7 @@ def target_of(scenario_yaml: str) -> Goal | None:
 
 
 def read_results(folder: Path) -> Results:
-    """Read a result folder.
+    """Read a result folder; of one that is not finished, the runs that are complete.
 
     Older folders have, of a run that its target ended, a second score of the same instant: of models that
     were ahead of those that met it. That score is left out, and the summary is computed again without it, as
@@ -169,16 +230,26 @@ def read_results(folder: Path) -> Results:
     """
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
-    missing = [
-        name
-        for name in (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
-        if not (folder / name).is_file()
-    ]
+    missing = [name for name in _NEEDED if not (folder / name).is_file()]
+    if missing == [*_NEEDED] and is_unfinished(folder):
+        return _join_parts(folder)
     if missing:
         raise InputError(f"{folder} is no result folder: it has no {missing[0]}")
     try:
+        results = _read_files(folder)
+    except InputError:
+        raise
+    except Exception:  # whatever parsers make of a damaged file
+        verify_checksums(folder, _NEEDED)
+        raise
+    results = replace(results, verified=verify_checksums(folder, _NEEDED))
+    return _renewed(_without_second_scores(results))
+
+
+def _read_files(folder: Path) -> Results:
+    try:
         summary = _read_summary(folder / SUMMARY_FILE)
-        results = Results(
+        return Results(
             summary=summary,
             metrics=_read_parquet(folder / METRICS_FILE, _METRICS_SCHEMA),
             events=_read_parquet(folder / EVENTS_FILE, _EVENTS_SCHEMA),
@@ -186,7 +257,38 @@ def read_results(folder: Path) -> Results:
         )
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {folder}: {error}") from error
-    return _renewed(_without_second_scores(results))
+
+
+def read_part(folder: Path) -> tuple[Run, Results]:
+    """Read the result folder of one complete run.
+
+    Raises:
+        InputError: it is damaged, or something else.
+    """
+    verified = verify_checksums(folder, _NEEDED)
+    results = read_results(folder)
+    runs = runs_of(results)
+    if not verified or len(runs) != 1:
+        raise InputError(f"{folder} is damaged: it is not one run with its checksums")
+    return runs[0], results
+
+
+def _join_parts(folder: Path) -> Results:
+    parts = [read_part(path) for path in sorted((folder / PARTS_FOLDER).glob(f"{RUN_PART}-*"))]
+    if not parts:
+        raise InputError(f"{folder} is not finished: none of its runs is complete yet")
+    runs, (_, first) = [run for run, _ in parts], parts[0]
+    summary = summarise(first.summary["scenario"], runs, first.summary["target"])
+    return Results(summary, metrics_frame(runs), events_frame(runs), first.scenario, verified=True)
+
+
+def describe_caveat(folder: Path) -> str:
+    """Say in a sentence why a folder that can be read is to be taken with care; "" where nothing is wrong."""
+    if not (folder / SUMMARY_FILE).is_file():
+        return f"{folder} is not finished: these are the runs that are complete"
+    if not (folder / CHECKSUMS_FILE).is_file():
+        return f"{folder} is unverified: it was written without checksums, so that no change would show"
+    return ""
 
 
 def _without_second_scores(results: Results) -> Results:
@@ -316,6 +418,36 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
 
 
 @contextmanager
+def claim_folder(folder: Path) -> Iterator[None]:
+    """Keep other commands from a result folder in this block.
+
+    What a command that died while it wrote has left beside the folder is removed; if it died between taking
+    the old folder away and putting the new one in its place, the old one is there again.
+
+    Raises:
+        InputError: another command writes to it, or nothing can be written there.
+    """
+    folder = folder.resolve()
+    with claim(folder):
+        remove_unfinished_writes(folder)
+        yield
+
+
+def remove_unfinished_writes(folder: Path) -> None:
+    """Undo what dead processes left of ``write_folder_atomically``; for whoever has claimed the folder."""
+    pattern = re.compile(f"{re.escape(f'.{folder.name}.')}.*\\.(old|new)")
+    try:
+        for entry in sorted(folder.parent.iterdir()):
+            match = pattern.fullmatch(entry.name)
+            if match is not None and match[1] == "old" and not folder.exists():
+                entry.rename(folder)
+            elif match is not None:
+                remove(entry)
+    except OSError as error:
+        raise InputError(f"cannot look into {folder.parent}: {error.strerror}") from error
+
+
+@contextmanager
 def write_folder_atomically(folder: Path) -> Iterator[Path]:
     """A new folder beside ``folder`` that takes its place if the block succeeds, else vanishes.
 
@@ -323,12 +455,14 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
         InputError: it cannot be written; what was there before is there again.
     """
     folder = folder.resolve()
-    new = folder.with_name(f".{folder.name}.{os.getpid()}.new")
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    start = f".{folder.name}."
+    remove_leftovers(folder.parent, start, r"\.(old|new)")
+    new, old = (folder.with_name(f"{start}{owner_tag()}.{end}") for end in ("new", "old"))
     try:
         new.mkdir(parents=True)
         try:
             yield new
+            _save_to_disk(new)
             if folder.exists():
                 folder.rename(old)
             new.rename(folder)
@@ -337,10 +471,18 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
                 old.rename(folder)
             raise
         finally:
-            shutil.rmtree(new, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+            remove(new)
+            remove(old)
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def _save_to_disk(folder: Path) -> None:
+    """Have all files of a folder on the disk before it gets its name, whatever becomes of this machine."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
 
 def _write_parquet(path: Path, tables: tuple[pa.Schema, Iterable[pa.Table]]) -> None:

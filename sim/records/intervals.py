@@ -129,5 +129,5 @@ def _coverage(n: int, rank: int) -> float:
 
 
 def finite(value: float | None) -> float | None:
-    """The value, None where it is not finite."""
-    return value if value is not None and math.isfinite(value) else None
+    """The value as a float, also where it counts something; None where it is not finite."""
+    return float(value) if value is not None and math.isfinite(value) else None

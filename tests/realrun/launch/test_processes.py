@@ -26,6 +26,7 @@ from paceline.realrun.launch.processes import Processes, measure_runs, popen_her
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate, simulate_job
+from paceline.sim.records.folder import read_results, runs_of
 from paceline.sim.records.run import Event, Machine, Run
 from paceline.sim.scenario.schema import Scenario, parse
 from tests.support import warm
@@ -302,16 +303,45 @@ def test_plain_python_is_told_about_torchrun() -> None:
     assert said.count("\n") == 1
 
 
+TORCHRUN = [
+    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+    "-m", "paceline.realrun",
+]  # fmt: skip
+
+
 def _torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [*command, "-m", "paceline.realrun", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
+        [*TORCHRUN, *arguments], env=environment, capture_output=True, text=True, timeout=90
     )
+
+
+@pytest.mark.slow
+def test_torchrun_goes_on_after_its_death(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SCENARIO)
+    out = tmp_path / "out"
+    arguments = [str(tmp_path / "small.yaml"), "--set", "stop.max_iterations=200", "--set", "repeats=3"]
+    arguments += ["--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([*TORCHRUN, *arguments], env=environment, stderr=subprocess.DEVNULL) as agent:
+        while not (out / "parts" / "run-000001").is_dir():
+            assert agent.poll() is None
+            signal.sigtimedwait([], 0.01)
+        ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        agent.kill()
+    assert len(ranks) == 2
+    for rank in ranks:
+        with pytest.raises((ProcessLookupError, FileNotFoundError)):
+            _wait_until_gone(int(rank))
+    before = runs_of(read_results(out))
+    assert 2 <= len(before) < 6
+    done = _torchrun(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert f"going on with {out}: {len(before)} runs are there" in done.stderr
+    after = runs_of(read_results(out))
+    assert [run.digest for run in after[: len(before)]] == [run.digest for run in before]
+    assert len(after) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "small.yaml"]
 
 
 @pytest.mark.slow

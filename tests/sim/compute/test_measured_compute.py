@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from paceline.sim.compute import batch_sizes, measure
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import is_resolved_from, prepare, resolve
-from paceline.sim.experiments.simulate import simulate
+from paceline.sim.experiments.simulate import begin, simulate
 from paceline.sim.scenario.schema import Scenario, dump, parse
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads.workload import Evaluated
@@ -107,6 +108,21 @@ def test_what_was_measured_stands_in_the_resolved_scenario(measured: Scenario) -
     assert is_resolved_from(resolved, measured)
     assert not is_resolved_from(resolved, parse(FLAT))
     assert not is_resolved_from(resolved, parse(dump(measured), changes=["workload.batch_size=64"]))
+
+
+def test_what_goes_on_is_not_measured_again(
+    measured: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu, out = torch.device("cpu"), tmp_path / "r"
+    with begin(measured, cpu, out) as (resolved, parts):
+        run = next(iter(simulate(resolved, parts=parts)))
+    monkeypatch.setattr("paceline.sim.experiments.prepare.typical_times_s", None)
+    with begin(measured, cpu, out) as (again, parts):
+        assert again == resolved
+        assert list(parts.kept.values()) == [run]
+    other = measured.model_copy(update={"seed": 8})
+    with pytest.raises(InputError, match="of another scenario"), begin(other, cpu, out):
+        pass
 
 
 SEVERAL = FLAT.replace("{time: 10 ms}", "{measured: {batch_sizes: [4, 16, 64]}}") + "gradients: looped\n"

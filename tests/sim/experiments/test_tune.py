@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from paceline.reports import words
 from paceline.sim.errors import InputError
@@ -167,12 +169,27 @@ def test_a_tuned_simulation_is_written_down_and_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     write_results(folder, dump(chosen), "q", runs[:2], tuning=found)
     assert read_results(folder).summary["tuning"] == found
-    left = simulator.find_unfinished(folder, asked)
-    assert left is not None
-    assert (left.scenario, len(left.runs), left.tuning) == (chosen, 2, found)
+
+
+def test_trials_and_runs_that_are_there_are_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, folder, cpu = parse(QUADRATIC), tmp_path / "r", torch.device("cpu")
+    with simulator.begin(asked, cpu, folder) as (resolved, parts):
+        chosen, found = simulator.choose_values(resolved, parts=parts)
+        runs = list(itertools.islice(simulator.simulate(chosen, parts=parts), 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(simulator, "simulate_job", None)
+        with simulator.begin(asked, cpu, folder) as (resolved, parts):
+            assert simulator.choose_values(resolved, parts=parts) == (chosen, found)
+            assert list(itertools.islice(simulator.simulate(chosen, parts=parts), 2)) == runs
     other = parse(QUADRATIC.replace("[0.01, 0.3]", "[0.02, 0.3]"))
-    assert simulator.find_unfinished(folder, other) is None
-    assert simulator.find_unfinished(folder, chosen) is None
+    for different in (other, chosen):
+        with (
+            pytest.raises(InputError, match="unfinished runs, but they are of another scenario"),
+            simulator.begin(different, cpu, folder),
+        ):
+            pass
 
 
 def test_a_real_run_wants_to_know_beforehand() -> None:

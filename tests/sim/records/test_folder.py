@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -100,6 +101,7 @@ def test_the_chances_of_an_older_folder_are_those_of_today(tmp_path: Path) -> No
     for row, share in zip(older["summary"], (0.98, 0.02, 0.99), strict=True):
         row["p_win"] = share
     (tmp_path / "r" / "summary.json").write_text(json.dumps(older))
+    (tmp_path / "r" / "checksums.sha256").unlink()
     assert read_results(tmp_path / "r").summary == written
 
 
@@ -121,7 +123,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_results(tmp_path / name, SCENARIO, "s", runs())
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    names = {"scenario.yaml", "summary.json", "metrics.parquet", "events.parquet"}
+    names = {"scenario.yaml", "summary.json", "metrics.parquet", "events.parquet", "checksums.sha256"}
     assert set(contents(tmp_path / "a")) == names
 
 
@@ -270,6 +272,51 @@ def test_swapped_tables(tmp_path: Path) -> None:
     (tmp_path / "r" / "events.parquet").write_bytes((tmp_path / "r" / "metrics.parquet").read_bytes())
     with pytest.raises(InputError, match=r"events\.parquet has no column worker"):
         read_results(tmp_path / "r")
+
+
+@pytest.mark.parametrize("name", ["summary.json", "scenario.yaml", "metrics.parquet", "events.parquet"])
+def test_an_edited_file_is_named(tmp_path: Path, name: str) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    write_results(tmp_path / "other", SCENARIO + "seed: 1\n", "t", runs()[1:])
+    assert read_results(tmp_path / "r").verified
+    (tmp_path / "r" / name).write_bytes((tmp_path / "other" / name).read_bytes())
+    with pytest.raises(InputError, match=rf"{name} is damaged, or was changed after it was written"):
+        read_results(tmp_path / "r")
+
+
+def test_the_checksums_are_those_of_sha256sum(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs(), trace=True)
+    command = ["sha256sum", "--check", "--strict", "checksums.sha256"]
+    checked = subprocess.run(command, cwd=tmp_path / "r", capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout.count(": OK\n")) == (0, 5)
+
+
+@pytest.mark.parametrize("text", ["", "nothing\n", "00  summary.json\n"])
+def test_damaged_checksums(tmp_path: Path, text: str) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    (tmp_path / "r" / "checksums.sha256").write_text(text)
+    with pytest.raises(InputError, match=r"checksums\.sha256 is damaged"):
+        read_results(tmp_path / "r")
+
+
+def test_a_folder_of_an_older_version_is_unverified(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    assert result_folder.describe_caveat(tmp_path / "r") == ""
+    (tmp_path / "r" / "checksums.sha256").unlink()
+    assert not read_results(tmp_path / "r").verified
+    assert "is unverified" in result_folder.describe_caveat(tmp_path / "r")
+
+
+def test_a_command_that_died_while_it_replaced_a_folder(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    write_results(out, SCENARIO, "s", runs())
+    before = contents(out)
+    out.rename(tmp_path / ".r.elsewhere-1.old")
+    (tmp_path / ".r.elsewhere-1.new").mkdir()
+    (tmp_path / ".r.lock").write_text("")
+    with result_folder.claim_folder(out):
+        assert contents(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
 
 
 def test_a_missing_table(tmp_path: Path) -> None:

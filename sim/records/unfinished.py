@@ -1,0 +1,225 @@
+"""Runs that are kept one by one while a command is under way, so that it can go on after any death.
+
+The result folder of an unfinished command holds ``parts/``: ``index.json``, which says what the parts belong
+to, and a result folder for each run that is complete, written whole or not at all, with its checksums. When
+all runs are there, the results take the place of everything; their bytes do not depend on how often the
+command was ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..config.files import remove
+from ..errors import InputError, shorten
+from . import folder as result_folder
+from .run import Run
+from .summary import SUMMARY_VERSION
+
+PartKind = Literal["run", "trial"]
+"""Runs are results; trials are what ``tune`` has tried before them."""
+
+_PART: Final = re.compile(r"(run|trial)-[0-9]+")
+
+
+@dataclass(frozen=True)
+class Index:
+    """What the parts of a folder belong to; they serve a command for which all of it is the same.
+
+    Attributes:
+        version: of the records.
+        code: see ``code_version``.
+        command: what runs, and where: ``simulate on cpu``.
+        force: whether the command was allowed to replace older results.
+        scenario: the text of the resolved scenario, before ``tune``.
+    """
+
+    version: int
+    code: str
+    command: str
+    force: bool
+    scenario: str
+
+
+_INDEX: Final = TypeAdapter(Index)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The complete runs of a command.
+
+    Attributes:
+        folder: where they are kept; None: nowhere.
+        scenario: the text of the resolved scenario; "" where nothing is kept.
+        scenario_name: goes into the records.
+        kept: those that an earlier start of the command has left, by kind and number.
+    """
+
+    folder: Path | None
+    scenario: str
+    scenario_name: str
+    kept: Mapping[tuple[PartKind, int], Run]
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs an earlier start has left."""
+        return sum(kind == "run" for kind, _ in self.kept)
+
+    def find(self, kind: PartKind, number: int, label: str, seed: int) -> Run | None:
+        """Return a run that is there already, if it is the one of this label and seed."""
+        run = self.kept.get((kind, number))
+        return run if run is not None and (run.label, run.seed) == (label, seed) else None
+
+    def keep(self, kind: PartKind, number: int, run: Run) -> None:
+        """Keep a run that is complete; one that failed is made again.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        if self.folder is not None and run.status != "partial":
+            path = _part(self.folder, kind, number)
+            result_folder.write_results(path, self.scenario, self.scenario_name, [run], force=True)
+
+
+NOTHING_KEPT: Final = Parts(None, "", "", {})
+"""For a command that writes no folder."""
+
+
+@contextmanager
+def open_parts(
+    out: Path,
+    command: str,
+    scenario_name: str,
+    force: bool,
+    fits: Callable[[str], bool],
+    resolve: Callable[[], str],
+    say: Callable[[str], None],
+) -> Iterator[Parts]:
+    """Keep the runs of a command in ``out``, and go on with those that it has left there before.
+
+    No other command writes to ``out`` meanwhile. Where no run has become complete, nothing is left.
+
+    Args:
+        out: the result folder.
+        command: as in ``Index``.
+        scenario_name: goes into the records.
+        force: whether results, or runs of another command, may be replaced.
+        fits: whether a resolved scenario is that of this command.
+        resolve: makes the text of the resolved scenario; called where there is nothing to go on with.
+        say: called with what the user should know.
+
+    Raises:
+        InputError: ``out`` is in use, is taken, or holds unfinished runs of something else.
+    """
+    with result_folder.claim_folder(out):
+        folder, was_there = out / result_folder.PARTS_FOLDER, out.exists()
+        if out.is_dir():
+            result_folder.remove_unfinished_writes(folder)
+        index = _read_index(out, force)
+        why = "" if index is None else _find_difference(index, command, fits)
+        if index is not None and index.force != force:
+            why = why or "were begun " + ("with --force" if index.force else "without --force")
+        if index is None or (why and force):
+            result_folder.check_free(out, force)
+            wanted = Index(SUMMARY_VERSION, code_version(), command, force, resolve())
+            _begin(folder, wanted)
+            kept: Mapping[tuple[PartKind, int], Run] = {}
+        elif why:
+            raise InputError(
+                f"{out} holds unfinished runs, but they {why}: nothing was changed; end what was begun, "
+                "choose another folder, or replace them with --force"
+            )
+        else:
+            wanted, kept = index, _read_parts(folder, index, say)
+            num_runs = sum(kind == "run" for kind, _ in kept)
+            say(f"going on with {out}: {num_runs} runs are there")
+        try:
+            yield Parts(folder, wanted.scenario, scenario_name, kept)
+        finally:
+            if folder.is_dir() and not any(_PART.fullmatch(path.name) for path in folder.iterdir()):
+                remove(folder)
+                if not was_there:
+                    with suppress(OSError):
+                        out.rmdir()
+
+
+@cache
+def code_version() -> str:
+    """Name the code that decides about the bits of a run: a hash of Paceline's, the versions of libraries."""
+    package = Path(__file__).parents[2]
+    code = hashlib.sha256()
+    for room in ("sim", "realrun"):
+        top = (package / room).resolve()  # in a checkout it is a link
+        for path in sorted(top.rglob("*.py")):
+            code.update(path.relative_to(top).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"{code.hexdigest()[:12]}, torch {version('torch')}, numpy {version('numpy')}"
+
+
+def _part(folder: Path, kind: PartKind, number: int) -> Path:
+    return folder / f"{kind}-{number:06d}"
+
+
+def _begin(folder: Path, index: Index) -> None:
+    with result_folder.write_folder_atomically(folder) as new:
+        text = json.dumps(asdict(index), indent=1, ensure_ascii=False)
+        (new / result_folder.INDEX_FILE).write_text(text + "\n", encoding="utf-8")
+        result_folder.write_checksums(new)
+
+
+def _read_index(out: Path, force: bool) -> Index | None:
+    """What the runs in ``out`` belong to; None where there are none, or where they may be replaced unread."""
+    if not result_folder.is_unfinished(out):
+        return None
+    folder = out / result_folder.PARTS_FOLDER
+    path = folder / result_folder.INDEX_FILE
+    try:
+        if result_folder.verify_checksums(folder, [path.name]):
+            return _INDEX.validate_json(path.read_bytes(), strict=True)
+        raise InputError(f"{path} has no checksum")
+    except (InputError, OSError, ValidationError) as error:
+        if force:
+            return None
+        why = error if isinstance(error, InputError) else f"{path} cannot be read"
+        raise InputError(f"{why}; choose another folder, or replace it with --force") from error
+
+
+def _find_difference(index: Index, command: str, fits: Callable[[str], bool]) -> str:
+    """Say what keeps a command from going on with the runs of another; "" where nothing does."""
+    if index.version != SUMMARY_VERSION:
+        return f"are records of version {index.version}, and this program writes {SUMMARY_VERSION}"
+    if index.command != command:
+        return f"were begun by '{shorten(index.command)}', and this is '{command}'"
+    if index.code != code_version():
+        return f"were begun by other code ({shorten(index.code)}), and this is {code_version()}"
+    return "" if fits(index.scenario) else "are of another scenario"
+
+
+def _read_parts(folder: Path, index: Index, say: Callable[[str], None]) -> dict[tuple[PartKind, int], Run]:
+    kept: dict[tuple[PartKind, int], Run] = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):  # the claim is ours, so whoever was writing it is dead
+            remove(path)
+        if not _PART.fullmatch(path.name):
+            continue
+        kind, _, number = path.name.partition("-")
+        try:
+            run, results = result_folder.read_part(path)
+            if results.scenario != index.scenario:
+                raise InputError(f"{path} is of another scenario")
+        except InputError as error:
+            say(f"{error}; this run is made again")
+            remove(path)
+        else:
+            kept["trial" if kind == "trial" else "run", int(number)] = run
+    return kept
