@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.sim.config.files import claim, owner_tag, save_atomically, write_atomically
+from paceline.sim.config.files import claim, owner_tag, remove_leftovers, save_atomically, write_atomically
 from paceline.sim.errors import InputError
 
 
@@ -60,6 +60,13 @@ def test_what_a_dead_process_has_left_is_removed(tmp_path: Path) -> None:
         each.write_text("ha")
     write_atomically(path, "text")
     assert set(tmp_path.iterdir()) == {path, *others}
+
+
+def test_temporary_folders_of_a_dead_process_are_removed(tmp_path: Path) -> None:
+    for owner in (dead_owner(), owner_tag()):
+        (tmp_path / f"paceline-{owner}-x1_y" / "deep").mkdir(parents=True)
+    remove_leftovers(tmp_path, "paceline-", "-[a-z0-9_]+")
+    assert [path.name for path in tmp_path.iterdir()] == [f"paceline-{owner_tag()}-x1_y"]
 
 
 CLAIM = """
