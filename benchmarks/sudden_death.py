@@ -41,7 +41,7 @@ events: all
 _LENGTHS: Final = {
     "simulate": "stop: {max_iterations: 300}\nrepeats: 4\n",
     "report": "stop: {max_iterations: 300}\nrepeats: 2\n",
-    "realrun": "stop: {max_iterations: 150}\nrepeats: 2\n",
+    "realrun": "stop: {max_iterations: 400}\nrepeats: 3\n",
 }
 
 
