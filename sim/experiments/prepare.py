@@ -116,10 +116,14 @@ def resolved_in(text: str, requested: Scenario) -> Scenario | None:
         resolved = requested
         if requested.gradients == "auto" and method in ("batched", "looped"):
             resolved = requested.model_copy(update={"gradients": method})
+        if requested.evaluate.keep is None:
+            written = requested.evaluate.model_dump(mode="json")
+            evaluate = Evaluate.model_validate({**written, "keep": document["evaluate"].get("keep")})
+            resolved = resolved.model_copy(update={"evaluate": evaluate})
         wanted = requested.cluster.compute.measured
         if wanted is not None and not wanted.times:
             resolved = _with_measured(resolved, MeasuredCompute.model_validate(compute["measured"]))
-    except (InputError, ValidationError, LookupError, TypeError):
+    except (InputError, ValidationError, LookupError, TypeError, AttributeError):
         return None
     return resolved if dump(resolved) == text else None
 
