@@ -62,6 +62,7 @@ def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
 
 def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
     """Take part in all runs of a scenario under torchrun; returns the exit status. One rank alone prints."""
+    from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records import folder
     from paceline.sim.records.unfinished import NOTHING_KEPT
     from paceline.sim.scenario.schema import parse
@@ -107,10 +108,10 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
             for number, request in enumerate(requests)
         ]
         kept = [run is not None for run in there]
-        facts = control.meet("runs", {"problem": problem, "kept": kept}, max(arguments.timeout, 300.0))
-        if problems := [fact["problem"] for fact in facts if fact["problem"]]:
+        answers = control.meet("runs", {"problem": problem, "kept": kept}, max(arguments.timeout, 300.0))
+        if problems := [answer["problem"] for answer in answers if answer["problem"]]:
             raise InputError(problems[0])
-        kept = [any(column) for column in zip(*(fact["kept"] for fact in facts), strict=True)]
+        kept = [any(column) for column in zip(*(answer["kept"] for answer in answers), strict=True)]
         runs: list[Run] = []
         for number, request in enumerate(requests):
             run = there[number] if kept[number] else run_request(group, request, arguments.timeout).run
@@ -123,8 +124,9 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
                 raise RunError("" if run is None else run.message)
         if group.rank == 0:
             if arguments.out is not None:
+                trace, facts = arguments.trace, describe_schemes(scenario, with_bounds=False)
                 folder.write_results(
-                    arguments.out, text, scenario.name, runs, force=True, trace=arguments.trace
+                    arguments.out, text, scenario.name, runs, force=True, trace=trace, facts=facts
                 )
             _print_runs(arguments, text, scenario.name, runs)
     leave(group)
