@@ -22,8 +22,9 @@ from paceline.sim.network.network import free_network
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, parse
+from paceline.sim.schemes import find_scheme
 
-Disturbance = Literal["homogeneous", "straggler", "lognormal", "two sites"]
+Disturbance = Literal["homogeneous", "straggler", "lognormal", "two sites", "three sites"]
 
 STEPS: Final = 30
 EVERY: Final = 2
@@ -37,6 +38,24 @@ SCHEMES: Final[dict[str, Any]] = {
     "one_peer": {"gossip": {"topology": "one_peer_exponential"}},
     "ad_psgd": "ad_psgd",
 }
+"""Those that are compared at whole settings."""
+
+_PLAIN: Final = {"optimizer": {"lr": 0.1}}
+
+OTHER_SCHEMES: Final[dict[str, Any]] = {
+    "all_reduce_qsgd": {"all_reduce": {"compression": {"qsgd": {"bits": 8}}}},
+    "all_reduce_buckets": {"all_reduce": {"overlap": True, "bucket": "250 kB"}},
+    "adaptive": {"adaptive_local_sgd": {"initial_period": 2, "calibration": 8}},
+    "post_local": {"post_local_sgd": {"switch_at": 10, "period": 4}},
+    "exponential": {"gossip": {"topology": "static_exponential"}},
+    "sgp": {"sgp": {"topology": "one_peer_exponential"}},
+    "leader": {"leader_sgd": {"period": 2, "groups": "sites", "global_period": 6, "pull": 0.1}},
+    "easgd": {"easgd": {"period": 2, "pull": 0.5}},
+    "easgd_async": {"easgd": {"period": 2, "pull": 0.5, "asynchronous": True}},
+    "eamsgd_async": {"eamsgd": {"period": 2, "pull": 0.5, "asynchronous": True, **_PLAIN}},
+    "downpour": {"downpour": {"period": 2, "optimizer": {"lr": 0.02}}},
+}
+"""The others: with several neighbours, groups, a centre, and what travels otherwise."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +63,7 @@ class DesignPoint:
     """One scheme at one setting.
 
     Attributes:
-        scheme: a key of the table of schemes above.
+        scheme: a key of one of the tables of schemes above.
         latency_ms: one way; between the sites where there are two (1 ms inside).
         mbit: of every host's access link.
         kilobytes: that one model stands for.
@@ -80,16 +99,18 @@ class DesignPoint:
     @property
     def asynchronous(self) -> bool:
         """Whether the order of arrival decides."""
-        return self.scheme == "ad_psgd"
+        (entry,) = self.scenario().schemes
+        return not find_scheme(entry.name).in_step(entry.options)
 
     def scenario(self) -> Scenario:
         """The cell as a scenario."""
         access = {"latency": f"{self.latency_ms} ms", "bandwidth": f"{self.mbit} Mbit/s"}
         network: dict[str, Any] = access
-        if self.disturbance == "two sites":
-            half = self.workers // 2
+        if self.disturbance in ("two sites", "three sites"):
+            number = 2 if self.disturbance == "two sites" else 3
+            counts = [len(range(site, self.workers, number)) for site in reversed(range(number))]
             network = {
-                "sites": {"a": half, "b": self.workers - half},
+                "sites": dict(zip("abc", counts, strict=False)),
                 "within": {"latency": "1 ms", "bandwidth": f"{self.mbit} Mbit/s"},
                 "between": {"latency": f"{self.latency_ms} ms", "bandwidth": "100 Mbit/s"},
             }
@@ -110,7 +131,7 @@ class DesignPoint:
             },
             "cluster": cluster,
             "evaluate": {"every": f"{EVERY} steps"},
-            "schemes": [SCHEMES[self.scheme]],
+            "schemes": [(SCHEMES | OTHER_SCHEMES)[self.scheme]],
             "stop": {"max_iterations": STEPS},
             "gradients": "looped",
         }
@@ -166,30 +187,36 @@ CELLS: Final[Sequence[DesignPoint]] = (
     *_all_schemes(4, 50, 400, 200, "straggler", 40),
     *_all_schemes(8, 2, 100, 1000, "homogeneous", 80),
     *_all_schemes(6, 50, 100, 1000, "lognormal", 80),
-    DesignPoint("all_reduce", 4, 2, 100, 1000, "homogeneous", 50),
     DesignPoint("all_reduce", 4, 50, 100, 200, "lognormal", 200),
     DesignPoint("all_reduce", 6, 20, 400, 4000, "straggler", 40),
     DesignPoint("all_reduce", 8, 2, 100, 40, "two sites", 40),
-    DesignPoint("all_reduce", 8, 20, 400, 1000, "homogeneous", 100),
     DesignPoint("local_sgd", 4, 20, 400, 40, "homogeneous", 30),
-    DesignPoint("local_sgd", 4, 50, 100, 200, "straggler", 30),
     DesignPoint("local_sgd", 8, 2, 400, 4000, "straggler", 20),
     DesignPoint("local_sgd", 8, 20, 100, 4000, "two sites", 100),
-    DesignPoint("ring", 4, 2, 100, 1000, "straggler", 30),
     DesignPoint("ring", 4, 50, 400, 4000, "lognormal", 100),
     DesignPoint("ring", 6, 20, 400, 1000, "lognormal", 40),
-    DesignPoint("ring", 6, 20, 100, 200, "two sites", 40),
     DesignPoint("ring", 8, 50, 100, 40, "homogeneous", 50),
     DesignPoint("ring", 8, 2, 400, 4000, "homogeneous", 100),
-    DesignPoint("one_peer", 4, 20, 400, 200, "lognormal", 30),
     DesignPoint("one_peer", 4, 2, 400, 40, "homogeneous", 20),
-    DesignPoint("one_peer", 6, 20, 100, 1000, "two sites", 60),
     DesignPoint("one_peer", 8, 2, 100, 1000, "straggler", 30),
     DesignPoint("one_peer", 8, 50, 400, 4000, "homogeneous", 80),
     DesignPoint("ad_psgd", 4, 20, 400, 1000, "straggler", 40),
-    DesignPoint("ad_psgd", 6, 50, 100, 200, "lognormal", 100),
     DesignPoint("ad_psgd", 8, 20, 100, 200, "two sites", 60),
     DesignPoint("ad_psgd", 8, 20, 400, 4000, "lognormal", 150),
+    DesignPoint("all_reduce_qsgd", 6, 20, 100, 1000, "two sites", 60),
+    DesignPoint("all_reduce_buckets", 4, 2, 100, 1000, "homogeneous", 80),
+    DesignPoint("adaptive", 4, 50, 400, 1000, "straggler", 30),
+    DesignPoint("post_local", 6, 2, 100, 1000, "lognormal", 60),
+    DesignPoint("exponential", 8, 20, 100, 1000, "two sites", 70),
+    DesignPoint("exponential", 8, 2, 100, 1000, "homogeneous", 70),
+    DesignPoint("exponential", 6, 50, 400, 4000, "lognormal", 100),
+    DesignPoint("sgp", 8, 50, 100, 1000, "straggler", 30),
+    DesignPoint("leader", 8, 20, 100, 1000, "two sites", 70),
+    DesignPoint("easgd", 6, 20, 400, 1000, "lognormal", 40),
+    DesignPoint("easgd_async", 6, 20, 100, 1000, "three sites", 60),
+    DesignPoint("easgd_async", 8, 20, 100, 200, "straggler", 20),
+    DesignPoint("eamsgd_async", 4, 50, 100, 200, "lognormal", 60),
+    DesignPoint("downpour", 6, 20, 100, 200, "two sites", 40),
 )
 """In three quarters of them computation takes at most half of the predicted wall clock, by test."""
 

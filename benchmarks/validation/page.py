@@ -50,7 +50,9 @@ def bars(rows: Sequence[PageRow]) -> list[Bar]:
         promises.append(Bar("regret of the choice, worst setting", max(c.regret_pct for c in decided), 2.0))
     means = [row["mean_inside"] for row in rows if row["mean_inside"] is not None]
     if means:
-        says = f"ad_psgd: {len(means)} means of five real runs outside 90 % intervals of 30 simulated ones"
+        says = (
+            f"asynchronous: {len(means)} means of five real runs outside 90 % intervals of 30 simulated ones"
+        )
         promises.append(Bar(says, 100 * means.count(False) / len(means), 0.0))
     inside = [each for row in rows for each in row["inside"]]
     if inside:
@@ -111,10 +113,11 @@ def page(rows: Sequence[PageRow], alone: PageRow, profile: Profile, spent_s: flo
         "",
         "(a) *mechanism*: the simulator draws the same computing times as the real run. *less computation*:",
         "the error as a share of the measured wall clock without the critical path's computation, which is",
-        "the wall clock of the same run on a network that costs nothing; of ad_psgd, in which nobody waits",
-        "for another's computation, what the worker that ends last computes.",
+        "the wall clock of the same run on a network that costs nothing; of asynchronous schemes, in which",
+        "nobody waits for another's computation, what the worker that ends last computes.",
         "(b) *forecast*: mean of 30 simulated runs with other draws (of computing times and, within",
-        "what the probes leave open, of the factors) against a real run (the mean of five for ad_psgd).",
+        "what the probes leave open, of the factors) against a real run (the mean of five where it is",
+        "asynchronous).",
         "The choice is between the schemes' mean times to the target, on both sides.",
         "*floor*: a real run against another one.",
         "(c) *unpadded*: two workers on two cores, whose computation lasts as long as it does; see below.",

@@ -15,6 +15,7 @@ from paceline.realrun.launch.cells import with_draws
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import dump, load, parse
+from paceline.sim.schemes import SCHEMES
 from tests.support.made_measurements import exact_fit
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,11 @@ def test_every_level_is_in_the_design() -> None:
         "straggler",
         "two sites",
     ]
-    assert {c.disturbance for c in CELLS} == {"homogeneous", "straggler", "lognormal", "two sites"}
+    assert {c.disturbance for c in CELLS} == {
+        "homogeneous", "straggler", "lognormal", "two sites", "three sites",
+    }  # fmt: skip
+    run = {entry.name for cell in CELLS for entry in cell.scenario().schemes}
+    assert run == set(SCHEMES), "a grid that validates contains every scheme"
     for scheme in ("all_reduce", "local_sgd", "ring", "one_peer", "ad_psgd"):
         assert len({c.disturbance for c in CELLS if c.scheme == scheme}) >= 3, scheme
 
@@ -188,7 +193,7 @@ def test_the_page_says_what_was_missed() -> None:
 def test_some_of_the_cells_are_spread_over_all() -> None:
     assert spread(len(CELLS)) == list(CELLS)
     assert spread(1) == [CELLS[0]]
-    assert spread(3) == [CELLS[0], CELLS[14], CELLS[29]]
-    for count in (0, 45):
-        with pytest.raises(InputError, match=f"--cells {count}: the design has 44"):
+    assert spread(3) == [CELLS[k * len(CELLS) // 3] for k in range(3)]
+    for count in (0, 51):
+        with pytest.raises(InputError, match=f"--cells {count}: the design has 50"):
             spread(count)
