@@ -202,7 +202,7 @@ def about(study: ReportSources) -> list[dict[str, Any]]:
                 "does": row.get("does", ""),
                 "bound": "" if bounds is None else words.bound(bounds),
                 "bar": [] if bounds is None else [(cost, bounds[cost]) for cost in words.COSTS],
-                "assumes": "; ".join(words.assumptions(study.main.results.summary, row, study.scenario)),
+                "assumes": "; ".join(words.assumptions(study.main.results, row, study.scenario)),
             }
         )
     return lines if any(line["does"] or line["bar"] or line["assumes"] for line in lines) else []

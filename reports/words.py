@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.sim.records.equal_terms import Goal
-from paceline.sim.records.run import Source
+from paceline.sim.records.run import LOST, Source
 from paceline.sim.records.summary import Bounds, Cost, SchemeSummary, Summary, is_by_step, ranking, verdict_of
 from paceline.sim.records.verdict import format_factor
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paceline.sim.records.folder import Results
 
 _TIMES: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES: Final = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
@@ -210,9 +215,9 @@ def _for_whom(bounds: Bounds) -> str:
     return f" for {len(ranks)} slow workers"
 
 
-def assumptions(summary: Summary, row: SchemeSummary, scenario: Mapping[str, Any]) -> list[str]:
-    """What a scheme's numbers stand on: the algorithm of its all-reduces, and its learning rate."""
-    texts = []
+def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any]) -> list[str]:
+    """What a scheme's numbers stand on: how it all-reduces, its learning rate, how old scored models are."""
+    texts, summary = [], results.summary
     operations = {
         name for run in summary["runs"] if run["label"] == row["label"] for name in run.get("exchanges") or ()
     }
@@ -228,7 +233,21 @@ def assumptions(summary: Summary, row: SchemeSummary, scenario: Mapping[str, Any
             for each in summary.get("tuning", [])
         )
         texts.append(f"learning rate {rate:g}, {'tuned' if tuned else 'not tuned'}")
+    keep = _at(scenario, "evaluate", "keep")
+    age = staleness(results.metrics[results.metrics["label"] == row["label"]])
+    if keep not in (None, "all") and age is not None:
+        texts.append(f"models kept {keep}, on average {age:.1f} steps old when scored")
     return texts
+
+
+def staleness(metrics: pd.DataFrame) -> float | None:
+    """By how many steps scored models lay behind their workers, on average; None where it is not recorded."""
+    ages = [
+        step - sum(left) / len(left)
+        for step, steps in zip(metrics["step"], metrics.get("steps", ()), strict=False)
+        if step > 0 and (left := [each for each in steps if each != LOST])
+    ]
+    return sum(ages) / len(ages) if ages else None
 
 
 def _learning_rate(label: str, scenario: Mapping[str, Any]) -> float | None:

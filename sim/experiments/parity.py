@@ -12,9 +12,9 @@ from typing_extensions import override
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..records.comparison import SUM_TOLERANCE, Trajectory, exact_exchanges, relative_difference
-from ..records.run import Evaluation, Run
+from ..records.run import LOST, Evaluation, Run
 from ..training.scoring import Scorer, as_row, as_they_are, iterate_digest, score_models
-from ..training.snapshots import LOST, Published
+from ..training.snapshots import Published
 
 Combination = tuple[int, int]
 """A worker, and how many steps its model has seen."""

@@ -20,6 +20,9 @@ scheme itself publishes as an average."""
 ANY_SOURCE: Final = "receive_any"
 """Stands among ``Run.exchanges`` beside ``receive`` where a worker received from whoever sent first."""
 
+LOST: Final = -1
+"""In a step vector: this worker is gone."""
+
 Source = Literal["simulated", "measured"]
 Status = Literal["completed", "diverged", "partial"]
 

@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
+from ..records.run import LOST
+
 V = TypeVar("V")
 
 INSTANT: Final = 1e-9
 """Times that differ by no more than this share of the later one are one instant: they differ by rounding."""
-
-LOST: Final = -1
-"""In a step vector: this worker is gone."""
 
 KEPT_BYTES: Final = 512 * 2**20
 """Bytes that the kept models of all workers may take, over a whole run."""

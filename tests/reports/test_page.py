@@ -212,9 +212,13 @@ name: s
 workload: {task: digits-mlp, optimizer: {lr: 0.1}}
 collectives: {all_reduce: ring}
 schemes: [{all_reduce: {label: sync, optimizer: {adam: {lr: 0.003}}}}, {gossip: {label: ring}}]
+evaluate: {every: 10 steps, keep: every 5 steps}
 stop: {target: {metric: test_accuracy, value: 0.9}, max_time: 60 s}
 """
-    runs = [replace(made_run("sync"), exchanges=("all_reduce",)), made_run("ring", reached_s=20.0)]
+    first, *scored = made_run("sync").evaluations
+    scored = [replace(each, steps=(each.step, each.step - 4)) for each in scored]
+    sync = replace(made_run("sync"), exchanges=("all_reduce",), evaluations=(first, *scored))
+    runs = [sync, made_run("ring", reached_s=20.0)]
     facts = {
         "sync": SchemeFacts(does="It averages <all>.", bounds=made_bounds(waiting=0.4)),
         "ring": SchemeFacts(does="It gossips.", bounds=None),
@@ -225,7 +229,8 @@ stop: {target: {metric: test_accuracy, value: 0.9}, max_time: 60 s}
     assert page.row(0, "sync")[1:] == [
         "It averages <all>.",
         "40 % waiting for worker 2, 35 % computing, 20 % bandwidth, 5 % latency",
-        "all-reduce by ring; learning rate 0.003, tuned",
+        "all-reduce by ring; learning rate 0.003, tuned; "
+        "models kept every 5 steps, on average 2.0 steps old when scored",
     ]
     assert page.row(0, "ring")[1:] == ["It gossips.", "-", "learning rate 0.1, not tuned"]
     assert page.headings[2] == "What the schemes do, and what bounds them"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import doctest
 
+import pandas as pd
 import pytest
 
 from paceline.reports import words
@@ -160,3 +161,9 @@ def test_failures_are_named() -> None:
         "a broke off in 1 of 2 repeats (worker 2 died).",
         "b diverged (the loss is not finite).",
     ]
+
+
+def test_how_old_scored_models_are() -> None:
+    metrics = pd.DataFrame({"step": [0, 10, 20], "steps": [[0, 0, 0], [10, 5, 5], [20, -1, 15]]})
+    assert words.staleness(metrics) == pytest.approx((10 / 3 + 2.5) / 2)
+    assert words.staleness(metrics[["step"]]) is None
