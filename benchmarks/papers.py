@@ -24,6 +24,7 @@ from paceline.sim.experiments.simulate import begin, simulate
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.intervals import Interval, of_median, of_ratio
 from paceline.sim.records.run import Run
+from paceline.sim.records.summary import steps_to_target
 from paceline.sim.scenario.repeats import are_enough
 from paceline.sim.scenario.schema import Scenario, dump, load
 
@@ -32,7 +33,7 @@ MARK: Final = "<!-- What follows is made by: python -m benchmarks.papers -->\n"
 
 QUANTITIES: Final[Mapping[str, Callable[[Run], float]]] = {
     "time to target": lambda run: math.inf if run.time_to_target_s is None else run.time_to_target_s,
-    "steps to target": lambda run: run.iterations if run.reached_target else math.inf,
+    "steps to target": lambda run: math.inf if (steps := steps_to_target(run)) is None else steps,
     "time per step": lambda run: run.wall_clock_s / run.iterations,
     "bytes per step": lambda run: run.bytes_sent / run.iterations,
 }
