@@ -106,12 +106,16 @@ def replay(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="a result folder with all events")],
 ) -> None:
     """Run recorded runs again in one process, and compare what comes out."""
+    from paceline.sim.config.code_files import code_files
     from paceline.sim.devices import one_thread
     from paceline.sim.experiments.replay import verify_replay
 
     agree = True
     with one_thread():
-        for replayed in verify_replay(folder):
+        for number, replayed in enumerate(verify_replay(folder)):
+            if number == 0:
+                for name, file in code_files().items():
+                    say(f"the record names code, which is not in it: {name} is {file}")
             agree &= replayed.agrees
             verdict = "the same final parameters, bit for bit"
             if not replayed.same_bits:

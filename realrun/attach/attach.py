@@ -33,6 +33,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute
 from paceline.sim.config import files
+from paceline.sim.config.code_files import script_folder, search_beside
 from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError, RunError
@@ -271,7 +272,8 @@ def _run_driver(
 
 
 def _parse_scheme(scheme: str | Mapping[str, Any]) -> SchemeEntry:
-    entry = validate_document(SchemeEntry, scheme, "attach")
+    with search_beside(script_folder()):
+        entry = validate_document(SchemeEntry, scheme, "attach")
     if entry.optimizer is not None:
         raise InputError(f"attach: {entry.name}.optimizer: the optimizer is the loop's own; leave this out")
     return entry

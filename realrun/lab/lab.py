@@ -205,9 +205,12 @@ class Lab:
 
 
 def python_environment() -> dict[str, str]:
-    """This process's environment, in which another Python finds the project where this one did."""
+    """This process's environment, in which another Python finds the project where this one did.
+
+    And nothing that lies in the working folder: ``python -m`` would take its ``random.py`` for Python's.
+    """
     paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
 
 @functools.cache

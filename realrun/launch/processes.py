@@ -25,6 +25,7 @@ from queue import Empty, Queue
 from types import TracebackType
 from typing import Any, Final, Self
 
+from paceline.sim.config.code_files import code_folders
 from paceline.sim.config.files import owner_tag, remove_leftovers
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Network
@@ -150,6 +151,7 @@ class Processes:
         self._join(workers)
         order = {
             "request": REQUEST.dump_python(request), "timeout_s": self._timeout_s, "faults": self._faults,
+            "code": code_folders(),
         }  # fmt: skip
         self._send(range(workers), {"run": order})
         state = _RunState(workers, request.crashing)

@@ -1,7 +1,8 @@
 """A process that the launcher has started: it joins others and takes part in the runs that it is asked for.
 
 Orders come as lines of JSON on standard input: ``{"join": {"rank", "size", "store"}}`` to meet the others in
-a new group, ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults"}}``. Answers to a run, or to a
+a new group, ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults", "code"}}``, where
+``code`` has the folders of the scenario's own modules. Answers to a run, or to a
 join that failed, go as lines of JSON to what was standard output: ``{"progress": steps}`` from rank 0,
 ``{"result": ...}`` from the rank that collected, ``{"done": rank}`` from every rank, or
 ``{"error": [kind, text]}``. Whatever else prints goes to standard error.
@@ -13,10 +14,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from paceline.sim.config.code_files import add_folders
 from paceline.sim.errors import InputError, PacelineError
 
 from ..group.group import Group, join, leave
@@ -70,8 +72,14 @@ def _join(rank: int, size: int, store: str) -> Group:
 
 
 def _run(
-    group: Group, report: Report, request: Mapping[str, Any], timeout_s: float, faults: Mapping[str, int]
+    group: Group,
+    report: Report,
+    request: Mapping[str, Any],
+    timeout_s: float,
+    faults: Mapping[str, int],
+    code: Sequence[str],
 ) -> None:
+    add_folders(code)
     progress = _Progress(report) if group.rank == 0 else None
     dying = {int(rank): number for rank, number in faults.items()}
     ended = run_request(group, REQUEST.validate_python(request), timeout_s, progress, faults=dying)

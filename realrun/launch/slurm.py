@@ -28,7 +28,7 @@ read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR MASTER_PORT=$((15000 + SLURM_JOB_ID % 40000)) OMP_NUM_THREADS=1
 srun --kill-on-bad-exit=1 bash -c '
   export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
-  exec "$0" -m paceline.realrun "$@"
+  exec "$0" -P -m paceline.realrun "$@"
 ' {python} {arguments}
 """
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 
 from ..config import user_code
+from ..config.problems import format_value
 from ..errors import Deadlock, InputError, did_you_mean, quote
 from .algorithms import ALL_REDUCE
 from .schedule import Schedule, critical_path_s
 
 
-@cache
 def all_reduce_named(name: str) -> Callable[[int, int], Schedule]:
     """The algorithm of a name, or of a function at ``package.module:name`` that takes (workers, bytes).
 
@@ -25,7 +25,17 @@ def all_reduce_named(name: str) -> Callable[[int, int], Schedule]:
         if name not in ALL_REDUCE:
             raise InputError(f"unknown choice {quote(name)}; {did_you_mean(name, ALL_REDUCE)}")
         return ALL_REDUCE[name]
-    user_code.load_object(name)  # what is not there is refused at once
+    function = user_code.load_object(name)  # what is not there is refused at once
+    if not callable(function):
+        raise InputError(
+            f"{quote(name)} is {format_value(function)}; it must be a function of (workers, bytes)"
+        )
+    return _users(name, function)
+
+
+@lru_cache(maxsize=64)
+def _users(name: str, function: Callable[..., object]) -> Callable[[int, int], Schedule]:
+    """The user's algorithm; ``function`` is a part of the key, as it may be defined anew under its name."""
 
     @cache
     def checked(workers: int, num_bytes: int) -> Schedule:

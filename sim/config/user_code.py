@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-import importlib.util
 import inspect
 import os
 import sys
@@ -18,6 +18,7 @@ from pydantic import create_model
 from pydantic.errors import PydanticSchemaGenerationError
 
 from ..errors import InputError, PacelineError, did_you_mean, quote
+from . import code_files
 from .problems import format_value
 from .settings import Settings
 
@@ -30,16 +31,17 @@ _NOT_USERS: Final = (
 )
 """Beginnings of the names of files that are not the user's."""
 
-_STANDARD: Final = Path(sysconfig.get_path("stdlib"))
-_INSTALLED: Final = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
-_RESULT_FILES: Final = ("scenario.yaml", "summary.json")
-"""A folder with both holds results. Results are data, perhaps a stranger's, and never supply code."""
-
 RAISED: Final = (Exception, SystemExit)
 """What is reported of a user's code: a script that calls ``sys.exit`` must not end the program in silence."""
 
 _GIVEN: dict[str, object] = {}
-"""Objects handed over from Python that no import finds: functions inside functions, lambdas."""
+"""Objects handed over from Python, by the paths under which scenarios of this process name them."""
+_CHECKED: dict[str, object] = {}
+"""Objects that scenarios may name, by their paths."""
+_OF_PYTHON: Final = ("given", "__main__")
+"""Modules in the paths of objects that only the process has to which they were handed over."""
+_OWN_CODE: Final = frozenset({"paceline.realrun.calibration.probes:PROBE"})
+"""What Paceline's own scenarios name."""
 
 
 def is_import_path(name: str) -> bool:
@@ -48,10 +50,11 @@ def is_import_path(name: str) -> bool:
 
 
 def load_object(path: str) -> Any:
-    """The object at ``package.module:name``; the current folder is searched too.
+    """Return the object at ``package.module:name``.
 
     A scenario may come from a stranger: what it names has to be written by the user, or by the authors of an
-    installed package. Nothing of the standard library is called, and nothing in a result folder is imported.
+    installed package that declares it (``paceline.sim.config.code_files``). What a module has only imported
+    counts by the file in which it is defined.
 
     Raises:
         InputError: there is no such module or name, importing the module fails, or it is not the user's.
@@ -61,25 +64,27 @@ def load_object(path: str) -> Any:
     module_name, _, name = path.partition(":")
     if not (name and all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")])):
         raise InputError(f"{quote(path)} is not of the form package.module:name")
-    here = os.getcwd()  # noqa: PTH109  (sys.path holds text)
-    if here not in sys.path:
-        sys.path.append(here)  # last, so that it hides nothing
-    _refuse_module(path, module_name)
-    try:
-        place: Any = importlib.import_module(module_name)
-    except RAISED as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is None or not module_name.startswith(missing):
-            raise InputError(f"importing {quote(module_name)} raised {format_error(error)}") from error
+    if module_name in _OF_PYTHON:
         raise InputError(
-            f"there is no module {quote(missing)}; it is looked for in {here} and where Python looks"
-        ) from None
+            f"{quote(path)} was handed over from Python, in another process; put it into a module beside the "
+            "scenario, and name that"
+        )
+    if path in _OWN_CODE:
+        return getattr(importlib.import_module(module_name), name)
+    try:
+        thing: Any = code_files.load_module(module_name)
+    except InputError:
+        raise
+    except RAISED as error:
+        raise InputError(f"importing {quote(module_name)} raised {format_error(error)}") from error
     for part in name.split("."):
-        if not hasattr(place, part):
-            raise InputError(f"{quote(module_name)} has no {quote(name)}{_hint(place, part)}")
-        place = getattr(place, part)
-    _refuse_object(path, place)
-    return place
+        if not hasattr(thing, part):
+            raise InputError(f"{quote(module_name)} has no {quote(name)}{_hint(thing, part)}")
+        thing = getattr(thing, part)
+    if _CHECKED.get(path) is not thing:
+        _check_defined(path, thing)
+        _CHECKED[path] = thing
+    return thing
 
 
 @contextmanager
@@ -132,46 +137,29 @@ def format_call(path: str, arguments: Mapping[str, Any]) -> str:
     return f"'{path}' with {', '.join(shown)}"
 
 
-def _refuse_module(path: str, module_name: str) -> None:
-    """Refuse a module of the standard library, or one in a result folder, before anything of it runs."""
-    package = module_name.partition(".")[0]
-    if package in sys.stdlib_module_names or package in sys.builtin_module_names:
-        raise InputError(
-            f"{quote(path)}: '{package}' is a module of Python's standard library, which a scenario cannot "
-            "name; write a function of your own, in a module with another name"
-        )
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):  # the import reports why
+def _check_defined(path: str, thing: Any) -> None:
+    """Refuse what can be called and is not defined where a scenario's code may lie; plain values pass."""
+    if not callable(thing):
         return
-    places = [*(spec.submodule_search_locations or ()), spec.origin] if spec is not None else []
-    inner = module_name.split(".")[1:]
-    for place in (Path(place) for place in places if place is not None):
-        module = place.joinpath(*inner)  # any folder is a package, so that results may lie on the way down
-        for folder in (module, *module.parents):
-            if all((folder / name).is_file() for name in _RESULT_FILES):
-                raise InputError(
-                    f"{quote(path)}: {place} lies in a result folder, which supplies no code; copy the file "
-                    "into a folder of your own and start there"
-                )
-
-
-def _refuse_object(path: str, thing: Any) -> None:
-    """Refuse what a module has only imported: a builtin, or something defined in the standard library."""
-    inner = inspect.unwrap(thing) if callable(thing) else thing
-    defined = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)
+    inner = thing
     try:
-        file = Path(inspect.getfile(defined))
-    except TypeError:  # a builtin; a plain value is none, and is refused where a function is needed
-        if not callable(thing):
-            return
-        file = _STANDARD
-    standard = file.is_relative_to(_STANDARD) and not any(map(file.is_relative_to, _INSTALLED))
-    if standard or str(file).startswith("<frozen "):
+        while inner is not (next_one := _unwrap(inner)):
+            inner = next_one
+        defined = inner if inspect.isroutine(inner) or inspect.isclass(inner) else type(inner)
+        file = inspect.getfile(defined)
+    except (TypeError, ValueError):  # a builtin; wrapped in itself
+        file = ""
+    if not os.path.isfile(file):  # noqa: PTH113
         raise InputError(
-            f"{quote(path)} is defined in Python itself, which no scenario can name; write a function of "
-            "your own"
+            f"{quote(path)} is defined in Python itself, or in no file, so that no scenario can name it; write "
+            "a function of your own"
         )
+    code_files.check_file(quote(path), Path(file))
+
+
+def _unwrap(thing: Any) -> Any:
+    """What a decorator or a ``functools.partial`` was given; ``thing`` itself where that is all."""
+    return thing.func if isinstance(thing, functools.partial) else inspect.unwrap(thing)
 
 
 def _hint(place: Any, name: str) -> str:
@@ -185,16 +173,13 @@ def _hint(place: Any, name: str) -> str:
 
 
 def import_path_of(thing: Any) -> str:
-    """A path under which ``load`` finds ``thing`` in this process."""
+    """A path under which ``load_object`` finds ``thing`` in this process; that of its module if it has one."""
     module = getattr(thing, "__module__", type(thing).__module__)
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
-    path = f"{module}:{name}"
-    try:
-        if "<" not in path and load_object(path) is thing:
-            return path
-    except InputError:
-        pass
-    path = f"given:{name.replace('<', '').replace('>', '')}"
+    inner: Any = sys.modules.get(module)
+    for part in name.split("."):
+        inner = getattr(inner, part, None)
+    path = f"{module}:{name}" if inner is thing else f"given:{name.replace('<', '').replace('>', '')}"
     _GIVEN[path] = thing
     return path
 
@@ -205,6 +190,11 @@ def format_error(error: BaseException) -> str:
     named = type(error).__name__ + (f": {text}" if text else "")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_NOT_USERS)]
+    if isinstance(error, ModuleNotFoundError) and code_files.is_neighbour(error.name or ""):
+        named += (
+            "; a module's folder is searched only while it is loaded: import what lies beside it at the top "
+            "of the file"
+        )
     where = f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""  # noqa: PTH119
     return named + where
 

@@ -33,6 +33,7 @@ from pydantic_core import CoreSchema
 from ..collectives.registry import all_reduce_named
 from ..compute.settings import Compute, Straggler
 from ..config import user_code, yaml_file
+from ..config.code_files import script_folder, search_beside
 from ..config.problems import Mistake, explain, mistake, place_errors, raise_mistakes
 from ..config.settings import Settings
 from ..config.units import Seconds, Steps
@@ -449,17 +450,28 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
     Raises:
         InputError: what is wrong, where and the nearest valid choice; a line for each of the first mistakes.
     """
-    return parse(yaml_file.read_text(Path(path)), str(path), changes)
+    return parse(yaml_file.read_text(Path(path)), str(path), changes, code=Path(path).parent)
 
 
-def parse(text: str, source: str = "scenario", changes: Sequence[str] = ()) -> Scenario:
-    """Read a scenario from YAML text; ``source`` is what errors call it. Otherwise like ``load``."""
+def parse(
+    text: str, source: str = "scenario", changes: Sequence[str] = (), *, code: Path | None = None
+) -> Scenario:
+    """Read a scenario from YAML text, otherwise like ``load``.
+
+    Args:
+        text: YAML.
+        source: what errors call it.
+        changes: ``dotted.key=value`` each.
+        code: the folder in which modules that it names are looked for before the working folder; None: the
+            working folder alone, and what this process has loaded already.
+    """
     document = yaml_file.parse(text, source)
     if document.value is None:
         raise InputError(f"{source}: is empty; a scenario needs name, workload, cluster, schemes and stop")
     document = overrides.apply(document, changes)
     try:
-        return Scenario.model_validate(document.value, context={"folder": Path(source).parent})
+        with search_beside(code):
+            return Scenario.model_validate(document.value, context={"folder": Path(source).parent})
     except ValidationError as error:
         mistakes = explain(error, Scenario, document.value)
     placed = sorted(((document.place(each.at), each) for each in mistakes), key=lambda pair: pair[0].line)
@@ -493,6 +505,7 @@ def resolve_scenario(
         InputError: what is wrong.
     """
     own = [] if task is None else [f"workload.task={user_code.import_path_of(task)}"]
+    code = None if isinstance(scenario, Scenario) else script_folder()
     try:
         if isinstance(scenario, str | Path):
             return load(scenario, [*own, *changes])
@@ -503,7 +516,7 @@ def resolve_scenario(
             for option in type(scenario.workload.options).model_fields if own else ():
                 data["workload"].pop(option, None)
             scenario = data
-        return parse(yaml_file.write(scenario), "scenario", [*own, *changes])
+        return parse(yaml_file.write(scenario), "scenario", [*own, *changes], code=code)
     except InputError as error:
         raise InputError(
             str(error).replace(f"--set {shorten(own[0])}", "task") if own else str(error)

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from ..config.problems import explain
 from ..config.settings import Named, Settings, keyed
-from ..config.user_code import is_import_path
+from ..config.user_code import is_import_path, load_object
 from ..errors import InputError, did_you_mean, quote
 from .graphs import files, static
 from .graphs.static import Graphs
@@ -64,6 +64,7 @@ def topology_named(name: str) -> Topology:
     if name == FILE.name:
         return FILE
     if is_import_path(name):
+        load_object(name)  # what is not there is refused at once
         return Topology(name, partial(from_function, name), static.NoOptions, "as its author says", "", True)
     if name.endswith(files.SUFFIXES):
         raise InputError(f"unknown topology {quote(name)}; for a graph in a file write {{file: {name}}}")

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import paceline
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.replay import verify_replay
 from paceline.sim.records.folder import read_results
 from tests.support import warm
 
@@ -130,6 +132,28 @@ def test_a_users_parts_run_on_processes(folder: Path, monkeypatch: pytest.Monkey
     simulated = paceline.simulate("outside.yaml", progress=False)
     measured = read_results(folder / "out").summary["runs"]
     assert [run["digest"] for run in measured] == [run.digest for run in simulated.runs]
+
+
+@pytest.mark.usefixtures("warm_ranks")
+def test_parts_beside_the_scenario_reach_every_rank(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From another folder, where the record is not replayed: it has no code in it, nor says where it was."""
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(folder)])
+    command("realrun", "../outside.yaml", "--processes", "--out", "out", monkeypatch=monkeypatch)
+    assert labels(Path("out")) == [(name, "measured", "completed", 4) for name in ("pairs", "gossip")]
+    capsys.readouterr()
+    command("replay", "out", monkeypatch=monkeypatch)
+    assert f"outside_parts is {folder / 'outside_parts.py'}" in capsys.readouterr().err
+    monkeypatch.delitem(sys.modules, "outside_parts")
+    (Path("out") / "outside_parts.py").write_text("open('ran', 'w').close()")
+    for place in (".", "out"):
+        monkeypatch.chdir(place)
+        with pytest.raises(InputError, match=r"there is no module 'outside_parts'|lies in a result folder"):
+            list(verify_replay(folder / "elsewhere" / "out"))
+    assert not list(folder.rglob("ran"))
 
 
 @pytest.mark.parametrize("scheme", ["outside_parts:pairs", {"gossip": {"topology": "outside_parts:row"}}])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute, Straggler
+from paceline.sim.config.code_files import add_folders
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
@@ -31,6 +33,7 @@ from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Batches, Partition, shards
 
 torch.set_num_threads(1)
+add_folders([str(Path(__file__).parents[2])])  # of the tests' own modules, wherever a test or a rank is
 
 
 def flat_network(workers: int, latency_s: float, bandwidth_bytes_per_s: float) -> Network:

@@ -69,8 +69,8 @@ def test_the_script_starts_every_rank_as_torchrun_would(
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     subprocess.run(["bash"], input=text, text=True, check=True, env=job)
     words = [
-        "-m", "paceline.realrun", str(scenario), "--set=stop.max_iterations=7", "--timeout=60", "--out=a b",
-        "--json",
+        "-P", "-m", "paceline.realrun", str(scenario), "--set=stop.max_iterations=7", "--timeout=60",
+        "--out=a b", "--json",
     ]  # fmt: skip
     assert [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()] == [
         [words, str(rank), "4", str(rank % 3), "node07", str(15000 + 123456 % 40000), "1"]

@@ -304,7 +304,7 @@ number = 3
 
 def test_a_function_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "graphs_of_mine.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     found = plan("graphs_of_mine:wheel", 5)
     assert found.at(0).sources == ((1, 2, 3, 4), (0, 2, 4), (0, 1, 3), (0, 2, 4), (0, 1, 3))
     assert found.weights == "metropolis"
@@ -332,7 +332,7 @@ def test_a_function_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_script_that_ends_python_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_script.py").write_text("import sys\nsys.exit('usage: a_script FILE')\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
         plan("a_script:graph", 5)
     assert str(caught.value) == (

@@ -488,8 +488,8 @@ def test_a_module_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monk
         "(my_broken_task.py, line 2)",
         "my_needy_task": "importing 'my_needy_task' raised ModuleNotFoundError: No module named "
         "'not_there_at_all' (my_needy_task.py, line 1)",
-        "my_absent_task": f"there is no module 'my_absent_task'; it is looked for in {tmp_path} "
-        "and where Python looks",
+        "my_absent_task": f"there is no module 'my_absent_task'; it is looked for in {tmp_path}; "
+        "did you mean 'my_broken_task'?",
     }.items():
         with pytest.raises(InputError) as caught:
             find_task(f"{name}:build")

@@ -1,0 +1,332 @@
+"""Where the code may lie that a scenario names, and how it is imported from there.
+
+A scenario may come from a stranger. A module that it names is therefore located by its path before anything
+is imported: beside the scenario or in the working folder, outside every Python environment, result folder and
+Paceline itself; or in an installed package that declares it (entry points of the group ``paceline.code``).
+What has been located is what is imported, whatever else has that name. See ``docs/trust.md``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.metadata import entry_points
+from itertools import accumulate
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Final
+
+from typing_extensions import override
+
+from ..errors import InputError, did_you_mean, quote
+
+GROUP: Final = "paceline.code"
+"""Entry points of installed packages: each names a module that scenarios may name, with all modules in it."""
+
+_PACKAGE: Final = Path(__file__).parents[2]
+_OURS: Final = frozenset(
+    folder for name in (".", "sim", "realrun", "reports")
+    for folder in (_PACKAGE / name, (_PACKAGE / name).resolve())
+)  # fmt: skip
+"""Paceline's own folders, as imported and with links followed."""
+
+_STANDARD: Final = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+_INSTALLED: Final = tuple(
+    Path(path).resolve()
+    for path in (
+        *(sysconfig.get_path(name) for name in ("purelib", "platlib", "scripts")),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+    )
+)
+_ENVIRONMENT_MARKS: Final = ("pyvenv.cfg", "conda-meta")
+"""What lies at the top of a virtual environment, and of conda's."""
+_PACKAGE_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
+
+_SCENARIO: Final = "scenario.yaml"
+_RESULTS: Final = ("summary.json", "metrics.parquet", "events.parquet")
+"""A folder with a scenario and one of these holds results, which are data, perhaps a stranger's."""
+
+_OWN: Final = "write a function of your own, in a file beside the scenario"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module that was located.
+
+    Attributes:
+        name: dotted.
+        root: the folder in which its first part lies.
+        files: of each of ``a``, ``a.b``, ... down to the name; the folder itself where it has no
+            ``__init__.py``.
+        declared: whether an installed package declares it.
+    """
+
+    name: str
+    root: Path
+    files: Mapping[str, Path]
+    declared: bool = False
+
+    @property
+    def file(self) -> Path:
+        """The file of the module itself."""
+        return self.files[self.name]
+
+
+_beside: ContextVar[Path | None] = ContextVar("_beside", default=None)
+_folders: list[Path] = []
+_loaded: dict[str, Source] = {}
+
+
+@contextmanager
+def search_beside(folder: Path | None) -> Iterator[None]:
+    """Locate what is named in this block in ``folder`` first; None: where it was located before."""
+    token = _beside.set(folder)
+    try:
+        yield
+    finally:
+        _beside.reset(token)
+
+
+def add_folders(folders: Sequence[str]) -> None:
+    """Search these folders too, from now on: those of the process that hands work to this one."""
+    _folders.extend(path for path in map(Path, folders) if path not in _folders)
+
+
+def code_folders() -> list[str]:
+    """The folders from which this process has loaded code of scenarios, for ``add_folders`` in another."""
+    loaded = (str(source.root) for source in _loaded.values() if not source.declared)
+    return list(dict.fromkeys([*loaded, *map(str, _folders)]))
+
+
+def code_files() -> dict[str, Path]:
+    """The files from which this process has loaded code of scenarios, by the name of the module."""
+    return {name: source.file for name, source in _loaded.items()}
+
+
+def is_neighbour(name: str) -> bool:
+    """Whether a module of this name lies beside one that this process has loaded for a scenario."""
+    return any(_files(source.root, name.split(".")) for source in _loaded.values())
+
+
+def script_folder() -> Path | None:
+    """The folder of the Python program that runs, if it has a file."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).resolve().parent if file else None
+
+
+def load_module(name: str) -> ModuleType:
+    """Locate a module and import it from there.
+
+    Raises:
+        InputError: there is no such file, or it is in a place that supplies no code.
+        Exception, SystemExit: whatever importing it raises.
+    """
+    if _beside.get() is None and name in _loaded and name in sys.modules:
+        return sys.modules[name]
+    source = _locate(name)
+    _check_imported(source)
+    root = str(source.root)
+    finder = _LocatedFinder(source)
+    # Last, for the module's own neighbours: it hides nothing. Afterwards nothing else is imported from there.
+    added = root not in sys.path
+    sys.meta_path.insert(0, finder)
+    if added:
+        sys.path.append(root)
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(name)
+    finally:
+        sys.meta_path.remove(finder)
+        if added and root in sys.path:
+            sys.path.remove(root)
+    _loaded[name] = source
+    return module
+
+
+def check_file(what: str, file: Path) -> None:
+    """Refuse a file that supplies no code to scenarios, wherever links lead.
+
+    Args:
+        what: names it, in errors.
+        file: as it was named.
+
+    Raises:
+        InputError: it is Python's, Paceline's, another package's or part of results.
+    """
+    real = file.resolve()
+    for each in (file.absolute(), real):
+        folders = (each, *each.parents)
+        if any(_is_results(folder) for folder in folders):
+            raise InputError(
+                f"{what}: {file} lies in a result folder, which supplies no code; copy the file into a "
+                "folder of your own and start there"
+            )
+        if any(folder in _OURS for folder in folders):
+            raise InputError(f"{what}: {file} is a part of Paceline, which no scenario can name; {_OWN}")
+    if _is_declared(real):
+        return
+    for each in (file.absolute(), real):
+        folders = (each, *each.parents)
+        installed = any(map(each.is_relative_to, _INSTALLED)) or _PACKAGE_FOLDERS & set(each.parts)
+        if not installed and any(map(each.is_relative_to, _STANDARD)):
+            raise InputError(
+                f"{what}: {file} is defined in Python itself, which no scenario can name; {_OWN}"
+            )
+        if installed or any((folder / mark).exists() for folder in folders for mark in _ENVIRONMENT_MARKS):
+            raise InputError(
+                f"{what}: {file} lies in a Python environment, whose packages supply code only if they "
+                f"declare it (entry points of the group {GROUP}); {_OWN}"
+            )
+
+
+def _locate(name: str) -> Source:
+    package, parts = name.partition(".")[0], name.split(".")
+    if package in sys.stdlib_module_names or package in sys.builtin_module_names:
+        raise InputError(
+            f"'{package}' is a module of Python's standard library, which a scenario cannot name; write a "
+            "function of your own, in a module with another name"
+        )
+    beside = _beside.get()
+    folders = list(dict.fromkeys([*([] if beside is None else [beside.resolve()]), *_folders, Path.cwd()]))
+    for folder in folders:
+        if files := _files(folder, parts):
+            for file in files.values():
+                check_file(quote(name), file)
+            return Source(name, folder, files)
+    if declared := _declared_source(name):
+        return declared
+    places = " or ".join(map(str, folders))
+    if _is_installed(package):
+        raise InputError(
+            f"{quote(package)} is an installed package that declares no code for scenarios (entry points of "
+            f"the group {GROUP}); {_OWN}, or in {places}"
+        )
+    known = sorted({path.stem for folder in folders for path in folder.glob("*.py")})
+    near = did_you_mean(name, known)
+    hint = f"; {near}" if near.startswith("did you mean") else ""
+    raise InputError(f"there is no module {quote(name)}; it is looked for in {places}{hint}")
+
+
+def _files(root: Path, parts: Sequence[str]) -> dict[str, Path]:
+    """The file of each part of a dotted name below ``root``, as in ``Source``; {} where the last has none."""
+    files: dict[str, Path] = {}
+    folder = root
+    for name, part in zip(accumulate(parts, "{}.{}".format), parts, strict=True):
+        if (folder / part / "__init__.py").is_file():
+            files[name] = folder / part / "__init__.py"
+        elif (folder / f"{part}.py").is_file():
+            files[name] = folder / f"{part}.py"
+        elif (folder / part).is_dir():
+            files[name] = folder / part
+        else:
+            return {}
+        folder /= part
+    return files if files[".".join(parts)].suffix == ".py" else {}
+
+
+def _declared_source(name: str) -> Source | None:
+    """The module, if an installed package declares it or a package that holds it."""
+    for declared in _declared_modules():
+        if name == declared or name.startswith(f"{declared}."):
+            root = _installed_root(name.partition(".")[0])
+            files = _files(root, name.split(".")) if root is not None else {}
+            if root is not None and files:
+                check_file(quote(name), files[name])
+                return Source(name, root, files, declared=True)
+    return None
+
+
+def _declared_modules() -> set[str]:
+    return {entry.module for entry in entry_points(group=GROUP)}
+
+
+def _is_declared(file: Path) -> bool:
+    """Whether a file belongs to a module that an installed package declares."""
+    for name in _declared_modules():
+        root = _installed_root(name.partition(".")[0])
+        own = (_files(root, name.split(".")) if root is not None else {}).get(name)
+        if own is None:
+            continue
+        own = own.resolve()
+        if file == own or (own.name == "__init__.py" and file.is_relative_to(own.parent)):
+            return True
+    return False
+
+
+def _installed_root(package: str) -> Path | None:
+    """The folder in which an installed package lies; nothing is imported."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin)
+    return file.parents[1] if spec.submodule_search_locations is not None else file.parent
+
+
+def _is_installed(package: str) -> bool:
+    root = _installed_root(package)
+    return root is not None and root.resolve() in _INSTALLED
+
+
+def _is_results(folder: Path) -> bool:
+    return (folder / _SCENARIO).is_file() and any((folder / name).is_file() for name in _RESULTS)
+
+
+def _check_imported(source: Source) -> None:
+    """Refuse a module whose name, or that of a package around it, is in use for other code."""
+    for name, file in source.files.items():
+        module = sys.modules.get(name)
+        if module is None:
+            continue
+        own = getattr(module, "__file__", None)
+        places = [own] if own else list(getattr(module, "__path__", ()))
+        if not any(Path(place).resolve() == file.resolve() for place in places):
+            where = places[0] if places else "Python itself"
+            raise InputError(
+                f"{quote(name)} is loaded from {where} already, and cannot be loaded from {file} as well; "
+                "give one of them another name"
+            )
+
+
+class _LocatedFinder:
+    """Answers imports of a module, and of the packages around it, with the files that were located."""
+
+    def __init__(self, source: Source) -> None:
+        self._files = source.files
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The located file of ``name``, if it is one of the source's."""
+        file = self._files.get(name)
+        if file is None:
+            return None
+        if file.suffix != ".py":
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [str(file)]
+            return spec
+        return importlib.util.spec_from_file_location(
+            name, file, loader=_SourceLoader(name, str(file)),
+            submodule_search_locations=[str(file.parent)] if file.name == "__init__.py" else None,
+        )  # fmt: skip
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles the source itself: compiled code beside it may be something else."""
+
+    @override
+    def get_code(self, fullname: str) -> CodeType | None:
+        file = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(file), file)
+        return code
