@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from ..errors import InputError, did_you_mean, quote
 
-GROUP: Final = "paceline.code"
+CODE_GROUP: Final = "paceline.code"
 """Entry points of installed packages: each names a module that scenarios may name, with all modules in it."""
 
 _PACKAGE: Final = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ _OWN: Final = "write a function of your own, in a file beside the scenario"
 
 
 @dataclass(frozen=True)
-class Source:
+class CodeSource:
     """A module that was located.
 
     Attributes:
@@ -83,7 +83,7 @@ class Source:
 
 _beside: ContextVar[Path | None] = ContextVar("_beside", default=None)
 _folders: list[Path] = []
-_loaded: dict[str, Source] = {}
+_loaded: dict[str, CodeSource] = {}
 
 
 @contextmanager
@@ -184,11 +184,11 @@ def check_file(what: str, file: Path) -> None:
         if installed or any((folder / mark).exists() for folder in folders for mark in _ENVIRONMENT_MARKS):
             raise InputError(
                 f"{what}: {file} lies in a Python environment, whose packages supply code only if they "
-                f"declare it (entry points of the group {GROUP}); {_OWN}"
+                f"declare it (entry points of the group {CODE_GROUP}); {_OWN}"
             )
 
 
-def _locate(name: str) -> Source:
+def _locate(name: str) -> CodeSource:
     package, parts = name.partition(".")[0], name.split(".")
     if package in sys.stdlib_module_names or package in sys.builtin_module_names:
         raise InputError(
@@ -201,14 +201,14 @@ def _locate(name: str) -> Source:
         if files := _files(folder, parts):
             for file in files.values():
                 check_file(quote(name), file)
-            return Source(name, folder, files)
+            return CodeSource(name, folder, files)
     if declared := _declared_source(name):
         return declared
     places = " or ".join(map(str, folders))
     if _is_installed(package):
         raise InputError(
             f"{quote(package)} is an installed package that declares no code for scenarios (entry points of "
-            f"the group {GROUP}); {_OWN}, or in {places}"
+            f"the group {CODE_GROUP}); {_OWN}, or in {places}"
         )
     known = sorted({path.stem for folder in folders for path in folder.glob("*.py")})
     near = did_you_mean(name, known)
@@ -217,7 +217,7 @@ def _locate(name: str) -> Source:
 
 
 def _files(root: Path, parts: Sequence[str]) -> dict[str, Path]:
-    """The file of each part of a dotted name below ``root``, as in ``Source``; {} where the last has none."""
+    """The file of each part of a dotted name below ``root``; {} where the last has none."""
     files: dict[str, Path] = {}
     folder = root
     for name, part in zip(accumulate(parts, "{}.{}".format), parts, strict=True):
@@ -233,7 +233,7 @@ def _files(root: Path, parts: Sequence[str]) -> dict[str, Path]:
     return files if files[".".join(parts)].suffix == ".py" else {}
 
 
-def _declared_source(name: str) -> Source | None:
+def _declared_source(name: str) -> CodeSource | None:
     """The module, if an installed package declares it or a package that holds it."""
     for declared in _declared_modules():
         if name == declared or name.startswith(f"{declared}."):
@@ -241,12 +241,12 @@ def _declared_source(name: str) -> Source | None:
             files = _files(root, name.split(".")) if root is not None else {}
             if root is not None and files:
                 check_file(quote(name), files[name])
-                return Source(name, root, files, declared=True)
+                return CodeSource(name, root, files, declared=True)
     return None
 
 
 def _declared_modules() -> set[str]:
-    return {entry.module for entry in entry_points(group=GROUP)}
+    return {entry.module for entry in entry_points(group=CODE_GROUP)}
 
 
 def _is_declared(file: Path) -> bool:
@@ -283,7 +283,7 @@ def _is_results(folder: Path) -> bool:
     return (folder / _SCENARIO).is_file() and any((folder / name).is_file() for name in _RESULTS)
 
 
-def _check_imported(source: Source) -> None:
+def _check_imported(source: CodeSource) -> None:
     """Refuse a module whose name, or that of a package around it, is in use for other code."""
     for name, file in source.files.items():
         module = sys.modules.get(name)
@@ -302,7 +302,7 @@ def _check_imported(source: Source) -> None:
 class _LocatedFinder:
     """Answers imports of a module, and of the packages around it, with the files that were located."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: CodeSource) -> None:
         self._files = source.files
 
     def find_spec(

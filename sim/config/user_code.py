@@ -151,8 +151,8 @@ def _check_defined(path: str, thing: Any) -> None:
         file = ""
     if not os.path.isfile(file):  # noqa: PTH113
         raise InputError(
-            f"{quote(path)} is defined in Python itself, or in no file, so that no scenario can name it; write "
-            "a function of your own"
+            f"{quote(path)} is defined in Python itself, or in no file, so that no scenario can name it; "
+            "write a function of your own"
         )
     code_files.check_file(quote(path), Path(file))
 
@@ -173,7 +173,7 @@ def _hint(place: Any, name: str) -> str:
 
 
 def import_path_of(thing: Any) -> str:
-    """A path under which ``load_object`` finds ``thing`` in this process; that of its module if it has one."""
+    """A path under which ``load_object`` finds ``thing`` here; that of its module, if it has one."""
     module = getattr(thing, "__module__", type(thing).__module__)
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
     inner: Any = sys.modules.get(module)

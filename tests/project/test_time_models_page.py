@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for host in "abcd":
         graph.add_edge(host, "s", latency="1 ms", bandwidth="1 Gbit/s")
     nx.write_graphml_xml(graph, tmp_path / "campus.graphml")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mycluster", raising=False)  # of another test
     return tmp_path
 
 
