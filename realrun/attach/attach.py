@@ -16,19 +16,20 @@ A worker may be several ranks with DDP or FSDP among them. The first of them the
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import Store
 
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute
@@ -50,6 +51,7 @@ from paceline.sim.workloads.workload import Evaluated, SegmentCallback
 from ..calibration.training_run import record_of
 from ..driver.run import run_job
 from ..group.group import SWITCH_S, Group, leave, meet
+from ..group.job_store import JobStore, open_job_store
 from ..group.store import Control, torchrun_store
 from ..transport.device import settle, use
 from .model_vector import ModelVector, check_wrappers
@@ -206,46 +208,47 @@ def attach(
     vector = ModelVector(model)
     entry = _parse_scheme(scheme)
     store, rank, size = _open_store(timeout_s)
-    control = Control(store, rank, size)
-    replicas = find_replica_group(control, inside, timeout_s)
-    check_wrappers(model, replicas.members)
-    spec = find_scheme(entry.name)
-    spec.check(entry.options, replicas.workers)
-    x = vector.value()
-    settle(x.device)
-    segments = backward_segments(model)
-    loop = _Loop(replicas.worker, x, segments)
-    job = Job(
-        scheme=spec,
-        options=entry.options,
-        label=entry.label or entry.name,
-        workers=replicas.workers,
-        seed=seed,
-        start=x,
-        optimizer=WithBuffers(rule, vector.num_buffers) if vector.num_buffers else rule,
-        problem=cast("TrainingProblem", loop),
-        task=None,
-        bytes_per_parameter=x.element_size(),
-        compute=ComputeModel(Compute.model_validate({"time": "0 s"}), (), seed),
-        transfer=TransferModel(free_network(replicas.workers)),
-        all_reduce="gloo_ring",
-        segments=segments,
-        every=steps,
-        on="mean",
-        max_iterations=steps,
-    )
-    worker = Attached(vector, x, replicas, control, loop)
-    try:
-        with _run_driver(loop, replicas, store, job, backend, timeout_s):
-            worker._next()
-            if worker._error is None:
-                yield worker
-                worker._end()
-    finally:
-        if records is not None and worker.run is not None:
-            _write(worker.run, job, entry, Path(records))
-    if worker._error is not None:
-        raise worker._error
+    with closing(store):
+        control = Control(store, rank, size)
+        replicas = find_replica_group(control, inside, timeout_s)
+        check_wrappers(model, replicas.members)
+        spec = find_scheme(entry.name)
+        spec.check(entry.options, replicas.workers)
+        x = vector.value()
+        settle(x.device)
+        segments = backward_segments(model)
+        loop = _Loop(replicas.worker, x, segments)
+        job = Job(
+            scheme=spec,
+            options=entry.options,
+            label=entry.label or entry.name,
+            workers=replicas.workers,
+            seed=seed,
+            start=x,
+            optimizer=WithBuffers(rule, vector.num_buffers) if vector.num_buffers else rule,
+            problem=cast("TrainingProblem", loop),
+            task=None,
+            bytes_per_parameter=x.element_size(),
+            compute=ComputeModel(Compute.model_validate({"time": "0 s"}), (), seed),
+            transfer=TransferModel(free_network(replicas.workers)),
+            all_reduce="gloo_ring",
+            segments=segments,
+            every=steps,
+            on="mean",
+            max_iterations=steps,
+        )
+        worker = Attached(vector, x, replicas, control, loop)
+        try:
+            with _run_driver(loop, replicas, store, job, backend, timeout_s):
+                worker._next()
+                if worker._error is None:
+                    yield worker
+                    worker._end()
+        finally:
+            if records is not None and worker.run is not None:
+                _write(worker.run, job, entry, Path(records))
+        if worker._error is not None:
+            raise worker._error
 
 
 @contextmanager
@@ -279,15 +282,18 @@ def _parse_scheme(scheme: str | Mapping[str, Any]) -> SchemeEntry:
     return entry
 
 
-def _open_store(timeout_s: float) -> tuple[Store, int, int]:
+_uses: Final = itertools.count()
+"""How often this process has opened a store: torch's still holds what an earlier use has left there."""
+
+
+def _open_store(timeout_s: float) -> tuple[JobStore, int, int]:
     """Open a store for this use of the processes; returns also this one's rank and their number."""
-    if dist.is_initialized():
-        store = dist.distributed_c10d._get_default_store()
-        rank, size = dist.get_rank(), dist.get_world_size()
-    else:
-        store, rank, size = torchrun_store(os.environ, timeout_s, "start this script with torchrun")
-    times = store.add(f"attached/{rank}", 1)  # facts of an earlier time are still there
-    return PrefixStore(f"attached {times}", store), rank, size
+    name = f"attached {next(_uses)}"
+    if not dist.is_initialized():
+        return torchrun_store(os.environ, timeout_s, "start this script with torchrun", name)
+    torch_store = dist.distributed_c10d._get_default_store()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return open_job_store(os.environ, rank, size, timeout_s, torch_store, name), rank, size
 
 
 def _write(run: Run, job: Job, scheme: SchemeEntry, folder: Path) -> None:

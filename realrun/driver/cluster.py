@@ -21,7 +21,7 @@ from paceline.sim.program.averaging import COLLECTIVES
 from paceline.sim.program.worker import Program
 from paceline.sim.training.gradients import loss_given
 
-from ..group.store import POLL_S
+from ..group.job_store import POLL_S
 from ..transport.connections import PeerGone
 from ..transport.threads import CallResult
 from .computing import Computing, SegmentReady
@@ -117,7 +117,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     def _all_ended(self) -> bool:
         control = self._rank.control
         dead = control.dead()
-        return all(r in dead or control.has(f"ended/{r}") for r in range(self.job.workers))
+        return control.has(*(f"ended/{r}" for r in range(self.job.workers) if r not in dead))
 
     @override
     def close(self, rank: int) -> None:

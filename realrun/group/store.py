@@ -1,14 +1,15 @@
 """The control store: a few small facts that all ranks of a run share, off the measured network.
 
-On one machine it is a file in a private folder, so that nothing is bound; under torchrun it is the
-agent's store.
+Where Paceline starts the processes it is a file in a private folder, so that nothing is bound; where
+something else does, see ``paceline.realrun.group.job_store``.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +18,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from paceline.sim.errors import InputError, RunError
 
-POLL_S = 0.01
-"""How often a rank looks for a fact that it waits for."""
+from .job_store import POLL_S, JobStore, open_job_store
 
 
 class Stopped(Exception):
@@ -34,35 +34,46 @@ _TORCHRUN: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def torchrun_store(
-    environment: MutableMapping[str, str], timeout_s: float, how: str
-) -> tuple[Store, int, int]:
-    """The store that torchrun's environment names, this process's rank, and how many there are.
+    environment: MutableMapping[str, str], timeout_s: float, how: str, name: str = ""
+) -> tuple[JobStore, int, int]:
+    """Open the store of the job that torchrun's environment names; returns also this rank, and how many.
 
-    On one machine gloo gets the loopback to use, unless the environment names another interface.
+    torchrun's own store says where it is; without one, as under Slurm, rank 0 listens at MASTER_PORT.
 
     Args:
         environment: of this process.
         timeout_s: how long the store may take to answer.
         how: to start the processes, for whoever did not.
+        name: of this use of the processes, alike on all ranks.
 
     Raises:
-        InputError: torchrun has not started this process.
+        InputError: torchrun has not started this process, or the ranks share no secret.
+        RunError: they did not find each other.
     """
     if missing := [name for name in _TORCHRUN if name not in environment]:
         raise InputError(f"{', '.join(missing)} not set: {how}")
-    if environment["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    held_by_agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(
-        environment["MASTER_ADDR"],
-        int(environment["MASTER_PORT"]),
-        size,
-        is_master=rank == 0 and not held_by_agent,
-        timeout=timedelta(seconds=timeout_s),
-        multi_tenant=True,
-    )
-    return store, rank, size
+    try:
+        rank, size, port = (int(environment[key]) for key in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    except ValueError as error:
+        raise InputError(f"RANK, WORLD_SIZE and MASTER_PORT are whole numbers: {error}") from None
+    torch_store = None
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        try:
+            torch_store = TCPStore(
+                environment["MASTER_ADDR"], port, size, is_master=False, timeout=timedelta(seconds=timeout_s)
+            )
+        except RuntimeError as error:
+            raise RunError(f"torchrun's store does not answer: {error}") from None
+    return open_job_store(environment, rank, size, timeout_s, torch_store, name), rank, size
+
+
+@contextmanager
+def _named_losses() -> Iterator[None]:
+    """Raise a store's failure as ``RunError``."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunError(str(error)) from None
 
 
 class Control:
@@ -82,19 +93,23 @@ class Control:
 
     def put(self, key: str, value: Any) -> None:
         """Share ``value`` (anything that JSON can hold) under ``key``."""
-        self._store.set(key, json.dumps(value))
+        with _named_losses():
+            self._store.set(key, json.dumps(value))
 
     def has(self, *keys: str) -> bool:
         """Whether there is a value under all of ``keys``."""
-        return bool(self._store.check(list(keys)))
+        with _named_losses():
+            return bool(self._store.check(list(keys)))
 
     def get(self, key: str) -> Any:
         """The value under a key that is there."""
-        return json.loads(self._store.get(key))
+        with _named_losses():
+            return json.loads(self._store.get(key))
 
     def first(self, key: str) -> bool:
         """Whether this call is the first of all ranks' for ``key``."""
-        return bool(self._store.add(f"{key} count", 1) == 1)
+        with _named_losses():
+            return bool(self._store.add(f"{key} count", 1) == 1)
 
     def failed(self) -> bool:
         """Whether some rank has shared why it failed."""
@@ -104,11 +119,16 @@ class Control:
 
     def note_death(self, rank: int) -> None:
         """Let all ranks know that one is dead."""
-        self._all.set(f"dead/{rank}", "1")
+        with _named_losses():
+            for key in (f"dead/{rank}", "dead"):
+                self._all.set(key, "1")
 
     def dead(self) -> frozenset[int]:
         """The ranks that are known to be dead."""
-        return frozenset(r for r in range(self.size) if self._all.check([f"dead/{r}"]))
+        with _named_losses():
+            if not self._all.check(["dead"]):
+                return frozenset()
+            return frozenset(r for r in range(self.size) if self._all.check([f"dead/{r}"]))
 
     # --- meeting --------------------------------------------------------------------------------
 
@@ -145,11 +165,11 @@ class Control:
         """
         missing = list(ranks)
         end_s = time.monotonic() + timeout_s
-        while True:
-            missing = [r for r in missing if not self.has(key(r))]
-            if not missing or time.monotonic() > end_s or give_up():
-                return missing
+        while not self.has(*map(key, missing)):
+            if time.monotonic() > end_s or give_up():
+                return [r for r in missing if not self.has(key(r))]
             time.sleep(POLL_S)
+        return []
 
     def agree(self, what: str, facts: Mapping[str, Any], timeout_s: float) -> None:
         """Check that every rank was given the same facts.

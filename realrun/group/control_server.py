@@ -1,0 +1,256 @@
+"""The server of a job's control store: a few small values behind a password, in a process of its own.
+
+Rank 0 starts it by path with ``python -I -S``, so that it imports nothing of the project and takes no time
+from the rank. It ends once rank 0 has closed its standard input, or is gone, and no rank is connected.
+
+Both sides show that they know the job's secret before anything is read: the server sends a nonce, the client
+another one with a code (HMAC-SHA256) over both, and the server answers with its own. Each message then is its
+length, a code over direction, number and content, and the content (JSON), which is parsed after the code was
+compared. The key of these codes is made from the secret and both nonces, so that no message counts twice, nor
+in another connection. Contents are not encrypted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import socket
+import struct
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+MAX_BYTES: Final = 1 << 24
+"""Length of one message, at most; what is longer is not read."""
+HANDSHAKE_S: Final = 5.0
+"""How long the other side may take to show that it knows the secret."""
+MAX_STRANGERS: Final = 256
+"""Connections that have not shown it yet, at most: the oldest makes room for another one."""
+
+_NONCE_BYTES: Final = 32
+_CODE_BYTES: Final = 32
+_LENGTH: Final = struct.Struct("!I")
+_NUMBER: Final = struct.Struct("!Q")
+_KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+"""Seconds of silence, seconds between probes, and how many of them: then a host counts as gone."""
+
+
+class Refused(ConnectionError):
+    """The other side does not know the secret, or a message is not what it sent."""
+
+
+class Channel:
+    """A connection whose two sides know the secret.
+
+    Args:
+        connection: of the two.
+        key: for this connection alone.
+        sends, receives: the directions of this side.
+    """
+
+    def __init__(self, connection: socket.socket, key: bytes, sends: bytes, receives: bytes) -> None:
+        self._connection = connection
+        self._key = key
+        self._directions = (sends, receives)
+        self._numbers = [0, 0]
+
+    def send(self, body: bytes) -> None:
+        """Send a message."""
+        self._connection.sendall(_LENGTH.pack(len(body)) + self._code(0, body) + body)
+
+    def receive(self, limit_s: float | None = None) -> bytes:
+        """Wait for a message.
+
+        Args:
+            limit_s: how long it may take; None: for ever.
+
+        Raises:
+            Refused: it is too long, or the other side did not send it like this, or not now.
+            OSError: the connection is closed, or the time is over.
+        """
+        until_s = None if limit_s is None else time.monotonic() + limit_s
+        head = _read(self._connection, _LENGTH.size + _CODE_BYTES, until_s)
+        (length,) = _LENGTH.unpack(head[: _LENGTH.size])
+        if length > MAX_BYTES:
+            raise Refused(f"a message of {length} bytes; at most {MAX_BYTES} are read")
+        body = _read(self._connection, length, until_s)
+        if not hmac.compare_digest(head[_LENGTH.size :], self._code(1, body)):
+            raise Refused("a message whose code is wrong")
+        return body
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def _code(self, side: int, body: bytes) -> bytes:
+        number = self._numbers[side]
+        self._numbers[side] += 1
+        return _code(self._key, self._directions[side] + _NUMBER.pack(number) + body)
+
+
+def accept_channel(connection: socket.socket, secret: bytes) -> Channel:
+    """Have a client show that it knows the secret, and show it in turn.
+
+    Raises:
+        Refused: it does not.
+        OSError: the connection is closed, or ``HANDSHAKE_S`` is over.
+    """
+    until_s = time.monotonic() + HANDSHAKE_S
+    connection.settimeout(HANDSHAKE_S)
+    own = secrets.token_bytes(_NONCE_BYTES)
+    connection.sendall(own)
+    answer = _read(connection, _NONCE_BYTES + _CODE_BYTES, until_s)
+    both = own + answer[:_NONCE_BYTES]
+    if not hmac.compare_digest(answer[_NONCE_BYTES:], _code(secret, b"client" + both)):
+        raise Refused("the secret is another one")
+    connection.sendall(_code(secret, b"server" + both))
+    connection.settimeout(None)
+    return Channel(connection, _code(secret, b"key" + both), b"s", b"c")
+
+
+def open_channel(connection: socket.socket, secret: bytes) -> Channel:
+    """Show a server that this side knows the secret, and have it show the same.
+
+    Raises:
+        Refused: it does not.
+        OSError: the connection is closed, or ``HANDSHAKE_S`` is over.
+    """
+    until_s = time.monotonic() + HANDSHAKE_S
+    connection.settimeout(HANDSHAKE_S)
+    both = _read(connection, _NONCE_BYTES, until_s) + (own := secrets.token_bytes(_NONCE_BYTES))
+    connection.sendall(own + _code(secret, b"client" + both))
+    try:
+        answer = _read(connection, _CODE_BYTES, until_s)
+    except ConnectionError:
+        raise Refused("it closes the connection") from None
+    if not hmac.compare_digest(answer, _code(secret, b"server" + both)):
+        raise Refused("the secret is another one")
+    connection.settimeout(None)
+    return Channel(connection, _code(secret, b"key" + both), b"c", b"s")
+
+
+class Server:
+    """The values of a job, and the connections of its ranks.
+
+    Args:
+        listener: a socket that listens.
+        secret: of the job.
+    """
+
+    def __init__(self, listener: socket.socket, secret: bytes) -> None:
+        self._listener = listener
+        self._secret = secret
+        self._values: dict[str, str] = {}
+        self._strangers: dict[socket.socket, None] = {}
+        self._ranks = 0
+        self._changed = threading.Condition()
+
+    def accept(self) -> None:
+        """Take in connections, for ever; each has a thread of its own."""
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # gone already, or there are too many: those that say nothing end soon
+                time.sleep(0.01)
+                continue
+            with self._changed:
+                self._strangers[connection] = None
+                oldest = next(iter(self._strangers)) if len(self._strangers) > MAX_STRANGERS else None
+            if oldest is not None:
+                _shut(oldest)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def wait_until_left(self) -> None:
+        """Wait until no rank is connected."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ranks == 0)
+
+    def _serve(self, connection: socket.socket) -> None:
+        is_rank = False
+        try:
+            channel = accept_channel(connection, self._secret)
+            with self._changed:
+                del self._strangers[connection]
+                self._ranks += 1
+                is_rank = True
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEP_ALIVE.items():
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+            while True:
+                request = json.loads(channel.receive())
+                with self._changed:
+                    answer = self._answer(*request)
+                channel.send(json.dumps(answer).encode())
+        except (OSError, ValueError, TypeError):  # a rank's request that makes no sense ends its connection
+            pass
+        finally:
+            with self._changed:
+                self._strangers.pop(connection, None)
+                self._ranks -= is_rank
+                self._changed.notify_all()
+            connection.close()
+
+    def _answer(self, what: str, *arguments: Any) -> Any:
+        """Carry out one request; nothing comes between its parts."""
+        values = self._values
+        match what, arguments:
+            case "set", (key, value):
+                values[key] = value
+            case "get", (keys,):
+                return [values.get(key) for key in keys]
+            case "has", (keys,):
+                return all(key in values for key in keys)
+            case "add", (key, number):
+                values[key] = str(int(values.get(key, "0")) + number)
+                return int(values[key])
+            case "compare and set", (key, expected, desired):
+                if values.get(key, "") == expected:
+                    values[key] = desired
+                return values.get(key, expected)
+            case "delete", (key,):
+                return values.pop(key, None) is not None
+            case "count", ():
+                return len(values)
+        return None
+
+
+def _code(key: bytes, content: bytes) -> bytes:
+    return hmac.digest(key, content, "sha256")
+
+
+def _read(connection: socket.socket, length: int, until_s: float | None) -> bytes:
+    """Exactly so many bytes, however they come in."""
+    content = bytearray()
+    while len(content) < length:
+        if until_s is not None:
+            connection.settimeout(max(until_s - time.monotonic(), 1e-3))
+        piece = connection.recv(min(length - len(content), 1 << 16))
+        if not piece:
+            raise ConnectionError("the connection is closed")
+        content += piece
+    return bytes(content)
+
+
+def _shut(connection: socket.socket) -> None:
+    """Wake the thread that reads from a connection: it closes it."""
+    with suppress(OSError):  # it has just closed it itself
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def main(descriptor: int) -> None:
+    """Serve on the socket of this number; the first line of standard input is the secret, in hexadecimal."""
+    secret = bytes.fromhex(sys.stdin.readline())
+    server = Server(socket.socket(fileno=descriptor), secret)
+    threading.Thread(target=server.accept, daemon=True).start()
+    sys.stdin.read()
+    server.wait_until_left()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

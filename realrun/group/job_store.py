@@ -1,0 +1,303 @@
+"""The store of a job whose processes something else has started: torchrun, Slurm, or the user's own script.
+
+torch's store listens on every interface, and whoever reaches it can read and write. So that store is asked
+for one thing, where rank 0 listens, in an entry that is signed; everything else goes through rank 0's own
+(``paceline.realrun.group.control_server``), to which only those who know the job's secret can connect. gloo's
+addresses are exchanged there too, as for torch it is one of its stores.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import ipaddress
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, MutableMapping
+from datetime import timedelta
+from typing import Any, Final
+
+from torch._C._distributed_c10d import Store
+from torch.distributed import DistStoreError
+from typing_extensions import override
+
+from paceline.sim.errors import InputError, RunError
+
+from . import control_server
+from .control_server import Channel, Refused, open_channel
+from .hosts import boot_id
+from .secret import VARIABLE, job_secret
+
+POLL_S: Final = 0.01
+"""How often a rank looks for a value that it waits for."""
+_ANSWER_S: Final = 30.0
+"""How long the server may take to answer."""
+_MAX_REFUSALS: Final = 3
+"""A server with too many strangers at its door refuses, too."""
+_DEFAULT_WAIT: Final = timedelta(seconds=300)
+_SIOCGIFADDR: Final = 0x8915
+_BACKLOG: Final = 1024
+
+_Address = tuple[str, int]
+
+
+class JobStore(Store):
+    """A connection to the job's server; for torch, one of its stores.
+
+    What fails raises torch's ``DistStoreError``, as with its own stores.
+
+    Args:
+        channel: to the server.
+        server: the server's process, on the rank that has started it.
+    """
+
+    def __init__(self, channel: Channel, server: subprocess.Popen[bytes] | None = None) -> None:
+        super().__init__()
+        self._channel = channel
+        self._server = server
+        self._turn = threading.Lock()
+        self._lost = ""
+        self._wait_s = _DEFAULT_WAIT.total_seconds()
+
+    @override
+    def set(self, key: str, value: str | bytes) -> None:
+        self._ask("set", key, _text(value))
+
+    @override
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        (value,) = self._ask("get", [key])
+        return str(value).encode("latin-1")
+
+    @override
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._ask("has", keys))
+
+    @override
+    def add(self, key: str, value: int) -> int:
+        return int(self._ask("add", key, value))
+
+    @override
+    def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
+        value = self._ask("compare and set", key, _text(expected_value), _text(desired_value))
+        return str(value).encode("latin-1")
+
+    @override
+    def delete_key(self, key: str) -> bool:
+        return bool(self._ask("delete", key))
+
+    @override
+    def num_keys(self) -> int:
+        return int(self._ask("count"))
+
+    @override
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        limit_s = self._wait_s if timeout is None else timeout.total_seconds()
+        until_s = time.monotonic() + limit_s
+        while not self.check(keys):
+            if time.monotonic() > until_s:
+                raise DistStoreError(f"nobody has set {', '.join(keys)} within {limit_s:g} s")
+            time.sleep(POLL_S)
+
+    @override
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._wait_s = timeout.total_seconds()
+
+    def clone(self) -> JobStore:
+        """Return this one: threads take turns."""
+        return self
+
+    def close(self) -> None:
+        """Disconnect; the server ends when all ranks have."""
+        with self._turn:
+            self._lost = self._lost or "it was closed"
+            self._channel.close()
+            if self._server is not None and self._server.stdin is not None:
+                self._server.stdin.close()
+
+    def _ask(self, *request: Any) -> Any:
+        body = json.dumps(request).encode()
+        if len(body) > control_server.MAX_BYTES:
+            raise DistStoreError(f"{request[0]}: {len(body)} bytes are more than the job's store takes")
+        with self._turn:
+            if not self._lost:
+                try:
+                    self._channel.send(body)
+                    return json.loads(self._channel.receive(_ANSWER_S))
+                except OSError as error:
+                    self._lost = f"{type(error).__name__}: {error}"
+                    self._channel.close()
+        raise DistStoreError(f"the job's control store is lost ({self._lost}); rank 0 holds it")
+
+
+def open_job_store(
+    environment: MutableMapping[str, str],
+    rank: int,
+    size: int,
+    timeout_s: float,
+    torch_store: Store | None,
+    name: str = "",
+) -> JobStore:
+    """Start the job's store on rank 0, and connect to it.
+
+    On one machine gloo gets the loopback to use, unless the environment names another interface.
+
+    Args:
+        environment: of this process.
+        rank, size: of this process.
+        timeout_s: how long the ranks may take to find each other.
+        torch_store: where rank 0 can say where it listens; None: it listens at MASTER_ADDR and MASTER_PORT.
+        name: of this use of the processes, alike on all ranks.
+
+    Raises:
+        InputError: the ranks have no secret, or not the same; the address cannot be used.
+        RunError: rank 0 did not come.
+    """
+    entry = f"paceline control {environment.get('TORCHELASTIC_RESTART_COUNT', '0')} {name}"
+    until_s = time.monotonic() + timeout_s
+    one_host = is_one_host(environment, size)
+    if torch_store is not None and "MASTER_ADDR" not in environment:
+        one_host = _same_boot(torch_store, entry, rank, size, timeout_s)
+    secret = job_secret(environment, one_host)
+    if one_host:
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    server = None
+    address = ("127.0.0.1" if one_host else environment.get("MASTER_ADDR", ""), 0)
+    if torch_store is None:
+        address = (address[0], int(environment["MASTER_PORT"]))
+    if rank == 0:
+        listener = _listen(environment, *address, one_host)
+        address = listener.getsockname()[:2]
+        server = _start_server(listener, secret)
+        if torch_store is not None:
+            torch_store.set(entry, json.dumps([*address, _sign(secret, entry, address)]))
+    elif torch_store is not None:
+        address = _look_up(torch_store, entry, secret, timeout_s)
+    return JobStore(_connect(address, secret, until_s), server)
+
+
+def is_one_host(environment: Mapping[str, str], size: int) -> bool:
+    """Whether all ``size`` ranks run on one host, as far as the environment says."""
+    if environment.get("LOCAL_WORLD_SIZE") == str(size) or environment.get("SLURM_NNODES") == "1":
+        return True
+    host = environment.get("MASTER_ADDR", "")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _same_boot(torch_store: Store, entry: str, rank: int, size: int, timeout_s: float) -> bool:
+    """Whether all ranks run on one machine; where nothing else says so."""
+    keys = [f"{entry} boot {each}" for each in range(size)]
+    torch_store.set(keys[rank], boot_id())
+    _wait(torch_store, keys, timeout_s)
+    return len({torch_store.get(key) for key in keys}) == 1
+
+
+def _wait(torch_store: Store, keys: list[str], timeout_s: float) -> None:
+    try:
+        torch_store.wait(keys, timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        raise RunError(f"the ranks did not find each other in torch's store: {error}") from None
+
+
+def _listen(environment: Mapping[str, str], host: str, port: int, one_host: bool) -> socket.socket:
+    """A socket on the job's interface: the loopback, that of gloo, or that of MASTER_ADDR."""
+    interface = environment.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    listener = None
+    try:
+        if interface and not one_host:
+            host = _address_of(interface)
+        where = socket.getaddrinfo(host or socket.gethostname(), port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(*where[:3])
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where[4])
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise InputError(
+            f"rank 0 cannot listen at {host}, port {port}: {error}; GLOO_SOCKET_IFNAME names the interface "
+            "that joins the hosts, MASTER_PORT the port"
+        ) from None
+    return listener
+
+
+def _address_of(interface: str) -> str:
+    """The IPv4 address of a network interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("256s", interface.encode()[:15])
+        return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
+
+
+def _start_server(listener: socket.socket, secret: bytes) -> subprocess.Popen[bytes]:
+    """Start the server on a socket; it dies when this process is gone and no rank is connected."""
+    with listener:
+        server = subprocess.Popen(
+            [sys.executable, "-I", "-S", control_server.__file__, str(listener.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+            start_new_session=True,  # Ctrl-C is for the ranks, whose end it waits for
+        )
+    assert server.stdin is not None
+    server.stdin.write(secret.hex().encode() + b"\n")
+    server.stdin.flush()
+    threading.Thread(target=server.wait, daemon=True).start()
+    return server
+
+
+def _sign(secret: bytes, entry: str, address: _Address) -> str:
+    return hmac.digest(secret, json.dumps([entry, *address]).encode(), "sha256").hex()
+
+
+def _look_up(torch_store: Store, entry: str, secret: bytes, timeout_s: float) -> _Address:
+    """Where rank 0 listens, as it says in torch's store; only what the secret has signed is believed."""
+    _wait(torch_store, [entry], timeout_s)
+    try:
+        host, port, code = json.loads(torch_store.get(entry))
+        if hmac.compare_digest(str(code), _sign(secret, entry, (host, port))):
+            return host, port
+    except (ValueError, TypeError):
+        pass
+    raise InputError(
+        f"rank 0's address in torch's store is not signed with this rank's secret: {VARIABLE} is not the "
+        "same on all hosts, or somebody else writes into that store"
+    )
+
+
+def _connect(address: _Address, secret: bytes, until_s: float) -> Channel:
+    """Connect to the server, which may still be starting."""
+    refusals = 0
+    while True:
+        connection = None
+        try:
+            connection = socket.create_connection(address, timeout=control_server.HANDSHAKE_S)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return open_channel(connection, secret)
+        except OSError as error:
+            if connection is not None:
+                connection.close()
+            refusals += isinstance(error, Refused)
+            if refusals == _MAX_REFUSALS:
+                raise InputError(
+                    f"what listens at {address[0]}, port {address[1]} does not share this rank's secret: "
+                    f"{VARIABLE} is not the same on all hosts, or it is another program"
+                ) from None
+            if time.monotonic() > until_s:
+                raise RunError(
+                    f"rank 0 does not answer at {address[0]}, port {address[1]} ({error}): a firewall, or "
+                    f"GLOO_SOCKET_IFNAME names another interface, or {VARIABLE} is not the same on all hosts"
+                ) from None
+            time.sleep(POLL_S)
+
+
+def _text(value: str | bytes) -> str:
+    """A value as JSON can hold it."""
+    return value if isinstance(value, str) else value.decode("latin-1")

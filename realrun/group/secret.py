@@ -1,0 +1,79 @@
+"""The secret of a job: whoever knows it may take part, and steer it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from paceline.sim.errors import InputError
+
+VARIABLE: Final = "PACELINE_SECRET"
+MIN_LETTERS: Final = 16
+"""Letters of a secret that users choose, at least."""
+
+_JOB: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+"""What names a job among those of one user, so that they do not meet."""
+
+
+def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
+    """The key of this job's control messages, alike on all of its ranks.
+
+    It is made from ``PACELINE_SECRET``; or, where all ranks are on one host, from a file that only this user
+    can read.
+
+    Args:
+        environment: of this process.
+        one_host: whether all ranks are on one.
+
+    Raises:
+        InputError: there are several hosts and no secret, it is too short, or the folder is not this user's.
+    """
+    written = environment.get(VARIABLE, "")
+    if written:
+        if len(written) < MIN_LETTERS:
+            raise InputError(f"{VARIABLE} has {len(written)} letters; give it {MIN_LETTERS} or more")
+    elif one_host:
+        written = _read_secret()
+    else:
+        raise InputError(
+            "the ranks are on several hosts, and share no secret, so that anybody on the network could steer "
+            f"them; on every host add the line: export {VARIABLE}=...  (the same everywhere, for example "
+            "what 'openssl rand -hex 32' prints)"
+        )
+    job = "\0".join(environment.get(name, "") for name in _JOB)
+    return hmac.digest(hashlib.sha256(written.encode()).digest(), job.encode(), "sha256")
+
+
+def _read_secret() -> str:
+    """The secret of this user on this host, in a private folder; made when it is first needed."""
+    folder = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _check_private(folder, stat.S_ISDIR)
+    file = folder / "secret"
+    if not file.exists():
+        draft = folder / f"secret.{secrets.token_hex(8)}"
+        with open(draft, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as new:
+            new.write(secrets.token_hex(32))
+        with suppress(FileExistsError):
+            os.link(draft, file)  # whole, or not at all; the first one counts
+        draft.unlink()
+    _check_private(file, stat.S_ISREG)
+    return file.read_text(encoding="utf-8")
+
+
+def _check_private(path: Path, is_kind: Callable[[int], bool]) -> None:
+    """Refuse a place that others may have made, or may read."""
+    status = path.lstat()
+    if not is_kind(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise InputError(
+            f"{path} is not this user's alone, so that it keeps no secret: remove it, or set {VARIABLE}"
+        )
