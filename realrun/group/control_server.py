@@ -147,15 +147,18 @@ class Server:
         self._values: dict[str, str] = {}
         self._strangers: dict[socket.socket, None] = {}
         self._ranks = 0
+        self._leaving = False
         self._changed = threading.Condition()
 
     def accept(self) -> None:
-        """Take in connections, for ever; each has a thread of its own."""
+        """Take in connections until ``wait_until_left`` is called; each has a thread of its own."""
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # gone already, or there are too many: those that say nothing end soon
-                time.sleep(0.01)
+            except OSError:
+                if self._leaving:
+                    return
+                time.sleep(0.01)  # gone already, or there are too many: those that say nothing end soon
                 continue
             with self._changed:
                 self._strangers[connection] = None
@@ -165,9 +168,11 @@ class Server:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def wait_until_left(self) -> None:
-        """Wait until no rank is connected."""
+        """Take in no more connections, and wait until no rank is connected, nor perhaps about to be."""
+        self._leaving = True
+        _shut(self._listener)
         with self._changed:
-            self._changed.wait_for(lambda: self._ranks == 0)
+            self._changed.wait_for(lambda: self._ranks == 0 and not self._strangers)
 
     def _serve(self, connection: socket.socket) -> None:
         is_rank = False
@@ -237,8 +242,8 @@ def _read(connection: socket.socket, length: int, until_s: float | None) -> byte
 
 
 def _shut(connection: socket.socket) -> None:
-    """Wake the thread that reads from a connection: it closes it."""
-    with suppress(OSError):  # it has just closed it itself
+    """Wake the thread that waits in a socket."""
+    with suppress(OSError):  # it is closed already
         connection.shutdown(socket.SHUT_RDWR)
 
 

@@ -246,7 +246,13 @@ def test_who_says_nothing_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(control_server, "HANDSHAKE_S", 0.1)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        sending = threading.Thread(target=lambda: [ours.send(b"x") or time.sleep(0.03) for _ in range(8)])
+
+        def dribble() -> None:
+            for _ in range(8):
+                ours.send(b"x")
+                time.sleep(0.03)
+
+        sending = threading.Thread(target=dribble)
         sending.start()
         with pytest.raises(TimeoutError):
             control_server.accept_channel(theirs, SECRET)
