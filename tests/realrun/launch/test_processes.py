@@ -20,6 +20,7 @@ from paceline.realrun.calibration.measure import durations
 from paceline.realrun.calibration.probes import ProbePlan, ProbeTrial, probe_scenario
 from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.driver.rank_log import Timing
+from paceline.realrun.group.secret import VARIABLE
 from paceline.realrun.launch.cells import REQUEST, RESULT, Result, RunRequest, run_requests, with_draws
 from paceline.realrun.launch.length import with_length, with_lengths
 from paceline.realrun.launch.processes import Processes, measure_runs, popen_here
@@ -288,8 +289,18 @@ def test_a_run_without_an_end_is_refused() -> None:
         run_requests(open_ended)
 
 
-def test_plain_python_is_told_about_torchrun() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        ({}, "torchrun --nproc-per-node N -m paceline.realrun SCENARIO"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "29500"},
+            "on every host add the line: export PACELINE_SECRET=",
+        ),
+    ],
+)
+def test_a_rank_says_what_it_lacks(job: dict[str, str], expected: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", VARIABLE)} | job
     done = warm.WarmProcess(
         [sys.executable, "-m", "paceline.realrun", "any.yaml"], env=environment, stderr=subprocess.PIPE
     )
@@ -299,7 +310,7 @@ def test_plain_python_is_told_about_torchrun() -> None:
     with done.stderr:
         said = done.stderr.read().decode()
     assert done.wait() == 2
-    assert "torchrun --nproc-per-node N -m paceline.realrun SCENARIO" in said
+    assert expected in said
     assert said.count("\n") == 1
 
 

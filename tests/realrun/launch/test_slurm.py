@@ -34,6 +34,8 @@ import json, os, sys
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 with open(os.environ["LOG"], "a") as log:
     print(json.dumps([sys.argv[1:], *(os.environ[name] for name in names)]), file=log)
+with open(os.environ["LOG"] + ".secret", "a") as log:
+    print(os.environ["PACELINE_SECRET"], file=log)
 """
 
 
@@ -76,6 +78,8 @@ def test_the_script_starts_every_rank_as_torchrun_would(
         [words, str(rank), "4", str(rank % 3), "node07", str(15000 + 123456 % 40000), "1"]
         for rank in range(4)
     ]
+    secrets = (tmp_path / "log.secret").read_text().split()
+    assert (len(secrets), len(set(secrets)), len(bytes.fromhex(secrets[0]))) == (4, 1, 32)
 
 
 def test_a_node_gets_no_more_processes_than_there_are(scenario: Path) -> None:
