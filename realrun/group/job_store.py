@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from torch._C._distributed_c10d import Store
@@ -161,8 +162,8 @@ def open_job_store(
     entry = f"paceline control {environment.get('TORCHELASTIC_RESTART_COUNT', '0')} {name}"
     until_s = time.monotonic() + timeout_s
     one_host = is_one_host(environment, size)
-    if torch_store is not None and "MASTER_ADDR" not in environment:
-        one_host = _same_boot(torch_store, entry, rank, size, timeout_s)
+    if torch_store is not None and not one_host:
+        one_host = _share_loopback(torch_store, entry, rank, size, timeout_s)
     secret = job_secret(environment, one_host)
     if one_host:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -192,10 +193,10 @@ def is_one_host(environment: Mapping[str, str], size: int) -> bool:
         return False
 
 
-def _same_boot(torch_store: Store, entry: str, rank: int, size: int, timeout_s: float) -> bool:
-    """Whether all ranks run on one machine; where nothing else says so."""
-    keys = [f"{entry} boot {each}" for each in range(size)]
-    torch_store.set(keys[rank], boot_id())
+def _share_loopback(torch_store: Store, entry: str, rank: int, size: int, timeout_s: float) -> bool:
+    """Whether all ranks are in one network namespace of one machine, as they say in torch's store."""
+    keys = [f"{entry} loopback {each}" for each in range(size)]
+    torch_store.set(keys[rank], f"{boot_id()} {Path('/proc/self/ns/net').stat().st_ino}")
     _wait(torch_store, keys, timeout_s)
     return len({torch_store.get(key) for key in keys}) == 1
 

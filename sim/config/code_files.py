@@ -49,6 +49,8 @@ _INSTALLED: Final = tuple(
 )
 _ENVIRONMENT_MARKS: Final = ("pyvenv.cfg", "conda-meta")
 """What lies at the top of a virtual environment, and of conda's."""
+_LONGEST_NAME: Final = 200
+"""Bytes of a module's name; many file systems take no longer ones."""
 _PACKAGE_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 
 _SCENARIO: Final = "scenario.yaml"
@@ -172,16 +174,13 @@ def check_file(what: str, file: Path) -> None:
             )
         if any(folder in _OURS for folder in folders):
             raise InputError(f"{what}: {file} is a part of Paceline, which no scenario can name; {_OWN}")
-    if _is_declared(real):
-        return
-    for each in (file.absolute(), real):
-        folders = (each, *each.parents)
-        installed = any(map(each.is_relative_to, _INSTALLED)) or _PACKAGE_FOLDERS & set(each.parts)
+        installed = any(map(each.is_relative_to, _INSTALLED)) or bool(_PACKAGE_FOLDERS & set(each.parts))
         if not installed and any(map(each.is_relative_to, _STANDARD)):
             raise InputError(
                 f"{what}: {file} is defined in Python itself, which no scenario can name; {_OWN}"
             )
-        if installed or any((folder / mark).exists() for folder in folders for mark in _ENVIRONMENT_MARKS):
+        installed = installed or any((up / mark).exists() for up in folders for mark in _ENVIRONMENT_MARKS)
+        if installed and not _is_declared(real):
             raise InputError(
                 f"{what}: {file} lies in a Python environment, whose packages supply code only if they "
                 f"declare it (entry points of the group {CODE_GROUP}); {_OWN}"
@@ -220,6 +219,8 @@ def _files(root: Path, parts: Sequence[str]) -> dict[str, Path]:
     """The file of each part of a dotted name below ``root``; {} where the last has none."""
     files: dict[str, Path] = {}
     folder = root
+    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        return files
     for name, part in zip(accumulate(parts, "{}.{}".format), parts, strict=True):
         if (folder / part / "__init__.py").is_file():
             files[name] = folder / part / "__init__.py"

@@ -78,7 +78,9 @@ def load_object(path: str) -> Any:
     except RAISED as error:
         raise InputError(f"importing {quote(module_name)} raised {format_error(error)}") from error
     for part in name.split("."):
-        if not hasattr(thing, part):
+        with report_errors(quote(path)):
+            has_part = hasattr(thing, part)
+        if not has_part:
             raise InputError(f"{quote(module_name)} has no {quote(name)}{_hint(thing, part)}")
         thing = getattr(thing, part)
     if _CHECKED.get(path) is not thing:

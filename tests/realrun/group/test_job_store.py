@@ -268,12 +268,14 @@ def test_an_impostor_gets_no_rank(job: Job) -> None:
 # --- who belongs to a job -----------------------------------------------------------------------
 
 
-def test_ranks_of_one_host_share_a_private_file(alone: Path) -> None:
+@pytest.mark.parametrize("master", ["127.0.0.1", "node07"])
+def test_ranks_of_one_host_share_a_private_file(master: str, alone: Path) -> None:
+    """Whatever torchrun calls the host."""
     torch_store = HashStore()
     stores: dict[int, JobStore] = {}
 
     def open_store(rank: int) -> None:
-        stores[rank] = open_job_store(dict(HERE), rank, 2, 10.0, torch_store)
+        stores[rank] = open_job_store({**HERE, "MASTER_ADDR": master}, rank, 2, 10.0, torch_store)
 
     threads = [threading.Thread(target=open_store, args=(rank,)) for rank in range(2)]
     for thread in threads:

@@ -130,6 +130,22 @@ def test_an_installed_package_that_declares_nothing_is_refused(path: str, here: 
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        "workload.task='torch:save'",
+        "schemes=['torch:save']",
+        "schemes=[{gossip: {topology: 'torch:save'}}]",
+        "cluster.compute={model: 'torch:save'}",
+        "cluster.network={model: 'torch:save'}",
+        "collectives.all_reduce='torch:save'",
+    ],
+)
+def test_every_key_that_names_code_is_checked(change: str, here: Path) -> None:
+    with pytest.raises(InputError, match="'torch' is an installed package that declares no code"):
+        schema.parse(FLAT, changes=[change])
+
+
+@pytest.mark.parametrize(
     "path", ["paceline.sim.config.files:write_json", "sim.config.files:write_json", "paceline:main"]
 )
 def test_paceline_itself_is_no_users_code(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +170,13 @@ def test_paceline_itself_is_no_users_code(path: str, monkeypatch: pytest.MonkeyP
 def test_what_a_module_has_only_imported_counts_by_its_file(line: str, match: str, here: Path) -> None:
     write(here / "mine_again.py", line)
     refuse("mine_again:build", match)
+
+
+def test_odd_names_and_modules_are_refused_in_one_message(here: Path) -> None:
+    write(here / "odd.py", "def __getattr__(name): raise ValueError(name)")
+    refuse("odd:build", r"'odd:build' raised ValueError: build \(odd.py, line 1\)")
+    refuse("é" * 128 + ":build", "there is no module")
+    refuse(".".join(2000 * ["a"]) + ":build", "there is no module")
 
 
 def test_a_partial_of_the_users_is_the_users(here: Path) -> None:
