@@ -177,7 +177,8 @@ def main() -> NoReturn:
         status = _run(arguments, os.environ)
     except PacelineError as error:
         status = 2 if isinstance(error, InputError) else 1
-        if str(error) and (status == 1 or os.environ.get("RANK", "0") == "0"):
+        once_a_host = "0" in (os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK"))
+        if str(error) and (status == 1 or once_a_host):
             sys.stderr.write(f"{error}\n")
     sys.stdout.flush()
     sys.stderr.flush()

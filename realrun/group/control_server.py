@@ -35,8 +35,12 @@ _NONCE_BYTES: Final = 32
 _CODE_BYTES: Final = 32
 _LENGTH: Final = struct.Struct("!I")
 _NUMBER: Final = struct.Struct("!Q")
-_KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-"""Seconds of silence, seconds between probes, and how many of them: then a host counts as gone."""
+_KEEP_ALIVE: Final = {
+    socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3,
+    socket.TCP_USER_TIMEOUT: 60_000,
+}  # fmt: skip
+"""When a host counts as gone: seconds of silence, seconds between probes, how many of them, and milliseconds
+without an acknowledgement."""
 
 
 class Refused(ConnectionError):

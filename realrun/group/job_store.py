@@ -156,8 +156,8 @@ def open_job_store(
         name: of this use of the processes, alike on all ranks.
 
     Raises:
-        InputError: the ranks have no secret, or not the same; the address cannot be used.
-        RunError: rank 0 did not come.
+        InputError: there are several hosts and no secret; the address cannot be used.
+        RunError: rank 0 did not come, or does not have the same secret.
     """
     entry = f"paceline control {environment.get('TORCHELASTIC_RESTART_COUNT', '0')} {name}"
     until_s = time.monotonic() + timeout_s
@@ -267,7 +267,7 @@ def _look_up(torch_store: Store, entry: str, secret: bytes, timeout_s: float) ->
             return host, port
     except (ValueError, TypeError):
         pass
-    raise InputError(
+    raise RunError(
         f"rank 0's address in torch's store is not signed with this rank's secret: {VARIABLE} is not the "
         "same on all hosts, or somebody else writes into that store"
     )
@@ -287,7 +287,7 @@ def _connect(address: _Address, secret: bytes, until_s: float) -> Channel:
                 connection.close()
             refusals += isinstance(error, Refused)
             if refusals == _MAX_REFUSALS:
-                raise InputError(
+                raise RunError(
                     f"what listens at {address[0]}, port {address[1]} does not share this rank's secret: "
                     f"{VARIABLE} is not the same on all hosts, or it is another program"
                 ) from None

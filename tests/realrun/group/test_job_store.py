@@ -261,7 +261,7 @@ def test_who_says_nothing_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatc
 
 def test_an_impostor_gets_no_rank(job: Job) -> None:
     """A server that does not know the secret is not believed."""
-    with pytest.raises(InputError, match="does not share this rank's secret: PACELINE_SECRET is not"):
+    with pytest.raises(RunError, match="does not share this rank's secret: PACELINE_SECRET is not"):
         job_store._connect(job.address, b"of another job", time.monotonic() + 10)
 
 
@@ -309,10 +309,10 @@ def test_a_job_without_torchrun_uses_its_port(alone: Path) -> None:
 def test_an_announcement_of_somebody_else_is_not_believed(alone: Path) -> None:
     torch_store = HashStore()
     torch_store.set("paceline control 0 ", json.dumps(["127.0.0.1", 9, "0" * 64]))
-    with pytest.raises(InputError, match="not signed with this rank's secret: PACELINE_SECRET"):
+    with pytest.raises(RunError, match="not signed with this rank's secret: PACELINE_SECRET"):
         open_job_store(dict(HERE), 1, 2, 10.0, torch_store)
     torch_store.set("paceline control 0 ", "[]")
-    with pytest.raises(InputError, match="not signed with this rank's secret"):
+    with pytest.raises(RunError, match="not signed with this rank's secret"):
         open_job_store(dict(HERE), 1, 2, 10.0, torch_store)
 
 
