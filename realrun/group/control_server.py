@@ -24,7 +24,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-MAX_BYTES: Final = 1 << 24
+MAX_MESSAGE_BYTES: Final = 1 << 24
 """Length of one message, at most; what is longer is not read."""
 HANDSHAKE_S: Final = 5.0
 """How long the other side may take to show that it knows the secret."""
@@ -79,8 +79,8 @@ class Channel:
         until_s = None if limit_s is None else time.monotonic() + limit_s
         head = _read(self._connection, _LENGTH.size + _CODE_BYTES, until_s)
         (length,) = _LENGTH.unpack(head[: _LENGTH.size])
-        if length > MAX_BYTES:
-            raise Refused(f"a message of {length} bytes; at most {MAX_BYTES} are read")
+        if length > MAX_MESSAGE_BYTES:
+            raise Refused(f"a message of {length} bytes; at most {MAX_MESSAGE_BYTES} are read")
         body = _read(self._connection, length, until_s)
         if not hmac.compare_digest(head[_LENGTH.size :], self._code(1, body)):
             raise Refused("a message whose code is wrong")
@@ -137,7 +137,7 @@ def open_channel(connection: socket.socket, secret: bytes) -> Channel:
     return Channel(connection, _code(secret, b"key" + both), b"c", b"s")
 
 
-class Server:
+class ControlServer:
     """The values of a job, and the connections of its ranks.
 
     Args:
@@ -254,7 +254,7 @@ def _shut(connection: socket.socket) -> None:
 def main(descriptor: int) -> None:
     """Serve on the socket of this number; the first line of standard input is the secret, in hexadecimal."""
     secret = bytes.fromhex(sys.stdin.readline())
-    server = Server(socket.socket(fileno=descriptor), secret)
+    server = ControlServer(socket.socket(fileno=descriptor), secret)
     threading.Thread(target=server.accept, daemon=True).start()
     sys.stdin.read()
     server.wait_until_left()

@@ -32,7 +32,7 @@ from paceline.sim.errors import InputError, RunError
 from . import control_server
 from .control_server import Channel, Refused, open_channel
 from .hosts import boot_id
-from .secret import VARIABLE, job_secret
+from .secret import SECRET_VARIABLE, job_secret
 
 POLL_S: Final = 0.01
 """How often a rank looks for a value that it waits for."""
@@ -96,6 +96,8 @@ class JobStore(Store):
     def num_keys(self) -> int:
         return int(self._ask("count"))
 
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815  (by these names torch's C++ calls them)
+
     @override
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         limit_s = self._wait_s if timeout is None else timeout.total_seconds()
@@ -123,7 +125,7 @@ class JobStore(Store):
 
     def _ask(self, *request: Any) -> Any:
         body = json.dumps(request).encode()
-        if len(body) > control_server.MAX_BYTES:
+        if len(body) > control_server.MAX_MESSAGE_BYTES:
             raise DistStoreError(f"{request[0]}: {len(body)} bytes are more than the job's store takes")
         with self._turn:
             if not self._lost:
@@ -268,8 +270,8 @@ def _look_up(torch_store: Store, entry: str, secret: bytes, timeout_s: float) ->
     except (ValueError, TypeError):
         pass
     raise RunError(
-        f"rank 0's address in torch's store is not signed with this rank's secret: {VARIABLE} is not the "
-        "same on all hosts, or somebody else writes into that store"
+        f"rank 0's address in torch's store is not signed with this rank's secret: {SECRET_VARIABLE} is not "
+        "the same on all hosts, or somebody else writes into that store"
     )
 
 
@@ -289,12 +291,13 @@ def _connect(address: _Address, secret: bytes, until_s: float) -> Channel:
             if refusals == _MAX_REFUSALS:
                 raise RunError(
                     f"what listens at {address[0]}, port {address[1]} does not share this rank's secret: "
-                    f"{VARIABLE} is not the same on all hosts, or it is another program"
+                    f"{SECRET_VARIABLE} is not the same on all hosts, or it is another program"
                 ) from None
             if time.monotonic() > until_s:
                 raise RunError(
                     f"rank 0 does not answer at {address[0]}, port {address[1]} ({error}): a firewall, or "
-                    f"GLOO_SOCKET_IFNAME names another interface, or {VARIABLE} is not the same on all hosts"
+                    f"GLOO_SOCKET_IFNAME names another interface, or {SECRET_VARIABLE} is not the same on all "
+                    "hosts"
                 ) from None
             time.sleep(POLL_S)
 

@@ -15,8 +15,8 @@ from typing import Final
 
 from paceline.sim.errors import InputError
 
-VARIABLE: Final = "PACELINE_SECRET"
-MIN_LETTERS: Final = 16
+SECRET_VARIABLE: Final = "PACELINE_SECRET"
+MIN_SECRET_LETTERS: Final = 16
 """Letters of a secret that users choose, at least."""
 
 _JOB: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
@@ -36,17 +36,19 @@ def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
     Raises:
         InputError: there are several hosts and no secret, it is too short, or the folder is not this user's.
     """
-    written = environment.get(VARIABLE, "")
+    written = environment.get(SECRET_VARIABLE, "")
     if written:
-        if len(written) < MIN_LETTERS:
-            raise InputError(f"{VARIABLE} has {len(written)} letters; give it {MIN_LETTERS} or more")
+        if len(written) < MIN_SECRET_LETTERS:
+            raise InputError(
+                f"{SECRET_VARIABLE} has {len(written)} letters; give it {MIN_SECRET_LETTERS} or more"
+            )
     elif one_host:
         written = _read_secret()
     else:
         raise InputError(
             "the ranks are on several hosts, and share no secret, so that anybody on the network could steer "
-            f"them; on every host add the line: export {VARIABLE}=...  (the same everywhere, for example "
-            "what 'openssl rand -hex 32' prints)"
+            f"them; on every host add the line: export {SECRET_VARIABLE}=...  (the same everywhere, for "
+            "example what 'openssl rand -hex 32' prints)"
         )
     job = "\0".join(environment.get(name, "") for name in _JOB)
     return hmac.digest(hashlib.sha256(written.encode()).digest(), job.encode(), "sha256")
@@ -75,5 +77,6 @@ def _check_private(path: Path, is_kind: Callable[[int], bool]) -> None:
     status = path.lstat()
     if not is_kind(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise InputError(
-            f"{path} is not this user's alone, so that it keeps no secret: remove it, or set {VARIABLE}"
+            f"{path} is not this user's alone, so that it keeps no secret: remove it, or set "
+            f"{SECRET_VARIABLE}"
         )

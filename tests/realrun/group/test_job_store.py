@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from paceline.realrun.group import control_server, job_store
 from paceline.realrun.group.control_server import MAX_STRANGERS, Channel, Refused, open_channel
@@ -99,10 +99,13 @@ def test_it_is_a_store_of_torchs(job: Job) -> None:
     assert two.compare_set("lock", "", "two") == b"one"
     assert two.compare_set("lock", "one", "two") == b"two"
     assert (one.delete_key("lock"), one.delete_key("lock")) == (True, False)
+    within = PrefixStore("within", one).clone()  # as torch's C++ calls it
+    within.set("key", "value")
+    assert (two.get("within/key"), within.delete_key("key"), within.num_keys()) == (b"value", True, 2)
     with pytest.raises(dist.DistStoreError, match=r"nobody has set absent within 0\.01 s"):
         one.wait(["absent"], timedelta(seconds=0.01))
     with pytest.raises(dist.DistStoreError, match="bytes are more than the job's store takes"):
-        one.set("large", "x" * (control_server.MAX_BYTES + 1))
+        one.set("large", "x" * (control_server.MAX_MESSAGE_BYTES + 1))
     assert one.check(["n"])
 
 

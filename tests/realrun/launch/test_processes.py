@@ -20,7 +20,7 @@ from paceline.realrun.calibration.measure import durations
 from paceline.realrun.calibration.probes import ProbePlan, ProbeTrial, probe_scenario
 from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.driver.rank_log import Timing
-from paceline.realrun.group.secret import VARIABLE
+from paceline.realrun.group.secret import SECRET_VARIABLE
 from paceline.realrun.launch.cells import REQUEST, RESULT, Result, RunRequest, run_requests, with_draws
 from paceline.realrun.launch.length import with_length, with_lengths
 from paceline.realrun.launch.processes import Processes, measure_runs, popen_here
@@ -300,7 +300,9 @@ def test_a_run_without_an_end_is_refused() -> None:
     ],
 )
 def test_a_rank_says_what_it_lacks(job: dict[str, str], expected: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", VARIABLE)} | job
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("RANK", SECRET_VARIABLE)
+    } | job
     done = warm.WarmProcess(
         [sys.executable, "-m", "paceline.realrun", "any.yaml"], env=environment, stderr=subprocess.PIPE
     )

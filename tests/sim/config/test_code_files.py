@@ -232,3 +232,11 @@ def test_processes_of_ours_import_nothing_from_the_working_folder(module: str, h
     command = [sys.executable, "-m", module, "--help"]
     subprocess.run(command, env=python_environment(), capture_output=True)
     assert not Path("ran").exists()
+
+
+def test_python_m_takes_no_package_from_the_working_folder(here: Path) -> None:
+    write(here / "typer.py")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-m", "paceline", "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, Path("ran").exists()) == (0, False), done.stderr
