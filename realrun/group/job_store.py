@@ -296,8 +296,8 @@ def _connect(address: _Address, secret: bytes, until_s: float) -> Channel:
             if time.monotonic() > until_s:
                 raise RunError(
                     f"rank 0 does not answer at {address[0]}, port {address[1]} ({error}): a firewall, or "
-                    f"GLOO_SOCKET_IFNAME names another interface, or {SECRET_VARIABLE} is not the same on all "
-                    "hosts"
+                    f"GLOO_SOCKET_IFNAME names another interface, or {SECRET_VARIABLE} is not the same "
+                    "on all hosts"
                 ) from None
             time.sleep(POLL_S)
 
