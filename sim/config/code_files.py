@@ -56,6 +56,8 @@ _PACKAGE_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 _SCENARIO: Final = "scenario.yaml"
 _RESULTS: Final = ("summary.json", "metrics.parquet", "events.parquet")
 """A folder with a scenario and one of these holds results, which are data, perhaps a stranger's."""
+_PARTS: Final = "parts/index.json"
+"""What a folder holds whose results are not complete."""
 
 _OWN: Final = "write a function of your own, in a file beside the scenario"
 
@@ -281,6 +283,8 @@ def _is_installed(package: str) -> bool:
 
 
 def _is_results(folder: Path) -> bool:
+    if (folder / _PARTS).is_file():
+        return True
     return (folder / _SCENARIO).is_file() and any((folder / name).is_file() for name in _RESULTS)
 
 

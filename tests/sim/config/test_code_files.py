@@ -184,6 +184,12 @@ def test_a_partial_of_the_users_is_the_users(here: Path) -> None:
     assert user_code.load_object("mine_partly:build")() == 3
 
 
+def test_a_folder_of_unfinished_results_supplies_nothing(here: Path) -> None:
+    write(here / "out" / "parts" / "index.json", "{}")
+    write(here / "out" / "task.py")
+    refuse("out.task:build", "lies in a result folder")
+
+
 def test_a_link_counts_by_where_it_leads(here: Path) -> None:
     (here / "innocent.py").symlink_to(subprocess.__file__)
     refuse("innocent:getoutput", "is defined in Python itself")
