@@ -206,10 +206,10 @@ def _locate(name: str) -> CodeSource:
     if declared := _declared_source(name):
         return declared
     places = " or ".join(map(str, folders))
-    if _is_installed(package):
+    if (root := _installed_root(package)) is not None:
         raise InputError(
-            f"{quote(package)} is an installed package that declares no code for scenarios (entry points of "
-            f"the group {CODE_GROUP}); {_OWN}, or in {places}"
+            f"{quote(name)}: {quote(package)} lies in {root}, and declares no code for scenarios (entry "
+            f"points of the group {CODE_GROUP}); {_OWN}, or in {places}"
         )
     known = sorted({path.stem for folder in folders for path in folder.glob("*.py")})
     near = did_you_mean(name, known)
@@ -275,11 +275,6 @@ def _installed_root(package: str) -> Path | None:
         return None
     file = Path(spec.origin)
     return file.parents[1] if spec.submodule_search_locations is not None else file.parent
-
-
-def _is_installed(package: str) -> bool:
-    root = _installed_root(package)
-    return root is not None and root.resolve() in _INSTALLED
 
 
 def _is_results(folder: Path) -> bool:

@@ -493,7 +493,9 @@ def test_a_module_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monk
     }.items():
         with pytest.raises(InputError) as caught:
             find_task(f"{name}:build")
-        assert str(caught.value) == said
+        assert (
+            str(caught.value).replace(f"{Path(__file__).parents[3]} or ", "") == said
+        )  # where tests look for their own
 
 
 def test_a_module_is_taken_apart_without_being_changed() -> None:
