@@ -175,17 +175,29 @@ def confidence(summary: Summary, source: Source | None = None) -> str | None:
 
 
 def tuning(summary: Summary) -> list[str]:
-    """What each scheme chose for itself, a sentence each; a value at the end of its grid is flagged."""
-    sentences = []
+    """What the schemes chose for themselves, a sentence for each choice; the end of a grid is flagged."""
+    labels: dict[str, list[str]] = {}
     for each in summary.get("tuning", []):
         values = ", ".join(f"{key} {value}" for key, value in each["chosen"].items())
-        text = f"{each['label']} runs with {values}, the best of {len(each['trials'])} trials"
+        choice = f"{values}, the best of {len(each['trials'])} trials"
         if each["at_edge"]:
-            text += (
+            choice += (
                 f"; {' and '.join(each['at_edge'])} at the edge of the grid: a better value may lie beyond"
             )
-        sentences.append(f"{text}.")
-    return sentences
+        labels.setdefault(choice, []).append(each["label"])
+    return [
+        f"{listed(of_choice)} {'runs' if len(of_choice) == 1 else 'each run'} with {choice}."
+        for choice, of_choice in labels.items()
+    ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def bound_parts(bounds: Bounds) -> list[tuple[str, float]]:

@@ -22,7 +22,7 @@ V = TypeVar("V")
 INSTANT: Final = 1e-9
 """Times that differ by no more than this share of the later one are one instant: they differ by rounding."""
 
-KEPT_BYTES: Final = 512 * 2**20
+KEPT_BYTES: Final = 2**30
 """Bytes that the kept models of all workers may take, over a whole run."""
 
 ASSUMED_STEPS: Final = 2_000

@@ -8,7 +8,7 @@ import pytest
 from paceline.reports import words
 from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.run import Run
-from paceline.sim.records.summary import summarise
+from paceline.sim.records.summary import Tuned, TuningTrial, summarise
 from tests.support.made_runs import made_bounds, made_run
 
 TARGET = Goal(metric="test_accuracy", value=0.95)
@@ -167,3 +167,17 @@ def test_how_old_scored_models_are() -> None:
     metrics = pd.DataFrame({"step": [0, 10, 20], "steps": [[0, 0, 0], [10, 5, 5], [20, -1, 15]]})
     assert words.staleness(metrics) == pytest.approx((10 / 3 + 2.5) / 2)
     assert words.staleness(metrics[["step"]]) is None
+
+
+def test_schemes_with_one_choice_share_a_sentence() -> None:
+    runs = [made_run(label) for label in ("a", "b", "c")]
+    trials = [TuningTrial(values={"optimizer.lr": 0.1}, seed=1, time_to_target_s=None, score=None)] * 4
+    tuning = [
+        Tuned(label=label, chosen={"optimizer.lr": lr}, at_edge=edge, metric="train_loss", trials=trials)
+        for label, lr, edge in (("a", 0.1, []), ("b", 0.4, ["optimizer.lr"]), ("c", 0.1, []))
+    ]
+    assert words.tuning(summarise("s", runs, TARGET, tuning)) == [
+        "a and c each run with optimizer.lr 0.1, the best of 4 trials.",
+        "b runs with optimizer.lr 0.4, the best of 4 trials; optimizer.lr at the edge of the grid: a better "
+        "value may lie beyond.",
+    ]
