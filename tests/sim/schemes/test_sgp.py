@@ -21,6 +21,7 @@ from paceline.sim.drivers.lockstep import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
 from paceline.sim.program import operations as ops
+from paceline.sim.program.encoding import decoded
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Program, Worker
 from paceline.sim.schemes import SCHEMES
@@ -157,7 +158,7 @@ def _watched(main: Any, ledger: dict[str, Any], check: Any) -> Generator[Any, An
         if not isinstance(operation, ops.Start):  # all messages of a step are started in one go
             check()
         elif isinstance(operation.operation, ops.Send):
-            ledger["under way"] = ledger["under way"] + operation.operation.value
+            ledger["under way"] = ledger["under way"] + decoded(operation.operation.value)
         reply = yield operation
 
 
