@@ -50,6 +50,7 @@ bench: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python benchmarks/records.py
 	PYTHONPATH=. $(BIN)/python benchmarks/ddp.py
 	PYTHONPATH=. $(BIN)/python benchmarks/topologies.py
+	$(BIN)/python -m benchmarks.outside
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -18,6 +18,7 @@ from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, ranking, summarise
+from paceline.sim.records.transport import transport_of
 from paceline.sim.scenario.schema import Scenario, dump
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ class Study:
     @cached_property
     def totals(self) -> Summary:
         """The summary as ``summary.json`` has it."""
-        target = result_folder.target_of(dump(self.scenario))
-        return summarise(self.scenario.name, self.runs, target, self.tuning, self.facts)
+        text = dump(self.scenario)
+        target, transport = result_folder.target_of(text), transport_of(text)
+        return summarise(self.scenario.name, self.runs, target, self.tuning, self.facts, transport)
 
     @cached_property
     def facts(self) -> dict[str, SchemeFacts]:

@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records import folder
     from paceline.sim.records.unfinished import NOTHING_KEPT
-    from paceline.sim.scenario.schema import parse
+    from paceline.sim.scenario.schema import dump, over_transport, parse
 
     from .group import hosts
     from .group.group import join, leave
@@ -125,8 +125,9 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
         if group.rank == 0:
             if arguments.out is not None:
                 trace, facts = arguments.trace, describe_schemes(scenario, with_bounds=False)
+                measured = dump(over_transport(scenario, scenario.cluster.backend))
                 folder.write_results(
-                    arguments.out, text, scenario.name, runs, force=True, trace=trace, facts=facts
+                    arguments.out, measured, scenario.name, runs, force=True, trace=trace, facts=facts
                 )
             _print_runs(arguments, text, scenario.name, runs)
     leave(group)
@@ -142,7 +143,8 @@ def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records import folder
     from paceline.sim.records.summary import summarise
-    from paceline.sim.scenario.schema import parse
+    from paceline.sim.records.transport import transport_of
+    from paceline.sim.scenario.schema import dump, over_transport, parse
 
     from .driver.clocks import describe_clocks
 
@@ -150,7 +152,10 @@ def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[
         return
     facts = describe_schemes(parse(text), with_bounds=False)
     if arguments.json:
-        summary = summarise(name, runs, folder.target_of(text), facts=facts)
+        scenario = parse(text)
+        measured = dump(over_transport(scenario, scenario.cluster.backend))
+        transport = transport_of(measured)
+        summary = summarise(name, runs, folder.target_of(text), facts=facts, transport=transport)
         sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     else:
         for run in runs:

@@ -153,6 +153,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "why": words.why(summary, study.main.source),
         "failures": words.failures(summary, study.main.source),
         "proxy": proxy(study.scenario),
+        "transport": words.transport(summary),
         "trained": trained,
         "metric": metric,
         "figures": {name: Markup(picture.svg) for name, picture in drawn.items()},

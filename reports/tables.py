@@ -190,7 +190,7 @@ def _cluster(answer: Mapping[str, Any]) -> str:
     where = f" ({sites})" if len(answer["sites"]) > 1 else ""
     return (
         f"{answer['scenario']}: {answer['workers']} workers{where}; a gradient takes {compute} on average; "
-        f"a model is {format_bytes(answer['model_bytes'])}"
+        f"a model is {format_bytes(answer['model_bytes'])}\n{' '.join(words.carried(answer['transport']))}"
     )
 
 

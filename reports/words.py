@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.run import LOST, Source
 from paceline.sim.records.summary import Bounds, Cost, SchemeSummary, Summary, is_by_step, ranking, verdict_of
+from paceline.sim.records.transport import TransportRecord
 from paceline.sim.records.verdict import format_factor
 
 if TYPE_CHECKING:
@@ -233,7 +234,10 @@ def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any
     operations = {
         name for run in summary["runs"] if run["label"] == row["label"] for name in run.get("exchanges") or ()
     }
-    algorithm = _at(scenario, "collectives", "all_reduce")
+    transport = _at(scenario, "cluster", "network", "transport")
+    if transport is not None:
+        texts.append(f"transport {transport}")
+    algorithm = _at(scenario, "collectives", "chosen") or _at(scenario, "collectives", "all_reduce")
     if "all_reduce" in operations and algorithm is not None:
         if _at(scenario, "cluster", "profile") is not None:
             algorithm = "gloo_ring"
@@ -286,6 +290,43 @@ def _at(document: Any, *keys: str) -> Any:
             return None
         document = document.get(key)
     return document
+
+
+_LAWS: Final = {
+    "ideal": "The transport is ideal (collectives limited by data dependence, latency and bandwidth alone)",
+    "gloo": "The transport is gloo",
+    "nccl": "The transport is NCCL",
+    None: "No transport is named: collectives are tables of messages, as in older versions",
+}
+
+
+def transport(summary: Summary) -> list[str]:
+    """What carries the bytes, who pays extra for that, and what of it is not validated, a sentence each."""
+    known = summary.get("transport")
+    if known is None:
+        return []
+    law, *doubts = carried(known)
+    sentences = [law]
+    if known["name"] == "nccl":
+        messages = {"send", "receive"}
+        paying = dict.fromkeys(
+            run["label"] for run in summary["runs"] if messages.intersection(run.get("exchanges", []))
+        )
+        if paying:
+            sentences.append(
+                f"Messages from one worker to another go over gloo, with copies from and to the devices: "
+                f"{', '.join(paying)} {'pays' if len(paying) == 1 else 'pay'} for that."
+            )
+    return [*sentences, *doubts]
+
+
+def carried(known: TransportRecord) -> list[str]:
+    """What carries the bytes, and what of it is not validated, a sentence each."""
+    all_reduce = known["all_reduce"].replace("_", " ")
+    sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}; its all-reduce is {all_reduce}."]
+    if known["not_validated"]:
+        sentences.append(f"Not validated over NCCL: {' and '.join(known['not_validated'])}.")
+    return sentences
 
 
 def failures(summary: Summary, source: Source | None = None) -> list[str]:

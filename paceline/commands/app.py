@@ -76,13 +76,22 @@ def report(
 ) -> None:
     """Write one self-contained page: who wins, by how much, and why.
 
-    Its tables and figures are written beside it.
+    Its tables and figures are written beside it. A prediction that lies beside a measurement over another
+    transport is made again over that one, and the page has both.
     """
+    from tempfile import TemporaryDirectory
+
     from paceline import reports
     from paceline.sim.records.folder import describe_caveat
 
     files = out.with_name(f"{out.stem}-files")
-    reports.build(folders, out, files)
+    with TemporaryDirectory() as scratch:
+        again: list[Path] = []
+        if len(folders) > 1:
+            from paceline.sim.experiments.reprice import price_again
+
+            again = price_again(folders, Path(scratch), say)
+        reports.build([*again, *folders], out, files)
     for caveat in filter(None, map(describe_caveat, folders)):
         say(caveat)
     say(f"wrote {out} and {files}: tables and figures for papers")

@@ -200,17 +200,21 @@ def hand_over(
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records import folder as result_folder
     from paceline.sim.records.summary import summarise
+    from paceline.sim.records.transport import transport_of
     from paceline.sim.scenario.schema import dump
 
     text = dump(scenario)
     facts = describe_schemes(scenario, with_bounds=False) if facts is None else facts
-    summary = summarise(scenario.name, runs, result_folder.target_of(text), tuning, facts)
+    target, transport = result_folder.target_of(text), transport_of(text)
+    summary = summarise(scenario.name, runs, target, tuning, facts, transport)
     if out is not None and runs:
         result_folder.write_results(out, text, scenario.name, runs, True, tuning, trace, facts)
         say(f"wrote {out}")
     if as_json:
         print_json(summary)
     else:
+        for sentence in words.transport(summary):
+            terminal().print(sentence, highlight=False)
         terminal().print(render_summary(summary))
         for sentence in words.tuning(summary):
             terminal().print(sentence, highlight=False)

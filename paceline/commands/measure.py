@@ -64,7 +64,7 @@ def realrun(
     from paceline.realrun.launch.processes import Processes, measure_runs
     from paceline.realrun.launch.slurm import script
     from paceline.sim.network.build import build_network
-    from paceline.sim.scenario.schema import load
+    from paceline.sim.scenario.schema import load, over_transport
 
     check_trace(trace, out)
     if slurm:
@@ -99,7 +99,8 @@ def realrun(
                         progress.complete()
         except KeyboardInterrupt:
             interrupted = True
-        hand_over(loaded, runs, None if interrupted else out, as_json, trace)
+        carried = over_transport(loaded, loaded.cluster.backend)
+        hand_over(carried, runs, None if interrupted else out, as_json, trace)
         if interrupted:
             end_interrupted(loaded, runs, out)
 

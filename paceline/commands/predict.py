@@ -57,7 +57,7 @@ def simulate(
         raise InputError(f"--engine {engine}: {did_you_mean(engine, ['auto', 'event'])}")
     loaded = load(scenario, changes or [])
     if profile is not None:
-        cluster = loaded.cluster.model_copy(update={"profile": profiles.load(profile)})
+        cluster = loaded.cluster.with_profile(profiles.load(profile), str(profile))
         loaded = loaded.model_copy(update={"cluster": cluster})
     where = prepare.device_named(device)
     with simulator.begin(loaded, where, out, force=force, say=say) as (resolved, parts):

@@ -111,7 +111,7 @@ def probe_scenario(plan: ProbePlan) -> Scenario:
         "cluster": {
             "workers": plan.workers,
             "compute": {"time": f"{NOMINAL_GRADIENT_S} s"},
-            "network": {"latency": "0 s"},
+            "network": {"latency": "0 s", "transport": "gloo"},
         },
         "evaluate": {"every": "1000000000 steps"},
         "schemes": [{f"{__name__}:PROBE": {**plan.model_dump(mode="json"), "label": "probe"}}],

@@ -16,7 +16,7 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import HostKind, Profile
 from paceline.sim.records.comparison import Comparison, compare
 from paceline.sim.records.run import Run
-from paceline.sim.scenario.schema import Scenario, Stop, dump, parse
+from paceline.sim.scenario.schema import Scenario, Stop, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
 from ..lab import Lab
@@ -83,7 +83,7 @@ def validate(
         RunError: a real run failed, or its computations did not fit into their time.
     """
     check_fixed(scenario)
-    both = with_step_limit(scenario, steps)
+    both = over_transport(with_step_limit(scenario, steps), profile.hosts.transport)
     text = dump(both)
     processes.shape(build_network(both.cluster.network, both.cluster.workers))
     warnings: list[str] = []

@@ -11,7 +11,7 @@ from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
-from paceline.sim.scenario.schema import Scenario
+from paceline.sim.scenario.schema import Scenario, over_transport
 from paceline.sim.schemes import find_scheme
 
 from .cells import RunRequest, run_requests
@@ -53,7 +53,7 @@ def _furthest(predicted: Run) -> float:
 
 
 def with_lengths(scenario: Scenario, progress: Callable[[str, int], None] | None = None) -> list[RunRequest]:
-    """The runs of a scenario with their lengths.
+    """The runs of a scenario with their lengths, predicted for the backend that carries the real runs.
 
     ``stop.max_iterations`` is the length where it is given: then nothing need be predicted. Otherwise each
     run is simulated first.
@@ -61,10 +61,13 @@ def with_lengths(scenario: Scenario, progress: Callable[[str, int], None] | None
     if scenario.stop.max_iterations is not None:
         return run_requests(scenario)
     bounded = scenario.model_copy(update={"stop": scenario.stop.model_copy(update={"max_iterations": 1})})
+    carried = over_transport(scenario, scenario.cluster.backend)
     requests = []
     for request in run_requests(bounded):
         entry = scenario.schemes[request.entry]
-        job = prepare(scenario, entry, request.seed)
-        run = simulate_job(replace(job, record_events=False), progress=progress)
+        job = prepare(carried, entry, request.seed)
+        run = simulate_job(
+            replace(job, record_events=False), progress=progress, profile=carried.cluster.profile
+        )
         requests.append(with_length(request, scenario, entry, run))
     return requests

@@ -32,6 +32,9 @@ _GLOO_SEGMENT_BYTES = 1024 * 1024
 _GLOO_ELEMENT_BYTES = 4
 """gloo's default for one segment, and the element that its segments are rounded up to (float32)."""
 
+MAX_COLUMNS = 16
+"""Messages of a hierarchical all-reduce grow with their number; so many flows fill any pipe between sites."""
+
 _IDLE = Round((), ())
 
 
@@ -41,6 +44,8 @@ _IDLE = Round((), ())
 @lru_cache(maxsize=64)
 def ring_all_reduce(n: int, num_bytes: int) -> Schedule:
     """Reduce-scatter, then all-gather, around a ring of n chunks: 2 (n - 1) rounds, one after another.
+
+    No rank begins a round before the round before is complete (stop and wait).
 
     A rank receives from the next rank and sends to the one before, as gloo does. On n equal hosts with a size
     divisible by n it takes 2 (n - 1) (latency + num_bytes / (n bandwidth)), see ``critical_path_s``.
@@ -198,6 +203,57 @@ def _halving_exchanges(core: int, rank: int) -> list[tuple[int, range, range]]:
     return scatter + [(peer, sent, kept) for peer, kept, sent in reversed(scatter)]
 
 
+@lru_cache(maxsize=64)
+def hierarchical_all_reduce(sites: tuple[int, ...], num_bytes: int) -> Schedule:
+    """Inside a site, then between sites, then inside again: four rounds, all messages of a round at once.
+
+    The payload is cut into as many columns as the smallest site has members, ``MAX_COLUMNS`` at most, and so
+    many members of each site own one. (1) Everybody sends each column to its owner in the site. (2) The
+    owners of a column cut it into one part per site and send each part to the site's owner, (3) who sends the
+    sum back. (4) Owners send their column to everybody in their site. It takes two latencies inside a site
+    and two between.
+
+    Args:
+        sites: how many of the ranks are in each site; the ranks follow the sites.
+        num_bytes: of the payload.
+
+    Raises:
+        ValueError: a site is empty or num_bytes is negative.
+    """
+    if not sites or min(sites) < 1 or num_bytes < 0:
+        raise ValueError(f"no collective has sites of {sites} ranks and {num_bytes} bytes")
+    columns = _split(num_bytes, min(*sites, MAX_COLUMNS))
+    firsts = [sum(sites[:site]) for site in range(len(sites))]
+    n = sum(sites)
+    receives: list[list[list[tuple[int, int]]]] = [[[] for _ in range(4)] for _ in range(n)]
+    sends: list[list[list[tuple[int, int]]]] = [[[] for _ in range(4)] for _ in range(n)]
+
+    def add(phase: int, source: int, destination: int, size: int) -> None:
+        if size:
+            sends[source][phase].append((destination, size))
+            receives[destination][phase].append((source, size))
+
+    for column, size in enumerate(columns):
+        parts = _split(size, len(sites))
+        for site, first in enumerate(firsts):
+            owner = first + column
+            for rank in range(first, first + sites[site]):
+                if rank != owner:
+                    add(0, rank, owner, size)
+                    add(3, owner, rank, size)
+            for other, start in enumerate(firsts):
+                if other != site:
+                    add(1, owner, start + column, parts[other])
+                    add(2, owner, start + column, parts[site])
+    return Schedule(
+        tuple(
+            tuple(Round(tuple(receives[rank][k]), tuple(sends[rank][k])) for k in range(4))
+            for rank in range(n)
+        ),
+        1,
+    )
+
+
 # --- the others ---------------------------------------------------------------------------------
 
 
@@ -308,7 +364,7 @@ def dissemination_barrier(n: int) -> Schedule:
 
 ALL_REDUCE: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
     {
-        "ring": ring_all_reduce,
+        "ring_stop_and_wait": ring_all_reduce,
         "gloo_ring": gloo_ring_all_reduce,
         "halving_doubling": halving_doubling_all_reduce,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ from .outcome import Outcome
 from .pending import Pending
 from .streams import Streams
 from .tasks import SUSPENDED, ClockedRunner, CoroutineTask, mix_values
-from .transfers import Transfers
+from .transfers import PATTERN_TAG, Transfers
 
 _Task = CoroutineTask[Pending]
 
@@ -79,15 +80,18 @@ class EventDriver(ClockedRunner[Pending]):
         self._over = False
         self._delays = WakeUpDelays(job.transfer, job.compute.seed, job.workers)
         ended = self.complete if self._delays.none_after_exchanges else self._settled
-        self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended)
+        self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone)
+        self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [
+            deque() for _ in range(job.workers)
+        ]
         self.handlers |= {ops.BatchLoss: self._batch_loss, ops.Gradient: self._compute}
         self.add_timed(
             {
                 ops.Gradient: self._begin_gradient,
-                ops.Mix: self._begin_mix,
+                ops.Mix: self._in_turn(self._begin_mix),
                 ops.Send: self._begin_send,
                 ops.Receive: self._begin_receive,
-                **dict.fromkeys(COLLECTIVES, self._begin_collective),
+                **dict.fromkeys(COLLECTIVES, self._in_turn(self._begin_collective)),
             }
         )
 
@@ -198,7 +202,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._mains_alive -= 1
         task.breakdown.ended_s = self._clock.now
         self.close(rank)
-        for side in self._transfers.waiting_for(rank):
+        for side in (*self._transfers.waiting_for(rank), *self._collectives.waiting_for(rank)):
             self._clock.at(self._clock.now, self._lose, (side, rank))
         return True
 
@@ -210,6 +214,7 @@ class EventDriver(ClockedRunner[Pending]):
         task = pending.task
         if not task.alive or pending.done:
             return
+        self._next_turn(pending)
         if pending.handle is None:
             pending.done = True
             self._interrupted(task)
@@ -237,6 +242,7 @@ class EventDriver(ClockedRunner[Pending]):
             pending.task.breakdown.computed(self._clock.now)
             return
         pending.check_sent()
+        self._next_turn(pending)
         if kind is ops.Mix:
             pending.reply = mix_values(self.job, pending.task.rank, operation, pending.values)  # type: ignore[arg-type]
         elif kind is ops.Receive:
@@ -334,9 +340,9 @@ class EventDriver(ClockedRunner[Pending]):
         num_bytes = self.job.num_bytes(value)
         pending.bytes = num_bytes * len(destinations)
         for slot, source in enumerate(sources):
-            self._transfers.receive(source, rank, "mix", pending, slot)
+            self._transfers.receive(source, rank, PATTERN_TAG, pending, slot)
         for destination in destinations:
-            self._transfers.send(rank, destination, "mix", num_bytes, pending, value)
+            self._transfers.send(rank, destination, PATTERN_TAG, num_bytes, pending, value)
 
     def _begin_send(self, pending: Pending) -> None:
         operation: ops.Send = pending.operation  # type: ignore[assignment]
@@ -359,6 +365,33 @@ class EventDriver(ClockedRunner[Pending]):
         pending.parts, pending.on_settled = 1, self._settled
         pending.values = [None]
         self._transfers.receive(operation.source, pending.task.rank, f"p2p {operation.tag}", pending, 0)
+
+    def _in_turn(self, begin: Callable[[Pending], None]) -> Callable[[Pending], None]:
+        """``begin``; where the transport keeps an order, ``begin`` once the worker's last one is through."""
+        if not self.job.transport.ordered:
+            return begin
+
+        def queue(pending: Pending) -> None:
+            line = self._turns[pending.task.rank]
+            line.append((pending, begin))
+            if len(line) == 1:
+                begin(pending)
+
+        return queue
+
+    def _next_turn(self, pending: Pending) -> None:
+        """Let a worker's next mix or collective begin, if ``pending`` was the one before."""
+        line = self._turns[pending.task.rank]
+        if line and line[0][0] is pending:
+            line.popleft()
+            if line:
+                following, begin = line[0]
+                self._clock.at(self._clock.now, begin, following)
+
+    def _alone(self, pending: Pending) -> bool:
+        """Whether an operation is all that its worker does, so that nothing else of it can use its links."""
+        task = pending.task
+        return pending.handle is None and not task.outstanding and len(self.tasks[task.rank]) == 1
 
     def _begin_collective(self, pending: Pending) -> None:
         groups = pending.operation.groups  # type: ignore[attr-defined]

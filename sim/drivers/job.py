@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import torch
 
 from ..collectives import algorithms
+from ..collectives.blocks import BlockSchedule
+from ..collectives.pipelines import (
+    BROADCASTS,
+    PIPELINES,
+    SHARES,
+    Sites,
+    barrier,
+    batch_reduce_scatter,
+    nccl_all_gather,
+    nccl_broadcast,
+    nccl_choice,
+    nccl_reduce_scatter,
+)  # fmt: skip
 from ..collectives.registry import all_reduce_named
-from ..collectives.schedule import RankRounds, among
+from ..collectives.schedule import RankRounds, Schedule, among
 from ..compute.model import ComputeModel
 from ..config.settings import Settings
 from ..network.transfer import TransferModel
+from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, TransportRules
 from ..program import operations as ops
 from ..program.averaging import root_of
 from ..program.encoding import Encoded, Payload, message_bytes, shard_bytes
@@ -25,6 +42,7 @@ from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Published, V
 from ..workloads.workload import Task
+from .blocks import fastest
 
 
 @dataclass(frozen=True)
@@ -41,7 +59,10 @@ class Job:
         bytes_per_parameter: bytes that one parameter stands for on the wire.
         compute: how long gradients take.
         transfer: how messages travel.
-        all_reduce: algorithm of the all-reduce.
+        transport: what carries messages and collectives.
+        all_reduce: algorithm of the all-reduce; ``auto``: the transport's choice.
+        chosen: what ``auto`` is for the whole model among all workers; empty: still to be priced.
+        priced: on which network ``auto`` is priced, where it is not that of ``transfer``.
         segments: (name, start, stop) of the layers in backward order; none where they are not known.
         every, on: evaluation.
         keep: a worker's models are kept for it at every ``keep``-th step.
@@ -74,6 +95,9 @@ class Job:
     record_events: bool = True
     max_events: int | None = None
     events_until_step: int | None = None
+    transport: TransportRules = TRANSPORTS[None]
+    chosen: str = ""
+    priced: TransferModel | None = None
 
     @property
     def synchronous(self) -> bool:
@@ -159,16 +183,102 @@ class Job:
             fractions.append(1 / 3 + (2 / 3) * done / total if done < total else 1.0)
         return tuple(fractions)
 
+    def blocks_of(
+        self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
+    ) -> tuple[BlockSchedule, tuple[int, ...]] | None:
+        """A collective among ``members`` as blocks, and who plays which rank of it, site by site.
+
+        None where its receives are not posted ahead.
+
+        Raises:
+            SchemeError: the root of a broadcast is not one of the members.
+        """
+        if not self.transport.posted_ahead:
+            return None
+        order, sites = self.by_site(members)
+        n, nccl = len(order), self.transport.nccl_collectives
+        match operation:
+            case ops.AllReduce(value=value):
+                name = self.algorithm(order, sites, self.num_bytes(value))
+                if name not in PIPELINES:
+                    return None
+                schedule = PIPELINES[name](sites, self.num_bytes(value))
+            case ops.Broadcast(value=value):
+                first = order.index(root_of(operation, rank, members))
+                order = order[first:] + order[:first]
+                num_bytes = self.num_bytes(value)
+                build = nccl_broadcast if nccl else self._fastest_of(BROADCASTS, order, sites, num_bytes)
+                schedule = build(sites, num_bytes)
+            case ops.ReduceScatter(value=Encoded() as value):
+                schedule = batch_reduce_scatter(n, self.num_bytes(value))
+            case ops.ReduceScatter(value=value):
+                num_bytes = self.num_bytes(value)
+                build = nccl_reduce_scatter if nccl else self._fastest_of(SHARES, order, sites, num_bytes)
+                schedule = build(sites, num_bytes)
+            case ops.AllGatherShards() | ops.AllGather():
+                if isinstance(operation, ops.AllGather):
+                    num_bytes = n * operation.value.numel() * operation.value.element_size()
+                elif isinstance(operation.value, Encoded):
+                    num_bytes = n * shard_bytes(
+                        operation.value, operation.length, n, self.bytes_per_parameter
+                    )
+                else:
+                    num_bytes = round(operation.length * self.bytes_per_parameter)
+                build = nccl_all_gather if nccl else self._fastest_of(SHARES, order, sites, num_bytes)
+                schedule = build(sites, num_bytes)
+            case _:
+                schedule = barrier(n)
+        return schedule, order
+
+    def _fastest_of(
+        self,
+        algorithms: Mapping[str, Callable[[Sites, int], BlockSchedule]],
+        order: tuple[int, ...],
+        sites: Sites,
+        num_bytes: int,
+    ) -> Callable[[Sites, int], BlockSchedule]:
+        """The fastest of some algorithms, remembered by members and size."""
+        key = id(algorithms), order, num_bytes
+        if key not in self._fastest:
+            self._fastest[key] = fastest(algorithms, sites, num_bytes, order, self.priced or self.transfer)
+        return algorithms[self._fastest[key]]
+
+    def by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """``members``, site by site, and how many of them each of these sites has."""
+        site_of = self.transfer.network.site_of
+        order = tuple(sorted(members, key=lambda host: (site_of[host], host)))
+        return order, tuple(Counter(site_of[host] for host in order).values())
+
+    def algorithm(self, members: tuple[int, ...], sites: tuple[int, ...], num_bytes: int) -> str:
+        """The all-reduce of so many bytes among ``members``, of whom so many are in each site."""
+        if self.all_reduce != AUTO_ALGORITHM:
+            return self.all_reduce
+        if len(self.transport.choices) == 1:
+            return self.transport.choices[0]
+        if self.transport.nccl_collectives:
+            return nccl_choice(len(members), num_bytes)
+        if self.chosen and len(members) == self.workers and num_bytes == self.num_bytes(self.start):
+            return self.chosen
+        key = id(PIPELINES), members, num_bytes
+        if key not in self._fastest:
+            choices = {name: PIPELINES[name] for name in self.transport.choices}
+            self._fastest[key] = fastest(choices, sites, num_bytes, members, self.priced or self.transfer)
+        return self._fastest[key]
+
+    @cached_property
+    def _fastest(self) -> dict[tuple[int, tuple[int, ...], int], str]:
+        return {}
+
     def part_of(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> RankRounds:
         """The part of ``rank`` in a collective among ``members``.
 
         Raises:
             SchemeError: the root of a broadcast is not one of the members.
         """
-        as_gloo = self.all_reduce == "gloo_ring"
+        as_gloo = self.transport.gloo_collectives or self.all_reduce == "gloo_ring"
         match operation:
             case ops.AllReduce(value=value):
-                schedule = among(all_reduce_named(self.all_reduce), members, self.num_bytes(value))
+                schedule = self._all_reduce_table(members, self.num_bytes(value))
             case ops.ReduceScatter(value=Encoded() as value):
                 schedule = among(algorithms.direct_reduce_scatter, members, self.num_bytes(value))
             case ops.ReduceScatter(value=value):
@@ -192,3 +302,15 @@ class Job:
             case _:
                 schedule = among(algorithms.dissemination_barrier, members)
         return schedule[rank]
+
+    def _all_reduce_table(self, members: tuple[int, ...], num_bytes: int) -> Mapping[int, RankRounds]:
+        name = self.transport.choices[0] if self.all_reduce == AUTO_ALGORITHM else self.all_reduce
+        if name != "hierarchical":
+            return among(all_reduce_named(name), members, num_bytes)
+        order, sites = self.by_site(members)
+        return among(_hierarchical(sites), order, num_bytes)
+
+
+@cache
+def _hierarchical(sites: tuple[int, ...]) -> Callable[[int, int], Schedule]:
+    return lambda n, num_bytes: algorithms.hierarchical_all_reduce(sites, num_bytes)

@@ -69,6 +69,7 @@ class Streams(Transfers):
         super().__init__(clock, model)
         self._buffer_bytes = model.buffer_bytes
         self._copy_s_per_byte = model.copy_s_per_byte
+        self._device_copy_s_per_byte = model.device_copy_s_per_byte / 2  # at each end
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._leaving: dict[int, tuple[_Message, float]] = {}
         self._at_host = [0] * model.network.num_hosts
@@ -92,7 +93,14 @@ class Streams(Transfers):
     @override
     def _enqueue(self, transfer: Transfer, start_s: float) -> None:
         message = _Message(transfer, self._stream(transfer.source, transfer.destination))
-        self._clock.at(max(start_s, self._clock.now), self._hand_over, message)
+        start_s = max(start_s, self._clock.now) + self._device_copy_s_per_byte * transfer.num_bytes
+        self._clock.at(start_s, self._hand_over, message)
+
+    @override
+    def _deliver(self, transfer: Transfer, time_s: float) -> None:
+        if not transfer.plain:
+            time_s += self._device_copy_s_per_byte * transfer.num_bytes
+        super()._deliver(transfer, time_s)
 
     def _hand_over(self, message: _Message) -> None:
         """The sender writes to its socket."""
@@ -131,6 +139,9 @@ class Streams(Transfers):
 
     @override
     def _arrive(self, number: int, sent_s: float) -> None:
+        if number in self._flows:
+            super()._arrive(number, sent_s)
+            return
         message, left = self._leaving.pop(number)
         if not message.taken:
             self._take(message)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..network.latency import Latencies
 from ..network.sharing import FairSharing, rtt_weight
@@ -22,6 +22,9 @@ from ..program.operations import ANY
 from .clock import LATE, Clock
 
 Tag = str | tuple[str, int, int]
+
+PATTERN_TAG: Final = "mix"
+"""Of the messages of mixes."""
 
 
 class TransferSide(Protocol):
@@ -65,12 +68,13 @@ class Transfer:
         slot: the receiver's number of it.
         announced: when the sender knows of the receive.
         source, destination: hosts, once the transfer begins.
+        plain: neither announcements nor the overhead of messages count, nor any stream.
         latency_s, links, cap, weight: of the route; ``cap`` in bytes/s, the weight as in ``FairSharing``.
     """
 
     sender: TransferSide
     sender_s: float
-    num_bytes: int
+    num_bytes: float
     value: Payload | None
     receiver: TransferSide
     receiver_s: float
@@ -78,6 +82,7 @@ class Transfer:
     announced: Announced
     source: int
     destination: int
+    plain: bool
     latency_s: float
     links: tuple[int, ...]
     cap: float
@@ -106,6 +111,8 @@ class Transfers:
         self._network = model.network
         self._workers = model.network.num_hosts
         self._overhead_s = model.overhead_s
+        self._plain_tag = PATTERN_TAG if model.plain_patterns else None
+        self._pattern_overhead_s = model.pattern_overhead_s
         self._announcement = model.announcement
         self._latencies = Latencies(model.network, model.seed, model.added_latency_s)
         self._changes = BandwidthChanges(model.network.links, model.seed)
@@ -145,6 +152,7 @@ class Transfers:
         transfer = posted.popleft() if posted else Transfer()
         transfer.sender, transfer.sender_s = side, self._clock.now
         transfer.num_bytes, transfer.value = num_bytes, value
+        transfer.plain = tag == self._plain_tag
         if matches:
             self._match(source, destination, transfer)
             return
@@ -202,7 +210,8 @@ class Transfers:
         key = source * self._workers + destination
         posted = box.sends.get(key)
         now_s = self._clock.now
-        announced = now_s if source == ANY else self._announce(destination, source)
+        at_once = source == ANY or tag == self._plain_tag
+        announced = now_s if at_once else self._announce(destination, source)
         matches = bool(posted)
         transfer = posted.popleft() if posted else Transfer()
         transfer.receiver, transfer.receiver_s = side, now_s
@@ -260,23 +269,49 @@ class Transfers:
 
     def _launch(self, source: int, destination: int, transfer: Transfer, announced_s: float) -> None:
         """Both sides are there, or it is known when they will be."""
-        sender_s, receiver_s = transfer.sender_s, transfer.receiver_s
-        start_s = (sender_s if sender_s >= announced_s else announced_s) + self._overhead_s
+        sender_s = transfer.sender_s
+        start_s = sender_s if sender_s >= announced_s else announced_s
+        start_s += self._pattern_overhead_s if transfer.plain else self._overhead_s
+        if self._leave_at(source, destination, transfer, start_s):
+            if transfer.plain:
+                Transfers._enqueue(self, transfer, start_s)
+            else:
+                self._enqueue(transfer, start_s)
+
+    def _leave_at(self, source: int, destination: int, transfer: Transfer, start_s: float) -> bool:
+        """Whether a transfer's bytes have to share links; if not, its end is known at once."""
         latency_s = self._latency_s(source, destination)
         if self._sharing is None:
             rate = self._alone.get(source * self._workers + destination) or self._rate_alone(
                 source, destination
             )
             sent_s = start_s + transfer.num_bytes / rate
-            transfer.sender.sent(sent_s, receiver_s)
-            transfer.receiver.received(transfer.slot, transfer.value, source, sent_s + latency_s, sender_s)
-            return
+            transfer.sender.sent(sent_s, transfer.receiver_s)
+            transfer.receiver.received(
+                transfer.slot, transfer.value, source, sent_s + latency_s, transfer.sender_s
+            )
+            return False
         route = self._network.route(source, destination)
         transfer.source, transfer.destination = source, destination
         transfer.latency_s, transfer.links = latency_s, route.links
         transfer.cap = route.per_flow_bytes_per_s * self._efficiency
         transfer.weight = self._weight(source, destination) if self._by_rtt else 1
-        self._enqueue(transfer, start_s)
+        return True
+
+    def carry(
+        self, source: int, destination: int, num_bytes: float, side: TransferSide, start_s: float
+    ) -> None:
+        """Let bytes leave at ``start_s``, or now if that has passed; both ends have been there before.
+
+        Both calls of ``side`` follow: when the last byte has left, and when it has arrived.
+        """
+        self.messages += 1
+        transfer = Transfer()
+        transfer.sender = transfer.receiver = side
+        transfer.sender_s = transfer.receiver_s = self._clock.now
+        transfer.num_bytes, transfer.value, transfer.slot, transfer.plain = num_bytes, None, 0, True
+        if self._leave_at(source, destination, transfer, start_s):
+            Transfers._enqueue(self, transfer, start_s)
 
     def _enqueue(self, transfer: Transfer, start_s: float) -> None:
         if start_s <= self._clock.now:

@@ -86,8 +86,8 @@ class AveragingStepTime:
                     self._links[i, j, : len(route.links)] = route.links
                     self._latency_s[i, j] = route.latency_s
                     self._own_s[i, j] = self._bytes / route.per_flow_bytes_per_s
-        self._announced_s = transfer.announcement * self._latency_s.T
-        self._overhead_s = transfer.overhead_s
+        self._announced_s = (0.0 if transfer.plain_patterns else transfer.announcement) * self._latency_s.T
+        self._overhead_s = transfer.block_overhead_s
 
     @property
     def floor_s(self) -> float:

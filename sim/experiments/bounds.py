@@ -26,14 +26,13 @@ from ..devices import one_thread
 from ..drivers.job import Job
 from ..errors import RunError
 from ..network.network import Network
-from ..network.profile import GLOO_ALL_REDUCE
 from ..network.transfer import TransferModel
 from ..records.summary import Bounds, Cost, SchemeFacts
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
 from ..schemes import find_scheme
 from ..seeds import Floats
-from .prepare import clock_only, prepare
+from .prepare import clock_only, over_profile, prepare
 from .step_cost import Followed, endless, follow
 
 FOLLOWED_STEPS: Final = 64
@@ -67,7 +66,7 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
     job = clock_only(endless(prepare(scenario, entry, scenario.seed)))
     profile = scenario.cluster.profile
     if profile is not None:
-        job = replace(job, transfer=profile.transfer(job.transfer), all_reduce=GLOO_ALL_REDUCE)
+        job = over_profile(job, profile)
     cycle = job.scheme.cycle(job.options, job.workers)
     if cycle > MAX_CYCLE_STEPS:
         return None
@@ -187,13 +186,15 @@ def _with_transfer(
         network=_scaled(old.network, latency, seconds_per_byte),
         added_latency_s=latency * old.added_latency_s,
         copy_s_per_byte=seconds_per_byte * old.copy_s_per_byte,
+        device_copy_s_per_byte=seconds_per_byte * old.device_copy_s_per_byte,
         overhead_s=software * old.overhead_s,
+        pattern_overhead_s=software * old.pattern_overhead_s,
         resume_s=software * old.resume_s,
         late_s=software * old.late_s,
         wake_up_delays_s=tuple(software * each for each in old.wake_up_delays_s),
         resume_jitter_s=tuple(software * each for each in old.resume_jitter_s),
     )
-    return replace(job, transfer=new)
+    return replace(job, transfer=new, priced=job.priced or old)
 
 
 def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Network:

@@ -19,8 +19,9 @@ from ..devices import one_thread
 from ..drivers.job import Job
 from ..network.network import Network
 from ..program.averaging import mean_model
+from ..records.transport import transport_of
 from ..scenario.repeats import max_repeats
-from ..scenario.schema import Scenario
+from ..scenario.schema import Scenario, dump
 from .prepare import prepare, resolve
 from .step_cost import StepCost, steady_compute, step_cost, training_s
 
@@ -177,6 +178,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         "sites": {name: network.site_of.count(number) for number, name in enumerate(network.sites)},
         "compute_s": {"fastest": min(durations), "slowest": max(durations)},
         "model_bytes": job.num_bytes(job.start),
+        "transport": transport_of(dump(resolved)),
         "links": [
             {"name": each.name, "bytes_per_s": each.bandwidth_bytes_per_s, "varies": bool(each.variation)}
             for each in network.links

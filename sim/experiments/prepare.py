@@ -19,7 +19,9 @@ from ..devices import one_thread
 from ..drivers.job import Job
 from ..errors import InputError
 from ..network.build import build_network
+from ..network.profile import Profile
 from ..network.transfer import TransferModel
+from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Evaluate, Scenario, dump
@@ -55,12 +57,13 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     """Decide what is left open: ``gradients: auto`` by a rule, ``compute: measured`` by measuring.
 
     It is measured with one thread on a CPU. What comes of it stands in the result, and so does
-    ``evaluate.keep``, so that nothing else of a run depends on the machine.
+    ``evaluate.keep`` and the all-reduce that ``auto`` stands for, so that nothing else of a run depends on
+    the machine.
 
     Raises:
         InputError: gradients are to be batched, and cannot be.
     """
-    scenario = _measured(scenario, device)
+    scenario = _with_chosen(_measured(scenario, device))
     if scenario.workload.timing_only:
         return scenario
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
@@ -88,12 +91,26 @@ def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:
     return evaluate.model_copy(update={"keep": keep})
 
 
+def _with_chosen(scenario: Scenario) -> Scenario:
+    """Name what ``auto`` is; a resolved scenario that was changed since may have an old name."""
+    collectives = scenario.collectives.model_copy(update={"chosen": None})
+    scenario = scenario.model_copy(update={"collectives": collectives})
+    if collectives.all_reduce != AUTO_ALGORITHM:
+        return scenario
+    job = prepare(scenario, scenario.schemes[0], scenario.seed)
+    chosen = job.algorithm(*job.by_site(tuple(range(job.workers))), job.num_bytes(job.start))
+    update = {"collectives": collectives.model_copy(update={"chosen": chosen})}
+    return scenario.model_copy(update=update)
+
+
 def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:
     """Whether ``resolve`` may have returned ``resolved`` for ``requested``, whatever was measured."""
     evaluate = resolved.evaluate
     if requested.evaluate.keep is None:
         evaluate = evaluate.model_copy(update={"keep": None})
-    as_requested = resolved.model_copy(update={"gradients": requested.gradients, "evaluate": evaluate})
+    collectives = resolved.collectives.model_copy(update={"chosen": requested.collectives.chosen})
+    update = {"gradients": requested.gradients, "evaluate": evaluate, "collectives": collectives}
+    as_requested = resolved.model_copy(update=update)
     wanted, measured = requested.cluster.compute.measured, resolved.cluster.compute.measured
     if wanted is not None and not wanted.times and measured is not None:
         as_requested = _with_measured(
@@ -113,9 +130,9 @@ def resolved_in(text: str, requested: Scenario) -> Scenario | None:
     try:
         document = yaml_file.parse(text, "scenario").value
         method, compute = document["gradients"], document["cluster"]["compute"]
-        resolved = requested
+        resolved = _with_chosen(requested)  # which follows from the scenario alone
         if requested.gradients == "auto" and method in ("batched", "looped"):
-            resolved = requested.model_copy(update={"gradients": method})
+            resolved = resolved.model_copy(update={"gradients": method})
         if requested.evaluate.keep is None:
             written = requested.evaluate.model_dump(mode="json")
             evaluate = Evaluate.model_validate({**written, "keep": document["evaluate"].get("keep")})
@@ -186,6 +203,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     """
     device = device or torch.device("cpu")
     workload, cluster, stop = scenario.workload, scenario.cluster, scenario.stop
+    transport = TRANSPORTS[cluster.network.transport]
     method: Method = "batched" if scenario.gradients == "batched" else "looped"
     task = find_task(workload.task)
     problem = None
@@ -218,14 +236,18 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
         compute=ComputeModel(cluster.compute.at(workload.batch_size), cluster.stragglers, seed),
-        transfer=TransferModel(
-            network=build_network(cluster.network, cluster.workers),
-            sharing=cluster.network.sharing,
-            overhead_s=cluster.network.overhead,
-            announcement=cluster.network.announcement,
-            seed=seed,
+        transfer=transport.transfer(
+            TransferModel(
+                network=build_network(cluster.network, cluster.workers),
+                sharing=cluster.network.sharing,
+                overhead_s=cluster.network.overhead,
+                announcement=cluster.network.announcement,
+                seed=seed,
+            )
         ),
+        transport=transport,
         all_reduce=scenario.collectives.all_reduce,
+        chosen=scenario.collectives.chosen or "",
         segments=problem.workload.segments
         if problem and workload.payload is None
         else equal_segments(start.numel(), buckets),
@@ -246,6 +268,15 @@ def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]
     cuts = [k * length // number for k in range(number + 1)] if number else []
     parts = list(itertools.pairwise(cuts))
     return tuple((f"bucket {k}", start, stop) for k, (start, stop) in enumerate(reversed(parts)))
+
+
+def over_profile(job: Job, profile: Profile) -> Job:
+    """``job`` with a profile's factors, and on the transport that it was measured on."""
+    transport = TRANSPORTS[profile.hosts.transport]
+    known = job.transport is transport and job.all_reduce in transport.all_reduce
+    all_reduce = job.all_reduce if known else AUTO_ALGORITHM
+    transfer = profile.transfer(job.transfer)
+    return replace(job, transfer=transfer, transport=transport, all_reduce=all_reduce, chosen="")
 
 
 def clock_only(job: Job) -> Job:

@@ -15,14 +15,14 @@ from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.outcome import run_record
 from ..errors import RunError, shorten
-from ..network.profile import GLOO_ALL_REDUCE, Profile
+from ..network.profile import Profile
 from ..records.run import Run
 from ..records.summary import Tuned
 from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
 from ..scenario.entries import SchemeEntry
 from ..scenario.repeats import are_enough
 from ..scenario.schema import Scenario, dump
-from .prepare import prepare, resolve, resolved_in, seeds_of, warn_of_extrapolation
+from .prepare import over_profile, prepare, resolve, resolved_in, seeds_of, warn_of_extrapolation
 from .tune import tune
 
 Progress = Callable[[str, int], None]
@@ -47,7 +47,7 @@ def simulate_job(
         warn: called with a sentence for every way in which the run left the profile's measured range.
     """
     if profile is not None:
-        job = replace(job, transfer=profile.transfer(job.transfer), all_reduce=GLOO_ALL_REDUCE)
+        job = over_profile(job, profile)
     scorer = job.scorer()
     scorer.begin([job.start] * job.workers)
     report = None

@@ -33,12 +33,11 @@ from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..errors import RunError
 from ..network.network import Network, Route
-from ..network.profile import GLOO_ALL_REDUCE
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
 from ..training.scoring import Scorer, as_they_are
 from ..training.snapshots import Published
-from .prepare import clock_only, prepare
+from .prepare import clock_only, over_profile, prepare
 
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends: of a whole step."""
@@ -92,9 +91,9 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     profile = scenario.cluster.profile
     differs = nominal != network or _varies(whole.compute) or profile is not None
     if profile is not None:
-        whole = replace(whole, transfer=profile.transfer(whole.transfer), all_reduce=GLOO_ALL_REDUCE)
+        whole = over_profile(whole, profile)
     cycle = whole.scheme.cycle(whole.options, whole.workers)
-    free = _with(steady, _unlimited(nominal, latency=False), overhead_s=0.0)
+    free = _with(steady, _unlimited(nominal, latency=False), overhead_s=0.0, pattern_overhead_s=0.0)
     part, enough = partial(_enough, ENOUGH_PART_WORK), partial(_enough, ENOUGH_WORK)
     try:
         compute_s = follow(free, cycle, part).step_s
@@ -300,7 +299,9 @@ def _is_always(straggler: Straggler) -> bool:
 
 
 def _with(job: Job, network: Network, **changes: Any) -> Job:
-    return replace(job, transfer=replace(job.transfer, network=network, **changes))
+    """``job`` on another network, with the algorithms that it takes on its own."""
+    priced = job.priced or job.transfer
+    return replace(job, transfer=replace(job.transfer, network=network, **changes), priced=priced)
 
 
 def _nominal(network: Network) -> Network:

@@ -118,10 +118,11 @@ def _vary(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:
 def _build_sites(settings: NetworkSettings, workers: int) -> Network:
     if settings.sites is None or settings.within is None:
         sites = {"all": workers}
-        inside_s, access = settings.latency or 0.0, settings.bandwidth
+        inside_s, access, upload = settings.latency or 0.0, settings.bandwidth, settings.upload
     else:
         sites = dict(settings.sites)
         inside_s, access = settings.within.latency, settings.within.bandwidth
+        upload = settings.within.upload
     if sum(sites.values()) != workers:
         raise InputError(f"the sites hold {sum(sites.values())} workers, not {workers}")
 
@@ -136,16 +137,13 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
     down: dict[int, int] = {}
     if access is not None:
         for host in range(workers):
-            up[host] = add(f"host{host} up", access)
+            up[host] = add(f"host{host} up", access if upload is None else upload)
             down[host] = add(f"host{host} down", access)
 
-    between = settings.between
-    pipe: dict[tuple[int, int], int] = {}
-    if between is not None and between.bandwidth is not None:
-        for a, source in enumerate(names):
-            for b, destination in enumerate(names):
-                if a != b:
-                    pipe[a, b] = add(f"{source}->{destination}", between.bandwidth)
+    number = {name: index for index, name in enumerate(names)}
+    pipe = {
+        (number[a], number[b]): add(f"{a}->{b}", bandwidth) for (a, b), bandwidth in settings.pipes().items()
+    }
 
     leave: dict[int, int] = {}
     enter: dict[int, int] = {}
@@ -154,14 +152,13 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
             leave[site] = add(f"{name} out", settings.uplink[name])
             enter[site] = add(f"{name} in", settings.uplink[name])
 
-    latencies = settings.latencies()
-    cap = math.inf if between is None or between.per_flow is None else between.per_flow
+    latencies, caps = settings.latencies(), settings.connections()
     return Network(
         sites=names,
         site_of=tuple(site for site, name in enumerate(names) for _ in range(sites[name])),
         links=tuple(links),
         latency_s=tuple(tuple(inside_s if a == b else latencies[a, b] for b in names) for a in names),
-        per_flow_bytes_per_s=tuple(tuple(math.inf if a == b else cap for b in names) for a in names),
+        per_flow_bytes_per_s=tuple(tuple(caps.get((a, b), math.inf) for b in names) for a in names),
         up=up,
         down=down,
         pipe=pipe,

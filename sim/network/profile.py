@@ -41,10 +41,6 @@ FACTORS: Final[Mapping[str, str]] = {
 """The fields of ``TransferModel`` that a profile sets, and their units."""
 
 
-GLOO_ALL_REDUCE: Final = "gloo_ring"
-"""The algorithm of what a profile is measured on."""
-
-
 class Factor(Settings):
     """One number, how sure it is, and where it is from."""
 
@@ -135,7 +131,7 @@ class Profile(Settings):
         return read_beside(info, data, load).model_dump()
 
     def transfer(self, model: TransferModel) -> TransferModel:
-        """``model`` with these factors, and gloo's rules. Its collectives are gloo's, too: ``ALL_REDUCE``."""
+        """``model`` with these factors, and gloo's rules. Its collectives are gloo's, too."""
         values: dict[str, Any] = {name: self.factors[name].value for name in FACTORS}
         return replace(
             model,

@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -38,11 +39,17 @@ from .graph_files import read_graph
 Rate = Annotated[BytesPerSecond, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
+TransportName = Literal["ideal", "gloo", "nccl"]
+
 DEFAULT: Final = "default"
 _QUANTITY: Final = {"type": "string", "examples": ["40 ms"]}
 _LATENCY: Final = {
     "anyOf": [_QUANTITY, {"type": "object", "additionalProperties": _QUANTITY}],
     "examples": ["40 ms", {"us-eu": "40 ms", "default": "90 ms"}],
+}
+_RATE: Final = {
+    "anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}],
+    "examples": ["1 Gbit/s", {"us-eu": "1 Gbit/s", "eu-us": "300 Mbit/s", "default": "100 Mbit/s"}],
 }
 _SITE_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
@@ -54,42 +61,65 @@ class Within(Settings):
     bandwidth: Rate | None = Field(
         default=None, description="each host's access link, full duplex; absent: unlimited"
     )
+    upload: Rate | None = Field(
+        default=None,
+        description="each host's way out, where it differs from its way in, which is `bandwidth`",
+    )
 
 
-def _for_all_pairs(value: object, info: ValidationInfo) -> object:
+def _latencies_for_all_pairs(value: object, info: ValidationInfo) -> object:
+    return _for_all_pairs(value, info, parse_seconds, "s")
+
+
+def _rates_for_all_pairs(value: object, info: ValidationInfo) -> object:
+    return _for_all_pairs(value, info, parse_rate, "B/s")
+
+
+def _for_all_pairs(
+    value: object, info: ValidationInfo, parse: Callable[[object], float], unit: str
+) -> object:
+    """One value for all pairs, a mapping, or the name of a file with a matrix."""
     if isinstance(value, str) and value.endswith(".csv"):
-        return read_beside(info, value, _latency_matrix)
-    return value if isinstance(value, Mapping) else {DEFAULT: value}
+        return read_beside(info, value, partial(_matrix, parse=parse, unit=unit))
+    return value if value is None or isinstance(value, Mapping) else {DEFAULT: value}
 
 
-def _latency_matrix(path: Path) -> dict[str, str]:
+def _matrix(path: Path, parse: Callable[[object], float], unit: str) -> dict[str, str]:
     """A row per source and a column per destination; the diagonal does not count."""
     table = read_table(path)
-    latencies = {}
+    values = {}
     for line, cells in table.rows:
         for column in range(1, len(cells)):
             source, destination = cells[0], table.names[column]
             if source != destination:
-                unit = table.units[column] or table.units[0]
-                value = table.value(line, column, cells, parse_seconds, unit)
-                latencies[f"{source}-{destination}"] = f"{value!r} s"
-    return latencies
+                own = table.units[column] or table.units[0]
+                value = table.value(line, column, cells, parse, own)
+                values[f"{source}-{destination}"] = f"{value!r} {unit}"
+    return values
+
+
+Rates = Annotated[dict[str, Rate], BeforeValidator(_rates_for_all_pairs), WithJsonSchema(_RATE)]
 
 
 class Between(Settings):
     """The network between sites."""
 
-    latency: Annotated[dict[str, Seconds], BeforeValidator(_for_all_pairs), WithJsonSchema(_LATENCY)] = Field(
+    latency: Annotated[
+        dict[str, Seconds], BeforeValidator(_latencies_for_all_pairs), WithJsonSchema(_LATENCY)
+    ] = Field(
         description="one-way latency between hosts of two sites: one for all, or per pair of sites, such as "
         "{us-eu: 40 ms, default: 90 ms}; a pair holds in both directions unless both are given; or a CSV "
         "file, relative to the scenario's folder, with a row and a column per site"
     )
-    bandwidth: Rate | None = Field(
+    bandwidth: Rates | None = Field(
         default=None,
-        description="one pipe per ordered pair of sites, shared by all that cross it; absent: unlimited",
+        description="one pipe per ordered pair of sites, shared by all that cross it: one for all, or per "
+        "pair or in a CSV file, as for latency; absent: unlimited",
     )
-    per_flow: Rate | None = Field(
-        default=None, description="what one connection gets at most; absent: unlimited"
+    per_flow: Rates | None = Field(
+        default=None,
+        description="what one connection gets at most: one for all, or per pair or in a CSV file, as for "
+        "latency; absent: unlimited",
     )
 
 
@@ -226,6 +256,10 @@ class NetworkSettings(Settings):
     bandwidth: Rate | None = Field(
         default=None, description="flat form: each host's access link, full duplex; absent: unlimited"
     )
+    upload: Rate | None = Field(
+        default=None,
+        description="flat form: each host's way out, where it differs from its way in, which is `bandwidth`",
+    )
     sites: dict[str, Count] | None = Field(
         default=None,
         min_length=1,
@@ -256,9 +290,17 @@ class NetworkSettings(Settings):
         description="how transfers share a link: max-min fairly, the same weighted by one over the round "
         "trip (as TCP does where losses hold it back), or as if each were alone",
     )
-    overhead: Seconds = Field(default=0.0, description="software overhead of one transfer")
+    transport: TransportName | None = Field(
+        default="ideal",
+        description="what carries the bytes: `ideal` (collectives limited by data dependence, latency and "
+        "bandwidth alone), gloo, or nccl (messages of one worker to another then go over gloo); absent where "
+        "there is a profile: the profile's; null: as in result folders that name none",
+    )
+    overhead: Seconds = Field(
+        default=0.0, description="software overhead of one transfer, beside the transport's own"
+    )
     announcement: float = Field(
-        default=0.0, ge=0, description="cost of a rendezvous, as a factor on the route's latency; 1 for gloo"
+        default=0.0, ge=0, description="cost of a rendezvous, as a factor on the route's latency; gloo has 1"
     )
 
     @model_validator(mode="after")
@@ -269,7 +311,7 @@ class NetworkSettings(Settings):
         return self
 
     def _wrong_form(self) -> list[Mistake]:
-        flat = [key for key in ("latency", "bandwidth") if getattr(self, key) is not None]
+        flat = [key for key in ("latency", "bandwidth", "upload") if getattr(self, key) is not None]
         parts = [key for key in ("sites", "within", "between", "uplink") if getattr(self, key)]
         if self.variation and self.sharing == "none":
             return [Mistake(("variation",), "needs sharing: max_min or rtt")]
@@ -283,6 +325,10 @@ class NetworkSettings(Settings):
             return [Mistake((flat[0],), text)]
         if whole:
             return []
+        if self.upload is not None and self.bandwidth is None:
+            return [Mistake(("upload",), "needs bandwidth, each host's way in")]
+        if self.within is not None and self.within.upload is not None and self.within.bandwidth is None:
+            return [Mistake(("within", "upload"), "needs bandwidth, each host's way in")]
         if not parts:
             text = "give latency and bandwidth (one switch), or sites, within and between, or a graph"
             return [] if self.latency is not None else [Mistake((), text)]
@@ -304,16 +350,24 @@ class NetworkSettings(Settings):
     def _wrong_pairs(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
         if self.between is None:
             return
-        at: KeyPath = ("between", "latency")
+        for key in ("latency", "bandwidth", "per_flow"):
+            values = getattr(self.between, key)
+            if values is not None:
+                yield from self._wrong_values(sites, ("between", key), values)
+
+    @staticmethod
+    def _wrong_values(
+        sites: Mapping[str, int], at: KeyPath, values: Mapping[str, float]
+    ) -> Iterator[Mistake]:
         pairs = _pair_names(sites)
-        names = [name for name in self.between.latency if name != DEFAULT]
+        names = [name for name in values if name != DEFAULT]
         for name in names:
             if name not in pairs:
                 yield Mistake((*at, name), f"no two sites have this name; {did_you_mean(name, pairs)}")
             elif len(pairs[name]) > 1:
                 both = " or ".join(f"'{a}' to '{b}'" for a, b in pairs[name])
                 yield Mistake((*at, name), f"may mean {both}; rename a site")
-        if DEFAULT in self.between.latency or any(len(pairs.get(name, ())) != 1 for name in names):
+        if DEFAULT in values or any(len(pairs.get(name, ())) != 1 for name in names):
             return
         given = {frozenset(pairs[name][0]) for name in names}
         silent = [f"'{a}-{b}'" for a, b in itertools.combinations(sites, 2) if {a, b} not in given]
@@ -325,12 +379,28 @@ class NetworkSettings(Settings):
         """One-way latency in seconds for every ordered pair of different sites; empty in the flat form."""
         if self.sites is None or self.between is None:
             return {}
-        latency = self.between.latency
-        given = {pair[0]: latency[name] for name, pair in _pair_names(self.sites).items() if name in latency}
-        return {
-            (a, b): given[a, b] if (a, b) in given else given[b, a] if (b, a) in given else latency[DEFAULT]
-            for a, b in itertools.permutations(self.sites, 2)
-        }
+        return _by_pair(self.sites, self.between.latency)
+
+    def pipes(self) -> dict[tuple[str, str], float]:
+        """Bytes per second of the pipe of every ordered pair of sites; empty where pipes are unlimited."""
+        if self.sites is None or self.between is None or self.between.bandwidth is None:
+            return {}
+        return _by_pair(self.sites, self.between.bandwidth)
+
+    def connections(self) -> dict[tuple[str, str], float]:
+        """Bytes per second that one connection gets at most; empty where it is unlimited."""
+        if self.sites is None or self.between is None or self.between.per_flow is None:
+            return {}
+        return _by_pair(self.sites, self.between.per_flow)
+
+
+def _by_pair(sites: Mapping[str, Any], values: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """A value for every ordered pair of sites: its own, else that of the way back, else the default."""
+    given = {pair[0]: values[name] for name, pair in _pair_names(sites).items() if name in values}
+    return {
+        (a, b): given[a, b] if (a, b) in given else given[b, a] if (b, a) in given else values[DEFAULT]
+        for a, b in itertools.permutations(sites, 2)
+    }
 
 
 def _pair_names(sites: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:

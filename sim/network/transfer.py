@@ -27,6 +27,9 @@ class TransferModel:
         buffer_bytes: what the sender's socket takes off its hands: a send is complete when the bytes of its
             stream that have not left are no more than this; 0: when its last byte has left.
         copy_s_per_byte: what handing bytes to the socket takes.
+        device_copy_s_per_byte: what copying a point-to-point message from one device and to another takes.
+        plain_patterns: mixes and collectives do not go the way of messages, but as if nothing above were set,
+            with ``pattern_overhead_s`` in the place of ``overhead_s``.
         resume_s: from the end of an exchange until the coroutine goes on.
         late_s: from the end of a computation until the coroutine's next operation.
         wake_up_delays_s: instead of ``late_s``, values as they followed each other when measured: a worker
@@ -45,8 +48,16 @@ class TransferModel:
     streams: bool = False
     buffer_bytes: float = 0.0
     copy_s_per_byte: float = 0.0
+    device_copy_s_per_byte: float = 0.0
+    plain_patterns: bool = False
+    pattern_overhead_s: float = 0.0
     resume_s: float = 0.0
     late_s: float = 0.0
     wake_up_delays_s: tuple[float, ...] = ()
     resume_jitter_s: tuple[float, ...] = ()
     seed: int = 0
+
+    @property
+    def block_overhead_s(self) -> float:
+        """Software overhead of a mix, or of a block of a collective whose receives are posted ahead."""
+        return self.pattern_overhead_s if self.plain_patterns else self.overhead_s

@@ -29,6 +29,7 @@ from .equal_terms import Goal
 from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
 from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances, summarise
 from .trace import write_trace
+from .transport import transport_of
 
 SCENARIO_FILE: Final = "scenario.yaml"
 SUMMARY_FILE: Final = "summary.json"
@@ -122,7 +123,8 @@ def write_results(
     Raises:
         InputError: something is there already, or cannot be written.
     """
-    summary = summarise(scenario_name, runs, target_of(scenario_yaml), tuning, facts)
+    target, transport = target_of(scenario_yaml), transport_of(scenario_yaml)
+    summary = summarise(scenario_name, runs, target, tuning, facts, transport)
     check_free(folder, force)
     with write_folder_atomically(folder) as new:
         (new / SCENARIO_FILE).write_text(scenario_yaml, encoding="utf-8")
@@ -278,7 +280,8 @@ def _join_parts(folder: Path) -> Results:
     if not parts:
         raise InputError(f"{folder} is not finished: none of its runs is complete yet")
     runs, (_, first) = [run for run, _ in parts], parts[0]
-    summary = summarise(first.summary["scenario"], runs, first.summary["target"])
+    transport = first.summary.get("transport")
+    summary = summarise(first.summary["scenario"], runs, first.summary["target"], transport=transport)
     return Results(summary, metrics_frame(runs), events_frame(runs), first.scenario, verified=True)
 
 
@@ -312,7 +315,12 @@ def _renewed(results: Results) -> Results:
         return results
     runs = runs_of(replace(results, events=results.events[:0]))
     tuning = summary.get("tuning", ())
-    return replace(results, summary=summarise(summary["scenario"], runs, summary["target"], tuning))
+    return replace(
+        results,
+        summary=summarise(
+            summary["scenario"], runs, summary["target"], tuning, transport=summary.get("transport")
+        ),
+    )
 
 
 def runs_of(results: Results) -> list[Run]:

@@ -24,6 +24,7 @@ from .equal_terms import Equal, Goal, equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .ranking import chance_to_win, find_winner, find_winners
 from .run import Run, Source, Status
+from .transport import TransportRecord
 from .verdict import Verdict, find_verdict
 
 SUMMARY_VERSION: Final = 3
@@ -217,11 +218,13 @@ class Summary(TypedDict):
         paired: number of seeds that all schemes share.
         equal: where scores are compared at equal time and at equal bytes; None where nothing was scored.
         tuning: what the schemes chose, where the scenario has ``tune``.
+        transport: what carried the bytes; absent in older folders.
     """
 
     version: int
     scenario: str
     target: Goal | None
+    transport: NotRequired[TransportRecord]
     runs: list[RunRow]
     summary: list[SchemeSummary]
     winner: str | None
@@ -238,6 +241,7 @@ def summarise(
     target: Goal | None = None,
     tuning: Sequence[Tuned] = (),
     facts: Mapping[str, SchemeFacts] | None = None,
+    transport: TransportRecord | None = None,
 ) -> Summary:
     """Summarise runs; rows come in the order in which their schemes first appear.
 
@@ -247,6 +251,7 @@ def summarise(
         target: what the runs were after, if anything; copied.
         tuning: what was chosen before, if anything; copied.
         facts: label -> what is known of a scheme apart from its runs; copied.
+        transport: what carries the bytes, if that is known; copied.
 
     Raises:
         InputError: two runs share source, label and seed.
@@ -289,6 +294,8 @@ def summarise(
         summary["verdict"] = find_verdict([], {})
     if tuning:
         summary["tuning"] = list(tuning)
+    if transport is not None:
+        summary["transport"] = transport
     return summary
 
 

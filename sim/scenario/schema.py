@@ -41,7 +41,8 @@ from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean, quote, shorten
 from ..network.build import build_network
 from ..network.profile import Profile
-from ..network.settings import Graph, NetworkSettings
+from ..network.settings import Graph, NetworkSettings, TransportName
+from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..schemes import find_scheme
 from ..topology.entry import BRIEF
@@ -56,7 +57,14 @@ from .tune import Tune, with_values
 MAX_MISTAKES: Final = 5
 """How many mistakes one error names."""
 
+ALL_REDUCE_NAMES: Final = tuple(
+    dict.fromkeys((AUTO_ALGORITHM, *(name for each in TRANSPORTS.values() for name in each.all_reduce)))
+)
+"""Of all transports."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WRITTEN_OUT: Final = frozenset({"sharing", "overhead", "announcement", "variation", "uplink"})
+"""Keys of a network that few users write all of, and that every resolved scenario has."""
 _PLAIN: Final = "give the scheme an 'optimizer: {lr: ...}' of its own"
 _KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,14}) +steps?")
 _FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,14}) +steps?")
@@ -69,8 +77,11 @@ def _check_name(value: str) -> str:
 
 
 def _check_all_reduce(value: str) -> str:
-    with place_errors():
-        all_reduce_named(value)
+    if is_import_path(value):
+        with place_errors():
+            all_reduce_named(value)
+    elif value not in ALL_REDUCE_NAMES:
+        raise mistake(f"unknown choice {quote(value)}; {did_you_mean(value, ALL_REDUCE_NAMES)}")
     return value
 
 
@@ -132,6 +143,28 @@ class Cluster(Settings):
                 known = sum(count for count in counts if type(count) is int)
                 return {"workers": max(known, 1), **data}
         return data
+
+    @model_validator(mode="after")
+    def _take_transport(self) -> Self:
+        """A profile brings its transport."""
+        if self.profile is None:
+            return self
+        with place_errors("network", "transport"):
+            return self.with_profile(self.profile, "cluster.profile")
+
+    def with_profile(self, profile: Profile, source: str) -> Self:
+        """The machines as a profile describes them, with the transport that it was measured on.
+
+        Raises:
+            InputError: they name another transport. ``source`` is what the error calls the profile.
+        """
+        named, measured = self.network.transport, profile.hosts.transport
+        if "transport" in self.network.model_fields_set and named != measured:
+            raise InputError(
+                f"{quote(str(named))} is not what {source} was measured on; write {measured}, or leave it out"
+            )
+        network = self.network.model_copy(update={"transport": measured})
+        return self.model_copy(update={"profile": profile, "network": network})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -224,9 +257,15 @@ class CollectiveSettings(Settings):
     """Algorithms of the collective operations."""
 
     all_reduce: Annotated[str, AfterValidator(_check_all_reduce)] = Field(
-        default="ring",
-        description="how an all-reduce is made of messages: ring, gloo_ring, halving_doubling, or your "
-        "function of (workers, bytes), as package.module:name",
+        default="auto",
+        description="which all-reduce: auto (ideal: the fastest of ring, double_tree, halving_doubling and, "
+        "with sites, hierarchical, priced for each size and group; gloo: its ring; nccl: its ring or tree, "
+        "as NCCL chooses), one of these, ring_stop_and_wait, or your function of (workers, bytes), as "
+        "package.module:name",
+    )
+    chosen: str | None = Field(
+        default=None,
+        description="written by Paceline: what auto is for a whole model among all workers",
     )
 
 
@@ -276,6 +315,25 @@ class Scenario(Settings):
         """N where ``events`` is ``first N steps``, else None."""
         match = _FIRST.fullmatch(self.events)
         return int(match[1]) if match else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_older_law(cls, data: Any) -> Any:
+        """A scenario with every default written out but no transport is of a version that had none."""
+        match data:
+            case {"cluster": {"network": Mapping() as network} as cluster} if (
+                "transport" not in network and network.keys() >= _WRITTEN_OUT
+            ):
+                measured = cluster.get("profile") is not None
+                law = "gloo" if measured else None
+                named = data.get("collectives", {}).get("all_reduce", "ring")
+                all_reduce = AUTO_ALGORITHM if measured else {"ring": "ring_stop_and_wait"}.get(named, named)
+                return {
+                    **data,
+                    "cluster": {**cluster, "network": {**network, "transport": law}},
+                    "collectives": {"all_reduce": all_reduce},
+                }
+        return data
 
     @model_validator(mode="before")
     @classmethod
@@ -356,9 +414,19 @@ class Scenario(Settings):
 
     def _wrong_collectives(self) -> Iterator[Mistake]:
         """Try the user's own algorithm; any number of bytes will do."""
-        if is_import_path(self.collectives.all_reduce):
+        name, transport = self.collectives.all_reduce, TRANSPORTS[self.cluster.network.transport]
+        if name != AUTO_ALGORITHM and not is_import_path(name) and name not in transport.all_reduce:
+            hint = did_you_mean(name, (AUTO_ALGORITHM, *transport.all_reduce))
+            text = f"{quote(name)} is nothing that transport '{transport.name}' can use; {hint}"
+            yield Mistake(("collectives", "all_reduce"), text)
+        elif name == "hierarchical":
+            network = build_network(self.cluster.network, self.cluster.workers)
+            if len(set(network.site_of)) < 2:
+                text = "'hierarchical' needs two sites or more; use halving_doubling"
+                yield Mistake(("collectives", "all_reduce"), text)
+        elif is_import_path(name):
             try:
-                all_reduce_named(self.collectives.all_reduce)(self.cluster.workers, 2**20)
+                all_reduce_named(name)(self.cluster.workers, 2**20)
             except InputError as error:
                 yield Mistake(("collectives", "all_reduce"), str(error))
 
@@ -438,6 +506,22 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
         inner = {f"{key}.{k}": v for k, v in _flat(value).items()} if isinstance(value, Mapping) else {}
         out.update(inner or {key: value})
     return out
+
+
+def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
+    """The scenario as ``name`` would carry it; one with a profile keeps the profile's transport.
+
+    An algorithm of the all-reduce that ``name`` does not have becomes ``auto``.
+    """
+    cluster, collectives = scenario.cluster, scenario.collectives
+    if cluster.profile is not None or cluster.network.transport == name:
+        return scenario
+    network = cluster.network.model_copy(update={"transport": name})
+    forced = collectives.all_reduce
+    kept = is_import_path(forced) or forced in TRANSPORTS[name].all_reduce
+    all_reduce = CollectiveSettings(all_reduce=forced if kept else AUTO_ALGORITHM)
+    update = {"cluster": cluster.model_copy(update={"network": network}), "collectives": all_reduce}
+    return scenario.model_copy(update=update)
 
 
 def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:

@@ -23,6 +23,7 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Link, Network
 from paceline.sim.network.settings import NetworkSettings
 from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TRANSPORTS
 from paceline.sim.program.worker import Optimizer, Program, Worker
 from paceline.sim.records.run import Run
 from paceline.sim.schemes import find_scheme
@@ -90,7 +91,8 @@ def make_job(
     streams: bool = False,
     overhead_s: float = 0.0,
     announcement: float = 0.0,
-    all_reduce: str = "ring",
+    all_reduce: str = "ring_stop_and_wait",
+    transport: str | None = None,
     every: int = 1,
     max_iterations: int | None = 4,
     record_events: bool = True,
@@ -130,6 +132,7 @@ def make_job(
             streams=streams,
         ),
         all_reduce=all_reduce,
+        transport=TRANSPORTS[transport],
         segments=equal_segments(start.numel(), buckets)
         if buckets
         else problem.workload.segments

@@ -132,7 +132,7 @@ def test_an_all_reduce_moves_the_least_bytes_possible(n: int, num_bytes: int, na
         assert sum(sent(schedule)) == 2 * num_bytes * (n - 1) == 2 * num_bytes * (core - 1 + n - core)
     else:
         assert sum(sent(schedule)) == 2 * num_bytes * (n - 1)
-    if name == "ring":
+    if name == "ring_stop_and_wait":
         least, most = 2 * (n - 1) * (num_bytes // n), 2 * (n - 1) * -(-num_bytes // n)
         assert all(least <= b <= most for b in sent(schedule) + received(schedule))
 
@@ -147,11 +147,11 @@ def gloo_segment_bytes(n: int, num_bytes: int) -> list[int]:
 
 @pytest.mark.parametrize("n", range(1, 14))
 @pytest.mark.parametrize("num_bytes", [1, 4, 100, 4096, 4099, 5 * MIB + 12, 40 * MIB])
-@pytest.mark.parametrize("name", ["ring", "gloo_ring"])
+@pytest.mark.parametrize("name", ["ring_stop_and_wait", "gloo_ring"])
 def test_a_ring_sums_every_piece_everywhere(name: str, n: int, num_bytes: int) -> None:
     lengths = (
         [(k + 1) * num_bytes // n - k * num_bytes // n for k in range(n)]
-        if name == "ring"
+        if name == "ring_stop_and_wait"
         else gloo_segment_bytes(n, num_bytes)
     )
     assert sum(lengths) == num_bytes

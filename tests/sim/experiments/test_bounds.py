@@ -29,6 +29,7 @@ def scenario(
             "cluster": {"workers": 4, "compute": {"time": "50 ms"}, "network": network, **(cluster or {})},
             "schemes": [scheme],
             "stop": dict(stop or {"max_iterations": 96}),
+            "collectives": {"all_reduce": "ring_stop_and_wait"},
         },
         None,
         (),

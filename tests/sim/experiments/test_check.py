@@ -43,6 +43,7 @@ schemes:
   - gossip: {topology: ring}
   - ad_psgd
 stop: {max_iterations: 100}
+collectives: {all_reduce: ring_stop_and_wait}
 """
 
 TRAINED = """\

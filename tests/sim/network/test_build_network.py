@@ -1,13 +1,16 @@
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from paceline.sim.errors import InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.settings import NetworkSettings
+from tests.support.factory import network_of
 
 
 def _settings(**given: object) -> NetworkSettings:
@@ -123,3 +126,48 @@ def test_every_route_starts_and_ends_at_its_hosts(counts: list[int], uplinks: bo
                 f"host{destination} down",
             ]
             assert network.route(source, destination).latency_s == (0.001 if a == b else 0.007)
+
+
+def test_hosts_send_slower_than_they_receive() -> None:
+    flat = network_of(2, latency="1 ms", bandwidth="500 Mbit/s", upload="110 Mbit/s")
+    rates = {link.name: link.bandwidth_bytes_per_s for link in flat.links}
+    assert (rates["host0 up"], rates["host0 down"]) == (13.75e6, 62.5e6)
+    sites = network_of(
+        2, sites={"us": 2}, within={"latency": "1 ms", "bandwidth": "500 Mbit/s", "upload": "110 Mbit/s"}
+    )
+    assert sites.links == flat.links
+    with pytest.raises(ValidationError, match="needs bandwidth"):
+        network_of(2, latency="1 ms", upload="110 Mbit/s")
+
+
+def test_each_direction_between_sites_may_have_its_own_rate(tmp_path: Path) -> None:
+    matrix = tmp_path / "rates.csv"
+    matrix.write_text("[Mbit/s],us,eu,asia\nus,,800,400\neu,600,,80\nasia,300,70,\n")
+    rates = {"us-eu": "800 Mbit/s", "eu-us": "600 Mbit/s", "us-asia": "400 Mbit/s", "default": "80 Mbit/s"}
+    between = {
+        "latency": "40 ms",
+        "bandwidth": rates,
+        "per_flow": {"us-eu": "100 Mbit/s", "default": "1 Gbit/s"},
+    }
+    network = network_of(3, sites={"us": 1, "eu": 1, "asia": 1}, within={"latency": "1 ms"}, between=between)
+    pipes = {link.name: link.bandwidth_bytes_per_s / 125_000 for link in network.links}
+    assert pipes == {
+        "us->eu": 800, "eu->us": 600, "us->asia": 400, "asia->us": 400, "eu->asia": 80, "asia->eu": 80,
+    }  # fmt: skip
+    assert network.route(1, 0).per_flow_bytes_per_s == network.route(0, 1).per_flow_bytes_per_s == 12.5e6
+    assert network.route(0, 2).per_flow_bytes_per_s == 125e6
+    settings = NetworkSettings.model_validate(
+        {
+            "sites": {"us": 1, "eu": 1, "asia": 1}, "within": {"latency": "1 ms"},
+            "between": {"latency": "40 ms", "bandwidth": "rates.csv"},
+        },
+        context={"folder": tmp_path},
+    )  # fmt: skip
+    assert settings.pipes()["asia", "eu"] == 70 * 125_000
+    with pytest.raises(ValidationError, match="no two sites have this name"):
+        NetworkSettings.model_validate(
+            {
+                "sites": {"us": 2, "eu": 1}, "within": {"latency": "1 ms"},
+                "between": {"latency": "1 ms", "bandwidth": {"us-mars": "1 Gbit/s"}},
+            }
+        )  # fmt: skip

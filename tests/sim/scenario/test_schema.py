@@ -62,7 +62,8 @@ def refusal(text: str, *changes: str) -> str:
 def test_defaults_are_filled_in() -> None:
     found = parse(FLAT)
     assert (found.seed, found.repeats, found.events, found.gradients) == (0, 1, "auto", "auto")
-    assert found.collectives.all_reduce == "ring"
+    assert found.collectives.all_reduce == "auto"
+    assert found.cluster.network.transport == "ideal"
     assert (found.evaluate.every, found.evaluate.on) == (10, "mean")
     assert (found.workload.partition.kind, found.workload.payload, found.workload.timing_only) == (
         "iid",

@@ -102,7 +102,7 @@ def test_a_model_that_only_stands_for_its_bytes_is_compressed_as_much() -> None:
     assert simulated(job).bytes_sent / 4 / 5 == pytest.approx(1.5e6 * (1 / 4 + 1 / 512), rel=1e-3)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "gloo_ring"])
+@pytest.mark.parametrize("algorithm", ["ring_stop_and_wait", "gloo_ring"])
 @pytest.mark.parametrize("proxy", [{}, {"task": "quadratic", "task_options": {"dimension": 10}}])
 def test_compression_is_priced_by_the_payload_whatever_the_proxy(
     proxy: dict[str, Any], algorithm: str

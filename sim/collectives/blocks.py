@@ -1,0 +1,189 @@
+"""Collectives whose receives are posted ahead: blocks of bytes that wait for data, links and room alone.
+
+A ``Schedule`` says what a rank does round by round, and its messages meet their receives one by one. Here
+all receives of a collective are posted when a rank joins it, so that a block leaves as soon as its sender
+has what it is made of. A block is cut into equal *pieces*; a piece is passed on as soon as it is there.
+
+Of the pieces only the first and the last count: the times at which the pieces of a block arrive are a convex
+sequence, because they are maxima of sums, so that the last piece of the next block waits for its link from
+the first piece on, or for the last piece to arrive, and for nothing in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import TopologicalSorter
+
+from .schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveBlock:
+    """Bytes that one rank sends to another.
+
+    Attributes:
+        source, destination: ranks.
+        num_bytes: in all its pieces.
+        pieces: equal pieces, one or more.
+        after: blocks, by number, whose k-th piece has to be there before the k-th piece of this one can
+            leave. They have as many pieces.
+        room: blocks, by number, whose k-th piece has to have left (and word of it to have come back) before
+            there is room for the k-th piece of this one at its destination.
+    """
+
+    source: int
+    destination: int
+    num_bytes: int
+    pieces: int = 1
+    after: tuple[int, ...] = ()
+    room: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class BlockSchedule:
+    """The blocks of one collective.
+
+    Two ranks swap 100 bytes, on links that carry 100 bytes a second with half a second of latency:
+
+    >>> swap = BlockSchedule(ranks=2, blocks=(CollectiveBlock(0, 1, 100), CollectiveBlock(1, 0, 100)))
+    >>> completion_s(swap, ready_s=[0.0, 0.0], costs=[BlockCost(1.0, 0.5, 0.5)] * 2)
+    [1.5, 1.5]
+
+    Attributes:
+        ranks: how many take part.
+        blocks: in an order in which no block needs a later one.
+        in_order: the blocks of a rank leave one after another, in this order; else each as soon as it can,
+            and they share the links.
+        tail: what a library adds to all this, in one-way latencies of the longest of the blocks' routes.
+    """
+
+    ranks: int
+    blocks: tuple[CollectiveBlock, ...]
+    in_order: bool = True
+    tail: float = 0.0
+
+    @cached_property
+    def bytes_sent(self) -> tuple[int, ...]:
+        """Bytes that each rank sends."""
+        sent = [0] * self.ranks
+        for block in self.blocks:
+            sent[block.source] += block.num_bytes
+        return tuple(sent)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCost:
+    """What a block costs that has its links for itself.
+
+    Attributes:
+        piece_s: seconds that a piece keeps its links busy.
+        latency_s: one way.
+        back_s: latency of the way back.
+    """
+
+    piece_s: float
+    latency_s: float
+    back_s: float
+
+
+def completion_s(
+    schedule: BlockSchedule,
+    ready_s: Sequence[float],
+    costs: Sequence[BlockCost],
+    overhead_s: float = 0.0,
+) -> list[float]:
+    """Seconds at which each rank has sent and received all its blocks.
+
+    Exact where the blocks of one rank are the only ones on every link but the last; the link into a host
+    takes blocks one after another, in their order, as the link out of it does.
+
+    Args:
+        schedule: with blocks in order.
+        ready_s: by rank, when it joins; it may be negative.
+        costs: by block.
+        overhead_s: of software, before the first piece of a block leaves.
+    """
+    up_s, down_s = [-math.inf] * schedule.ranks, [-math.inf] * schedule.ranks
+    done_s = list(ready_s)
+    first_left_s: list[float] = []
+    last_left_s: list[float] = []
+    for block, cost in zip(schedule.blocks, costs, strict=True):
+        source, destination = block.source, block.destination
+        first_s = max(ready_s[source], ready_s[destination])
+        last_s = first_s
+        for number in block.after:
+            there_s = costs[number].latency_s
+            first_s = max(first_s, first_left_s[number] + there_s)
+            last_s = max(last_s, last_left_s[number] + there_s)
+        for number in block.room:
+            first_s = max(first_s, first_left_s[number] + cost.back_s)
+            last_s = max(last_s, last_left_s[number] + cost.back_s)
+        begin_s = max(first_s + overhead_s, up_s[source], down_s[destination])
+        left_s = max(begin_s + block.pieces * cost.piece_s, last_s + overhead_s + cost.piece_s)
+        first_left_s.append(begin_s + cost.piece_s)
+        last_left_s.append(left_s)
+        up_s[source] = down_s[destination] = left_s
+        done_s[source] = max(done_s[source], left_s)
+        done_s[destination] = max(done_s[destination], left_s + cost.latency_s)
+    tail_s = schedule.tail * max((cost.latency_s for cost in costs), default=0.0)
+    return [each + tail_s for each in done_s]
+
+
+def without_rendezvous(schedule: Schedule, in_order: bool = True) -> BlockSchedule:
+    """The messages of a table with a window of 1 as blocks: each waits only for what its sender received.
+
+    Args:
+        schedule: whose messages there are.
+        in_order: whether the messages of a rank leave one after another, or all of a round at once.
+    """
+    levels = _levels(schedule)
+    places = sorted(
+        ((rank, position) for rank, rounds in enumerate(schedule.rounds) for position in range(len(rounds))),
+        key=lambda place: (levels[place], place),
+    )
+    counts: Counter[tuple[int, int]] = Counter()
+    numbers: dict[tuple[int, int, int], int] = {}  # (source, destination, how many before) -> block
+    received: list[list[int]] = [[] for _ in schedule.rounds]  # blocks, of rounds that are through
+    taken: Counter[tuple[int, int]] = Counter()
+    blocks: list[CollectiveBlock] = []
+    for rank, position in places:
+        one = schedule.rounds[rank][position]
+        if position:
+            for source, _ in schedule.rounds[rank][position - 1].receives:
+                received[rank].append(numbers[source, rank, taken[source, rank]])
+                taken[source, rank] += 1
+        after = tuple(received[rank])
+        for destination, num_bytes in one.sends:
+            numbers[rank, destination, counts[rank, destination]] = len(blocks)
+            counts[rank, destination] += 1
+            blocks.append(CollectiveBlock(rank, destination, num_bytes, after=after))
+            if in_order:  # whatever is sent later leaves after this
+                received[rank], after = [], ()
+    return BlockSchedule(len(schedule.rounds), tuple(blocks), in_order)
+
+
+def _levels(schedule: Schedule) -> dict[tuple[int, int], int]:
+    """By (rank, round), how many rounds are needed one after another before it."""
+    sent_in: dict[tuple[int, int], list[int]] = {}
+    for rank, rounds in enumerate(schedule.rounds):
+        for position, one in enumerate(rounds):
+            for destination, _ in one.sends:
+                sent_in.setdefault((rank, destination), []).append(position)
+    needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for rank, rounds in enumerate(schedule.rounds):
+        taken: Counter[int] = Counter()
+        for position, one in enumerate(rounds):
+            needs.setdefault((rank, position), []).extend([(rank, position - 1)] if position else [])
+            for source, _ in one.receives:
+                needs.setdefault((rank, position + 1), []).append(
+                    (source, sent_in[source, rank][taken[source]])
+                )
+                taken[source] += 1
+    levels: dict[tuple[int, int], int] = {}
+    for place in TopologicalSorter(needs).static_order():
+        levels[place] = 1 + max((levels[each] for each in needs.get(place, ())), default=-1)
+    return levels

@@ -1,0 +1,339 @@
+"""All-reduces that are limited by data dependence, latency and bandwidth alone, and NCCL's.
+
+Every constructor takes the sizes of the sites whose members take part, in the order of the ranks (one size
+where there are no sites), and the bytes of the payload. Each is cached.
+
+References:
+    Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 2009 (ring).
+    Sanders, Speck, Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, Parallel
+    Computing 2009 (double tree).
+    Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH, IJHPCA 2005
+    (halving-doubling).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from .algorithms import (
+    binomial_broadcast,
+    direct_reduce_scatter,
+    dissemination_barrier,
+    halving_doubling_all_reduce,
+    hierarchical_all_reduce,
+)  # fmt: skip
+from .blocks import BlockSchedule, CollectiveBlock, without_rendezvous
+
+Sites = tuple[int, ...]
+
+RING_PIECES: Final = 64
+"""Pieces of a chunk on its way round the ideal ring: latency hides behind all but the first of them."""
+TREE_SEGMENTS: Final = 16
+TREE_SEGMENT_BYTES: Final = 64 * 1024
+"""A tree's half of the payload goes in so many segments, or fewer that are no shorter than this."""
+
+
+@lru_cache(maxsize=64)
+def ring(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """A pipelined ring: reduce-scatter, then all-gather, of one chunk per rank.
+
+    With S bytes on n equal hosts, a latency of L and chunks that take c = S / (n bandwidth), of m pieces, it
+    takes (2 n - 3) max(c, c/m + L) + c + L: latency is hidden as long as a chunk takes longer.
+    """
+    n = sum(sites)
+    return _around(n, _split(num_bytes, n), range(2 * (n - 1)), RING_PIECES)
+
+
+def _around(n: int, chunks: list[int], steps: range, pieces: int) -> BlockSchedule:
+    """So many steps around a ring; in step k rank r passes chunk r - k on to rank r + 1."""
+    numbers: dict[tuple[int, int], int] = {}
+    blocks: list[CollectiveBlock] = []
+    for step in steps:
+        for rank in range(n):
+            size = chunks[(rank - step) % n]
+            if size:
+                before = numbers.get((step - 1, (rank - 1) % n))
+                numbers[step, rank] = len(blocks)
+                after = () if before is None else (before,)
+                blocks.append(CollectiveBlock(rank, (rank + 1) % n, size, min(pieces, size), after))
+    return BlockSchedule(n, tuple(blocks))
+
+
+@lru_cache(maxsize=64)
+def halving_doubling(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """Recursive halving and doubling, each exchange as soon as its sender has the exchange before."""
+    return without_rendezvous(halving_doubling_all_reduce(sum(sites), num_bytes))
+
+
+@lru_cache(maxsize=64)
+def double_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """Half of the payload over each of two binary trees: to the root in segments, and back.
+
+    Who is a leaf of one tree is inside the other, up to one rank, so that both trees together keep all links
+    busy. A rank first sends what it has as a leaf, then what it passes up, then what it passes down: in any
+    other order one tree would wait for the other in turn.
+    """
+    n = sum(sites)
+    trees = [_tree(n, 0), _tree(n, 1 % n)]
+    planned: list[tuple[bool, int, int, int, int, int]] = []  # (down, level, segment, tree, child, bytes)
+    for tree, (parents, half) in enumerate(zip(trees, _split(num_bytes, 2), strict=True)):
+        height, depth = _heights(parents), _depths(parents)
+        count = max(1, min(TREE_SEGMENTS, -(-half // TREE_SEGMENT_BYTES)))
+        for segment, size in enumerate(_split(half, count)):
+            for child, parent in enumerate(parents):
+                if parent >= 0 and size:
+                    planned.append((False, height[child], segment, tree, child, size))
+                    planned.append((True, depth[child], segment, tree, child, size))
+    children = [[[c for c, p in enumerate(parents) if p == rank] for rank in range(n)] for parents in trees]
+    blocks: list[CollectiveBlock] = []
+    numbers: dict[tuple[bool, int, int, int], int] = {}
+    for down, _, segment, tree, child, size in sorted(planned):
+        parent = trees[tree][child]
+        source, destination = (parent, child) if down else (child, parent)
+        if down and trees[tree][parent] >= 0:
+            needs = [(True, tree, segment, parent)]
+        else:
+            needs = [(False, tree, segment, each) for each in children[tree][source]]
+        numbers[down, tree, segment, child] = len(blocks)
+        after = tuple(numbers[need] for need in needs)
+        blocks.append(CollectiveBlock(source, destination, size, after=after))
+    return BlockSchedule(n, tuple(blocks))
+
+
+def _tree(n: int, shift: int) -> list[int]:
+    """The parent of each rank in a binary tree over the ranks in order; -1 for the root.
+
+    Counted from 1, a rank is as high above the leaves as it has zeros at its end in binary.
+    """
+    parents = [-1] * n
+    for place in range(1, n + 1):
+        parent = place
+        while True:
+            low = parent & -parent
+            parent = (parent ^ low) | (low << 1)
+            if parent <= n or parent & (parent - 1) == 0:
+                break
+        if parent <= n:
+            parents[(place - 1 + shift) % n] = (parent - 1 + shift) % n
+    return parents
+
+
+def _heights(parents: list[int]) -> list[int]:
+    height = [0] * len(parents)
+    for rank in range(len(parents)):
+        above, child = 1, rank
+        while parents[child] >= 0:
+            child = parents[child]
+            height[child] = max(height[child], above)
+            above += 1
+    return height
+
+
+def _depths(parents: list[int]) -> list[int]:
+    depths = []
+    for rank in range(len(parents)):
+        depth, child = 0, rank
+        while parents[child] >= 0:
+            depth, child = depth + 1, parents[child]
+        depths.append(depth)
+    return depths
+
+
+@lru_cache(maxsize=64)
+def hierarchical(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """Inside a site, then between sites, then inside again; a rank's sends of one phase share its links."""
+    return without_rendezvous(hierarchical_all_reduce(sites, num_bytes), in_order=False)
+
+
+def _split(num_bytes: int, pieces: int) -> list[int]:
+    """The sizes of so many pieces of ``num_bytes``: whole numbers, as equal as can be."""
+    return [(k + 1) * num_bytes // pieces - k * num_bytes // pieces for k in range(pieces)]
+
+
+@lru_cache(maxsize=64)
+def ring_share(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """Half of the pipelined ring: a reduce-scatter, or an all-gather of ``num_bytes`` in all."""
+    n = sum(sites)
+    return _around(n, _split(num_bytes, n), range(n - 1), RING_PIECES)
+
+
+@lru_cache(maxsize=64)
+def exchange(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """Everybody's shares straight to all others, the next rank first: a reduce-scatter or an all-gather.
+
+    On n equal hosts it takes (n - 1) / n num_bytes / bandwidth and one latency.
+    """
+    n = sum(sites)
+    shares = _split(num_bytes, n)
+    blocks = (
+        CollectiveBlock(rank, (rank + step) % n, shares[(rank + step) % n])
+        for step in range(1, n)
+        for rank in range(n)
+    )
+    return BlockSchedule(n, tuple(block for block in blocks if block.num_bytes))
+
+
+@lru_cache(maxsize=64)
+def chain_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """From rank 0 along all ranks, in pieces that are passed on as they come."""
+    return _chain(sum(sites), num_bytes, min(RING_PIECES, max(1, num_bytes)))
+
+
+@lru_cache(maxsize=64)
+def tree_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """A binomial tree from rank 0."""
+    return without_rendezvous(binomial_broadcast(sum(sites), num_bytes, 0))
+
+
+def _chain(n: int, num_bytes: int, pieces: int) -> BlockSchedule:
+    links = range(n - 1) if num_bytes else ()
+    blocks = [
+        CollectiveBlock(rank, rank + 1, num_bytes, pieces, (rank - 1,) if rank else ()) for rank in links
+    ]
+    return BlockSchedule(n, tuple(blocks))
+
+
+@lru_cache(maxsize=64)
+def batch_reduce_scatter(n: int, num_bytes: int) -> BlockSchedule:
+    """What cannot be added up on its way: everybody's chunks straight to their owners, as one batch."""
+    return without_rendezvous(direct_reduce_scatter(n, num_bytes), in_order=False)
+
+
+@lru_cache(maxsize=64)
+def barrier(n: int) -> BlockSchedule:
+    """A barrier of empty messages, by dissemination."""
+    return without_rendezvous(dissemination_barrier(n))
+
+
+# --- NCCL ---------------------------------------------------------------------------------------
+
+NCCL_CHUNK_BYTES: Final = 4 * 2**20
+"""What a rank sends at a time: half a buffer of 4 MiB in each of two channels, which share links."""
+NCCL_SLICES: Final = 2
+"""Slices of a chunk: what is passed on at a time."""
+NCCL_WINDOW: Final = 2
+"""Chunks that fit into a receiver's buffer."""
+NCCL_MAX_LOOPS: Final = 8
+"""Of longer payloads several loops go as one with as many slices, so that their number stays bounded."""
+NCCL_TAIL: Final = 5.0
+"""One-way latencies that a collective over sockets takes beyond its pipeline, with 4 and 8 ranks alike (read
+off the measurements in BinhangYuan/tc_cluster_setting; the pipeline itself ends one latency after its last
+byte has left). A payload below one chunk has its share of it, which is not measured."""
+
+NCCL_STEP_S: Final = 14e-6
+NCCL_BYTES_PER_S: Final = 1.25e9
+NCCL_TREE_SHARE: Final = 0.92
+"""What NCCL assumes when it chooses: a network step, a card of unknown speed, and what a tree gets of it."""
+
+
+@lru_cache(maxsize=64)
+def nccl_ring(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """NCCL's all-reduce around a ring: loops over chunks, in slices, with room for two chunks ahead."""
+    n = sum(sites)
+    return _nccl_loops(n, num_bytes, range(2 * (n - 1)))
+
+
+@lru_cache(maxsize=64)
+def nccl_reduce_scatter(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """NCCL's reduce-scatter: the first half of its ring all-reduce."""
+    n = sum(sites)
+    return _nccl_loops(n, num_bytes, range(n - 1))
+
+
+@lru_cache(maxsize=64)
+def nccl_all_gather(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """NCCL's all-gather of ``num_bytes`` in all: the second half of its ring all-reduce."""
+    n = sum(sites)
+    return _nccl_loops(n, num_bytes, range(n - 1))
+
+
+def _nccl_loops(n: int, num_bytes: int, steps: range) -> BlockSchedule:
+    loops = max(1, -(-num_bytes // (n * NCCL_CHUNK_BYTES)))
+    together = -(-loops // NCCL_MAX_LOOPS)
+    blocks: list[CollectiveBlock] = []
+    numbers: dict[tuple[int, int], int] = {}  # (how many on the ring before, rank) -> block
+    pieces = NCCL_SLICES * together
+    for loop, loop_bytes in enumerate(_split(num_bytes, -(-loops // together))):
+        chunks = _split(loop_bytes, n)
+        for step in steps:
+            for rank in range(n):
+                size = chunks[(rank - step) % n]
+                place = loop * len(steps) + step
+                after = numbers.get((place - 1, (rank - 1) % n)) if step else None
+                passed_on = (place - NCCL_WINDOW) % len(steps) != len(steps) - 1
+                room = numbers.get((place - NCCL_WINDOW + 1, (rank + 1) % n)) if passed_on else None
+                if size:
+                    numbers[place, rank] = len(blocks)
+                    blocks.append(
+                        CollectiveBlock(
+                            rank,
+                            (rank + 1) % n,
+                            size,
+                            pieces,
+                            () if after is None else (after,),
+                            () if room is None else (room,),
+                        )
+                    )
+    return BlockSchedule(n, tuple(blocks), tail=_nccl_tail(n, num_bytes))
+
+
+def _nccl_tail(n: int, num_bytes: int) -> float:
+    return NCCL_TAIL * min(1.0, num_bytes / NCCL_CHUNK_BYTES) if n > 1 else 0.0
+
+
+@lru_cache(maxsize=64)
+def nccl_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """NCCL's all-reduce over a double binary tree."""
+    return replace(double_tree(sites, num_bytes), tail=_nccl_tail(sum(sites), num_bytes))
+
+
+@lru_cache(maxsize=64)
+def nccl_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """NCCL's broadcast: along the ring from rank 0, a quarter of a chunk at a time."""
+    n = sum(sites)
+    pieces = max(1, -(-num_bytes // (NCCL_CHUNK_BYTES // 4)))
+    return replace(_chain(n, num_bytes, pieces), tail=_nccl_tail(n, num_bytes))
+
+
+def nccl_choice(n: int, num_bytes: int) -> str:
+    """Ring or tree, by NCCL's own estimate: it knows neither the latency nor the bandwidth of the cluster."""
+    ring_s = 2 * (n - 1) * NCCL_STEP_S + 2 * (n - 1) / n * num_bytes / NCCL_BYTES_PER_S
+    tree_s = 2 * math.log2(n) * NCCL_STEP_S + 2 * num_bytes / (NCCL_TREE_SHARE * NCCL_BYTES_PER_S)
+    return "nccl_ring" if ring_s <= tree_s else "nccl_tree"
+
+
+PIPELINES: Final[Mapping[str, Callable[[Sites, int], BlockSchedule]]] = MappingProxyType(
+    {
+        "ring": ring,
+        "double_tree": double_tree,
+        "halving_doubling": halving_doubling,
+        "hierarchical": hierarchical,
+        "nccl_ring": nccl_ring,
+        "nccl_tree": nccl_tree,
+    }
+)
+"""All-reduces by name."""
+
+SHARES: Final[Mapping[str, Callable[[Sites, int], BlockSchedule]]] = MappingProxyType(
+    {"ring_share": ring_share, "exchange": exchange}
+)
+BROADCASTS: Final[Mapping[str, Callable[[Sites, int], BlockSchedule]]] = MappingProxyType(
+    {"tree": tree_broadcast, "chain": chain_broadcast}
+)
+"""Reduce-scatters (and all-gathers), and broadcasts from rank 0, of which ``ideal`` takes the fastest."""
+
+MAX_RING_RANKS: Final = 256
+"""Where a choice goes by price, a ring of more is left out: it has 2 (n - 1) n blocks."""
+
+
+def least_latencies(name: str, sites: Sites) -> float:
+    """How many latencies an all-reduce takes one after another, at least; infinite: not to be priced."""
+    n = sum(sites)
+    if name == "ring":
+        return 2.0 * (n - 1) if n <= MAX_RING_RANKS else math.inf
+    return math.inf if name == "hierarchical" and len(sites) < 2 else 0.0

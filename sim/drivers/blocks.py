@@ -1,0 +1,358 @@
+"""Blocks of a collective in virtual time: by a closed recursion where links are its own, else as flows."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
+
+from ..collectives.blocks import BlockCost, BlockSchedule, completion_s
+from ..collectives.pipelines import Sites, least_latencies
+from ..network.network import Network
+from ..network.transfer import TransferModel
+from .clock import Clock
+from .transfers import Transfers
+
+
+@dataclass(frozen=True)
+class PlacedBlocks:
+    """A block schedule on hosts.
+
+    Attributes:
+        schedule: rank i of it is ``members[i]``.
+        members: hosts.
+        costs: by block, on the steady network.
+        overhead_s: software, before a block leaves.
+        own_links: nothing else of the collective is on a block's links, so that ``completion_s`` holds.
+        access_only: of the links only those of its members' hosts are used.
+    """
+
+    schedule: BlockSchedule
+    members: tuple[int, ...]
+    costs: tuple[BlockCost, ...]
+    overhead_s: float
+    own_links: bool
+    access_only: bool
+
+    def completion_s(self, ready_s: tuple[float, ...]) -> list[float]:
+        """When each member has sent and received all; both by rank."""
+        if ready_s not in self._latest:  # often the same from step to step, as where nothing is random
+            self._latest.clear()
+            self._latest[ready_s] = completion_s(self.schedule, ready_s, self.costs, self.overhead_s)
+        return self._latest[ready_s]
+
+    @cached_property
+    def _latest(self) -> dict[tuple[float, ...], list[float]]:
+        return {}
+
+
+def place_blocks(schedule: BlockSchedule, members: tuple[int, ...], model: TransferModel) -> PlacedBlocks:
+    """Place a schedule on hosts: rank i on ``members[i]``."""
+    network, shared = model.network, model.sharing != "none"
+    access = {*network.up.values(), *network.down.values()}
+    routes: dict[tuple[int, int], tuple[float, float]] = {}  # seconds per byte, latency
+    sources: dict[int, int] = {}  # link -> the one rank that sends over it, -1: several
+    destinations: dict[int, int] = {}
+    access_only = True
+    pairs = dict.fromkeys((block.source, block.destination) for block in schedule.blocks)
+    for source, destination in pairs:
+        route = network.route(members[source], members[destination])
+        rates = [network.links[link].bandwidth_bytes_per_s for link in route.links]
+        rate = model.efficiency * min([route.per_flow_bytes_per_s, *rates])
+        routes[source, destination] = (
+            0.0 if math.isinf(rate) else 1.0 / rate,
+            route.latency_s + model.added_latency_s,
+        )
+        for link in route.links:
+            sources[link] = source if sources.get(link, source) == source else -1
+            destinations[link] = destination if destinations.get(link, destination) == destination else -1
+            access_only &= link in access
+    alone = all(sources[link] >= 0 or destinations[link] >= 0 for link in sources)
+    waits_for_room = any(block.room for block in schedule.blocks)
+    back = {
+        (a, b): network.route(members[b], members[a]).latency_s + model.added_latency_s
+        for a, b in (pairs if waits_for_room else ())
+    }
+    costs = []
+    for block in schedule.blocks:
+        ends = block.source, block.destination
+        s_per_byte, latency_s = routes[ends]
+        piece_s = block.num_bytes / block.pieces * s_per_byte
+        costs.append(BlockCost(piece_s, latency_s, back.get(ends, latency_s)))
+    return PlacedBlocks(
+        schedule,
+        members,
+        tuple(costs),
+        model.block_overhead_s,
+        own_links=schedule.in_order and not network.varies and (alone or not shared),
+        access_only=access_only,
+    )
+
+
+def price_s(placed: PlacedBlocks, model: TransferModel) -> float:
+    """Seconds that a collective takes on an idle, steady network, if all members begin at once."""
+    if placed.own_links:
+        return max(placed.completion_s((0.0,) * len(placed.members)))
+    clock = Clock()
+    transfers = Transfers(clock, replace(model, network=steady(model.network)))
+    ended: list[float] = []
+    flows = BlockFlows(placed, clock, transfers, lambda rank: ended.append(clock.now))
+    for rank in range(len(placed.members)):
+        flows.join(rank)
+    while len(ended) < len(placed.members):
+        clock.step()
+    return max(ended)
+
+
+def steady(network: Network) -> Network:
+    """The network without jitter, and with every link at its nominal bandwidth."""
+    return replace(network, jitter=None, links=tuple(replace(link, variation=None) for link in network.links))
+
+
+MAX_FLOWS: Final = 20_000
+"""A collective of more blocks that share links with each other is not priced where another one is."""
+
+_prices: dict[tuple[Any, ...], str] = {}
+"""Choices of this process: networks are built anew for each run."""
+
+
+def fastest(
+    algorithms: Mapping[str, Callable[[Sites, int], BlockSchedule]],
+    sites: Sites,
+    num_bytes: int,
+    members: tuple[int, ...],
+    model: TransferModel,
+) -> str:
+    """The name of the algorithm that ``price_s`` says is the fastest; of equals the first.
+
+    Args:
+        algorithms: that do the same; what is made of sites does not count where there is one only.
+        sites: how many members there are in each site, in the order of ``members``.
+        num_bytes: of the payload.
+        members: hosts.
+        model: of which the steady part counts.
+    """
+    network = model.network
+    pairs = ((a, b) for a in members for b in members if a != b)
+    routes = tuple(network.routes.get(pair) for pair in pairs) if network.routes else ()
+    key = (
+        tuple(algorithms.values()), sites, num_bytes, members, network.site_of, network.latency_s,
+        network.per_flow_bytes_per_s, tuple(link.bandwidth_bytes_per_s for link in network.links),
+        tuple(network.up.items()), tuple(network.down.items()), tuple(network.pipe.items()),
+        tuple(network.leave.items()), tuple(network.enter.items()), routes,
+        model.sharing, model.block_overhead_s, model.added_latency_s, model.efficiency,
+    )  # fmt: skip
+    if key not in _prices:
+        plain = replace(model, network=steady(network))
+        hops = [network.route(a, b).latency_s for a, b in pairwise([*members, members[0]]) if a != b]
+        best, best_s = "", math.inf
+        for name, build in algorithms.items():
+            if least_latencies(name, sites) * min(hops, default=0.0) >= best_s:
+                continue
+            placed = place_blocks(build(sites, num_bytes), members, plain)
+            if best and not placed.own_links and len(placed.costs) > MAX_FLOWS:
+                continue
+            took_s = price_s(placed, plain)
+            if took_s < best_s:
+                best, best_s = name, took_s
+        _prices[key] = best
+    return _prices[key]
+
+
+class BlockFlows:
+    """The blocks of one collective on their way through a network that others may use too.
+
+    Args:
+        placed: what and where.
+        clock, transfers: virtual time, and what moves the bytes.
+        finished: called with a rank when it has sent and received all.
+    """
+
+    def __init__(
+        self, placed: PlacedBlocks, clock: Clock, transfers: Transfers, finished: Callable[[int], None]
+    ) -> None:
+        self._placed = placed
+        self._clock = clock
+        self._transfers = transfers
+        self._finished = finished
+        blocks = placed.schedule.blocks
+        self._joined_s = [math.inf] * placed.schedule.ranks
+        self._open = [0] * placed.schedule.ranks  # blocks of a rank that are not through
+        self._lines: list[deque[int]] = [deque() for _ in range(placed.schedule.ranks)]  # to leave, by source
+        self._into: list[deque[int]] = [deque() for _ in range(placed.schedule.ranks)]  # by destination
+        self._busy = [False] * placed.schedule.ranks  # a block leaves
+        self._first_needs = [len(block.after) + len(block.room) for block in blocks]
+        self._last_needs = list(self._first_needs)
+        self._first_s = [0.0] * len(blocks)  # when the first piece of all that a block needs was there
+        self._last_s = [0.0] * len(blocks)  # when the last piece of all that a block needs was there
+        self._needed_by: list[list[int]] = [[] for _ in blocks]
+        self._makes_room_for: list[list[int]] = [[] for _ in blocks]
+        self._left: dict[int, float] = {}  # blocks whose bytes have left, but not all that they need is there
+        for number, block in enumerate(blocks):
+            self._open[block.source] += 1
+            self._open[block.destination] += 1
+            self._lines[block.source].append(number)
+            self._into[block.destination].append(number)
+            for each in block.after:
+                self._needed_by[each].append(number)
+            for each in block.room:
+                self._makes_room_for[each].append(number)
+        self._tail_s = placed.schedule.tail * max((cost.latency_s for cost in placed.costs), default=0.0)
+
+    def join(self, rank: int) -> None:
+        """A rank is there: it has posted its receives, and has what it sends of its own."""
+        self._joined_s[rank] = self._clock.now
+        if not self._open[rank]:
+            self._clock.at(self._clock.now, self._finished, rank)
+        for each in range(len(self._lines)):
+            self._go_on(each)
+
+    def _go_on(self, rank: int) -> None:
+        """Let the next blocks of a rank leave that can."""
+        if math.isinf(self._joined_s[rank]):
+            return
+        line = self._lines[rank]
+        if self._placed.schedule.in_order:
+            if line and not self._busy[rank] and self._can_leave(line[0]):
+                self._busy[rank] = True
+                self._leave(line.popleft())
+            return
+        ready = [number for number in line if self._can_leave(number)]
+        if ready:
+            self._lines[rank] = deque(number for number in line if number not in set(ready))
+            for number in ready:
+                self._leave(number)
+
+    def _can_leave(self, number: int) -> bool:
+        destination = self._placed.schedule.blocks[number].destination
+        its_turn = not self._placed.schedule.in_order or self._into[destination][0] == number
+        return its_turn and not self._first_needs[number] and math.isfinite(self._joined_s[destination])
+
+    def _leave(self, number: int) -> None:
+        """The first piece of a block leaves, after it the others."""
+        block = self._placed.schedule.blocks[number]
+        ready_s = max(self._first_s[number], self._joined_s[block.source], self._joined_s[block.destination])
+        start_s = max(self._clock.now, ready_s + self._placed.overhead_s)
+        piece = _Piece(self, number, block.pieces == 1)
+        self._carry(number, block.num_bytes / block.pieces, piece, start_s)
+
+    def _carry(self, number: int, num_bytes: float, piece: _Piece, start_s: float) -> None:
+        block, members = self._placed.schedule.blocks[number], self._placed.members
+        ends = members[block.source], members[block.destination]
+        self._transfers.carry(*ends, num_bytes, piece, start_s)
+
+    def first_left(self, number: int, time_s: float) -> None:
+        """The first piece of several has left at ``time_s``, now or later."""
+        self._clock.at(time_s, self._rest, number)
+
+    def _rest(self, number: int) -> None:
+        block = self._placed.schedule.blocks[number]
+        self._make_room(number, self._first_there)
+        rest = block.num_bytes * (block.pieces - 1) / block.pieces
+        self._carry(number, rest, _Piece(self, number, True), self._clock.now)
+
+    def _make_room(self, number: int, call: Callable[[int], None]) -> None:
+        for each in self._makes_room_for[number]:
+            self._clock.at(self._clock.now + self._placed.costs[each].back_s, call, each)
+
+    def first_arrived(self, number: int, time_s: float) -> None:
+        """The first piece of a block arrives at ``time_s``."""
+        if self._needed_by[number]:
+            self._clock.at(time_s, self._pass_on, (number, self._first_there))
+
+    def _pass_on(self, arrived: tuple[int, Callable[[int], None]]) -> None:
+        number, call = arrived
+        for each in self._needed_by[number]:
+            call(each)
+
+    def _first_there(self, number: int) -> None:
+        """One more of the blocks that a block needs has its first piece there."""
+        self._first_needs[number] -= 1
+        self._first_s[number] = self._clock.now
+        if not self._first_needs[number]:
+            self._go_on(self._placed.schedule.blocks[number].source)
+
+    def _last_there(self, number: int) -> None:
+        self._last_needs[number] -= 1
+        self._last_s[number] = self._clock.now
+        if not self._last_needs[number] and number in self._left:
+            self._all_left(number, self._left.pop(number))
+
+    def last_left(self, number: int, time_s: float, arrival_s: float) -> None:
+        """The links have let the bytes of a block through at ``time_s``; they arrive at ``arrival_s``."""
+        self._clock.at(time_s, self._bytes_left, (number, arrival_s - time_s))
+
+    def _bytes_left(self, left: tuple[int, float]) -> None:
+        number, latency_s = left
+        if self._last_needs[number]:
+            self._left[number] = latency_s
+        else:
+            self._all_left(number, latency_s)
+
+    def _all_left(self, number: int, latency_s: float) -> None:
+        """What a block needs is there to its last piece; that one still has to leave."""
+        block = self._placed.schedule.blocks[number]
+        if block.pieces > 1 and (block.after or block.room):
+            left_s = self._last_s[number] + self._placed.overhead_s + self._placed.costs[number].piece_s
+            if left_s > self._clock.now:
+                self._clock.at(left_s, self._through, (number, latency_s))
+                return
+        self._through((number, latency_s))
+
+    def _through(self, left: tuple[int, float]) -> None:
+        """The last piece of a block has left."""
+        number, latency_s = left
+        block = self._placed.schedule.blocks[number]
+        self._make_room(number, self._both_there if block.pieces == 1 else self._last_there)
+        self._clock.at(self._clock.now + latency_s, self._arrived, number)
+        self._close(block.source)
+        if self._placed.schedule.in_order:
+            self._busy[block.source] = False
+            into = self._into[block.destination]
+            into.popleft()
+            self._go_on(block.source)
+            if into:
+                self._go_on(self._placed.schedule.blocks[into[0]].source)
+
+    def _both_there(self, number: int) -> None:
+        self._last_there(number)
+        self._first_there(number)
+
+    def _arrived(self, number: int) -> None:
+        block = self._placed.schedule.blocks[number]
+        self._pass_on((number, self._both_there if block.pieces == 1 else self._last_there))
+        self._close(block.destination)
+
+    def _close(self, rank: int) -> None:
+        self._open[rank] -= 1
+        if not self._open[rank]:
+            self._clock.at(self._clock.now + self._tail_s, self._finished, rank)
+
+
+class _Piece:
+    """The first piece of a block, or all of it that has not left before."""
+
+    __slots__ = ("flows", "last", "left_s", "number")
+
+    def __init__(self, flows: BlockFlows, number: int, last: bool) -> None:
+        self.flows = flows
+        self.number = number
+        self.last = last
+        self.left_s = 0.0
+
+    def sent(self, time_s: float, peer_s: float) -> None:
+        """It has left at ``time_s``, now or later."""
+        self.left_s = time_s
+        if not self.last:
+            self.flows.first_left(self.number, time_s)
+
+    def received(self, slot: int, value: object, source: int, time_s: float, peer_s: float) -> None:
+        """It arrives at ``time_s``; what it is a piece of has left before."""
+        if self.last:
+            self.flows.last_left(self.number, self.left_s, time_s)
+        else:
+            self.flows.first_arrived(self.number, time_s)

@@ -1,0 +1,59 @@
+"""Predict again over the transport that carried a measurement, so that both can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..errors import InputError
+from ..records.folder import Results, read_results, write_results
+from ..scenario.schema import Scenario, dump, over_transport, parse
+from .simulate import simulate
+
+
+def price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], None]) -> list[Path]:
+    """Simulate anew each prediction that lies beside a measurement over another transport.
+
+    Args:
+        folders: result folders; a prediction and a measurement belong together if their scenarios have the
+            same name.
+        scratch: where the new result folders go.
+        say: called with a line before each simulation.
+
+    Returns:
+        The new folders; none where all transports agree, or a folder of an older version names none.
+
+    Raises:
+        InputError: a folder cannot be read.
+    """
+    results = [(folder, read_results(folder)) for folder in folders]
+    measured = {
+        each.summary["scenario"]: scenario.cluster.backend
+        for _, each in results
+        if _sources(each) == {"measured"} and (scenario := _scenario(each)) is not None
+    }
+    priced = []
+    for folder, each in results:
+        backend, scenario = measured.get(each.summary["scenario"]), _scenario(each)
+        if backend is None or scenario is None or _sources(each) != {"simulated"}:
+            continue
+        if scenario.cluster.network.transport in (None, backend):
+            continue
+        again = over_transport(scenario, backend)
+        say(f"{folder}: predicting again over {backend}, which carried the measurement")
+        out = scratch / f"{folder.name}-over-{backend}"
+        write_results(out, dump(again), again.name, list(simulate(again)))
+        priced.append(out)
+    return priced
+
+
+def _sources(results: Results) -> set[str]:
+    return {run["source"] for run in results.summary["runs"]}
+
+
+def _scenario(results: Results) -> Scenario | None:
+    """The resolved scenario, if this version can read it."""
+    try:
+        return parse(results.scenario)
+    except InputError:
+        return None

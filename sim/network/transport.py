@@ -1,0 +1,129 @@
+"""What carries a cluster's bytes: the rules of each library, and its constants where there is no profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from .transfer import TransferModel
+
+AUTO_ALGORITHM: Final = "auto"
+"""The all-reduce that a transport chooses itself."""
+
+
+@dataclass(frozen=True)
+class PackagedFactor:
+    """A constant of a library, with the interval in which it was seen.
+
+    Attributes:
+        value, low, high: in ``unit``.
+        unit: SI.
+        source: where it was measured.
+    """
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    source: str
+
+
+GLOO_FACTORS: Final[Mapping[str, PackagedFactor]] = MappingProxyType(
+    {
+        "overhead_s": PackagedFactor(
+            1.0e-3, 0.7e-3, 1.3e-3, "s", "software per message or segment, the lab (docs/validation.md)"
+        ),
+        "buffer_bytes": PackagedFactor(
+            4.0 * 2**20, 2.5e6, 2.0**25, "bytes", "Linux: the largest send buffer that is not configured"
+        ),
+        "efficiency": PackagedFactor(
+            0.997, 0.991, 1.0, "of the nominal bandwidth", "the lab (docs/validation.md)"
+        ),
+    }
+)
+"""Fields of ``TransferModel`` that hold for gloo on any hosts."""
+
+DEVICE_COPY: Final = PackagedFactor(
+    1 / 6e9, 1 / 12e9, 1 / 3e9, "s/byte", "PCIe 3 x16 between pageable host memory and a GPU, each way"
+)
+"""What a point-to-point message of GPU workers pays at each end, since it goes over gloo."""
+
+
+@dataclass(frozen=True)
+class TransportRules:
+    """The rules of one library.
+
+    Attributes:
+        name: as scenarios spell it; empty: those of versions before there were transports.
+        all_reduce: algorithms that it can be made to use.
+        choices: of these, those that ``auto`` chooses among by price; one alone is always taken.
+        posted_ahead: receives of collectives are posted when a rank joins, so that only data is waited for.
+        gloo_messages: messages are gloo's: streams, announcements, its constants.
+        gloo_collectives: broadcast and all-gather are gloo's.
+        nccl_collectives: collectives are NCCL's, whose choice goes by size and number of ranks.
+        ordered: a worker's collectives and mixes go one after another, in the order in which they began.
+        device_copies: point-to-point messages are copied from and to devices.
+    """
+
+    name: str
+    all_reduce: tuple[str, ...]
+    choices: tuple[str, ...]
+    posted_ahead: bool = False
+    gloo_messages: bool = False
+    gloo_collectives: bool = False
+    nccl_collectives: bool = False
+    ordered: bool = False
+    device_copies: bool = False
+
+    def transfer(self, model: TransferModel) -> TransferModel:
+        """``model`` with the rules of this library for messages, and its packaged constants."""
+        if not self.gloo_messages:
+            return model
+        factors = GLOO_FACTORS
+        copies = 2 * DEVICE_COPY.value if self.device_copies else 0.0
+        return replace(
+            model,
+            plain_patterns=self.nccl_collectives,
+            pattern_overhead_s=model.overhead_s,
+            overhead_s=model.overhead_s + factors["overhead_s"].value,
+            announcement=max(model.announcement, 1.0),
+            streams=True,
+            buffer_bytes=factors["buffer_bytes"].value,
+            efficiency=model.efficiency if self.nccl_collectives else factors["efficiency"].value,
+            device_copy_s_per_byte=copies,
+        )
+
+
+_TABLES: Final = ("ring_stop_and_wait", "gloo_ring")
+
+TRANSPORTS: Final[Mapping[str | None, TransportRules]] = MappingProxyType(
+    {
+        None: TransportRules("", (*_TABLES, "halving_doubling", "hierarchical"), ("ring_stop_and_wait",)),
+        "ideal": TransportRules(
+            "ideal",
+            ("ring", "double_tree", "halving_doubling", "hierarchical", *_TABLES),
+            ("halving_doubling", "double_tree", "hierarchical", "ring"),
+            posted_ahead=True,
+        ),
+        "gloo": TransportRules(
+            "gloo",
+            ("gloo_ring", "ring_stop_and_wait", "halving_doubling", "hierarchical"),
+            ("gloo_ring",),
+            gloo_messages=True,
+            gloo_collectives=True,
+        ),
+        "nccl": TransportRules(
+            "nccl",
+            ("nccl_ring", "nccl_tree", "hierarchical"),
+            ("nccl_ring", "nccl_tree"),
+            posted_ahead=True,
+            gloo_messages=True,
+            nccl_collectives=True,
+            ordered=True,
+            device_copies=True,
+        ),
+    }
+)
+"""By the name in the scenario; None: a result folder of a version before there were transports."""

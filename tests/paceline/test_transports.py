@@ -1,0 +1,116 @@
+"""The transport in what the command line shows and writes, and in predictions beside measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline.sim.experiments.reprice import price_again
+from paceline.sim.experiments.simulate import simulate
+from paceline.sim.network import profile as profiles
+from paceline.sim.records.folder import read_results, write_results
+from paceline.sim.records.transport import transport_of
+from paceline.sim.scenario.schema import dump, over_transport, parse
+from tests.support.made_measurements import exact_fit
+
+SCENARIO = """\
+name: one
+workload: {timing_only: true, payload: 1 MB}
+cluster:
+  workers: 4
+  compute: {time: 10 ms}
+  network: {latency: 5 ms, bandwidth: 1 Gbit/s}
+schemes: [all_reduce, ad_psgd]
+stop: {max_iterations: 3}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "one.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command line: exit status, and what it prints as one line."""
+
+    def command(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["paceline", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            paceline.main()
+        captured = capsys.readouterr()
+        return int(end.value.code or 0), " ".join((captured.out or captured.err).split())
+
+    return command
+
+
+def test_the_transport_is_named_everywhere(scenario: Path, tmp_path: Path, run: Command) -> None:
+    out, page = tmp_path / "out", tmp_path / "report.html"
+    over_nccl = ["--set", "cluster.network.transport=nccl"]
+    status, text = run("simulate", scenario, *over_nccl, "--out", out)
+    assert status == 0
+    assert "The transport is NCCL; its all-reduce is nccl ring." in text
+    assert "ad_psgd pays for that" in text
+    assert "Not validated over NCCL: messages this small." in text
+    known = {"name": "nccl", "all_reduce": "nccl_ring", "not_validated": ["messages this small"]}
+    assert json.loads(run("simulate", scenario, *over_nccl, "--json")[1])["transport"] == known
+    assert json.loads((out / "summary.json").read_text())["transport"] == known
+    assert json.loads(run("check", scenario, "--json")[1])["transport"]["all_reduce"] == "halving_doubling"
+    assert "The transport is ideal" in run("check", scenario)[1]
+    assert run("report", out, "--out", page)[0] == 0
+    assert "The transport is NCCL" in page.read_text()
+    assert "transport nccl; all-reduce by nccl_ring" in page.read_text()
+    assert "Not validated over NCCL" in page.read_text()
+
+
+def test_long_latencies_over_nccl_are_not_validated() -> None:
+    text = dump(over_transport(parse(SCENARIO, changes=["cluster.network.latency=40 ms"]), "nccl"))
+    known = transport_of(text.replace("payload: 1 MB", "payload: 100 MB"))
+    assert known is not None
+    assert known["not_validated"] == ["latencies this long"]
+
+
+def test_a_profile_brings_its_transport(scenario: Path, tmp_path: Path, run: Command) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(profiles.dump(exact_fit().profile))
+    beside = "cluster.profile=profile.yaml"
+    resolved = parse(SCENARIO, str(scenario), [beside])
+    assert resolved.cluster.network.transport == "gloo"
+    assert parse(dump(resolved)) == resolved
+    for text in (("--profile", profile), ("--set", beside)):
+        assert json.loads(run("simulate", scenario, *text, "--json")[1])["transport"]["name"] == "gloo"
+        for name in ("ideal", "nccl"):
+            status, said = run("simulate", scenario, *text, "--set", f"cluster.network.transport={name}")
+            assert status == 2
+            assert f"'{name}' is not what" in said
+
+
+def test_a_prediction_over_another_transport_is_made_again(tmp_path: Path, run: Command) -> None:
+    scenario = parse(SCENARIO)
+    predicted, measured = tmp_path / "predicted", tmp_path / "measured"
+    write_results(predicted, dump(scenario), scenario.name, list(simulate(scenario)))
+    real = over_transport(scenario, "gloo")
+    runs = [replace(each, source="measured") for each in simulate(real)]
+    write_results(measured, dump(real), real.name, runs)
+    lines: list[str] = []
+    (again,) = price_again([predicted, measured], tmp_path / "scratch", lines.append)
+    assert again.name == "predicted-over-gloo"
+    assert len(lines) == 1
+    results = read_results(again)
+    assert results.summary["transport"]["all_reduce"] == "gloo_ring"
+    assert [row["wall_clock_s"] for row in results.summary["runs"]] == [each.wall_clock_s for each in runs]
+    assert price_again([again, measured], tmp_path / "scratch", lines.append) == []
+    assert run("report", predicted, measured, "--out", tmp_path / "report.html")[0] == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "The transport is gloo" in page
+    assert "The transport is ideal" in page

@@ -1,0 +1,225 @@
+"""Collectives of blocks under the event driver: by recursion and as flows alike, and the fastest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.sim.collectives.pipelines import PIPELINES
+from paceline.sim.config.settings import Settings
+from paceline.sim.drivers import blocks
+from paceline.sim.drivers.blocks import fastest, place_blocks, price_s
+from paceline.sim.drivers.event import EventDriver
+from paceline.sim.drivers.job import Job
+from paceline.sim.errors import Deadlock, PeerLost
+from paceline.sim.network.transfer import TransferModel
+from paceline.sim.network.transport import TRANSPORTS
+from paceline.sim.program import operations as ops
+from paceline.sim.program.worker import Worker
+from tests.support.factory import flat_network, make_job, make_scheme, network_of, run_events
+
+laws = settings(deadline=None, derandomize=True, max_examples=25)
+IDEAL = TRANSPORTS["ideal"].choices
+SITES = {
+    "sites": {"us": 3, "eu": 2},
+    "within": {"latency": "1 ms", "bandwidth": "10 Gbit/s"},
+    "between": {"latency": "40 ms", "bandwidth": "1 Gbit/s", "per_flow": "300 Mbit/s"},
+}
+
+
+async def one_all_reduce(worker: Worker, options: Settings) -> None:
+    await worker.all_reduce(torch.zeros(1))
+
+
+def all_reduce_job(name: str, num_bytes: float, **options: Any) -> Job:
+    return make_job(
+        make_scheme(one_all_reduce),
+        all_reduce=name,
+        bytes_per_parameter=num_bytes,
+        transport="ideal",
+        **options,
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in PIPELINES if name != "hierarchical"])
+@laws
+@given(
+    n=st.integers(2, 6),
+    num_bytes=st.integers(1, 20_000_000),
+    bandwidth=st.floats(1e6, 1e9),
+    latency_s=st.floats(0.0, 0.1),
+    overhead_s=st.sampled_from([0.0, 0.002]),
+)
+def test_flows_take_what_the_recursion_takes(
+    name: str, n: int, num_bytes: int, bandwidth: float, latency_s: float, overhead_s: float
+) -> None:
+    model = TransferModel(flat_network(n, latency_s, bandwidth), overhead_s=overhead_s)
+    placed = place_blocks(PIPELINES[name]((n,), num_bytes), tuple(range(n)), model)
+    assert placed.own_links
+    assert placed.access_only
+    flows_s = price_s(replace(placed, own_links=False), model)
+    assert flows_s == pytest.approx(price_s(placed, model), rel=1e-7)
+
+
+@laws
+@given(
+    n=st.integers(2, 12),
+    num_bytes=st.integers(1, 100_000_000),
+    bandwidth=st.floats(1e6, 1e9),
+    latency_s=st.floats(0.0, 0.1),
+    more=st.floats(1.0, 3.0),
+)
+def test_ideal_is_as_fast_as_its_fastest_algorithm_and_monotonic(
+    n: int, num_bytes: int, bandwidth: float, latency_s: float, more: float
+) -> None:
+    def took_s(name: str, bandwidth: float, latency_s: float) -> float:
+        network = flat_network(n, latency_s, bandwidth)
+        return run_events(all_reduce_job(name, num_bytes, workers=n, network=network)).wall_s
+
+    auto_s = took_s("auto", bandwidth, latency_s)
+    names = [name for name in IDEAL if name != "hierarchical"]
+    assert auto_s == pytest.approx(min(took_s(name, bandwidth, latency_s) for name in names))
+    assert took_s("auto", bandwidth * more, latency_s) <= auto_s * (1 + 1e-9)
+    assert took_s("auto", bandwidth, latency_s * more) >= auto_s * (1 - 1e-9)
+
+
+def test_many_workers_far_apart_do_not_wait_for_a_ring() -> None:
+    job = all_reduce_job("auto", 20_000_000, workers=256, latency_s=0.05, bandwidth_bytes_per_s=1.25e8)
+    assert run_events(job).wall_s == pytest.approx(2 * 8 * 0.05 + 2 * 255 / 256 * 0.16)
+
+
+def test_who_is_late_holds_up_only_what_needs_its_data() -> None:
+    """Worker 1 joins after 1 s; everybody is one exchange of halves and one back behind it."""
+    late = make_scheme(_late)
+    job = make_job(
+        late, workers=2, all_reduce="halving_doubling", bytes_per_parameter=200.0, latency_s=0.25,
+        bandwidth_bytes_per_s=100.0, transport="ideal",
+    )  # fmt: skip
+    assert run_events(job).wall_s == 1.0 + 2 * (1.0 + 0.25)
+
+
+async def _late(worker: Worker, options: Settings) -> None:
+    await worker.sleep(float(worker.rank))
+    await worker.all_reduce(torch.zeros(1))
+
+
+@pytest.mark.parametrize("name", [name for name in PIPELINES if name != "hierarchical"])
+@pytest.mark.parametrize("workers", [2, 5, 8])
+def test_who_comes_early_sends_early(name: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As flows do, the recursion lets blocks leave before the last worker is there."""
+
+    async def program(worker: Worker, options: Settings) -> None:
+        for k in range(2):
+            await worker.sleep(0.3 * ((worker.rank * 7 + k) % 5))
+            await worker.all_reduce(torch.zeros(1))
+
+    job = make_job(
+        make_scheme(program), workers=workers, all_reduce=name, bytes_per_parameter=3e6, latency_s=0.05,
+        bandwidth_bytes_per_s=1e7, transport="ideal",
+    )  # fmt: skip
+    recursion = run_events(job)
+    monkeypatch.setattr(EventDriver, "_alone", lambda driver, pending: False)
+    flows = run_events(job)
+    ends = [[event.end_s for event in run.events] for run in (recursion, flows)]
+    assert sorted(ends[0]) == pytest.approx(sorted(ends[1]), rel=1e-9)
+
+
+@pytest.mark.parametrize("jitter", [None, {"lognormal": {"cv": 0.0001}}])
+def test_sites_share_their_pipe(jitter: Any) -> None:
+    """Three flows cross at once; each has 300 Mbit/s of its own, and the pipe has enough for them."""
+    network = network_of(5, **SITES, **({"jitter": jitter} if jitter else {}))
+    job = all_reduce_job("hierarchical", 30_000_000, workers=5, network=network)
+    columns, half = 15_000_000, 7_500_000
+    inside_s = 2 * columns / 1.25e9 + 0.001  # two members outside a column's owner, in the larger site
+    across_s = half / 37.5e6 + 0.040
+    assert run_events(job).wall_s == pytest.approx(2 * (inside_s + across_s), rel=2e-3)
+
+
+@pytest.mark.parametrize("num_bytes", [8, 1_000_000, 400_000_000])
+@pytest.mark.parametrize("bandwidth", ["50 Mbit/s", "20 Gbit/s"])
+def test_ideal_is_as_fast_as_its_fastest_algorithm_between_sites(num_bytes: int, bandwidth: str) -> None:
+    between = {
+        "latency": "40 ms",
+        "bandwidth": {"us-eu": bandwidth, "eu-us": "1 Gbit/s", "default": "1 Gbit/s"},
+    }
+    within = {"latency": "1 ms", "bandwidth": "10 Gbit/s", "upload": "2 Gbit/s"}
+    network = network_of(6, sites={"us": 3, "eu": 2, "asia": 1}, within=within, between=between)
+    took_s = {
+        name: run_events(all_reduce_job(name, num_bytes, workers=6, network=network)).wall_s
+        for name in ("auto", *IDEAL)
+    }
+    auto_s = took_s.pop("auto")
+    assert auto_s == pytest.approx(min(took_s.values()))
+
+
+def test_a_ring_goes_site_by_site() -> None:
+    """Whatever the ranks of the sites are: each pipe has one flow, so that the recursion holds."""
+    network = network_of(5, **SITES)
+    mixed = replace(network, site_of=(0, 1, 0, 1, 0))
+    job = all_reduce_job("ring", 1_000_000, workers=5, network=mixed)
+    order, sites = job.by_site((0, 1, 2, 3, 4))
+    assert (order, sites) == ((0, 2, 4, 1, 3), (3, 2))
+    assert place_blocks(PIPELINES["ring"](sites, 1_000_000), order, job.transfer).own_links
+
+
+def test_the_choice_is_made_once_for_each_size_and_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced: list[int] = []
+    real = blocks.price_s
+
+    def count(placed: Any, model: Any) -> float:
+        priced.append(placed.schedule.ranks)
+        return real(placed, model)
+
+    monkeypatch.setattr(blocks, "price_s", count)
+    monkeypatch.setattr(blocks, "_prices", {})
+    model = TransferModel(network_of(5, **SITES))
+    choices = {name: PIPELINES[name] for name in IDEAL}
+    names = [fastest(choices, (3, 2), 10**6, tuple(range(5)), model) for _ in range(3)]
+    assert len(set(names)) == 1
+    assert len(priced) <= len(IDEAL)
+
+
+def test_started_all_reduces_share_links() -> None:
+    """Two at once take as long as both one after another, since each has its bytes to move."""
+
+    async def program(worker: Worker, options: Settings) -> None:
+        handles = [await worker.begin(ops.AllReduce(torch.zeros(1))) for _ in range(2)]
+        for handle in handles:
+            await worker.wait(handle)
+
+    job = make_job(
+        make_scheme(program), workers=2, all_reduce="halving_doubling", bytes_per_parameter=200.0,
+        bandwidth_bytes_per_s=100.0, transport="ideal",
+    )  # fmt: skip
+    assert run_events(job).wall_s == 4.0
+
+
+def test_a_death_is_noticed_by_those_who_wait() -> None:
+    caught: list[int] = []
+
+    async def program(worker: Worker, options: Settings) -> None:
+        await worker.sleep(float(worker.rank))
+        try:
+            await worker.all_reduce(torch.zeros(1))
+        except PeerLost as lost:
+            caught.append(lost.rank)
+
+    job = make_job(make_scheme(program), workers=3, all_reduce="ring", transport="ideal")
+    run_events(job, faults={2: 1})
+    assert caught == [2, 2]
+
+
+def test_a_missing_member_is_a_deadlock_with_names() -> None:
+    async def program(worker: Worker, options: Settings) -> None:
+        if worker.rank:
+            await worker.all_reduce(torch.zeros(1))
+        else:
+            await worker.receive(1, torch.zeros(1))
+
+    with pytest.raises(Deadlock, match="worker 1 waits in all_reduce"):
+        run_events(make_job(make_scheme(program), workers=3, all_reduce="ring", transport="ideal"))

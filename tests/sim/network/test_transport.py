@@ -1,0 +1,175 @@
+"""What the transports change: who waits for whom, in which order, and what a message costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.sim import topology
+from paceline.sim.config.settings import Settings
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.prepare import clock_only, prepare, resolve
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.network.transport import DEVICE_COPY, GLOO_FACTORS, TRANSPORTS
+from paceline.sim.program import operations as ops
+from paceline.sim.program.worker import Worker
+from paceline.sim.scenario.schema import dump, parse
+from tests.support.factory import make_job, make_scheme, run_events
+
+SCENARIO = """\
+name: one
+workload: {timing_only: true, payload: 8 MB}
+cluster:
+  workers: 4
+  compute: {time: 10 ms}
+  network: {latency: 5 ms, bandwidth: 1 Gbit/s}
+schemes:
+  - all_reduce
+  - all_reduce: {label: overlapped, overlap: true}
+  - gossip: {topology: ring}
+  - gossip: {topology: one_peer_exponential}
+  - ad_psgd
+  - local_sgd: {period: 2}
+  - sgp: {topology: one_peer_exponential}
+  - easgd: {period: 2}
+  - downpour: {period: 2}
+  - leader_sgd: {period: 2}
+stop: {max_iterations: 3}
+"""
+
+
+def took_s(*changes: str, scheme: int = 0) -> float:
+    scenario = parse(SCENARIO, "f.yaml", changes)
+    run = simulate_job(clock_only(prepare(scenario, scenario.schemes[scheme], 0)))
+    assert run.status == "completed"
+    return run.wall_clock_s
+
+
+def transport(name: str) -> str:
+    return f"cluster.network.transport={name}"
+
+
+@pytest.mark.parametrize("name", ["ideal", "gloo", "nccl"])
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(
+    scheme=st.integers(0, 9),
+    bandwidth=st.floats(1e7, 1e9),
+    latency_s=st.floats(0.0, 0.05),
+    more=st.floats(1.0, 3.0),
+)
+def test_every_scheme_gains_by_bandwidth_and_loses_by_latency(
+    name: str, scheme: int, bandwidth: float, latency_s: float, more: float
+) -> None:
+    def at(bandwidth: float, latency_s: float) -> float:
+        network = (f"cluster.network.latency={latency_s!r} s", f"cluster.network.bandwidth={bandwidth!r} B/s")
+        return took_s(transport(name), *network, scheme=scheme)
+
+    plain_s = at(bandwidth, latency_s)
+    assert at(bandwidth * more, latency_s) <= plain_s * (1 + 1e-9)
+    assert at(bandwidth, latency_s * more) >= plain_s * (1 - 1e-9)
+
+
+def test_gloo_announces_its_receives_and_ideal_collectives_do_not() -> None:
+    assert took_s(transport("ideal")) < took_s(transport("nccl")) < took_s(transport("gloo"))
+
+
+def two(program: Any, name: str, **options: Any) -> float:
+    job = make_job(
+        make_scheme(program), workers=2, transport=name, bytes_per_parameter=1e6, all_reduce="auto", **options
+    )
+    rules = TRANSPORTS[name]
+    return run_events(job.__class__(**{**vars(job), "transfer": rules.transfer(job.transfer)})).wall_s
+
+
+async def message(worker: Worker, options: Settings) -> None:
+    if worker.rank == 0:
+        await worker.send(1, torch.zeros(1))
+    else:
+        await worker.receive(0, torch.zeros(1))
+
+
+def test_a_message_between_gpu_workers_goes_over_gloo_with_two_copies() -> None:
+    over_gloo = two(message, "gloo", latency_s=0.01)
+    assert over_gloo == pytest.approx(0.02 + GLOO_FACTORS["overhead_s"].value)
+    assert two(message, "nccl", latency_s=0.01) == pytest.approx(over_gloo + 2 * DEVICE_COPY.value * 1e6)
+
+
+def test_nccl_carries_mixes_without_announcements() -> None:
+    async def mix(worker: Worker, options: Settings) -> None:
+        await worker.mix(topology.plan("complete", 2, "uniform").at(0), torch.zeros(1))
+
+    network = {"latency_s": 0.25, "bandwidth_bytes_per_s": 1e6}
+    assert two(mix, "nccl", **network) == 1.25
+    assert two(mix, "gloo", **network) > 1.5
+
+
+def test_nccl_does_one_collective_after_another() -> None:
+    """Both at once would share one latency; one after the other takes two."""
+
+    async def both(worker: Worker, options: Settings) -> None:
+        pattern = topology.plan("complete", 2, "uniform").at(0)
+        handles = [await worker.begin(ops.Mix(pattern, torch.zeros(1))) for _ in range(2)]
+        for handle in handles:
+            await worker.wait(handle)
+
+    network = {"latency_s": 1.0, "bandwidth_bytes_per_s": 1e6}
+    assert two(both, "nccl", **network) == 4.0
+    assert two(both, "ideal", **network) == 3.0
+
+
+def test_the_choice_is_written_down_and_forces_nothing_else() -> None:
+    resolved = resolve(parse(SCENARIO), torch.device("cpu"))
+    assert (resolved.collectives.all_reduce, resolved.collectives.chosen) == ("auto", "ring")
+    assert parse(dump(resolved)) == resolved
+    long = resolve(parse(SCENARIO, changes=["cluster.network.latency=1 s"]), torch.device("cpu"))
+    assert long.collectives.chosen == "double_tree"  # 4 latencies, and the fewest bytes
+    stale = parse(dump(resolved), changes=["cluster.network.latency=1 s"])
+    assert resolve(stale, torch.device("cpu")).collectives.chosen == "double_tree"
+    gloo = resolve(parse(SCENARIO, changes=[transport("gloo")]), torch.device("cpu"))
+    assert gloo.collectives.chosen == "gloo_ring"
+
+
+def test_a_resolved_scenario_of_a_version_without_transports_keeps_its_law() -> None:
+    """2 (n - 1) rounds of a quarter each, one after another, three times; and it stays so when written."""
+    old = dump(parse(SCENARIO)).replace("    transport: ideal\n", "")
+    old = old.replace("all_reduce: auto", "all_reduce: ring")
+    scenario = parse(old)
+    assert (scenario.cluster.network.transport, scenario.collectives.all_reduce) == (
+        None,
+        "ring_stop_and_wait",
+    )
+    assert parse(dump(scenario)) == scenario
+    run = simulate_job(clock_only(prepare(scenario, scenario.schemes[0], 0)))
+    assert run.wall_clock_s == pytest.approx(3 * (0.010 + 6 * (0.005 + 0.016)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ([transport("glo")], "cluster.network.transport: .*did you mean 'gloo'"),
+        (["collectives.all_reduce=gloo_rin"], "did you mean 'gloo_ring'"),
+        (
+            [transport("nccl"), "collectives.all_reduce=gloo_ring"],
+            "'gloo_ring' is nothing that transport 'nccl' can use; .*nccl_ring",
+        ),
+        (["collectives.all_reduce=hierarchical"], "needs two sites or more; use halving_doubling"),
+    ],
+)
+def test_what_a_transport_cannot_do_is_refused(changes: list[str], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        parse(SCENARIO, "f.yaml", changes)
+
+
+@pytest.mark.parametrize("name", ["ideal", "gloo", "nccl"])
+def test_a_hierarchical_all_reduce_crosses_sites_twice(name: str) -> None:
+    sites = (
+        "cluster.network={sites: {us: 2, eu: 2}, within: {latency: 0.1 ms}, "
+        f"between: {{latency: 50 ms, bandwidth: 1 Gbit/s}}, transport: {name}}}"
+    )
+    tree_s = took_s(sites, "collectives.all_reduce=hierarchical", "stop.max_iterations=1")
+    announced = 2 * 0.050 if name == "gloo" else 0.0
+    assert tree_s == pytest.approx(0.010 + 2 * (0.050 + 4e6 / 1.25e8) + announced, rel=0.06)
