@@ -85,8 +85,9 @@ def test_a_value_at_the_edge_is_flagged_and_said() -> None:
     _, found = tune(asked, runner(lambda lr, _: 1 / lr, []))
     assert found[0]["at_edge"] == ["optimizer.lr"]
     summary = summarise("s", [made_run("a")], None, found)
+    labels = words.listed([entry.label for entry in asked.schemes])
     assert words.tuning(summary)[0] == (
-        f"{asked.schemes[0].label} runs with optimizer.lr 0.4, the best of 3 trials; "
+        f"{labels} each run with optimizer.lr 0.4, the best of 3 trials; "
         "optimizer.lr at the edge of the grid: a better value may lie beyond."
     )
 
