@@ -93,14 +93,14 @@ def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:
 
 def _with_chosen(scenario: Scenario) -> Scenario:
     """Name what ``auto`` is; a resolved scenario that was changed since may have an old name."""
-    collectives = scenario.collectives.model_copy(update={"chosen": None})
-    scenario = scenario.model_copy(update={"collectives": collectives})
-    if collectives.all_reduce != AUTO_ALGORITHM:
+    chosen = None
+    if scenario.collectives.all_reduce == AUTO_ALGORITHM:
+        job = prepare(scenario, scenario.schemes[0], scenario.seed)
+        chosen = job.algorithm(*job.by_site(tuple(range(job.workers))), job.num_bytes(job.start))
+    if scenario.collectives.chosen == chosen:
         return scenario
-    job = prepare(scenario, scenario.schemes[0], scenario.seed)
-    chosen = job.algorithm(*job.by_site(tuple(range(job.workers))), job.num_bytes(job.start))
-    update = {"collectives": collectives.model_copy(update={"chosen": chosen})}
-    return scenario.model_copy(update=update)
+    collectives = scenario.collectives.model_copy(update={"chosen": chosen})
+    return scenario.model_copy(update={"collectives": collectives})
 
 
 def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:

@@ -29,7 +29,7 @@ cluster:
   network: {latency: 5 ms, bandwidth: 1 Gbit/s}
 schemes:
   - all_reduce
-  - all_reduce: {label: overlapped, overlap: true}
+  - all_reduce: {label: overlapped, overlap: true, bucket: 1 MB}
   - gossip: {topology: ring}
   - gossip: {topology: one_peer_exponential}
   - ad_psgd
