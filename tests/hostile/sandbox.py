@@ -1,0 +1,133 @@
+"""One command line on one piece of hostile input, in a process of its own with little time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.support import warm
+
+MAX_PROCESSOR_S: Final = 10
+"""A command that computes for longer is ended by the kernel."""
+MAX_WALL_S: Final = 120.0
+"""A command that takes longer hangs, however busy this machine is."""
+MAX_DATA_BYTES: Final = 2 * 2**30
+"""What a command may take beyond what Python and its libraries have when it begins."""
+
+MISTAKES: Final = 5
+"""Lines that one message may have: a scenario's first mistakes, each on a line."""
+MESSAGE: Final = 1200
+"""Letters that a line of a message may have."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A piece of input, and what has to come of it.
+
+    Attributes:
+        name: for the test's id.
+        argv: of ``paceline``; runs in a folder with ``files``.
+        says: what the message has to name.
+        files: name -> content; a link where it begins with ``->``.
+        folder: a result folder stands in ``r``, and ``damage`` is done to it.
+        status: the exit status.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    says: tuple[str, ...]
+    files: dict[str, str | bytes] = field(default_factory=dict)
+    status: int = 2
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit status (negative: the signal), and its two streams."""
+
+    status: int | None
+    out: str
+    err: str
+
+
+def lay_out(case: Case, folder: Path) -> None:
+    """Write the files of a case."""
+    for name, content in case.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str) and content.startswith("->"):
+            path.symlink_to(content[2:])
+        elif isinstance(content, str):
+            path.write_text(content, encoding="utf-8", errors="surrogateescape")
+        else:
+            path.write_bytes(content)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, hidden ones too; what is no plain file counts as its kind."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def run(argv: tuple[str, ...], folder: Path, streams: Path) -> Ended:
+    """Run ``paceline ARGV`` in ``folder``; its output goes to files in ``streams``."""
+    process = warm.forks().Process(target=_be, args=(argv, str(folder), str(streams)))
+    process.start()
+    process.join(MAX_WALL_S)
+    status = process.exitcode
+    if status is None:
+        process.kill()
+        process.join()
+    process.close()
+    out, err = ((streams / name).read_bytes().decode(errors="replace") for name in ("out", "err"))
+    return Ended(status, out, err)
+
+
+def _be(argv: tuple[str, ...], folder: str, streams: str) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        descriptor = os.open(Path(streams) / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, number)
+    os.chdir(folder)
+    os.environ |= {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
+    data = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (data + MAX_DATA_BYTES,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    begun_s = resource.getrusage(resource.RUSAGE_SELF)
+    limit_s = int(begun_s.ru_utime + begun_s.ru_stime) + MAX_PROCESSOR_S
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
+    sys.argv = ["paceline", *argv]
+    with contextlib.suppress(OSError):
+        sys.stdin.close()
+    from paceline.commands.app import main
+
+    main()
+
+
+def wrong(case: Case, ended: Ended, before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
+    """Say what is wrong with how a case ended; nothing where all is as it should be."""
+    faults = []
+    if ended.status is None:
+        return ["it hangs"]
+    if ended.status != case.status:
+        faults.append(f"exit status {ended.status}, not {case.status}")
+    if "Traceback" in ended.err or "Traceback" in ended.out:
+        faults.append("a traceback")
+    lines = ended.err.strip().splitlines()
+    lines = [line for line in lines if not line.startswith(("Usage: ", "Try 'paceline", "going on with"))]
+    if case.status == 2 and not 1 <= len([line for line in lines if line.strip()]) <= MISTAKES:
+        faults.append(f"{len(lines)} lines instead of one message")
+    if any(len(line) > MESSAGE for line in lines):
+        faults.append(f"a line of {max(map(len, lines))} letters")
+    faults += [f"does not say {word!r}" for word in case.says if word not in ended.err]
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    if case.status == 2 and changed:
+        faults.append(f"wrote or lost {', '.join(changed[:5])}")
+    if case.status == 2 and ended.out:
+        faults.append("output beside the message")
+    return faults
