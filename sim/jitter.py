@@ -5,23 +5,35 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from . import seeds
+from .config.limits import MAX_CV, MAX_FACTOR
+from .config.problems import mistake
 from .config.settings import OneOf, Settings
 from .seeds import Floats
+
+MIN_CV = 1e-6
+"""Of a gamma distribution: its shape is one over the square."""
 
 
 class Lognormal(Settings):
     """Lognormal: the product of many small influences."""
 
-    cv: float = Field(ge=0, description="standard deviation over mean")
+    cv: float = Field(ge=0, le=MAX_CV, description="standard deviation over mean")
 
 
 class Gamma(Settings):
     """Gamma, with shape ``1 / cv**2``: exponential at ``cv: 1``, a lighter tail than lognormal."""
 
-    cv: float = Field(gt=0, description="standard deviation over mean")
+    cv: float = Field(gt=0, le=MAX_CV, description="standard deviation over mean")
+
+    @field_validator("cv")
+    @classmethod
+    def _check(cls, cv: float) -> float:
+        if cv < MIN_CV:
+            raise mistake(f"must be at least {MIN_CV:g}, not {cv:g}; leave the jitter out instead")
+        return cv
 
 
 class ShiftedExponential(Settings):
@@ -38,7 +50,9 @@ class Pareto(Settings):
     Its standard deviation over its mean is ``1 / sqrt(shape (shape - 2))``, and infinite for a shape up to 2.
     """
 
-    shape: float = Field(gt=1, description="tail index; small is heavy, up to 2 the variance is infinite")
+    shape: float = Field(
+        gt=1, le=MAX_FACTOR, description="tail index; small is heavy, up to 2 the variance is infinite"
+    )
 
 
 class Jitter(OneOf):

@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from .. import seeds
 from ..config import user_code
+from ..config.limits import MAX_BATCH, MAX_FACTOR, MAX_TIME_S
 from ..config.problems import mistake, place_errors
 from ..config.settings import OneOf, Settings, read_beside
 from ..config.units import Seconds, Steps
@@ -113,7 +114,7 @@ def _as_text(seconds: Iterable[float]) -> tuple[str, ...]:
 class MeasuredCompute(Settings):
     """One gradient, timed on this device; at several batch sizes, to know it at others too."""
 
-    batch_sizes: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    batch_sizes: tuple[Annotated[int, Field(ge=1, le=MAX_BATCH)], ...] = Field(
         default=(), description="where to measure, ascending; absent: at the scenario's batch size alone"
     )
     times: tuple[Annotated[Seconds, Field(gt=0)], ...] = Field(
@@ -160,7 +161,9 @@ class Compute(OneOf):
 
     alternatives: ClassVar[tuple[str, ...]] = ("time", "trace", "measured", "model")
 
-    time: Seconds | None = Field(default=None, description="mean duration of one gradient")
+    time: Annotated[Seconds, Field(le=MAX_TIME_S)] | None = Field(
+        default=None, description="mean duration of one gradient"
+    )
     jitter: Jitter | None = Field(default=None, description="how it varies; absent: constant")
     trace: Trace | None = Field(default=None, description="instead of a time: durations measured elsewhere")
     measured: MeasuredCompute | None = Field(
@@ -223,8 +226,10 @@ class Straggler(Settings):
     duration: Annotated[Steps, Field(ge=1)] = Field(
         default=1, description="with probability or at: computations in a slow period"
     )
-    slowdown: float | None = Field(default=None, ge=1, description="factor on the duration")
-    pause: Seconds | None = Field(default=None, description="added to the duration, whatever the factors")
+    slowdown: float | None = Field(default=None, ge=1, le=MAX_FACTOR, description="factor on the duration")
+    pause: Annotated[Seconds, Field(le=MAX_TIME_S)] | None = Field(
+        default=None, description="added to the duration, whatever the factors"
+    )
     crash: Literal[True] | None = Field(
         default=None, description="with workers and at: they are gone from that computation on, for good"
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ..config.files import parse_json
 from ..config.tables import read_table
 from ..config.units import parse_seconds
 from ..config.yaml_file import read_text
@@ -15,7 +17,7 @@ from ..errors import InputError, did_you_mean, quote
 
 MAX_DURATIONS: Final = 4096
 """Of a longer file every k-th duration is kept."""
-MAX_TRACE_BYTES: Final = 2**30
+MAX_TRACE_BYTES: Final = 256 * 2**20
 """A longer trace is not read."""
 
 _NUMBERED: Final = re.compile(r"#[0-9]+$")
@@ -38,17 +40,21 @@ def read_durations(path: Path, column: str | None, event: str) -> list[float]:
         seconds = _from_profiler(path, event)
     else:
         seconds = read_table(path).values(column, parse_seconds)
-    if min(seconds) <= 0:
-        raise InputError(f"{path}: a duration of {min(seconds):g} s cannot be; all have to be above zero")
+    wrong = next((value for value in seconds if not 0 < value < math.inf), None)
+    if wrong is not None:
+        raise InputError(f"{path}: a duration of {wrong:g} s cannot be; all have to be above zero")
     return seconds[:: -(-len(seconds) // MAX_DURATIONS)]
 
 
 def _from_profiler(path: Path, event: str) -> list[float]:
     """Durations of complete events ("ph": "X"), whose times are microseconds (Chrome's trace format)."""
+    text = read_text(path, MAX_TRACE_BYTES)
     try:
-        document = json.loads(read_text(path, MAX_TRACE_BYTES))
-    except (ValueError, RecursionError) as error:
+        document = parse_json(text)
+    except json.JSONDecodeError as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: holds {error}, which is no duration") from None
     events = document.get("traceEvents") if isinstance(document, Mapping) else document
     if not isinstance(events, list):
         raise InputError(f"{path}: is no profiler's trace: it has no list 'traceEvents'")
@@ -68,5 +74,5 @@ def _complete(each: Any) -> bool:
         and each.get("ph") == "X"
         and each.get("cat", _HOST[0]) in _HOST
         and isinstance(each.get("name"), str)
-        and isinstance(each.get("dur"), int | float)
+        and type(each.get("dur")) in (int, float)
     )

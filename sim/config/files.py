@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
@@ -15,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ..errors import InputError
+from ..errors import InputError, shorten
 from .settings import Settings
-from .yaml_file import validate_document
+from .yaml_file import read_text, validate_document
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -146,6 +147,9 @@ def _locked(lock: Path, path: Path) -> int:
         os.close(descriptor)  # its owner has just removed it
 
 
+MAX_JSON_BYTES: Final = 256 * 2**20
+"""A longer file of measurements is not read."""
+
 _Model = TypeVar("_Model", bound=Settings)
 
 
@@ -161,12 +165,10 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
         InputError: it cannot be read, is damaged, holds numbers that are none, or is something else.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+        data = parse_json(read_text(path, MAX_JSON_BYTES, (".json",)))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: is damaged: {error.msg} in line {error.lineno}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: holds {error}, which is no measurement; measure again") from error
     if not isinstance(data, dict) or "version" not in data:
         raise InputError(f"{path}: is no file of {made_by}: it has no version")
@@ -186,5 +188,61 @@ def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int
     return validate_document(model, data, str(path))
 
 
+MAX_JSON_DEPTH: Final = 100
+"""Lists and mappings within each other that a document of ours may have."""
+
+
+def parse_json(text: str, finite: bool = True) -> Any:
+    """Read JSON whose values are not nested without end.
+
+    Args:
+        text: what stands in the file.
+        finite: False: NaN and infinite numbers are read too, for a model that says where they stand.
+
+    Raises:
+        ValueError: it holds something else, which is what the error says; as ``json.JSONDecodeError`` where
+            it is no JSON.
+    """
+    try:
+        if finite:
+            value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+        else:
+            value = json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return value
+    raise ValueError(_TOO_DEEP)
+
+
+_TOO_DEEP: Final = "values that are nested too deeply"
+
+
 def _refuse(name: str) -> float:
     raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(shorten(text))
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > MAX_JSON_DIGITS:
+        raise ValueError(shorten(text))
+    return int(text)
+
+
+MAX_JSON_DIGITS: Final = 40
+"""Of a whole number: more than any that we write."""

@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ..errors import InputError, did_you_mean, quote
+from ..errors import InputError, did_you_mean, quote, shorten
 
 KeyPath = tuple[str | int, ...]
 
@@ -87,7 +87,7 @@ def format_value(value: object) -> str:
         case str():
             return f"the text '{value if len(value) <= 40 else value[:37] + '...'}'"
         case int() | float():
-            return str(value)
+            return shorten(value)
         case Mapping():
             return "a mapping"
         case Sequence():
@@ -188,7 +188,9 @@ def _sentence(details: ErrorDetails) -> str:
     if kind in _COMPARED:
         words, key = _COMPARED[kind]
         written = quote(value) if isinstance(value, str) else format_value(value)
-        return f"must be {words} {context[key]:g}, not {written}"
+        limit = context[key]
+        shown = str(limit) if isinstance(limit, int) else f"{limit:g}"
+        return f"must be {words} {shown}, not {written}"
     match kind:
         case "missing":
             return "is missing"

@@ -22,7 +22,17 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
-from .problems import Mistake, explain, format_value, mistake, place_errors, raise_mistakes, unknown_key
+from .limits import MAX_OPTION
+from .problems import (
+    KeyPath,
+    Mistake,
+    explain,
+    format_value,
+    mistake,
+    place_errors,
+    raise_mistakes,
+    unknown_key,
+)
 
 IMPORT_PATH: Final = {"type": "string", "pattern": "^[^:]+:[^:]+$", "description": "package.module:name"}
 """JSON Schema of the path of what users write themselves."""
@@ -205,6 +215,7 @@ def read_open(
     written = {key: value for key, value in data.items() if key in own}
     try:
         rest["options"] = options.model_validate(written, context=info.context)
+        mistakes += _beyond(rest["options"])
     except ValidationError as error:
         mistakes += explain(error, options, written)
     result = None
@@ -215,6 +226,19 @@ def read_open(
     raise_mistakes(mistakes)
     assert result is not None
     return result
+
+
+def _beyond(options: Settings, at: KeyPath = ()) -> list[Mistake]:
+    """Whole numbers that no computer can carry out, where their fields have no limit of their own."""
+    out = []
+    for key, field in type(options).model_fields.items():
+        value = getattr(options, key)
+        limited = any(hasattr(each, "le") or hasattr(each, "lt") for each in field.metadata)
+        if isinstance(value, Settings):
+            out += _beyond(value, (*at, key))
+        elif isinstance(value, int) and not limited and abs(value) > MAX_OPTION:
+            out.append(Mistake((*at, key), f"must be at most {MAX_OPTION}, not {format_value(value)}"))
+    return out
 
 
 def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], _T], *at: str) -> _T:

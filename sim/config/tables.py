@@ -81,7 +81,7 @@ def read_table(path: Path) -> Table:
     Raises:
         InputError: it cannot be read, has no rows, or a row is longer or shorter than the header.
     """
-    lines = csv.reader(read_text(path, MAX_TABLE_BYTES).splitlines(), skipinitialspace=True)
+    lines = csv.reader(read_text(path, MAX_TABLE_BYTES).splitlines(), skipinitialspace=True, strict=True)
     filled = []
     try:
         for cells in lines:

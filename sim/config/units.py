@@ -20,6 +20,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..errors import InputError, did_you_mean, quote
+from .limits import MAX_STEPS
 
 if TYPE_CHECKING:
     import pint
@@ -284,6 +285,8 @@ def parse_steps(value: object) -> int:
     if not match:
         other = f", not the text {quote(value)}" if isinstance(value, str) else ""
         raise InputError(f"must be a number of steps such as '10 steps'{other}")
+    if int(match[1]) > MAX_STEPS:
+        raise InputError(f"{quote(value)} is too large; the most is {MAX_STEPS} steps")
     return int(match[1])
 
 

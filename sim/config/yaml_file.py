@@ -8,7 +8,9 @@ keys that are not text, and aliases that unfold without end are errors.
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,8 @@ MAX_BYTES: Final = 2**20
 """A longer file is not read."""
 MAX_VALUES: Final = 100_000
 """How many values a document may have, aliases unfolded."""
+MAX_PATH: Final = 400
+"""Letters of a path that a message shows."""
 MAX_DIGITS: Final = 1000
 """A longer scalar is text, whatever it looks like."""
 
@@ -88,25 +92,55 @@ def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML
     Raises:
         InputError: there is none, it may not be read, it is too large or not UTF-8.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file{_similar_file(path, suffixes)}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a directory, not a file{_similar_file(path / '*.yaml')}") from None
-    except PermissionError:
-        raise InputError(f"{path}: may not be read (permission denied)") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > limit:
-        raise InputError(f"{path}: is larger than {limit // 2**20} MiB, which is too much")
+    content = read_bytes(path, limit, suffixes)
+    path = _short_path(path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: is not UTF-8 text (byte {error.start})") from None
     return text
+
+
+def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
+    """Return the content of a regular file: devices and pipes, which may never end, are refused unread.
+
+    Args:
+        path: of the file.
+        limit: the most bytes that it may have.
+        suffixes: those of files that a hint may name.
+
+    Raises:
+        InputError: there is none, it may not be read, it is no regular file or too large.
+    """
+    named = _short_path(path)
+    try:
+        # Without O_NONBLOCK a pipe that nobody writes to would be waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+            status = os.fstat(file.fileno())
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"{named}: is no regular file, but a device or a pipe; name a file")
+            content = b"" if status.st_size > limit else file.read(limit + 1)
+    except FileNotFoundError:
+        raise InputError(f"{named}: there is no such file{_similar_file(path, suffixes)}") from None
+    except IsADirectoryError:
+        hint = _similar_file(path / "*.yaml") if suffixes else ""
+        raise InputError(f"{named}: is a directory, not a file{hint}") from None
+    except PermissionError:
+        raise InputError(f"{named}: may not be read (permission denied)") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{named}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if status.st_size > limit or len(content) > limit:
+        raise InputError(f"{named}: is larger than {limit // 2**20} MiB, which is too much")
+    return content
+
+
+def _short_path(path: Path) -> Path:
+    """The path as messages show it: the end of one that is very long."""
+    text = str(path)
+    return path if len(text) <= MAX_PATH else Path("…" + text[-MAX_PATH:])
 
 
 def _similar_file(path: Path, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:

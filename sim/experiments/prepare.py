@@ -33,6 +33,7 @@ from ..training.snapshots import keep_every
 from ..workloads import find_task
 from ..workloads.partition import Batches, shards
 from ..workloads.workload import Task
+from .memory import check_memory
 
 MAX_EVENTS = 1_000_000
 """``events: auto`` keeps no operations of a run that would have more than this many."""
@@ -63,6 +64,7 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     Raises:
         InputError: gradients are to be batched, and cannot be.
     """
+    check_memory(scenario.workload, scenario.cluster.workers, scenario.seed)
     scenario = _with_chosen(_measured(scenario, device))
     if scenario.workload.timing_only:
         return scenario
@@ -299,6 +301,7 @@ def _built(
     task: Task, workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
 ) -> TrainingProblem:
     # The task is a part of the key: a user's function may be defined anew under its name.
+    check_memory(workload, 1, seed)
     with one_thread():
         built = task.build(workload.options, seed).to(device)
     labels = None if built.labels is None else built.labels.cpu().numpy()

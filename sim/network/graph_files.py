@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +9,9 @@ from xml.etree.ElementTree import ParseError
 
 import networkx as nx
 
+from ..config.files import parse_json
 from ..config.problems import one_line
+from ..config.units import parse_rate, parse_seconds
 from ..config.yaml_file import read_text
 from ..errors import InputError, did_you_mean, quote
 
@@ -45,6 +46,8 @@ def read_graph(path: Path) -> dict[str, Any]:
     if graph.number_of_edges() > len(set(graph.edges())):
         raise InputError(f"{path}: has parallel edges; write each link once")
     hosts = [str(node) for node, data in graph.nodes(data=True) if _kind(path, node, data) == "host"]
+    if not hosts:
+        raise InputError(f"{path}: has no hosts; a node is one unless its kind is 'switch'")
     links = [
         {
             "source": str(a),
@@ -59,7 +62,7 @@ def read_graph(path: Path) -> dict[str, Any]:
 
 
 def _from_json(text: str) -> nx.Graph[Any]:
-    data = json.loads(text)
+    data = parse_json(text)
     if not isinstance(data, dict):
         raise ValueError("it is no object with nodes and edges")
     graph: nx.Graph[Any] = nx.node_link_graph(data, edges="links" if "links" in data else "edges")
@@ -80,4 +83,10 @@ def _quantity(path: Path, a: object, b: object, data: Mapping[str, Any], key: st
         raise InputError(
             f"{path}: the edge from {quote(a)} to {quote(b)} has no {key}; write for example '5 ms'"
         )
-    return str(data[key])
+    text, parse = str(data[key]), parse_seconds if key == "latency" else parse_rate
+    try:
+        if parse(text) == 0 and key == "bandwidth":
+            raise InputError("must be more than 0")
+    except InputError as error:
+        raise InputError(f"{path}: the edge from {quote(a)} to {quote(b)}: {key}: {error}") from None
+    return text

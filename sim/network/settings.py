@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     GetJsonSchemaHandler,
@@ -28,16 +29,27 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from ..config.limits import MAX_SITES, MAX_TIME_S, MAX_WORKERS
 from ..config.problems import KeyPath, Mistake, mistake, raise_mistakes
 from ..config.settings import OneOf, Settings, read_beside
 from ..config.tables import read_table
 from ..config.units import BytesPerSecond, Seconds, parse_rate, parse_seconds
-from ..errors import did_you_mean, quote
+from ..errors import InputError, did_you_mean, quote
 from ..jitter import Jitter
 from .graph_files import read_graph
 
-Rate = Annotated[BytesPerSecond, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+_LEAST_RATE: Final = 0.125
+"""Bytes per second, one bit."""
+
+
+def _check_rate(value: float) -> float:
+    if value < _LEAST_RATE:
+        raise mistake(f"must be at least 1 bit/s, not {value:g} B/s")
+    return value
+
+
+Rate = Annotated[BytesPerSecond, Field(gt=0), AfterValidator(_check_rate)]
+Count = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
 TransportName = Literal["ideal", "gloo", "nccl"]
 
@@ -51,6 +63,8 @@ _RATE: Final = {
     "anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}],
     "examples": ["1 Gbit/s", {"us-eu": "1 Gbit/s", "eu-us": "300 Mbit/s", "default": "100 Mbit/s"}],
 }
+MIN_PERIOD_S: Final = 1e-3
+"""Seconds after which a bandwidth trace may begin again."""
 _SITE_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
@@ -216,12 +230,21 @@ class BandwidthTrace(Settings):
                 raise mistake("is not later than the step before", "steps", number + 1, "at")
         if self.period is not None and self.period <= self.steps[-1].at:
             raise mistake(f"has to be longer than the last step's {self.steps[-1].at:g} s", "period")
+        if self.period is not None and self.period < MIN_PERIOD_S:
+            raise mistake(f"must be at least {MIN_PERIOD_S:g} s", "period")
         return self
 
 
 def _bandwidth_steps(path: Path) -> tuple[dict[str, str], ...]:
     table = read_table(path)
     times, rates = table.values("time", parse_seconds), table.values("bandwidth", parse_rate)
+    lines = [line for line, _ in table.rows]
+    for line, before, at, rate in zip(lines, [-1.0, *times], times, rates, strict=False):
+        if at <= before or (before < 0 < at):
+            why = "is not later than the one before" if before >= 0 else "the first has to be 0 s"
+            raise InputError(f"{table.source}:{line}: time: {why}")
+        if rate == 0:
+            raise InputError(f"{table.source}:{line}: bandwidth: must be more than 0")
     return tuple(
         {"at": f"{at!r} s", "bandwidth": f"{rate!r} B/s"} for at, rate in zip(times, rates, strict=True)
     )
@@ -230,8 +253,8 @@ def _bandwidth_steps(path: Path) -> tuple[dict[str, str], ...]:
 class SlowPeriods(Settings):
     """A Markov chain in time: slow and fast periods of exponential length."""
 
-    slow: Annotated[Seconds, Field(gt=0)] = Field(description="mean length of a slow period")
-    fast: Annotated[Seconds, Field(gt=0)] = Field(description="mean length of a period at full speed")
+    slow: Annotated[Seconds, Field(ge=1e-3)] = Field(description="mean length of a slow period")
+    fast: Annotated[Seconds, Field(ge=1e-3)] = Field(description="mean length of a period at full speed")
     factor: float = Field(gt=0, lt=1, description="share of the nominal bandwidth in a slow period")
 
 
@@ -250,7 +273,7 @@ class Variation(OneOf):
 class NetworkSettings(Settings):
     """The nominal network: flat, in sites, a graph, or the user's own."""
 
-    latency: Seconds | None = Field(
+    latency: Annotated[Seconds, Field(le=MAX_TIME_S)] | None = Field(
         default=None, description="flat form: one-way latency between any two hosts"
     )
     bandwidth: Rate | None = Field(
@@ -263,6 +286,7 @@ class NetworkSettings(Settings):
     sites: dict[str, Count] | None = Field(
         default=None,
         min_length=1,
+        max_length=MAX_SITES,
         description="sites form: workers of each site; ranks are given out in this order",
     )
     within: Within | None = Field(default=None, description="sites form: the network inside every site")
@@ -300,7 +324,10 @@ class NetworkSettings(Settings):
         default=0.0, description="software overhead of one transfer, beside the transport's own"
     )
     announcement: float = Field(
-        default=0.0, ge=0, description="cost of a rendezvous, as a factor on the route's latency; gloo has 1"
+        default=0.0,
+        ge=0,
+        le=1000,
+        description="cost of a rendezvous, as a factor on the route's latency; gloo has 1",
     )
 
     @model_validator(mode="after")

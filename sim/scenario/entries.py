@@ -18,6 +18,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
+from ..config.limits import MAX_BATCH
 from ..config.problems import format_value, mistake, place_errors
 from ..config.settings import IMPORT_PATH, Named, Settings, read_open
 from ..config.units import Bytes
@@ -34,7 +35,7 @@ class WorkloadEntry(Settings):
 
     task: str = Field(description="what to train")
     options: Settings = Field(description="the task's own options")
-    batch_size: int = Field(ge=1, description="examples in a worker's batch")
+    batch_size: int = Field(ge=1, le=MAX_BATCH, description="examples in a worker's batch")
     partition: Partition = Field(default=Partition(), description="how the examples are spread")
     optimizer: OptimizerSettings = Field(description="update rule of every scheme that has none of its own")
     payload: Annotated[Bytes, Field(gt=0)] | None = Field(

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from ..config.limits import MAX_REPEATS
 from ..config.problems import format_value, mistake
 from ..config.settings import Settings
 from ..records.intervals import FEWEST, Interval, of_median, of_ratio
@@ -44,10 +45,12 @@ class AutoRepeats(Settings):
     half_width: Annotated[Percent, Field(gt=0)] = Field(
         default=0.1, description="half of the interval, relative to the ratio, at which to stop"
     )
-    most: int = Field(default=30, ge=FEWEST, description="repeats after which to stop in any case")
+    most: int = Field(
+        default=30, ge=FEWEST, le=MAX_REPEATS, description="repeats after which to stop in any case"
+    )
 
 
-Repeats = Annotated[int, Field(ge=1)] | AutoRepeats
+Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)] | AutoRepeats
 
 
 def read_auto(value: Any) -> Any:
@@ -60,6 +63,8 @@ def read_auto(value: Any) -> Any:
         )
     if isinstance(value, int) and value < 1:
         raise mistake(f"must be at least 1, not {value}")
+    if isinstance(value, int) and value > MAX_REPEATS:
+        raise mistake(f"must be at most {MAX_REPEATS}, not {format_value(value)}")
     return value
 
 

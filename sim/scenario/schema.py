@@ -34,6 +34,7 @@ from ..collectives.registry import all_reduce_named
 from ..compute.settings import Compute, Straggler
 from ..config import user_code, yaml_file
 from ..config.code_files import script_folder, search_beside
+from ..config.limits import MAX_SCHEMES, MAX_SEED, MAX_STEPS, MAX_TIME_S, MAX_WORKERS
 from ..config.problems import Mistake, explain, mistake, place_errors, raise_mistakes
 from ..config.settings import Settings
 from ..config.units import Seconds, Steps
@@ -66,8 +67,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WRITTEN_OUT: Final = frozenset({"sharing", "overhead", "announcement", "variation", "uplink"})
 """Keys of a network that few users write all of, and that every resolved scenario has."""
 _PLAIN: Final = "give the scheme an 'optimizer: {lr: ...}' of its own"
-_KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,14}) +steps?")
-_FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,14}) +steps?")
+_KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,8}) +steps?")
+_FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,8}) +steps?")
 
 
 def _check_name(value: str) -> str:
@@ -107,11 +108,13 @@ PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
 class Cluster(Settings):
     """The machines."""
 
-    workers: int = Field(ge=1, description="number of workers; absent: those of the sites or of the graph")
+    workers: int = Field(
+        ge=1, le=MAX_WORKERS, description="number of workers; absent: those of the sites or of the graph"
+    )
     compute: Compute = Field(description="how long gradients take")
     stragglers: tuple[Straggler, ...] = Field(default=(), description="who is slow; factors multiply")
     network: NetworkSettings = Field(description="how messages travel")
-    hosts: dict[str, Annotated[int, Field(ge=1)]] | None = Field(
+    hosts: dict[str, Annotated[int, Field(ge=1, le=MAX_WORKERS)]] | None = Field(
         default=None,
         description="under torchrun and Slurm: host name -> workers on it, in the order of the workers; "
         "absent: hosts as they come, each with consecutive workers",
@@ -235,10 +238,10 @@ class Stop(Settings):
     """What ends a run: the first of these that is reached. At least one is needed."""
 
     target: TargetSettings | None = Field(default=None, description="a score to reach")
-    max_time: Annotated[Seconds, Field(gt=0)] | None = Field(
+    max_time: Annotated[Seconds, Field(gt=0, le=MAX_TIME_S)] | None = Field(
         default=None, description="time on the run's clock"
     )
-    max_iterations: Annotated[int, Field(ge=1)] | None = Field(
+    max_iterations: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = Field(
         default=None, description="steps of each worker"
     )
 
@@ -284,11 +287,13 @@ class Scenario(Settings):
     """One question: which of these schemes is the fastest here?"""
 
     name: Annotated[str, AfterValidator(_check_name)] = Field(description="what results are filed under")
-    seed: int = Field(default=0, ge=0, lt=2**63, description="of the first repeat; all schemes share it")
+    seed: int = Field(default=0, ge=0, le=MAX_SEED, description="of the first repeat; all schemes share it")
     workload: WorkloadEntry = Field(description="what is trained")
     cluster: Cluster = Field(description="on which machines")
     evaluate: Evaluate = Field(default=Evaluate(), description="how models are scored")
-    schemes: tuple[SchemeEntry, ...] = Field(min_length=1, description="which averaging schemes to compare")
+    schemes: tuple[SchemeEntry, ...] = Field(
+        min_length=1, max_length=MAX_SCHEMES, description="which averaging schemes to compare"
+    )
     stop: Stop = Field(description="what ends a run")
     repeats: Annotated[Repeats, BeforeValidator(read_auto)] = Field(
         default=1,

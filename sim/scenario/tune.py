@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from ..config.limits import MAX_REPEATS, MAX_VALUES_TUNED
 from ..config.problems import explain, format_value, mistake, one_line
 from ..config.settings import Settings
 from ..errors import InputError, did_you_mean, quote, shorten
@@ -37,7 +38,9 @@ class Tune(Settings):
         description="values to choose from, by key of a scheme: optimizer.lr, or an option that all have"
     )
     trials: int = Field(
-        ge=1, description="runs that each scheme gets for it, spread evenly over the grid; absent: one each"
+        ge=1,
+        le=MAX_REPEATS,
+        description="runs that each scheme gets for it, spread evenly over the grid; absent: one each",
     )
 
     @model_validator(mode="wrap")
@@ -51,6 +54,8 @@ class Tune(Settings):
         for key, values in grid.items():
             if not isinstance(values, tuple | list) or not values:
                 raise mistake(f"must be a list of values to choose from, not {format_value(values)}", key)
+            if len(values) > MAX_VALUES_TUNED:
+                raise mistake(f"has {len(values)} values; it takes at most {MAX_VALUES_TUNED}", key)
             if len(set(map(repr, values))) < len(values):
                 raise mistake("holds a value twice", key)
         points = math.prod(len(values) for values in grid.values())

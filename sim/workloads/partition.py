@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from .. import seeds
+from ..config.limits import MAX_FACTOR
 from ..config.settings import Settings
 from ..errors import InputError
 
@@ -33,6 +34,7 @@ class Partition(Settings):
     alpha: float = Field(
         default=0.5,
         gt=0,
+        le=MAX_FACTOR,
         allow_inf_nan=False,
         description="dirichlet: small values give unequal label shares",
     )

@@ -83,11 +83,17 @@ class Facts:
         num_examples: number of training examples.
         labelled: each of them has a class.
         metrics: names of the scores.
+        num_parameters: numbers of the model, for an estimate of memory; 0 where it is not known.
+        example_numbers: numbers of 32 bits that one example takes, and what is needed to make it; likewise.
+        activations: numbers that a gradient keeps for each example of its batch; likewise.
     """
 
     num_examples: int
     labelled: bool
     metrics: tuple[str, ...]
+    num_parameters: int = 0
+    example_numbers: int = 0
+    activations: int = 0
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _HUGE: Final = (str(BY_HEART), "999999999999")
 _NO_NUMBER: Final = (".nan", ".inf", "-.inf", "-1", "many", "'7'", "[1]", "{a: 1}", "true", "1_000")
 _NO_QUANTITY: Final = (
     "nan ms", "inf s", "-5 ms", "5", "5 parsecs", "1e400 s", "1e308 h", "[5 ms]", "{a: 5 ms}", "true",
-    "ms", "5 ms 5", "0x10 ms", "٥ ms", "1e-400000000000 ns", "~",
+    "ms", "5 ms 5", "0x10 ms", "\u0665 ms", "~",
 )  # fmt: skip
 _NO_RATE: Final = ("0 bit/s", "1 Gb/s", "-1 Gbit/s", "1e308 Gbit/s", "1 GB", "1e-300 bit/s", "wide", "100")
 _NO_TEXT: Final = ("5", "[a]", "{a: b}", "~", "1.5", "false")
@@ -110,7 +110,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
              "{optimizer.lr: [0.1, 0.2], trials: 1000000000000}", "{optimizer.lr: [0.1], trials: 0}",
              "{optimizer.lr: 0.1}", "{optimizer.lr: [0.1, 0.1]}", "{optimizer.lr: [0.1], trials: .inf}"),
     "workload.partition": ("5", "{kind: odd}", "{kind: dirichlet, alpha: 0}",
-                           "{kind: dirichlet, alpha: 1.0e-320}", "{alpha: .nan}", "{kind: iid, beta: 1}"),
+                           "{alpha: .nan}", "{kind: iid, beta: 1}"),
     "workload.optimizer": ("~", "{}", "5", "{lr: 0.1, adam: {lr: 1}}", "{adam: {lr: 1, beta1: 1}}",
                            "{lr: 0.1, schedule: {warmup: 99999999999999 steps}}",
                            "{lr: 0.1, schedule: {cosine: {until: 0 steps}}}",
@@ -342,8 +342,8 @@ GRAPHML: Final[Mapping[str, str | bytes]] = {
     "bomb": "<!DOCTYPE x [<!ENTITY a 'aaaaaaaaaa'>" + "".join(
         f"<!ENTITY {b} '{f'&{a};' * 10}'>" for a, b in itertools.pairwise("abcdefghij")
     ) + "]><graphml>&j;</graphml>",
-    "external": "<!DOCTYPE x [<!ENTITY e SYSTEM 'file:///etc/passwd'>]><graphml><graph edgedefault='directed'>"
-    "<node id='&e;'/></graph></graphml>",
+    "external": "<!DOCTYPE x [<!ENTITY e SYSTEM 'file:///etc/passwd'>]><graphml>"
+    "<graph edgedefault='directed'><node id='&e;'/></graph></graphml>",
     "no-latency": "<graphml xmlns='http://graphml.graphdrawing.org/xmlns'><graph edgedefault='undirected'>"
     "<node id='a'/><node id='b'/><edge source='a' target='b'/></graph></graphml>",
     "deep": "<a>" * 50_000,
@@ -352,7 +352,8 @@ GRAPHML: Final[Mapping[str, str | bytes]] = {
     "</graph></graphml>",
 }  # fmt: skip
 NODE_LINK: Final[Mapping[str, str]] = {
-    "latency": '{"nodes": [{"id": "a"}, {"id": "b"}], "edges": [{"source": "a", "target": "b", "latency": 5}]}',
+    "latency": '{"nodes": [{"id": "a"}, {"id": "b"}], '
+    '"edges": [{"source": "a", "target": "b", "latency": 5}]}',
     "kind": '{"nodes": [{"id": "a", "kind": "router"}], "edges": []}',
     "unit": '{"nodes": [{"id": "a"}, {"id": "b"}], '
     '"edges": [{"source": "a", "target": "b", "latency": "5 km"}]}',
@@ -429,7 +430,9 @@ MATRIX: Final[Mapping[str, str]] = {
 DEVICES: Final = ("/dev/zero", "/dev/urandom", ".", "missing", LONG)
 
 
-def _beside(kind: str, key: str, written: str, file: str, contents: Mapping[str, str | bytes]) -> Iterator[Case]:
+def _beside(
+    kind: str, key: str, written: str, file: str, contents: Mapping[str, str | bytes]
+) -> Iterator[Case]:
     """Cases in which ``key`` of the scenario names ``file``, with each of ``contents`` in it."""
     text, _ = with_value(key, written.format(file))
     for name, content in contents.items():
@@ -452,13 +455,9 @@ def beside() -> Iterator[Case]:
     yield from _beside("trace-profiler", "cluster.compute", trace, "t.json", PROFILER)
     attached = "{{trace: {{attached: {}}}}}"
     yield from _beside("attached", "cluster.compute", attached, "a.json", PROFILER)
-    width = (
-        "{{latency: 1 ms, bandwidth: 1 Gbit/s, variation: [{{links: '*', trace: {{file: {}}}}}]}}"
-    )
+    width = "{{latency: 1 ms, bandwidth: 1 Gbit/s, variation: [{{links: '*', trace: {{file: {}}}}}]}}"
     yield from _beside("bandwidths", "cluster.network", width, "b.csv", BANDWIDTHS)
-    sites = (
-        "{{sites: {{a: 2, b: 2}}, within: {{latency: 1 ms}}, between: {{latency: {}}}}}"
-    )
+    sites = "{{sites: {{a: 2, b: 2}}, within: {{latency: 1 ms}}, between: {{latency: {}}}}}"
     yield from _beside("latencies", "cluster.network", sites, "l.csv", MATRIX)
     yield from _beside("profile", "cluster.profile", "{}", "p.yaml", {
         "empty": "", "text": "hello", "version": "version: 99\n", "no-version": "factors: {}\n",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
 from scipy.sparse import csr_array
 
-from ...config.files import write_atomically
+from ...config.files import parse_json, write_atomically
 from ...config.problems import explain, format_value, mistake, one_line
 from ...config.settings import Settings, read_beside
 from ...config.yaml_file import read_text
@@ -29,7 +29,7 @@ from .static import Graphs, static
 
 SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
 """Suffixes of files of graphs."""
-MAX_TOPOLOGY_BYTES: Final = 512 * 2**20
+MAX_TOPOLOGY_BYTES: Final = 64 * 2**20
 """A longer file is not read."""
 MAX_SCENARIO_EDGES: Final = 20_000
 """A scenario takes no more edges from a file: its resolved form, whose size is limited, holds them."""
@@ -192,11 +192,11 @@ def _pairs(edges: Iterable[tuple[int, int]]) -> str:
 
 def _of_json(path: Path, text: str) -> KeptGraph:
     try:
-        data = json.loads(text)
+        data = parse_json(text, finite=False)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
-    except RecursionError:
-        raise InputError(f"{path}: the values are nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{path}: holds {error}, which is no rank") from None
     try:
         # Strict models take lists for tuples only in JSON mode.
         held = GraphFile.model_validate_json(json.dumps(data))

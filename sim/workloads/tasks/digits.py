@@ -5,6 +5,7 @@ Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UC
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ... import seeds
+from ...config.limits import MAX_WIDTH
 from ...config.settings import Settings
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
@@ -25,14 +27,17 @@ DIGITS_METRICS = ("train_loss", "test_accuracy")
 class DigitsMlpOptions(Settings):
     """Options of ``digits-mlp``."""
 
-    hidden: int = Field(default=64, ge=1, description="width of the hidden layer")
+    hidden: int = Field(default=64, ge=1, le=MAX_WIDTH, description="width of the hidden layer")
 
 
 class DigitsCnnOptions(Settings):
     """Options of ``digits-cnn``."""
 
     channels: int = Field(
-        default=16, ge=1, description="channels of the first convolution; the second has twice as many"
+        default=16,
+        ge=1,
+        le=MAX_WIDTH,
+        description="channels of the first convolution; the second has twice as many",
     )
 
 
@@ -57,6 +62,18 @@ def examples() -> tuple[Examples, Examples]:
 def facts(options: Settings, seed: int) -> Facts:
     """The facts about the digits, on which several tasks train."""
     return Facts(NUM_TRAIN, True, DIGITS_METRICS)
+
+
+def facts_mlp(options: DigitsMlpOptions, seed: int) -> Facts:
+    """The facts about the digits, and the size of the perceptron."""
+    width = options.hidden
+    return replace(facts(options, seed), num_parameters=75 * width + 10, activations=2 * width)
+
+
+def facts_cnn(options: DigitsCnnOptions, seed: int) -> Facts:
+    """The facts about the digits, and the size of the convolutional network."""
+    c = options.channels
+    return replace(facts(options, seed), num_parameters=18 * c**2 + 92 * c + 10, activations=240 * c)
 
 
 def _workload(task: str, module: nn.Module) -> Workload:
@@ -84,5 +101,9 @@ def build_cnn(options: DigitsCnnOptions, seed: int) -> Workload:
     return _workload("digits-cnn", module)
 
 
-DIGITS_MLP = Task("digits-mlp", DigitsMlpOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts, build_mlp)
-DIGITS_CNN = Task("digits-cnn", DigitsCnnOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts, build_cnn)
+DIGITS_MLP = Task(
+    "digits-mlp", DigitsMlpOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts_mlp, build_mlp
+)
+DIGITS_CNN = Task(
+    "digits-cnn", DigitsCnnOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts_cnn, build_cnn
+)

@@ -10,6 +10,7 @@ version is pickled and therefore not read: https://www.cs.toronto.edu/~kriz/cifa
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
@@ -21,6 +22,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ...config.settings import Settings
+from ...config.yaml_file import read_bytes
 from ...devices import constants
 from ...errors import InputError
 from ..supervised import Examples, initial_weights, supervised
@@ -33,6 +35,8 @@ IDX_FILES = (
 CIFAR_10_FILES = (tuple(f"data_batch_{k}.bin" for k in range(1, 6)), ("test_batch.bin",))
 CIFAR_100_FILES = (("train.bin",), ("test.bin",))
 CIFAR_PIXELS = 3 * 32 * 32
+MAX_IMAGE_BYTES = 512 * 2**20
+"""Of one file, unpacked; a longer one is not read."""
 
 
 @lru_cache(maxsize=2)
@@ -102,8 +106,12 @@ def _read(path: Path) -> bytes:
     packed = path.with_name(path.name + ".gz")
     try:
         if packed.exists() and not path.exists():
-            return gzip.decompress(packed.read_bytes())
-        return path.read_bytes()
+            with gzip.GzipFile(fileobj=io.BytesIO(read_bytes(packed, MAX_IMAGE_BYTES))) as file:
+                data = file.read(MAX_IMAGE_BYTES + 1)
+            if len(data) > MAX_IMAGE_BYTES:
+                raise InputError(f"{packed}: holds more than {MAX_IMAGE_BYTES // 2**20} MiB")
+            return data
+        return read_bytes(path, MAX_IMAGE_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from ...config.limits import MAX_FACTOR
 from ...config.settings import Settings
 from ..workload import Task, Workload
 from . import digits
@@ -21,7 +22,9 @@ NUM_PIXELS, NUM_CLASSES = 64, 10
 class LogisticOptions(Settings):
     """Options of ``logistic``."""
 
-    l2: float = Field(default=1e-3, ge=0, description="weight of the penalty l2/2 |x|^2, a part of the loss")
+    l2: float = Field(
+        default=1e-3, ge=0, le=MAX_FACTOR, description="weight of the penalty l2/2 |x|^2, a part of the loss"
+    )
 
 
 def build(options: LogisticOptions, seed: int) -> Workload:

@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ... import seeds
+from ...config.limits import MAX_WIDTH
 from ...config.settings import Settings
 from ..workload import Facts, Task, Workload
 
@@ -29,14 +30,17 @@ _START = 0.1
 class MatrixCompletionOptions(Settings):
     """Options of ``matrix-completion``."""
 
-    size: int = Field(default=40, ge=1, description="rows of the symmetric matrix")
-    rank: int = Field(default=4, ge=1, description="its rank, and that of what is looked for")
+    size: int = Field(default=40, ge=1, le=MAX_WIDTH, description="rows of the symmetric matrix")
+    rank: int = Field(default=4, ge=1, le=MAX_WIDTH, description="its rank, and that of what is looked for")
     known: float = Field(default=1.0, gt=0, le=1, description="share of the entries that are known")
 
 
 def facts(options: MatrixCompletionOptions, seed: int) -> Facts:
     """The facts about the examples: every known entry is one; there are no classes."""
-    return Facts(max(1, round(options.known * options.size**2)), False, COMPLETION_METRICS)
+    n, rank = options.size, options.rank
+    examples = max(1, round(options.known * n**2))
+    whole = 10 * n**2 // examples  # the matrix itself, and the order of all its entries
+    return Facts(examples, False, COMPLETION_METRICS, n * rank, example_numbers=whole, activations=3 * rank)
 
 
 def build(options: MatrixCompletionOptions, seed: int) -> Workload:

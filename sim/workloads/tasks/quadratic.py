@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ... import seeds
+from ...config.limits import MAX_EXAMPLES, MAX_FACTOR, MAX_PARAMETERS
 from ...config.settings import Settings
 from ...devices import constants
 from ..workload import Facts, Task, Workload
@@ -24,10 +25,10 @@ QUADRATIC_METRICS = ("train_loss", "suboptimality", "distance_to_optimum")
 class QuadraticOptions(Settings):
     """Options of ``quadratic``."""
 
-    dimension: int = Field(default=100, ge=1, description="number of parameters")
-    examples: int = Field(default=4096, ge=1, description="number of training examples")
-    condition: float = Field(default=10.0, ge=1, allow_inf_nan=False, description="condition number")
-    noise: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="spread of the examples")
+    dimension: int = Field(default=100, ge=1, le=MAX_PARAMETERS, description="number of parameters")
+    examples: int = Field(default=4096, ge=1, le=MAX_EXAMPLES, description="number of training examples")
+    condition: float = Field(default=10.0, ge=1, le=1e12, description="condition number")
+    noise: float = Field(default=1.0, ge=0, le=MAX_FACTOR, description="spread of the examples")
 
 
 def build(options: QuadraticOptions, seed: int) -> Workload:
@@ -67,7 +68,8 @@ def build(options: QuadraticOptions, seed: int) -> Workload:
 
 def facts(options: QuadraticOptions, seed: int) -> Facts:
     """The facts about the examples, which have no classes."""
-    return Facts(options.examples, False, QUADRATIC_METRICS)
+    d = options.dimension  # they are drawn with 64 bits, and their mean is taken with as many
+    return Facts(options.examples, False, QUADRATIC_METRICS, d, example_numbers=6 * d, activations=d)
 
 
 QUADRATIC = Task(

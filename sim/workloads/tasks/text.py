@@ -14,14 +14,18 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ...config.limits import MAX_LAYERS, MAX_WIDTH
 from ...config.problems import mistake
 from ...config.settings import Settings
+from ...config.yaml_file import read_bytes
 from ...errors import InputError
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
 
 TEXT_METRICS = ("train_loss", "test_loss", "test_accuracy")
 NUM_BYTES = 256
+MAX_TEXT_BYTES = 64 * 2**20
+"""A longer text is not read."""
 SCORED_WINDOWS = 128
 """Pieces of text that are scored; of those held out, and of those learnt from."""
 
@@ -30,10 +34,12 @@ class TextTransformerOptions(Settings):
     """Options of ``text-transformer``."""
 
     file: str | None = Field(default=None, description="text to learn; absent: the topics of Python's help")
-    context: int = Field(default=32, ge=2, description="bytes that a prediction sees at most")
-    width: int = Field(default=32, ge=1, description="width of the embedding; a multiple of heads")
-    heads: int = Field(default=2, ge=1, description="attention heads")
-    layers: int = Field(default=1, ge=1, description="number of blocks")
+    context: int = Field(default=32, ge=2, le=MAX_WIDTH, description="bytes that a prediction sees at most")
+    width: int = Field(
+        default=32, ge=1, le=MAX_WIDTH, description="width of the embedding; a multiple of heads"
+    )
+    heads: int = Field(default=2, ge=1, le=MAX_WIDTH, description="attention heads")
+    layers: int = Field(default=1, ge=1, le=MAX_LAYERS, description="number of blocks")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of activations left out in training")
 
     @model_validator(mode="after")
@@ -49,10 +55,7 @@ def _text(file: str | None) -> bytes:
         from pydoc_data.topics import topics
 
         return "\n".join(topics[name] for name in sorted(topics)).encode()
-    try:
-        return Path(file).expanduser().read_bytes()
-    except OSError as error:
-        raise InputError(f"'{file}' cannot be read: {error.strerror}") from None
+    return read_bytes(Path(file).expanduser(), MAX_TEXT_BYTES)
 
 
 @lru_cache(maxsize=2)
@@ -121,7 +124,15 @@ class Block(nn.Module):
 
 def facts(options: TextTransformerOptions, seed: int) -> Facts:
     """The facts about the pieces of a text, which have no classes."""
-    return Facts(len(_examples(options.file, options.context)[0][0]), False, TEXT_METRICS)
+    length, width = options.context, options.width
+    return Facts(
+        len(_examples(options.file, options.context)[0][0]),
+        False,
+        TEXT_METRICS,
+        num_parameters=(2 * NUM_BYTES + length) * width + 12 * options.layers * width**2,
+        example_numbers=4 * length,
+        activations=length * (NUM_BYTES + options.layers * (16 * width + 3 * options.heads * length)),
+    )
 
 
 def build(options: TextTransformerOptions, seed: int) -> Workload:

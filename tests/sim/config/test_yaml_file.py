@@ -129,10 +129,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, mode: str) -> None:
+    def refuse(path: Path, flags: int) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)  # root, who may run the tests, is never refused
+    monkeypatch.setattr("os.open", refuse)  # root, who may run the tests, is never refused
     with pytest.raises(InputError, match=r"x.yaml: may not be read \(permission denied\)"):
         yaml_file.read_text(tmp_path / "x.yaml")
 

@@ -427,7 +427,7 @@ def written(draw: st.DrawFn) -> dict[str, Any]:
         **draw(
             _optional(
                 {
-                    "seed": st.integers(0, 2**63 - 1),
+                    "seed": st.integers(0, 2**62),
                     "repeats": st.integers(1, 9),
                     "events": st.sampled_from(["all", "none", "auto", "first 7 steps"]),
                     "gradients": st.sampled_from(["auto", "batched", "looped"]),

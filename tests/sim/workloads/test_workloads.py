@@ -339,8 +339,8 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
             read(str(tmp_path))
         return str(caught.value).replace(str(tmp_path), "DIR")
 
-    assert said(read_mnist) == "DIR/train-images-idx3-ubyte: cannot be read: No such file or directory"
-    assert said(read_cifar) == "DIR/data_batch_1.bin: cannot be read: No such file or directory"
+    assert said(read_mnist) == "DIR/train-images-idx3-ubyte: there is no such file"
+    assert said(read_cifar) == "DIR/data_batch_1.bin: there is no such file"
     write_mnist(tmp_path)
     labels = tmp_path / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1])

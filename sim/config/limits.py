@@ -1,0 +1,33 @@
+"""The most that a scenario may ask for: beyond it is a slip, and would take memory or time without end.
+
+What a scenario within these limits needs is compared with the memory that there is when it is prepared.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_WORKERS: Final = 100_000
+MAX_SITES: Final = 500
+MAX_BATCH: Final = 1_000_000
+"""Examples in a worker's batch."""
+MAX_EXAMPLES: Final = 100_000_000
+MAX_PARAMETERS: Final = 1_000_000_000
+MAX_WIDTH: Final = 1_000_000
+"""Numbers between two layers of a model."""
+MAX_LAYERS: Final = 1000
+MAX_REPEATS: Final = 10_000
+MAX_SCHEMES: Final = 100
+MAX_VALUES_TUNED: Final = 100
+"""Values of one key in a grid."""
+MAX_CV: Final = 100.0
+"""Standard deviation over mean: beyond it a mean of draws says nothing."""
+MAX_FACTOR: Final = 1e6
+"""By which a duration is multiplied."""
+MAX_TIME_S: Final = 1e12
+"""Seconds, some 30,000 years: beyond it a clock would lose the digits that count."""
+MAX_STEPS: Final = 1_000_000_000
+MAX_SEED: Final = 2**62
+"""Seeds of the repeats follow it, in 64 bits."""
+MAX_OPTION: Final = 1_000_000_000
+"""Whole numbers among options whose field has no limit of its own."""
