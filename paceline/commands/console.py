@@ -176,6 +176,16 @@ def say(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+MAX_TIMEOUT_S: Final = 1e6
+"""Some eleven days."""
+
+
+def check_timeout(seconds: float) -> None:
+    """Refuse a time-out that no wait can have."""
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        raise InputError(f"--timeout {seconds:g}: must be more than 0 and at most {MAX_TIMEOUT_S:g} seconds")
+
+
 def check_trace(trace: bool, out: Path | None) -> None:
     """Refuse a trace without a folder to write it to."""
     if trace and out is None:

@@ -18,6 +18,7 @@ from paceline.commands.console import (
     ScenarioFile,
     SetOption,
     TraceOption,
+    check_timeout,
     check_trace,
     end_interrupted,
     hand_over,
@@ -67,6 +68,7 @@ def realrun(
     from paceline.sim.scenario.schema import load, over_transport
 
     check_trace(trace, out)
+    check_timeout(timeout)
     if slurm:
         options = [*(f"--set={change}" for change in changes or []), f"--timeout={timeout:g}"]
         options += [f"--out={out}"] if out is not None else []

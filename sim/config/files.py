@@ -109,6 +109,8 @@ def claim(path: Path) -> Iterator[None]:
         InputError: another process has claimed it, or nothing can be written there.
     """
     path = path.resolve()
+    if not path.name:
+        raise InputError(f"{path} is the top of all folders: choose another")
     lock = path.with_name(f".{path.name}.lock")
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)

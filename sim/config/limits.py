@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 MAX_WORKERS: Final = 100_000
+MAX_GRAPH: Final = 10_000_000
+"""Workers in a topology apart from any run."""
 MAX_SITES: Final = 500
 MAX_BATCH: Final = 1_000_000
 """Examples in a worker's batch."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..drivers.replay import ShortRecordError, replay
-from ..errors import InputError, RunError, shorten
+from ..errors import InputError, RunError, did_you_mean, quote, shorten
 from ..program.operations import Publish
 from ..records.comparison import SUM_TOLERANCE, relative_difference
 from ..records.folder import read_results, runs_of
@@ -51,7 +51,15 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
     results = read_results(folder)
     scenario = parse(results.scenario, str(folder / "scenario.yaml"))
     entries = {entry.label: entry for entry in scenario.schemes}
-    runs = runs_of(results)
+    try:
+        runs = runs_of(results)
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{folder} is damaged: its runs and tables do not fit together") from error
+    for run in runs:
+        if run.label not in entries:
+            raise InputError(
+                f"{folder}: its scenario has no scheme {quote(run.label)}; {did_you_mean(run.label, entries)}"
+            )
     # Only validate keeps predicted and measured runs together.
     validated = len({run.source for run in runs}) > 1
     for run in runs:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from ..config import files
+from ..config.limits import MAX_WORKERS
 from ..config.problems import mistake
 from ..config.settings import Settings
 from .run import Event
@@ -36,7 +37,7 @@ class AttachedRun(Settings):
     hosts: tuple[str, ...] = Field(description="where each worker ran")
     settings: dict[str, str] = Field(description="of the first of them")
     scheme: dict[str, Any] = Field(description="as in a scenario")
-    workers: int = Field(ge=2)
+    workers: int = Field(ge=2, le=MAX_WORKERS)
     seed: int
     steps: int = Field(ge=1)
     parameters: int = Field(ge=1)

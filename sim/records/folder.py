@@ -19,12 +19,15 @@ from typing import Any, Final
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from ..config.files import claim, owner_tag, remove, remove_leftovers
-from ..errors import InputError
+from ..config.files import claim, owner_tag, parse_json, remove, remove_leftovers
+from ..config.problems import one_line
+from ..config.yaml_file import read_text
+from ..errors import InputError, shorten
 from .equal_terms import Goal
 from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
 from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances, summarise
@@ -230,7 +233,11 @@ def read_results(folder: Path) -> Results:
     Raises:
         InputError: it is missing, no result folder, damaged, or written by another version.
     """
-    if not folder.is_dir():
+    try:
+        there = folder.is_dir()
+    except OSError as error:
+        raise InputError(f"cannot look into {folder}: {error.strerror}") from error
+    if not there:
         raise InputError(f"there is no folder {folder}")
     missing = [name for name in _NEEDED if not (folder / name).is_file()]
     if missing == [*_NEEDED] and is_unfinished(folder):
@@ -241,11 +248,21 @@ def read_results(folder: Path) -> Results:
         results = _read_files(folder)
     except InputError:
         raise
-    except Exception:  # whatever parsers make of a damaged file
+    except Exception as error:  # whatever parsers make of a damaged file
         verify_checksums(folder, _NEEDED)
-        raise
+        raise _damaged(folder, error) from error
     results = replace(results, verified=verify_checksums(folder, _NEEDED))
-    return _renewed(_without_second_scores(results))
+    try:
+        return _renewed(_without_second_scores(results))
+    except InputError:
+        raise
+    except Exception as error:  # values that are of the right type, and do not fit together
+        raise _damaged(folder, error) from error
+
+
+def _damaged(folder: Path, error: Exception) -> InputError:
+    why = one_line(str(error), 200) or type(error).__name__
+    return InputError(f"{folder} is damaged: {why}; make these results again")
 
 
 def _read_files(folder: Path) -> Results:
@@ -255,7 +272,7 @@ def _read_files(folder: Path) -> Results:
             summary=summary,
             metrics=_read_parquet(folder / METRICS_FILE, _METRICS_SCHEMA),
             events=_read_parquet(folder / EVENTS_FILE, _EVENTS_SCHEMA),
-            scenario=(folder / SCENARIO_FILE).read_text(encoding="utf-8"),
+            scenario=read_text(folder / SCENARIO_FILE, MAX_SCENARIO_BYTES),
         )
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {folder}: {error}") from error
@@ -395,16 +412,20 @@ def _number(value: float) -> float | None:
 
 def _read_summary(path: Path) -> Summary:
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(read_text(path, MAX_SUMMARY_BYTES, (".json",)))
     except json.JSONDecodeError as error:
         raise InputError(f"{path} is damaged: {error.msg} in line {error.lineno}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: it holds {error}") from error
     if not isinstance(document, dict) or "version" not in document:
         raise InputError(f"{path} is no summary of results: it has no version")
-    if document["version"] not in SUMMARY_VERSIONS:
+    if type(document["version"]) is not int or document["version"] not in SUMMARY_VERSIONS:
         known = " and ".join(str(version) for version in SUMMARY_VERSIONS)
-        raise InputError(f"{path} has version {document['version']!r}, this program reads version {known}")
+        raise InputError(
+            f"{path} has version {shorten(document['version'])}, this program reads version {known}"
+        )
     try:
-        summary = TypeAdapter(Summary).validate_python(document)
+        summary = TypeAdapter(Summary).validate_python(document, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -415,14 +436,60 @@ def _read_summary(path: Path) -> Summary:
 
 def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
     try:
+        if not path.is_file():  # a device may never end
+            raise InputError(f"{path} is no file")
+        check_rows(path)
         table = pq.read_table(path)
     except pa.ArrowException as error:
-        raise InputError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise InputError(f"{path} has no column {missing[0]}")
+    for field in schema:
+        _check_column(path, table.column(field.name), field)
+    for name in table.column_names:
+        kind = table.column(name).type
+        if schema is _METRICS_SCHEMA and name not in schema.names and not _is_metric(name, kind):
+            raise InputError(f"{path} is damaged: the column {shorten(name)} has the type {kind}")
     frame: pd.DataFrame = table.to_pandas()
     return frame
+
+
+MAX_SUMMARY_BYTES: Final = 256 * 2**20
+"""A longer summary is not read."""
+MAX_SCENARIO_BYTES: Final = 64 * 2**20
+"""A longer resolved scenario is not read."""
+MAX_TABLE_ROWS: Final = 100_000_000
+"""A table with more rows is not read."""
+
+
+def check_rows(path: Path) -> None:
+    """Refuse a table that says of itself that it is larger than any of ours."""
+    rows = pq.read_metadata(path).num_rows
+    if rows > MAX_TABLE_ROWS:
+        raise InputError(f"{path} has {rows} rows, which is too much")
+
+
+def _check_column(path: Path, column: pa.ChunkedArray, field: pa.Field) -> None:
+    """Refuse a column of another type than ``field``, or one with nulls or numbers that are none."""
+    words = field.type == _WORDS
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if words:
+        fits = pa.types.is_string(kind) or pa.types.is_large_string(kind) or len(column) == 0
+    else:
+        fits = kind == field.type or (pa.types.is_integer(kind) and pa.types.is_integer(field.type))
+    if not fits and len(column):
+        raise InputError(f"{path} is damaged: the column {field.name} has the type {column.type}")
+    if column.null_count:
+        raise InputError(f"{path} is damaged: the column {field.name} has empty cells")
+    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py() and len(column):
+        raise InputError(f"{path} is damaged: the column {field.name} holds a number that is not finite")
+
+
+def _is_metric(name: str, kind: pa.DataType) -> bool:
+    if name == _STEP_VECTOR.name:
+        return pa.types.is_list(kind) and pa.types.is_integer(kind.value_type)
+    return pa.types.is_floating(kind) or pa.types.is_null(kind)
 
 
 @contextmanager

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..config import yaml_file
 from ..config.problems import KeyPath, format_value, join_keys
 from ..config.yaml_file import Document, SourceLine
 from ..errors import InputError, did_you_mean, shorten
+
+MAX_KEYS: Final = 50
+"""Keys in the path of an assignment: more than any scenario has within each other."""
+MAX_INDEX_DIGITS: Final = 9
 
 
 def apply(document: Document, assignments: Sequence[str]) -> Document:
@@ -25,6 +29,8 @@ def apply(document: Document, assignments: Sequence[str]) -> Document:
         name, equals, text = assignment.partition("=")
         source = f"--set {shorten(assignment)}"
         parts = name.strip().split(".")
+        if len(parts) > MAX_KEYS:
+            raise InputError(f"{source}: leads through {len(parts)} keys; a scenario has fewer in each other")
         if not equals or not all(parts):
             raise InputError(f"{source}: write dotted.key=value, for example stop.max_time='10 min'")
         try:
@@ -61,7 +67,7 @@ def _replace(value: Any, parts: Sequence[str], at: KeyPath, new: Any, source: st
 
 
 def _index(key: str, length: int, where: str) -> int:
-    if key.isdecimal() and int(key) < length:
+    if key.isdecimal() and len(key) <= MAX_INDEX_DIGITS and int(key) < length:
         return int(key)
     entries = f"entries 0 to {length - 1}" if length else "no entries"
     raise InputError(f"{where}: this list has {entries}")

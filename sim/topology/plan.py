@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from ..errors import InputError, did_you_mean, quote
+from ..config.limits import MAX_GRAPH
+from ..errors import InputError, did_you_mean, quote, shorten
 from ..program.pattern import Pattern
 from . import weights as rules
 from .entry import TopologyEntry, topology_named
@@ -112,6 +113,8 @@ def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed:
     entry = TopologyEntry.of(topology) if isinstance(topology, str) else topology
     if workers < 2:
         raise InputError(f"topology {entry.name} needs at least 2 workers, not {workers}")
+    if workers > MAX_GRAPH:
+        raise InputError(f"topology {entry.name}: takes at most {MAX_GRAPH} workers, not {shorten(workers)}")
     graphs = topology_named(entry.name).build(workers, entry.options, seed)
     rule = _chosen(entry.name, graphs, weights)
     make = graphs.at if rule == GIVEN else lambda step: rules.RULES[rule](graphs.at(step))

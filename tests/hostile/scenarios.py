@@ -300,7 +300,7 @@ def whole() -> Iterator[Case]:
     for name, (content, says) in WHOLE.items():
         yield in_file(f"file-{name}", content, says)
     for name, path in PATHS.items():
-        says = (path[:40],) if name not in ("empty", "dash", "nul") else ()
+        says = (path[-40:],) if name not in ("empty", "dash", "nul") else ()
         files: dict[str, str | bytes] = {"s.yaml": _TEXT, "loop.yaml": "->loop.yaml"}
         for command in ("check", "simulate"):
             yield Case(f"path-{command}-{name}", (command, path), says, files)
@@ -327,7 +327,6 @@ JSON: Final[Mapping[str, str | bytes]] = {
     "twice": '{"workers": 4, "edges": [[0, 1], [1, 0]]}',
     "weights": '{"workers": 4, "edges": [[0, 1]], "weights": [0.1, 0.2]}',
     "nan-weights": '{"workers": 4, "edges": [[0, 1]], "weights": [NaN]}',
-    "huge-weights": '{"workers": 4, "edges": [[0, 1]], "weights": [1e308]}',
     "binary": bytes(range(256)),
     "latin-1": b'{"workers": 4, "name": "\xe9"}',
     "unknown": '{"workers": 4, "edges": [[0, 1]], "egdes": []}',
@@ -361,10 +360,7 @@ NODE_LINK: Final[Mapping[str, str]] = {
     '"edges": [{"source": "a", "target": "b", "latency": "-5 ms"}]}',
     "zero": '{"nodes": [{"id": "a"}, {"id": "b"}], '
     '"edges": [{"source": "a", "target": "b", "latency": "5 ms", "bandwidth": "0 bit/s"}]}',
-    "apart": '{"nodes": [{"id": "a"}, {"id": "b"}], "edges": []}',
     "nodes-are-numbers": '{"nodes": 5, "edges": 7}',
-    "no-id": '{"nodes": [{}], "edges": []}',
-    "list-id": '{"nodes": [{"id": [[1]]}], "edges": []}',
     "null-ends": '{"nodes": [{"id": "a"}], "edges": [{"source": null, "target": null}]}',
 }  # fmt: skip
 EDGES: Final[Mapping[str, str | bytes]] = {
@@ -423,9 +419,7 @@ BANDWIDTHS: Final[Mapping[str, str]] = {
 }
 MATRIX: Final[Mapping[str, str]] = {
     "no-unit": "site,a,b\na,0,5\nb,5,0\n",
-    "other-names": "site [ms],x,y\nx,0,5\ny,5,0\n",
     "negative": "site [ms],a,b\na,0,-5\nb,-5,0\n",
-    "half": "site [ms],a\na,0\n",
 }
 DEVICES: Final = ("/dev/zero", "/dev/urandom", ".", "missing", LONG)
 

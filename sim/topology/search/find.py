@@ -11,7 +11,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ... import seeds
-from ...errors import InputError
+from ...config.limits import MAX_GRAPH
+from ...errors import InputError, shorten
 from .anneal import Cooling, Tally, anneal
 from .graph import EdgeArray, SearchGraph, lattice, random_even, random_regular_edges
 from .objective import Objective, StepTime, modulus_for
@@ -42,6 +43,8 @@ class Budget:
 
 def default_budget(workers: int) -> Budget:
     """A budget that takes less than a minute on one core."""
+    if not 2 <= workers <= MAX_GRAPH:
+        raise InputError(f"--workers {shorten(workers)}: a search takes from 2 to {MAX_GRAPH} workers")
     return Budget(
         moves=min(max(20 * workers**2, 1_000), 50_000), restarts=min(max(16_384 // workers**2, 1), 64)
     )

@@ -1,0 +1,50 @@
+"""Hostile input: one clear message, exit status 2, nothing written, in little time and memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import commands, folders, sandbox, scenarios
+from tests.hostile.sandbox import Case
+
+CASES = {case.name: case for each in (scenarios, folders, commands) for case in each.cases()}
+SAMPLED = 30
+"""Cases that every run of the tests looks at, spread over all classes."""
+SAMPLE = list(CASES)[:: -(-len(CASES) // SAMPLED)]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results as they should be."""
+    folder = tmp_path_factory.mktemp("good") / "r"
+    sandbox.write_good(folder, scenarios.text_of(scenarios.GOOD))
+    return folder
+
+
+def check(case: Case, tmp_path: Path, good: Path) -> None:
+    """Run a case, and compare what comes of it with what should."""
+    folder, streams = tmp_path / "here", tmp_path / "streams"
+    for each in (folder, streams):
+        each.mkdir()
+    sandbox.lay_out(case, folder, good)
+    before = sandbox.contents(folder)
+    ended = sandbox.run(case.argv, folder, streams)
+    assert not sandbox.find_faults(case, ended, before, sandbox.contents(folder)), ended.err[-2000:]
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) == sum(len(each.cases()) for each in (scenarios, folders, commands)) >= 300
+    assert len(SAMPLE) <= SAMPLED
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_sample_of_hostile_input_is_refused(name: str, tmp_path: Path, good: Path) -> None:
+    check(CASES[name], tmp_path, good)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CASES.keys() - set(SAMPLE)))
+def test_hostile_input_is_refused(name: str, tmp_path: Path, good: Path) -> None:
+    check(CASES[name], tmp_path, good)
