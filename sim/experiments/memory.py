@@ -40,8 +40,8 @@ def check_memory(workload: WorkloadEntry, workers: int, seed: int) -> None:
     if needed > free:
         largest = max(parts, key=lambda name: parts[name])
         raise InputError(
-            f"workload: needs about {format_bytes(needed)} of memory, and {format_bytes(free)} are free; most "
-            f"of it, {format_bytes(parts[largest])}, is for {largest}"
+            f"workload: needs about {format_bytes(needed)} of memory, and {format_bytes(free)} are free; "
+            f"most of it, {format_bytes(parts[largest])}, is for {largest}"
         )
 
 

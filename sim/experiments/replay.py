@@ -65,6 +65,11 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
     for run in runs:
         if not run.events:
             raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
+        if max(event.worker for event in run.events) >= scenario.cluster.workers:
+            raise InputError(
+                f"{folder}: {shorten(run.label)} has events of more workers than its scenario's "
+                f"{scenario.cluster.workers}; make these results again"
+            )
         job = prepare(scenario, entries[run.label], run.seed)
         if job.problem is None or job.task is None:
             raise InputError(f"{folder}: nothing was trained (timing_only), so there is nothing to replay")

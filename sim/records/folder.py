@@ -25,9 +25,10 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ..config.files import claim, owner_tag, parse_json, remove, remove_leftovers
+from ..config.limits import MAX_WORKERS
 from ..config.problems import one_line
 from ..config.yaml_file import read_text
-from ..errors import InputError, shorten
+from ..errors import InputError, quote, shorten
 from .equal_terms import Goal
 from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
 from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances, summarise
@@ -252,12 +253,35 @@ def read_results(folder: Path) -> Results:
         verify_checksums(folder, _NEEDED)
         raise _damaged(folder, error) from error
     results = replace(results, verified=verify_checksums(folder, _NEEDED))
+    if why := _find_contradiction(results):
+        raise InputError(f"{folder} is damaged: {why}; make these results again")
     try:
         return _renewed(_without_second_scores(results))
     except InputError:
         raise
     except Exception as error:  # values that are of the right type, and do not fit together
         raise _damaged(folder, error) from error
+
+
+def _find_contradiction(results: Results) -> str:
+    """Say what in a folder cannot be, though it is of the right type; "" where there is nothing."""
+    summary, workers = results.summary, results.events["worker"]
+    labels = {row["label"] for row in summary["summary"]}
+    for run in summary["runs"]:
+        if run["label"] not in labels:
+            return f"there is no summary of {quote(run['label'])}"
+        if run["wall_clock_s"] < 0 or not 0 <= run["seed"] < 2**63:
+            return f"a run of {quote(run['label'])} has an impossible time or seed"
+        if len(run.get("bracket_s", [0.0, 0.0])) != 2:
+            return f"a run of {quote(run['label'])} has a bracket without two ends"
+    strangers = labels - {run["label"] for run in summary["runs"]}
+    if summary["winner"] is not None and summary["winner"] not in labels:
+        strangers.add(summary["winner"])
+    if strangers:
+        return f"there is no run of {quote(min(strangers))}"
+    if len(workers) and not 0 <= workers.min() <= workers.max() < MAX_WORKERS:
+        return "an event has an impossible worker"
+    return ""
 
 
 def _damaged(folder: Path, error: Exception) -> InputError:
@@ -488,8 +512,8 @@ def _check_column(path: Path, column: pa.ChunkedArray, field: pa.Field) -> None:
 
 def _is_metric(name: str, kind: pa.DataType) -> bool:
     if name == _STEP_VECTOR.name:
-        return pa.types.is_list(kind) and pa.types.is_integer(kind.value_type)
-    return pa.types.is_floating(kind) or pa.types.is_null(kind)
+        return bool(pa.types.is_list(kind) and pa.types.is_integer(kind.value_type))
+    return bool(pa.types.is_floating(kind) or pa.types.is_null(kind))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Result folders that are damaged, foreign, or of another time: without checksums, so that parsers meet them."""
+"""Result folders that are damaged, foreign, or of another time; without checksums, which would find it all."""
 
 from __future__ import annotations
 

@@ -191,10 +191,10 @@ def values() -> Iterator[Case]:
                 text, _ = with_value(key, each)
                 place = key.split(".")[0] if table is not SECTIONS else ""
                 yield in_file(f"{key}-{number}-{each[:20]}", text, "s.yaml:", place)
-    for written, says in TASKS:
-        workload = f"workload: {{task: {written}, batch_size: 4, optimizer: {{lr: 0.1}}}}\n"
+    for option, word in TASKS:
+        workload = f"workload: {{task: {option}, batch_size: 4, optimizer: {{lr: 0.1}}}}\n"
         rest = text_of({key: value for key, value in GOOD.items() if key != "workload"})
-        yield in_file(f"task-{written[:40]}", workload + rest, says)
+        yield in_file(f"task-{option[:40]}", workload + rest, word)
 
 
 def lines() -> Iterator[Case]:
@@ -297,8 +297,8 @@ PATHS: Final[Mapping[str, str]] = {
 
 def whole() -> Iterator[Case]:
     """The file as a whole is wrong."""
-    for name, (content, says) in WHOLE.items():
-        yield in_file(f"file-{name}", content, says)
+    for name, (content, word) in WHOLE.items():
+        yield in_file(f"file-{name}", content, word)
     for name, path in PATHS.items():
         says = (path[-40:],) if name not in ("empty", "dash", "nul") else ()
         files: dict[str, str | bytes] = {"s.yaml": _TEXT, "loop.yaml": "->loop.yaml"}
