@@ -1,4 +1,4 @@
-"""Result folders that are damaged, foreign, or of another time; without checksums, which would find it all."""
+"""Result folders that are damaged, foreign, or of another time; without checksums, which find it all."""
 
 from __future__ import annotations
 
@@ -160,9 +160,6 @@ REPLAYED: Final[Mapping[str, Damage]] = {
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '*a'] * 9)}]\n" for i in range(12)
     )),
     "scenario-other": _write("scenario.yaml", text_of({**GOOD, "schemes": "[all_reduce]"})),
-    "scenario-more-workers": _write(
-        "scenario.yaml", text_of(GOOD).replace("workers: 4", "workers: 5")
-    ),
     "scenario-fewer-workers": _write(
         "scenario.yaml", text_of(GOOD).replace("workers: 4", "workers: 2")
     ),

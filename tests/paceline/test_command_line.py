@@ -460,7 +460,7 @@ def test_a_profile_changes_the_prediction(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["calibrate", "nothing.json", "--out", "p.yaml"], "cannot read nothing.json"),
+        (["calibrate", "nothing.json", "--out", "p.yaml"], "nothing.json: there is no such file"),
         (["calibrate", "RECORD", "--out", "p.yaml"], "say on what network with --nominal SCENARIO"),
         (["calibrate", "RECORD", "--nominal", "ALONE", "--out", "p.yaml"], "the nominal cluster has 1"),
         (["validate", "TINY", "--profile", "nothing.yaml"], "nothing.yaml"),

@@ -248,7 +248,7 @@ def test_reading_what_is_no_result_folder(tmp_path: Path) -> None:
         ("summary.json", b"{}", "no version"),
         ("summary.json", b'{"version": 1}', "has version 1, this program reads version 2"),
         ("summary.json", b'{"version": 2, "scenario": "s"}', "damaged: target: Field required"),
-        ("summary.json", b"\xff\xfe", "cannot read"),
+        ("summary.json", b"\xff\xfe", "is not UTF-8 text"),
         ("metrics.parquet", b"PAR1", "metrics.parquet is damaged"),
         ("events.parquet", b"", "events.parquet is damaged"),
     ],
