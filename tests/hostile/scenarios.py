@@ -140,7 +140,7 @@ TASKS: Final = (
     ("text-transformer, heads: 3", "workload.width"),
     ("text-transformer, file: /dev/zero", "/dev/zero"),
     ("text-transformer, file: missing.txt", "missing.txt"),
-    ("text-transformer, file: .", "'.'"),
+    ("text-transformer, file: .", "is a directory"),
     ("text-transformer, dropout: 1", "workload.dropout"),
     ("mnist-cnn, folder: .", "train-images"),
     ("mnist-cnn, folder: /dev/zero", "/dev/zero"),
