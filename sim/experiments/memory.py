@@ -19,7 +19,7 @@ _INDEX_BYTES: Final = 8
 _BATCHES_AHEAD: Final = 16
 """Batches of a worker whose examples are chosen at once; see ``Batches``."""
 _WORKER_BYTES: Final = 20_000
-"""Of a simulated worker besides its model: coroutines, links, operations. Measured at 10,000 workers."""
+"""Bytes of a simulated worker besides its model, roughly: coroutines, links, operations."""
 
 
 def check_memory(workload: WorkloadEntry, workers: int, seed: int) -> None:

@@ -97,7 +97,9 @@ def _with_chosen(scenario: Scenario) -> Scenario:
     """Name what ``auto`` is; a resolved scenario that was changed since may have an old name."""
     chosen = None
     if scenario.collectives.all_reduce == AUTO_ALGORITHM:
-        job = prepare(scenario, scenario.schemes[0], scenario.seed)
+        any_algorithm = scenario.collectives.model_copy(update={"chosen": None})
+        undecided = scenario.model_copy(update={"collectives": any_algorithm})
+        job = prepare(undecided, undecided.schemes[0], undecided.seed)
         chosen = job.algorithm(*job.by_site(tuple(range(job.workers))), job.num_bytes(job.start))
     if scenario.collectives.chosen == chosen:
         return scenario
