@@ -151,6 +151,11 @@ def main() -> NoReturn:
     except PacelineError as error:
         say(f"paceline: {error}")
         sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+            raise
+        say("paceline: the memory of this machine is not enough; use a smaller model or fewer workers")
+        sys.exit(1)
     except KeyboardInterrupt:  # before a command has begun
         say("paceline: interrupted")
         sys.exit(130)

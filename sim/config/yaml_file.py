@@ -123,6 +123,8 @@ def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{named}: is no regular file, but a device or a pipe; name a file")
             content = b"" if status.st_size > limit else file.read(limit + 1)
+            if content is None:  # a kernel's file that has nothing to give now
+                raise InputError(f"{named}: is no regular file, but one of the kernel's; name a file")
     except FileNotFoundError:
         raise InputError(f"{named}: there is no such file{_similar_file(path, suffixes)}") from None
     except IsADirectoryError:

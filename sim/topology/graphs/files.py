@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 from scipy.sparse import csr_array
 
 from ...config.files import parse_json, write_atomically
+from ...config.limits import MAX_GRAPH
 from ...config.problems import explain, format_value, mistake, one_line
 from ...config.settings import Settings, read_beside
 from ...config.yaml_file import read_text
@@ -44,7 +45,7 @@ RankNumber = Annotated[int, Field(ge=0)]
 class GraphFile(Settings):
     """The JSON form of a graph."""
 
-    workers: int = Field(ge=2, description="number of workers n")
+    workers: int = Field(ge=2, le=MAX_GRAPH, description="number of workers n")
     directed: bool = Field(default=False, description="u sends to v, and v need not send to u")
     edges: tuple[tuple[RankNumber, RankNumber], ...] = Field(description="pairs of ranks")
     weights: tuple[float, ...] | None = Field(default=None, description="one for each edge")
@@ -54,7 +55,7 @@ class GraphFile(Settings):
 class KeptGraph(Settings):
     """A graph that was read from a file, in the compact form in which resolved scenarios hold it."""
 
-    workers: int = Field(ge=2, description="number of workers n")
+    workers: int = Field(ge=2, le=MAX_GRAPH, description="number of workers n")
     directed: bool = Field(default=False, description="the first of a pair sends to the second only")
     edges: str = Field(description="pairs of ranks: 0-1 1-2")
     weights: tuple[float, ...] | None = Field(default=None, description="one for each edge")
