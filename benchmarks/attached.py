@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.realrun.calibration import fit, training_run
+from paceline.sim.compute.attached import AttachedRun, load
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.network import profile
-from paceline.sim.records.attached import AttachedRun, load
 from paceline.sim.scenario.schema import parse
 from tests.support import attach_jobs
 from tests.support.cluster_pool import Pool

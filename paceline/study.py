@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from paceline.sim.config.files import claim_folder
 from paceline.sim.config.units import format_bytes, format_seconds
 from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
@@ -86,7 +87,7 @@ class Study:
         text = dump(self.scenario)
         name = self.scenario.name
         out = Path(folder)
-        with result_folder.claim_folder(out):
+        with claim_folder(out):
             result_folder.write_results(out, text, name, self.runs, force, self.tuning, facts=self.facts)
 
     def report(self, out: str | Path = "report.html") -> Path:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
+from paceline.sim.config.files import write_folder_atomically
 from paceline.sim.errors import InputError
-from paceline.sim.records.folder import REPORT_FILES, write_folder_atomically
+from paceline.sim.records.folder import REPORT_FILES
 from paceline.sim.records.summary import SchemeSummary, is_by_step, median_run
 from paceline.sim.records.verdict import format_factor
 

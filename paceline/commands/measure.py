@@ -182,13 +182,13 @@ def validate(
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.driver import clocks
     from paceline.reports import tables
-    from paceline.sim.config.files import write_atomically
+    from paceline.sim.config.files import claim_folder, write_atomically
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import dump, load
 
     loaded = load(scenario, changes or [])
-    with nullcontext() if out is None else result_folder.claim_folder(out):
+    with nullcontext() if out is None else claim_folder(out):
         if out is not None:
             result_folder.check_free(out, force)
         hosts = validation.hosts_of(loaded, lab)

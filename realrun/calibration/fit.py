@@ -18,12 +18,12 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import least_squares
 
+from paceline.sim.compute import attached
 from paceline.sim.config import files
 from paceline.sim.config.files import save_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.network.profile import FACTORS, PROFILE_VERSION, Factor, MeasuredRange, Profile
 from paceline.sim.network.transfer import TransferModel
-from paceline.sim.records import attached
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats
 

@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from paceline.sim.compute.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute, Trace
 from paceline.sim.config.yaml_file import validate_document
@@ -33,7 +34,6 @@ from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
-from paceline.sim.records.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.records.run import Event, Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario

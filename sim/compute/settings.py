@@ -20,7 +20,7 @@ from ..config.problems import mistake, place_errors
 from ..config.settings import OneOf, Settings, read_beside
 from ..config.units import Seconds, Steps
 from ..jitter import Jitter
-from ..records import attached
+from . import attached
 from .batch_sizes import seconds_at
 from .traces import read_durations
 

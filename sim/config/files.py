@@ -248,3 +248,71 @@ def _whole(text: str) -> int:
 
 MAX_JSON_DIGITS: Final = 40
 """Of a whole number: more than any that we write."""
+
+
+@contextmanager
+def claim_folder(folder: Path) -> Iterator[None]:
+    """Keep other commands from a result folder in this block.
+
+    What a command that died while it wrote has left beside the folder is removed; if it died between taking
+    the old folder away and putting the new one in its place, the old one is there again.
+
+    Raises:
+        InputError: another command writes to it, or nothing can be written there.
+    """
+    folder = folder.resolve()
+    with claim(folder):
+        remove_unfinished_writes(folder)
+        yield
+
+
+def remove_unfinished_writes(folder: Path) -> None:
+    """Undo what dead processes left of ``write_folder_atomically``; for whoever has claimed the folder."""
+    pattern = re.compile(f"{re.escape(f'.{folder.name}.')}.*\\.(old|new)")
+    try:
+        for entry in sorted(folder.parent.iterdir()):
+            match = pattern.fullmatch(entry.name)
+            if match is not None and match[1] == "old" and not folder.exists():
+                entry.rename(folder)
+            elif match is not None:
+                remove(entry)
+    except OSError as error:
+        raise InputError(f"cannot look into {folder.parent}: {error.strerror}") from error
+
+
+@contextmanager
+def write_folder_atomically(folder: Path) -> Iterator[Path]:
+    """A new folder beside ``folder`` that takes its place if the block succeeds, else vanishes.
+
+    Raises:
+        InputError: it cannot be written; what was there before is there again.
+    """
+    folder = folder.resolve()
+    start = f".{folder.name}."
+    remove_leftovers(folder.parent, start, r"\.(old|new)")
+    new, old = (folder.with_name(f"{start}{owner_tag()}.{end}") for end in ("new", "old"))
+    try:
+        new.mkdir(parents=True)
+        try:
+            yield new
+            _save_to_disk(new)
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+        except BaseException:
+            if old.exists() and not folder.exists():
+                old.rename(folder)
+            raise
+        finally:
+            remove(new)
+            remove(old)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def _save_to_disk(folder: Path) -> None:
+    """Have all files of a folder on the disk before it gets its name, whatever becomes of this machine."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..config.files import remove
+from ..config.files import claim_folder, remove, remove_unfinished_writes, write_folder_atomically
 from ..errors import InputError, shorten
 from . import folder as result_folder
 from .run import Run
@@ -122,10 +122,10 @@ def open_parts(
     Raises:
         InputError: ``out`` is in use, is taken, or holds unfinished runs of something else.
     """
-    with result_folder.claim_folder(out):
+    with claim_folder(out):
         folder, was_there = out / result_folder.PARTS_FOLDER, out.exists()
         if out.is_dir():
-            result_folder.remove_unfinished_writes(folder)
+            remove_unfinished_writes(folder)
         index = _read_index(out, force)
         why = "" if index is None else _find_difference(index, command, fits)
         if index is not None and index.force != force:
@@ -171,7 +171,7 @@ def _part(folder: Path, kind: PartKind, number: int) -> Path:
 
 
 def _begin(folder: Path, index: Index) -> None:
-    with result_folder.write_folder_atomically(folder) as new:
+    with write_folder_atomically(folder) as new:
         text = json.dumps(asdict(index), indent=1, ensure_ascii=False)
         (new / result_folder.INDEX_FILE).write_text(text + "\n", encoding="utf-8")
         result_folder.write_checksums(new)

@@ -19,7 +19,7 @@ EMPTY_WORDS = {"found", "told", "said", "asked", "made", "heard"}
 FILE_KEYS = {
     ("realrun/calibration/measure.py", "made"),
     ("sim/network/profile.py", "made"),
-    ("sim/records/attached.py", "made"),
+    ("sim/compute/attached.py", "made"),
 }
 
 

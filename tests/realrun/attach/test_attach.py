@@ -15,8 +15,8 @@ from paceline.realrun.attach.attach import _Loop, attach
 from paceline.realrun.attach.model_vector import check_wrappers
 from paceline.realrun.calibration import fit as calibrate
 from paceline.realrun.calibration import fit as measured
+from paceline.sim.compute.attached import load as load_run
 from paceline.sim.errors import InputError
-from paceline.sim.records.attached import load as load_run
 from tests.support import nccl_rules
 from tests.support.attach_jobs import joined_by_others, train, train_together
 from tests.support.cluster_pool import Pool

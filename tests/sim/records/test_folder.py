@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from paceline.sim.config.files import claim_folder
 from paceline.sim.errors import InputError
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.folder import check_free, read_results, target_of, write_results
@@ -315,7 +316,7 @@ def test_a_command_that_died_while_it_replaced_a_folder(tmp_path: Path) -> None:
     out.rename(tmp_path / ".r.elsewhere-1.old")
     (tmp_path / ".r.elsewhere-1.new").mkdir()
     (tmp_path / ".r.lock").write_text("")
-    with result_folder.claim_folder(out):
+    with claim_folder(out):
         assert contents(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["r"]
 

@@ -14,11 +14,11 @@ import pytest
 from paceline.realrun.calibration import fit as calibrate
 from paceline.realrun.calibration import fit as measured
 from paceline.realrun.calibration.training_run import TrainingRun, deviations_s, exchanges_s, record_of
+from paceline.sim.compute.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.config import files
 from paceline.sim.errors import InputError
 from paceline.sim.network.profile import Profile
 from paceline.sim.network.transfer import TransferModel
-from paceline.sim.records.attached import MAX_RECORDED_STEPS, AttachedRun
 from paceline.sim.records.run import Event, Run, TimeShare
 from paceline.sim.scenario.entries import SchemeEntry
 from tests.support.factory import make_job, run_events

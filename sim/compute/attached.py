@@ -15,7 +15,7 @@ from ..config import files
 from ..config.limits import MAX_WORKERS
 from ..config.problems import mistake
 from ..config.settings import Settings
-from .run import Event
+from ..records.run import Event
 
 KIND: Final = "attached run"
 RECORD_VERSION: Final = 1
