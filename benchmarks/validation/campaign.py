@@ -41,6 +41,7 @@ from paceline.realrun.lab import Lab
 from paceline.realrun.launch.cells import run_requests, with_draws
 from paceline.realrun.launch.processes import Processes
 from paceline.sim.config.files import write_atomically
+from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
@@ -52,7 +53,10 @@ from paceline.sim.records.run import Run
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _DRAWS: Final = 30
 _FIRST_DRAW: Final = 1_000
-_REPEATS_ASYNCHRONOUS: Final = 5
+_REPEATS_NOISY: Final = 5
+_MORE_SAME_DRAWS: Final = 2
+"""Real runs of a noisy cell beyond the five, where these draw different computing times."""
+
 _PROBES: Final = 4
 """Spread over the campaign: their mean is of the machine as it was, their spread of how it changed."""
 
@@ -97,12 +101,21 @@ def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None
 
 def runs_wanted(cell: DesignPoint) -> int:
     """Measured runs: one with the scenario's draws, others with other ones."""
-    return _REPEATS_ASYNCHRONOUS if cell.asynchronous else 2
+    if not cell.noise_decides:
+        return 2
+    return _REPEATS_NOISY + _MORE_SAME_DRAWS * cell.random
 
 
 def draws_of(number: int) -> int | None:
-    """The seed of measured run ``number``'s draws; the first has the scenario's own."""
-    return None if number == 0 else _FIRST_DRAW - number
+    """The seed of measured run ``number``'s draws; the first has the scenario's own, as those beyond five."""
+    return None if number == 0 or number >= _REPEATS_NOISY else _FIRST_DRAW - number
+
+
+def same_draws(cell: DesignPoint, measured: Sequence[CampaignResult]) -> list[CampaignResult]:
+    """The measured runs whose computing times are the scenario's own."""
+    if not cell.noise_decides:
+        return [measured[0]]
+    return [each for number, each in enumerate(measured) if not cell.random or draws_of(number) is None]
 
 
 def measure_cell(processes: Processes, cell: DesignPoint, number: int) -> CampaignResult:
@@ -115,21 +128,33 @@ def measure_cell(processes: Processes, cell: DesignPoint, number: int) -> Campai
     return outcome(successful_run(result), cell.workers, result.overruns, load)
 
 
+def other_wake_ups(job: Job, seed: int) -> Job:
+    """``job`` on the same machine in another mood: wake-up delays drawn under another seed."""
+    return replace(job, transfer=replace(job.transfer, seed=seed))
+
+
 def predict_cell(cell: DesignPoint, profile: Profile) -> dict[str, Any]:
     """The mechanism (the same draws) and the forecast (others, of the factors too)."""
     job = cell.job()
     run = simulate_job(job, profile=profile)
     same = outcome(run, cell.workers)
-    count = _DRAWS if cell.asynchronous or cell.random else 0
+    count = _DRAWS if cell.noise_decides or cell.random else 0
+    seeds = range(_FIRST_DRAW, _FIRST_DRAW + count)
     fresh = [
         outcome(
-            simulate_job(with_draws(job, _FIRST_DRAW + k), profile=profile.drawn(_FIRST_DRAW + k)),
+            simulate_job(other_wake_ups(with_draws(job, seed), seed), profile=profile.drawn(seed)),
             cell.workers,
         )
-        for k in range(count)
+        for seed in seeds
     ]
+    timing = replace(job, problem=None, task=None, record_events=False)
+    noisy = seeds if cell.noise_decides else ()
     return {
         "same": asdict(same),
+        "same_walls_s": [
+            simulate_job(other_wake_ups(timing, seed), profile=profile).wall_clock_s for seed in noisy
+        ]
+        or [same.wall_s],
         "fresh": [[each.wall_s, each.target_s] for each in fresh] or [[same.wall_s, same.target_s]],
         "computation_s": computation_s(job, run),
     }
@@ -179,7 +204,7 @@ def run(
     begin_s = time.monotonic()
     missing = [
         (cell, number)
-        for number in range(_REPEATS_ASYNCHRONOUS)
+        for number in range(_REPEATS_NOISY + _MORE_SAME_DRAWS)
         for cell in sorted(cells, key=lambda c: c.workers)
         if number < runs_wanted(cell)
         and state.get(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY)) is None
@@ -237,12 +262,15 @@ def row_of(
 ) -> dict[str, Any]:
     """Everything about one cell, errors in per cent of what was measured.
 
-    The forecast is compared with every real run that it does not share draws with, and with their mean where
-    the scheme is asynchronous. ``targets_s``: the mean of the forecast's times to the target, and of the
+    The mechanism: the same computing times on both sides; means of both where the machine's noise decides.
+    The forecast is compared with a real run that it does not share draws with, and with the mean of five
+    where the noise decides. ``targets_s``: the mean of the forecast's times to the target, and of the
     measured ones; None where a run did not get there.
     """
     same = CampaignResult(**predicted["same"])
-    first = measured[0]
+    same_s = statistics.fmean(predicted["same_walls_s"])
+    first, alike_s = measured[0], statistics.fmean(m.wall_s for m in same_draws(cell, measured))
+    measured = measured[:_REPEATS_NOISY]
     computed_s = predicted["computation_s"]
     walls = np.array([wall for wall, _ in predicted["fresh"]])
     targets = [target for _, target in predicted["fresh"] if target is not None]
@@ -257,22 +285,22 @@ def row_of(
             statistics.fmean(targets) if len(targets) == len(predicted["fresh"]) else None,
             statistics.fmean(real_targets) if len(real_targets) == len(measured) else None,
         ],
-        "predicted_s": same.wall_s,
-        "measured_s": first.wall_s,
-        "share": computed_s / same.wall_s,
-        "mechanism_pct": error_pct(same.wall_s, first.wall_s),
-        "exchange_pct": 100 * (same.wall_s - first.wall_s) / max(first.wall_s - computed_s, 1e-9),
+        "predicted_s": same_s,
+        "measured_s": alike_s,
+        "share": computed_s / same_s,
+        "mechanism_pct": error_pct(same_s, alike_s),
+        "exchange_pct": 100 * (same_s - alike_s) / max(alike_s - computed_s, 1e-9),
         "same_models": None if cell.asynchronous else _likeness(same, first),
         "forecast_s": float(np.mean(walls)),
         "forecast_pct": error_pct(
-            float(np.mean(walls)), real_wall_s if cell.asynchronous else measured[1].wall_s
+            float(np.mean(walls)), real_wall_s if cell.noise_decides else measured[1].wall_s
         ),
         "target_pct": error_pct(statistics.fmean(targets), statistics.fmean(real_targets))
         if targets and real_targets
         else None,
         "floor_pct": error_pct(measured[1].wall_s, first.wall_s),
         "interval_s": [low, high] if len(walls) > 1 else None,
-        "mean_inside": low <= real_wall_s <= high if cell.asynchronous else None,
+        "mean_inside": low <= real_wall_s <= high if cell.noise_decides else None,
         "inside": [low <= m.wall_s <= high for m in measured] if len(walls) > 1 else [],
         "operations": {
             name: [same.operations_s.get(name, 0.0), first.operations_s.get(name, 0.0)]

@@ -98,9 +98,19 @@ class DesignPoint:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether the order of arrival decides."""
+        """Whether workers do not go in step."""
         (entry,) = self.scenario().schemes
         return not find_scheme(entry.name).in_step(entry.options)
+
+    @property
+    def noise_decides(self) -> bool:
+        """Whether milliseconds of the machine's own decide which message is first, and so the wall clock.
+
+        Of asynchronous schemes, and where several neighbours' messages meet in one pipe. There two runs with
+        the same computing times differ by several per cent, simulated ones (whose wake-up delays are drawn)
+        as much as real ones, so that means have to be compared.
+        """
+        return self.asynchronous or (self.scheme == "exponential" and self.disturbance == "two sites")
 
     def scenario(self) -> Scenario:
         """The cell as a scenario."""

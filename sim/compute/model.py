@@ -30,6 +30,17 @@ class ComputeModel:
     seed: int
     _blocks: dict[int, tuple[int, list[float]]] = field(default_factory=dict, repr=False)
 
+    @property
+    def random(self) -> bool:
+        """Whether durations are drawn, or come from a trace or a function of the user's, however seldom."""
+        compute = self.compute
+        return (
+            compute.jitter is not None
+            or compute.trace is not None
+            or compute.model is not None
+            or any(each.probability is not None or each.markov is not None for each in self.stragglers)
+        )
+
     def duration_s(self, worker: int, index: int) -> float:
         """Seconds that gradient ``index`` of ``worker`` takes."""
         number, offset = divmod(index, seeds.BLOCK)

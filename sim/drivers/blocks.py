@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from ..collectives.blocks import BlockCost, BlockSchedule, completion_s
 from ..collectives.pipelines import Sites, least_latencies
-from ..network.network import Network
 from ..network.transfer import TransferModel
 from .clock import Clock
 from .transfers import Transfers
@@ -98,7 +97,7 @@ def price_s(placed: PlacedBlocks, model: TransferModel) -> float:
     if placed.own_links:
         return max(placed.completion_s((0.0,) * len(placed.members)))
     clock = Clock()
-    transfers = Transfers(clock, replace(model, network=steady(model.network)))
+    transfers = Transfers(clock, replace(model, network=model.network.steady))
     ended: list[float] = []
     flows = BlockFlows(placed, clock, transfers, lambda rank: ended.append(clock.now))
     for rank in range(len(placed.members)):
@@ -106,11 +105,6 @@ def price_s(placed: PlacedBlocks, model: TransferModel) -> float:
     while len(ended) < len(placed.members):
         clock.step()
     return max(ended)
-
-
-def steady(network: Network) -> Network:
-    """The network without jitter, and with every link at its nominal bandwidth."""
-    return replace(network, jitter=None, links=tuple(replace(link, variation=None) for link in network.links))
 
 
 MAX_FLOWS: Final = 20_000
@@ -147,7 +141,7 @@ def fastest(
         model.sharing, model.block_overhead_s, model.added_latency_s, model.efficiency,
     )  # fmt: skip
     if key not in _prices:
-        plain = replace(model, network=steady(network))
+        plain = replace(model, network=network.steady)
         hops = [network.route(a, b).latency_s for a, b in pairwise([*members, members[0]]) if a != b]
         best, best_s = "", math.inf
         for name, build in algorithms.items():

@@ -78,7 +78,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._gradients = [0] * job.workers
         self._published = 0
         self._over = False
-        self._delays = WakeUpDelays(job.transfer, job.compute.seed, job.workers)
+        self._delays = WakeUpDelays(job.transfer, job.workers)
         ended = self.complete if self._delays.none_after_exchanges else self._settled
         self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone)
         self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [

@@ -140,12 +140,9 @@ def _always_slow(job: Job) -> tuple[int, ...]:
 
 def _is_random(job: Job) -> bool:
     """Whether computing or messages draw random numbers, however seldom."""
-    compute, transfer = job.compute.compute, job.transfer
+    transfer = job.transfer
     return (
-        compute.jitter is not None
-        or compute.trace is not None
-        or compute.model is not None
-        or any(each.probability is not None or each.markov is not None for each in job.compute.stragglers)
+        job.compute.random
         or transfer.network.varies
         or bool(transfer.wake_up_delays_s or transfer.resume_jitter_s)
     )

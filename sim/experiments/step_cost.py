@@ -86,10 +86,12 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     """Follow a scheme on the clock alone; one that cannot do without values has a ``problem`` instead."""
     whole = clock_only(endless(prepare(scenario, entry, scenario.seed)))
     network = whole.transfer.network
-    nominal = _nominal(network)
+    nominal = network.steady
     steady = _with(replace(whole, compute=steady_compute(whole.compute, whole.workers)), nominal)
     profile = scenario.cluster.profile
-    differs = nominal != network or _varies(whole.compute) or profile is not None
+    differs = (
+        nominal != network or whole.compute.random or _begins_later(whole.compute) or profile is not None
+    )
     if profile is not None:
         whole = over_profile(whole, profile)
     cycle = whole.scheme.cycle(whole.options, whole.workers)
@@ -284,14 +286,8 @@ def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
     return ComputeModel(compute.model_copy(update=update), always, model.seed)
 
 
-def _varies(model: ComputeModel) -> bool:
-    compute = model.compute
-    return (
-        compute.jitter is not None
-        or compute.trace is not None
-        or compute.model is not None
-        or not all(_is_always(straggler) for straggler in model.stragglers)
-    )
+def _begins_later(model: ComputeModel) -> bool:
+    return any(straggler.at is not None for straggler in model.stragglers)
 
 
 def _is_always(straggler: Straggler) -> bool:
@@ -302,11 +298,6 @@ def _with(job: Job, network: Network, **changes: Any) -> Job:
     """``job`` on another network, with the algorithms that it takes on its own."""
     priced = job.priced or job.transfer
     return replace(job, transfer=replace(job.transfer, network=network, **changes), priced=priced)
-
-
-def _nominal(network: Network) -> Network:
-    """Without jitter, and with every link at its nominal bandwidth."""
-    return replace(network, jitter=None, links=tuple(replace(link, variation=None) for link in network.links))
 
 
 def _unlimited(network: Network, latency: bool) -> Network:

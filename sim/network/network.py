@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..jitter import Jitter
@@ -99,6 +99,11 @@ class Network:
     def varies(self) -> bool:
         """Whether anything of it changes while a run goes on."""
         return self.jitter is not None or any(link.variation is not None for link in self.links)
+
+    @property
+    def steady(self) -> Network:
+        """The network without jitter, and with every link at its nominal bandwidth."""
+        return replace(self, jitter=None, links=tuple(replace(link, variation=None) for link in self.links))
 
     @cached_property
     def _routes(self) -> dict[tuple[int, int], Route]:

@@ -36,7 +36,7 @@ class TransferModel:
             goes through them from one drawn at random on, and begins its run that late too.
         resume_jitter_s: equally likely deviations from ``resume_s``, of which each exchange draws one; it
             never ends before its transfers.
-        seed: of the run, for latencies and bandwidths that vary at random.
+        seed: of the run, for latencies and bandwidths that vary at random, and for wake-up delays.
     """
 
     network: Network

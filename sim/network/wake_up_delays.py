@@ -13,8 +13,7 @@ class WakeUpDelays:
     """The delays of one run.
 
     Args:
-        transfer: constant delays, or values as they were measured.
-        seed: of the run.
+        transfer: constant delays, or values as they were measured, of which its seed draws.
         workers: n.
 
     Attributes:
@@ -22,8 +21,8 @@ class WakeUpDelays:
         none_after_exchanges: whether ``after_exchange_s`` is always 0.
     """
 
-    def __init__(self, transfer: TransferModel, seed: int, workers: int) -> None:
-        self._seed = seed
+    def __init__(self, transfer: TransferModel, workers: int) -> None:
+        self._seed = transfer.seed
         self._resume_s, self._jitter_s = transfer.resume_s, transfer.resume_jitter_s
         self._late_s, self._delays_s = transfer.late_s, transfer.wake_up_delays_s
         self._exchanges = [0] * workers

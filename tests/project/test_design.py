@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.validation.campaign import CampaignResult, RunStore, key_of, row_of, runs_wanted
-from benchmarks.validation.design import CELLS, DesignPoint, computation_s, spread
+from benchmarks.validation.campaign import (
+    CampaignResult,
+    RunStore,
+    key_of,
+    other_wake_ups,
+    row_of,
+    runs_wanted,
+    same_draws,
+)
+from benchmarks.validation.design import CELLS, DesignPoint, Disturbance, computation_s, spread
 from benchmarks.validation.page import bars, choices, met, page
 from paceline.realrun.calibration import measure
 from paceline.realrun.launch.cells import with_draws
@@ -94,6 +102,7 @@ def row(**changes: object) -> dict[str, object]:
     cell = DesignPoint("ring", 4, 2, 100, 40, "homogeneous", 20)
     predicted = {
         "same": {"wall_s": 10.3, "target_s": 5.0, "operations_s": {"mix": 4.0}, "digest": "d", "loss": 0.5},
+        "same_walls_s": [10.3],
         "fresh": [[10.1, 5.0]],
         "computation_s": 4.0,
     }
@@ -130,7 +139,12 @@ def test_models_of_a_cell_are_compared_as_its_exchanges_allow(
 ) -> None:
     here = CampaignResult(10.0, None, {}, "d", 0.5, exchanges=exchanges)
     there = replace(here, digest="other", loss=loss)
-    predicted = {"same": asdict(here), "fresh": [[10.0, None]], "computation_s": 4.0}
+    predicted = {
+        "same": asdict(here),
+        "same_walls_s": [10.0],
+        "fresh": [[10.0, None]],
+        "computation_s": 4.0,
+    }
     cell = DesignPoint("ring", 4, 2, 100, 40, "homogeneous", 20)
     assert row_of(cell, predicted, [there, there])["same_models"] == models
 
@@ -138,6 +152,7 @@ def test_models_of_a_cell_are_compared_as_its_exchanges_allow(
 def test_an_asynchronous_cell_is_compared_with_the_mean_of_its_runs() -> None:
     predicted = {
         "same": {"wall_s": 10.0, "target_s": None, "operations_s": {}, "digest": "d", "loss": 0.5},
+        "same_walls_s": [10.2, 10.4],
         "fresh": [[9.0, None], [10.0, None], [11.0, None]],
         "computation_s": 4.0,
     }
@@ -148,6 +163,29 @@ def test_an_asynchronous_cell_is_compared_with_the_mean_of_its_runs() -> None:
     assert found["forecast_pct"] == pytest.approx(100 * (10.0 / 10.5 - 1))
     assert (found["mean_inside"], sum(found["inside"]), found["target_pct"]) == (True, 4, None)
     assert found["same_models"] is None
+    assert found["mechanism_pct"] == pytest.approx(100 * (10.3 / 10.5 - 1))
+
+
+def test_only_real_runs_with_the_same_computing_times_count_for_the_mechanism() -> None:
+    def of(disturbance: Disturbance, scheme: str) -> list[float]:
+        cell = DesignPoint(scheme, 4, 2, 100, 40, disturbance, 20)
+        runs = [CampaignResult(float(number), None, {}, "d", None) for number in range(runs_wanted(cell))]
+        return [each.wall_s for each in same_draws(cell, runs)]
+
+    assert of("homogeneous", "ring") == of("lognormal", "ring") == [0]
+    assert of("straggler", "ad_psgd") == [0, 1, 2, 3, 4]
+    assert of("lognormal", "ad_psgd") == [0, 5, 6]
+
+
+@pytest.mark.slow
+def test_noise_decides_where_other_wake_ups_give_another_wall_clock() -> None:
+    noise_s = tuple(0.0004 + 0.0001 * (k % 7) + 0.002 * (k % 31 == 0) for k in range(200))
+    profile = exact_fit().profile.model_copy(update={"lateness_s": noise_s})
+    for cell in CELLS:
+        job = replace(cell.job(), problem=None, task=None, record_events=False)
+        walls = [simulate_job(other_wake_ups(job, seed), profile=profile).wall_clock_s for seed in range(4)]
+        if max(walls) / min(walls) > 1.02:
+            assert cell.noise_decides, (cell.name, walls)
 
 
 def test_promises_are_kept_or_missed() -> None:
