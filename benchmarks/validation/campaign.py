@@ -190,7 +190,7 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-_PROBE_KEY: Final = key_of(_PROBES, _PROBE_REPEATS)
+_PROBE_KEY: Final = key_of(_PROBES, measure.standard_plan(_PROBE_REPEATS))
 
 
 def run(

@@ -22,7 +22,14 @@ from paceline.sim.compute import attached
 from paceline.sim.config import files
 from paceline.sim.config.files import save_atomically
 from paceline.sim.errors import InputError
-from paceline.sim.network.profile import FACTORS, PROFILE_VERSION, Factor, MeasuredRange, Profile
+from paceline.sim.network.profile import (
+    FACTORS,
+    MOST_OF_A_SHARE,
+    PROFILE_VERSION,
+    Factor,
+    MeasuredRange,
+    Profile,
+)
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.seeds import Floats
@@ -136,6 +143,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
     model = replace(known, **final)
     ranges = [m.predict(model)[1] for m in several]
+    shares = [share for m in several for share in m.shares() if 0 < share <= MOST_OF_A_SHARE]
     profile = Profile(
         version=PROFILE_VERSION,
         made=max(origin.measured_at for origin in origins),
@@ -153,6 +161,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
         residual_pct=float(np.median(np.abs(solution.fitted_s / solution.measured_s - 1)) * 100),
         lateness_s=tuple(late),
         unevenness_s=_equally_likely([value for m in several for value in m.deviations_s(model)]),
+        shares=_equally_likely(shares) if shares else (),
     )
     return Fit(profile, tuple(row.label for _, row in rows), solution.measured_s, solution.fitted_s)
 

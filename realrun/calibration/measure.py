@@ -7,7 +7,7 @@ import math
 import os
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -157,6 +157,20 @@ class Measurements(Settings):
             for value in d.values_s
         ]
 
+    def shares(self) -> list[float]:
+        """Those of the messages that came to one host together."""
+        round_trip_s = 2 * max(max(row) for row in self.nominal().latency_s)
+        crowds: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+        for d in self.durations:
+            if self.plan.trials[d.trial].kind == "crowd" and d.operation == "receive":
+                crowds[d.trial].append(d.values_s)
+        return [
+            share
+            for messages in crowds.values()
+            for ends_s in zip(*messages, strict=True)
+            for share in shares_of([end_s - round_trip_s for end_s in ends_s])
+        ]
+
     def buffered_bytes(self) -> float:
         """The largest message to a posted receive that took less than half the time of its bytes."""
         rate = min((link.bandwidth_bytes_per_s for link in self.nominal().links), default=math.inf)
@@ -164,6 +178,12 @@ class Measurements(Settings):
         sizes = [(self.plan.trials[d.trial], d.median_s) for d in sends]
         taken = [t.num_bytes for t, s in sizes if t.kind == "ready" and s < 0.5 * t.num_bytes / rate]
         return float(max(taken, default=0))
+
+
+def standard_plan(repeats: int) -> ProbePlan:
+    """What is probed at the standard setting; ``repeats`` as for ``measure``."""
+    cluster = parse(STANDARD).cluster
+    return plan_for(build_network(cluster.network, cluster.workers), MESSAGE_SIZES_BYTES, repeats + 1)
 
 
 def measure(
@@ -205,6 +225,26 @@ def measure(
         ),
         steps_s=steps_s,
     )
+
+
+def shares_of(lasted_s: Sequence[float]) -> list[float]:
+    """The weights, of mean 1, with which messages of one size have shared a link, from when each was through.
+
+    All k begin together. One whose weight is greater than the next one's by a share of x, and that m others
+    outlast, ends earlier than that one by x m / k of the time that all of them take; to first order in x.
+
+    >>> [round(share, 3) for share in shares_of([2.97, 3.0, 3.0])]
+    [1.01, 0.995, 0.995]
+    """
+    k = len(lasted_s)
+    order = sorted(range(k), key=lasted_s.__getitem__)
+    whole_s = lasted_s[order[-1]]
+    relative = [0.0] * k
+    for place, (earlier, later) in enumerate(pairwise(order)):
+        left = k - 1 - place
+        relative[later] = relative[earlier] - (lasted_s[later] - lasted_s[earlier]) / whole_s * k / left
+    mean = statistics.fmean(relative)
+    return [1 + each - mean for each in relative]
 
 
 def _run(processes: Processes, scenario: Scenario) -> Run:

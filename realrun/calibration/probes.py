@@ -33,6 +33,7 @@ Kind = Literal[
     "pairs",
     "ring",
     "fan_in",
+    "crowd",
     "all_reduce",
     "all_gather",
     "barrier",
@@ -47,10 +48,14 @@ Kind = Literal[
 ``pairs``    0 and 1 exchange, 2 and 3, ...
 ``ring``     everybody exchanges with both neighbours.
 ``fan_in``   everybody sends to 0.
+``crowd``    as ``fan_in``, but 0 notes when each message is there.
 ``all_reduce``, ``all_gather``, ``barrier``, ``gradient``: the operation of that name.
 """
 
 NOMINAL_GRADIENT_S: Final = 0.02
+_CROWDS: Final = 5
+"""Trials of that kind: how even shares are takes more of them than a median."""
+
 _BYTES_PER_PARAMETER: Final = 64
 """Values are padded on the wire, as in validation: large tensors would cost fresh memory each time."""
 
@@ -83,7 +88,7 @@ def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> ProbePla
     slowest = min((link.bandwidth_bytes_per_s for link in network.links), default=1e9)
 
     def slot_s(kind: Kind, num_bytes: int) -> float:
-        bulk = {"ring": 2, "fan_in": n - 1, "all_reduce": 2, "burst": 2}.get(kind, 1)
+        bulk = {"ring": 2, "fan_in": n - 1, "crowd": n - 1, "all_reduce": 2, "burst": 2}.get(kind, 1)
         hops = {"all_reduce": 4 * n, "all_gather": 2 * n, "ready": 10, "any": 6, "barrier": 2 * n}.get(
             kind, 4
         )
@@ -93,6 +98,8 @@ def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> ProbePla
     trials = [
         ProbeTrial(kind=kind, num_bytes=size, slot_s=slot_s(kind, size)) for size in sizes for kind in sized
     ]
+    crowd = ProbeTrial(kind="crowd", num_bytes=max(sizes), slot_s=slot_s("crowd", max(sizes)))
+    trials += [crowd] * _CROWDS
     trials += [ProbeTrial(kind="all_gather", num_bytes=8, slot_s=slot_s("all_gather", 8))]
     trials += [ProbeTrial(kind="barrier", num_bytes=0, slot_s=slot_s("barrier", 0))]
     trials += [ProbeTrial(kind="gradient", num_bytes=0, slot_s=2 * NOMINAL_GRADIENT_S)] * 5
@@ -166,15 +173,20 @@ async def _trial(worker: Worker, trial: ProbeTrial) -> None:
                 await worker.receive(ops.ANY, value, tag="any")
         case "burst":
             if rank == 0:
-                await _both(worker, ops.Send(1, value, "a"), ops.Send(1, value, "b"))
+                await _at_once(worker, ops.Send(1, value, "a"), ops.Send(1, value, "b"))
             elif rank == 1:
-                await _both(worker, ops.Receive(0, value, "a"), ops.Receive(0, value, "b"))
+                await _at_once(worker, ops.Receive(0, value, "a"), ops.Receive(0, value, "b"))
         case "pairs":
             await worker.mix(_pairs(n), value)
         case "ring":
             await worker.mix(_ring(n), value)
         case "fan_in":
             await worker.mix(_fan_in(n), value)
+        case "crowd":
+            if rank == 0:
+                await _at_once(worker, *(ops.Receive(source, value) for source in range(1, n)))
+            else:
+                await worker.send(0, value)
         case "all_reduce":
             await worker.all_reduce(value)
         case "all_gather":
@@ -185,8 +197,8 @@ async def _trial(worker: Worker, trial: ProbeTrial) -> None:
             await worker.gradient(worker.start)
 
 
-async def _both(worker: Worker, first: ops.Operation[Any], second: ops.Operation[Any]) -> None:
-    handles = [await worker.begin(first), await worker.begin(second)]
+async def _at_once(worker: Worker, *operations: ops.Operation[Any]) -> None:
+    handles = [await worker.begin(operation) for operation in operations]
     for handle in handles:
         await worker.wait(handle)
 

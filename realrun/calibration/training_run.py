@@ -194,6 +194,10 @@ class TrainingRun:
             if a > 0
         ]
 
+    def shares(self) -> tuple[float, ...]:
+        """Not known of a run, none: its messages do not begin together."""
+        return ()
+
     def buffered_bytes(self) -> float:
         """Not known of a run, 0: hosts say what a socket holds."""
         return 0.0

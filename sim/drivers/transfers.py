@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from .. import seeds
 from ..network.latency import Latencies
 from ..network.sharing import FairSharing, rtt_weight
 from ..network.transfer import TransferModel
@@ -22,6 +23,9 @@ from ..program.operations import ANY
 from .clock import LATE, Clock
 
 Tag = str | tuple[str, int, int]
+
+_EVEN: Final = 1_000
+"""The weight of an even share, where shares are drawn: weights are whole numbers."""
 
 PATTERN_TAG: Final = "mix"
 """Of the messages of mixes."""
@@ -120,6 +124,8 @@ class Transfers:
         bandwidths = [link.bandwidth_bytes_per_s * model.efficiency for link in model.network.links]
         self._sharing = FairSharing(bandwidths) if model.sharing != "none" else None
         self._by_rtt = model.sharing == "rtt"
+        self._shares, self._seed = model.shares, model.seed
+        self._shared = [0] * model.network.num_hosts  # messages of a host that have drawn their share
         self._added_latency_s = model.added_latency_s
         self._bandwidths = bandwidths
         self._alone: dict[int, float] = {}
@@ -296,6 +302,8 @@ class Transfers:
         transfer.latency_s, transfer.links = latency_s, route.links
         transfer.cap = route.per_flow_bytes_per_s * self._efficiency
         transfer.weight = self._weight(source, destination) if self._by_rtt else 1
+        if self._shares:
+            transfer.weight = self._drawn_weight(source, transfer.weight)
         return True
 
     def carry(
@@ -323,6 +331,13 @@ class Transfers:
         """Of a connection on its links; round trips as they are without jitter."""
         there, back = self._network.route(source, destination), self._network.route(destination, source)
         return rtt_weight(there.latency_s + back.latency_s + 2 * self._added_latency_s)
+
+    def _drawn_weight(self, source: int, weight: int) -> int:
+        """The weight of a host's next message, around what it has by its round trip."""
+        number = self._shared[source]
+        self._shared[source] = number + 1
+        drawn = self._shares[seeds.integer(self._seed, source, "shares", number, len(self._shares))]
+        return max(1, round(_EVEN * weight * drawn))
 
     def _rate_alone(self, source: int, destination: int) -> float:
         """Rate of a transfer that has its route for itself."""

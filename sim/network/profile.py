@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import Field, ValidationInfo, model_validator
@@ -28,6 +28,9 @@ PROFILE_VERSION: Final = 2
 
 _EFFICIENCIES: Final = (0.5, 1.0)
 """Between which a drawn efficiency stays; the other factors only cannot be negative."""
+
+MOST_OF_A_SHARE: Final = 100.0
+"""What a message gets of a link at most, in even shares."""
 
 FACTORS: Final[Mapping[str, str]] = {
     "overhead_s": "s",
@@ -100,6 +103,11 @@ class Profile(Settings):
         min_length=1,
         description="equally likely values: by how much a small exchange differs from its median",
     )
+    shares: tuple[Annotated[float, Field(gt=0, le=MOST_OF_A_SHARE)], ...] = Field(
+        default=(),
+        description="equally likely values: what a message gets of a link that it shares, beside an even "
+        "share; absent: shares are even",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -139,6 +147,7 @@ class Profile(Settings):
             streams=True,
             wake_up_delays_s=self.lateness_s,
             resume_jitter_s=self.unevenness_s,
+            shares=self.shares,
             **values,
         )
 

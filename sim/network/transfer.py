@@ -36,7 +36,8 @@ class TransferModel:
             goes through them from one drawn at random on, and begins its run that late too.
         resume_jitter_s: equally likely deviations from ``resume_s``, of which each exchange draws one; it
             never ends before its transfers.
-        seed: of the run, for latencies and bandwidths that vary at random, and for wake-up delays.
+        shares: equally likely weights of a message on links that it shares with others; none: all are equal.
+        seed: of the run, for latencies and bandwidths that vary at random, wake-up delays and shares.
     """
 
     network: Network
@@ -55,6 +56,7 @@ class TransferModel:
     late_s: float = 0.0
     wake_up_delays_s: tuple[float, ...] = ()
     resume_jitter_s: tuple[float, ...] = ()
+    shares: tuple[float, ...] = ()
     seed: int = 0
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.sharing import FairSharing
 from tests.support.made_measurements import TRUE, exact_fit, measurements
 
 
@@ -43,6 +45,31 @@ def test_factors_come_back(**truth: float) -> None:
     fit = calibrate.calibrate([measurements({**truth, "copy_s_per_byte": 4e-10})])
     for name, value in truth.items():
         assert fit.profile.factors[name].value == pytest.approx(value, rel=0.02), name
+
+
+def test_uneven_shares_come_back() -> None:
+    drawn = tuple(float(share) for share in 1 + 0.02 * np.linspace(-1.5, 1.5, 31))
+    uneven = measurements({**TRUE, "shares": drawn})
+    shares = uneven.shares()
+    assert len(shares) == 5 * 5 * 3  # trials, times, messages
+    assert np.mean(shares) == pytest.approx(1)
+    assert np.std(shares) == pytest.approx(np.std(drawn) * np.sqrt(2 / 3), rel=0.3)  # less their crowd's mean
+    assert calibrate.calibrate([measurements(TRUE)]).profile.shares == pytest.approx([1.0] * 200)
+
+
+@given(st.lists(st.integers(980, 1020), min_size=2, max_size=5))
+def test_shares_are_those_that_make_messages_end_so(weights: list[int]) -> None:
+    sharing = FairSharing([1.0])
+    for weight in weights:
+        sharing.start(0.0, (0,), 1.0, math.inf, weight)
+    ends_s = [0.0] * len(weights)
+    sharing.solve(0.0)
+    while (now_s := sharing.next_finish_s) < math.inf:
+        for number in sharing.finished(now_s):
+            ends_s[number] = now_s
+        sharing.solve(now_s)
+    mean = sum(weights) / len(weights)
+    assert measure.shares_of(ends_s) == pytest.approx([weight / mean for weight in weights], abs=2e-3)
 
 
 def test_noise_is_inside_the_interval_and_outliers_do_not_count() -> None:

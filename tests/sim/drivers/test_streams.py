@@ -159,6 +159,33 @@ def test_an_exchange_never_ends_before_its_transfers() -> None:
     assert times(program, replace(GLOO, resume_s=0.5, resume_jitter_s=(0.25,)))[0, "barrier", 0] == 2.75
 
 
+async def _crowd(worker: Worker, options: object) -> None:
+    value = torch.zeros(100)
+    if worker.rank:
+        await worker.send(0, value)
+        return
+    handles = [await worker.begin(ops.Receive(source, value)) for source in (1, 2)]
+    for handle in handles:
+        await worker.wait(handle)
+
+
+def test_shares_that_are_drawn_are_of_links_that_are_shared() -> None:
+    model = replace(GLOO, network=flat_network(3, 1.0, 100.0))
+    even = times(_crowd, model, 3)
+    assert (even[0, "receive", 0], even[0, "receive", 1]) == (4.0, 4.0)
+    assert times(_crowd, replace(model, shares=(0.5,)), 3) == even, "all shares are alike"
+    # One of them has three times the other's share: through after 4/3 of the 2 s. The link is never idle.
+    ends = set()
+    for seed in range(9):
+        uneven = times(_crowd, replace(model, shares=(0.5, 1.5), seed=seed), 3)
+        assert uneven == times(_crowd, replace(model, shares=(0.5, 1.5), seed=seed), 3)
+        ends.add((round(uneven[0, "receive", 0], 9), round(uneven[0, "receive", 1], 9)))
+    early = round(2 + 4 / 3, 9)
+    assert {(4.0, 4.0), (early, 4.0)} <= ends <= {(4.0, 4.0), (early, 4.0), (4.0, early)}
+    alone = times(_two_messages, replace(GLOO, shares=(0.5, 1.5)))
+    assert alone == times(_two_messages, GLOO), "a message that has its links to itself takes what it takes"
+
+
 def test_efficiency_and_added_latency() -> None:
     async def program(worker: Worker, options: object) -> None:
         value = torch.zeros(100)
