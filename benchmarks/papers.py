@@ -161,15 +161,18 @@ def page(paper: Paper, runs: Runs) -> str:
 
 def _table(runs: Mapping[str, Mapping[int, Run]]) -> str:
     """One row per scheme."""
-    first = next(iter(next(iter(runs.values())).values()))
-    metrics = [name for name in first.evaluations[0].metrics if "_on_" not in name]
+    ends = [run.evaluations[-1].metrics for by_seed in runs.values() for run in by_seed.values()]
+    metrics = [name for name in dict.fromkeys(name for end in ends for name in end) if "_on_" not in name]
     aimed = any(run.reached_target for by_seed in runs.values() for run in by_seed.values())
     names = [*metrics, *(name for name in QUANTITIES if aimed or "target" not in name)]
     lines = [f"| scheme | {' | '.join(name.replace('_', ' ') for name in names)} |"]
     lines.append("| --- " + "| ---: " * len(names) + "|")
     for label, by_seed in runs.items():
+        own = {name for run in by_seed.values() for name in run.evaluations[-1].metrics}
         cells = [
-            shown(of_median([value_of(name, run) for run in by_seed.values()]), _UNITS.get(name, ""))
+            "-"
+            if name in metrics and name not in own
+            else shown(of_median([value_of(name, run) for run in by_seed.values()]), _UNITS.get(name, ""))
             for name in names
         ]
         lines.append(f"| `{label}` | {' | '.join(cells)} |")

@@ -84,3 +84,14 @@ def test_claims_are_about_what_is_simulated(name: str) -> None:
         for which in (claim.above, claim.below):
             assert which is None or which[1] in labels[which[0]]
         assert f"| {claim.says} |" in text, "run: python -m benchmarks.papers"
+
+
+def test_the_table_has_every_metric_and_a_dash_where_a_scheme_has_none() -> None:
+    plain, own = (made_run(label, 1, reached_s=2.0) for label in ("plain", "own"))
+    own.evaluations[-1].metrics["period"] = 23.0
+    made = papers.page(
+        Paper((PaperStudy("study", "file"),), ()), {"study": {"plain": {1: plain}, "own": {1: own}}}
+    )
+    head, _, first, second = made.partition("## study\n")[2].strip().splitlines()
+    at = [cell.strip() for cell in head.split("|")].index("period")
+    assert [row.split("|")[at].strip() for row in (first, second)] == ["-", "23"]
