@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -24,7 +25,7 @@ TRUE = {
 
 
 def measurements(
-    truth: dict[str, float], noise: float = 0.0, outliers: int = 0, **changes: Any
+    truth: Mapping[str, float | tuple[float, ...]], noise: float = 0.0, outliers: int = 0, **changes: Any
 ) -> measure.Measurements:
     """What a cluster with these factors would have measured, five times, with relative noise."""
     network = flat_network(4, 0.005, 125e6)
