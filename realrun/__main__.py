@@ -69,9 +69,10 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
 
     from .group import hosts
     from .group.group import join, leave
-    from .group.store import Control, torchrun_store
+    from .group.store import Control, check_timeout, torchrun_store
     from .launch.cells import fingerprint, keep_runs, run_request, run_requests
 
+    check_timeout("--timeout", arguments.timeout)
     store, rank, size = torchrun_store(environment, arguments.timeout, _HOW)
     text, problem = _scenario_text(arguments)
     control = Control(store, rank, size)
@@ -183,8 +184,11 @@ def main() -> NoReturn:
     except PacelineError as error:
         status = 2 if isinstance(error, InputError) else 1
         once_a_host = "0" in (os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK"))
-        if str(error) and (status == 1 or once_a_host):
-            sys.stderr.write(f"{error}\n")
+        from paceline.sim.config.problems import format_message
+
+        text = format_message(error)
+        if text and (status == 1 or once_a_host):
+            sys.stderr.write(f"{text}\n")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # helper threads of a failed run may still block in gloo

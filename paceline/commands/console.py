@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -172,18 +172,9 @@ def print_json(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """One line on standard error."""
-    sys.stderr.write(text + "\n")
-
-
-MAX_TIMEOUT_S: Final = 1e6
-"""Some eleven days."""
-
-
-def check_timeout(seconds: float) -> None:
-    """Refuse a time-out that no wait can have."""
-    if not 0 < seconds <= MAX_TIMEOUT_S:
-        raise InputError(f"--timeout {seconds:g}: must be more than 0 and at most {MAX_TIMEOUT_S:g} seconds")
+    """One line on standard error, if anybody takes it."""
+    with suppress(OSError):
+        sys.stderr.write(text + "\n")
 
 
 def check_trace(trace: bool, out: Path | None) -> None:

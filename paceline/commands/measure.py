@@ -18,7 +18,6 @@ from paceline.commands.console import (
     ScenarioFile,
     SetOption,
     TraceOption,
-    check_timeout,
     check_trace,
     end_interrupted,
     hand_over,
@@ -59,6 +58,7 @@ def realrun(
     """Measure: the same scenario and the same scheme code on real processes."""
     from contextlib import ExitStack
 
+    from paceline.realrun.group.store import check_timeout
     from paceline.realrun.lab import Lab
     from paceline.realrun.launch.cells import keep_runs
     from paceline.realrun.launch.length import with_lengths
@@ -68,7 +68,7 @@ def realrun(
     from paceline.sim.scenario.schema import load, over_transport
 
     check_trace(trace, out)
-    check_timeout(timeout)
+    check_timeout("--timeout", timeout)
     if slurm:
         options = [*(f"--set={change}" for change in changes or []), f"--timeout={timeout:g}"]
         options += [f"--out={out}"] if out is not None else []

@@ -52,7 +52,7 @@ from ..calibration.training_run import record_of
 from ..driver.run import run_job
 from ..group.group import SWITCH_S, Group, leave, meet
 from ..group.job_store import JobStore, open_job_store
-from ..group.store import Control, torchrun_store
+from ..group.store import Control, check_timeout, torchrun_store
 from ..transport.device import settle, use
 from .model_vector import ModelVector, check_wrappers
 from .replica_group import ENDED, FAILED, WANTED, ReplicaGroup, find_replica_group
@@ -199,6 +199,7 @@ def attach(
     """Do what ``paceline.attach`` says, where the arguments and errors are described."""
     if steps < 1:
         raise InputError(f"attach: steps is {steps}; at least one is needed")
+    check_timeout("attach: timeout_s", timeout_s)
     if inside is not None and backend != "gloo":
         raise InputError(
             f"attach: with 'inside' workers exchange over gloo, not {backend}: two communicators of NCCL "

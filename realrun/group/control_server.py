@@ -104,16 +104,13 @@ def accept_channel(connection: socket.socket, secret: bytes) -> Channel:
         OSError: the connection is closed, or ``HANDSHAKE_S`` is over.
     """
     until_s = time.monotonic() + HANDSHAKE_S
-    connection.settimeout(HANDSHAKE_S)
     own = secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(own)
     answer = _read(connection, _NONCE_BYTES + _CODE_BYTES, until_s)
     both = own + answer[:_NONCE_BYTES]
-    if not hmac.compare_digest(answer[_NONCE_BYTES:], _code(secret, b"client" + both)):
-        raise Refused("the secret is another one")
+    channel = _channel_after(connection, secret, both, b"client", answer[_NONCE_BYTES:], (b"s", b"c"))
     connection.sendall(_code(secret, b"server" + both))
-    connection.settimeout(None)
-    return Channel(connection, _code(secret, b"key" + both), b"s", b"c")
+    return channel
 
 
 def open_channel(connection: socket.socket, secret: bytes) -> Channel:
@@ -124,17 +121,32 @@ def open_channel(connection: socket.socket, secret: bytes) -> Channel:
         OSError: the connection is closed, or ``HANDSHAKE_S`` is over.
     """
     until_s = time.monotonic() + HANDSHAKE_S
-    connection.settimeout(HANDSHAKE_S)
     both = _read(connection, _NONCE_BYTES, until_s) + (own := secrets.token_bytes(_NONCE_BYTES))
     connection.sendall(own + _code(secret, b"client" + both))
     try:
         answer = _read(connection, _CODE_BYTES, until_s)
     except ConnectionError:
         raise Refused("it closes the connection") from None
-    if not hmac.compare_digest(answer, _code(secret, b"server" + both)):
+    return _channel_after(connection, secret, both, b"server", answer, (b"c", b"s"))
+
+
+def _channel_after(
+    connection: socket.socket,
+    secret: bytes,
+    both: bytes,
+    other: bytes,
+    code: bytes,
+    ways: tuple[bytes, bytes],
+) -> Channel:
+    """The channel between two sides, once the ``other`` has shown its code over ``both`` nonces.
+
+    Raises:
+        Refused: the code is not made with the secret.
+    """
+    if not hmac.compare_digest(code, _code(secret, other + both)):
         raise Refused("the secret is another one")
     connection.settimeout(None)
-    return Channel(connection, _code(secret, b"key" + both), b"c", b"s")
+    return Channel(connection, _code(secret, b"key" + both), *ways)
 
 
 class ControlServer:
@@ -151,6 +163,7 @@ class ControlServer:
         self._values: dict[str, str] = {}
         self._strangers: dict[socket.socket, None] = {}
         self._ranks = 0
+        self._refused = 0
         self._leaving = False
         self._changed = threading.Condition()
 
@@ -195,6 +208,9 @@ class ControlServer:
                 with self._changed:
                     answer = self._answer(*request)
                 channel.send(json.dumps(answer).encode())
+        except Refused:
+            with self._changed:
+                self._refused += not is_rank
         except (OSError, ValueError, TypeError):  # a rank's request that makes no sense ends its connection
             pass
         finally:
@@ -225,6 +241,8 @@ class ControlServer:
                 return values.pop(key, None) is not None
             case "count", ():
                 return len(values)
+            case "refused", ():
+                return self._refused
         return None
 
 

@@ -123,6 +123,16 @@ class JobStore(Store):
             if self._server is not None and self._server.stdin is not None:
                 self._server.stdin.close()
 
+    def count_refused(self) -> int:
+        """How many connections have shown another secret than the job's."""
+        return int(self._ask("refused"))
+
+    def end(self) -> None:
+        """End the server, and with it what the other ranks wait for."""
+        if self._server is not None:
+            self._server.kill()
+        self.close()
+
     def _ask(self, *request: Any) -> Any:
         body = json.dumps(request).encode()
         if len(body) > control_server.MAX_MESSAGE_BYTES:
@@ -179,9 +189,51 @@ def open_job_store(
         server = _start_server(listener, secret)
         if torch_store is not None:
             torch_store.set(entry, json.dumps([*address, _sign(secret, entry, address)]))
-    elif torch_store is not None:
-        address = _look_up(torch_store, entry, secret, timeout_s)
-    return JobStore(_connect(address, secret, until_s), server)
+    try:
+        if rank != 0 and torch_store is not None:
+            address = _look_up(torch_store, entry, secret, timeout_s)
+        store = JobStore(_connect(address, secret, until_s), server)
+    except RunError:
+        if rank != 0 and torch_store is not None:
+            torch_store.set(f"{entry} refused", "")  # for rank 0, which waits
+        raise
+    if rank == 0:
+        _wait_for_ranks(store, torch_store, entry, size, until_s)
+    else:
+        store.set(_here(entry, rank), "")
+    return store
+
+
+def _here(entry: str, rank: int) -> str:
+    """Under which key a rank says that it is connected."""
+    return f"{entry} rank {rank}"
+
+
+def _wait_for_ranks(
+    store: JobStore, torch_store: Store | None, entry: str, size: int, until_s: float
+) -> None:
+    """Wait on rank 0 until all ranks are connected.
+
+    One that is refused says so in torch's store, where there is one: whoever writes into that can end the
+    job in other ways, too. A connection with another secret alone ends nothing, as it may be a stranger's.
+
+    Raises:
+        RunError: a rank was refused, or has not come in time. The server ends, and the others' waits with it.
+    """
+    keys = [_here(entry, rank) for rank in range(1, size)]
+    while not store.check(keys):
+        why = ""
+        if torch_store is not None and torch_store.check([f"{entry} refused"]):
+            why = f"a rank was refused: {SECRET_VARIABLE} is not the same on all hosts"
+        elif time.monotonic() > until_s:
+            missing = [rank for rank, key in enumerate(keys, 1) if not store.check([key])]
+            why = f"rank {missing[0]} does not connect to rank 0" if missing else ""
+            if refused := store.count_refused():
+                why += f"; {refused} connections showed another secret: is {SECRET_VARIABLE} the same?"
+        if why:
+            store.end()
+            raise RunError(why)
+        time.sleep(POLL_S)
 
 
 def is_one_host(environment: Mapping[str, str], size: int) -> bool:

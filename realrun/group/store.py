@@ -20,6 +20,15 @@ from paceline.sim.errors import InputError, RunError
 
 from .job_store import POLL_S, JobStore, open_job_store
 
+MAX_TIMEOUT_S: Final = 1e6
+"""Seconds that one wait may last at most, some eleven days."""
+
+
+def check_timeout(name: str, seconds: float) -> None:
+    """Refuse a time-out that no wait can have; ``name`` is what the error calls it."""
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        raise InputError(f"{name} {seconds:g}: must be more than 0 and at most {MAX_TIMEOUT_S:g} seconds")
+
 
 class Stopped(Exception):
     """Another rank's failure has ended the run."""

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,41 @@ def test_a_job_without_torchrun_uses_its_port(alone: Path) -> None:
     with pytest.raises(InputError, match=f"rank 0 cannot listen at 127.0.0.1, port {port}: .*in use"):
         torchrun_store(environment, 10.0, "")
     store.close()
+
+
+def open_as(rank: int, secret: str, torch_store: HashStore | None, timeout_s: float, port: int = 0) -> str:
+    """Open a store as one of two ranks on several hosts; returns why it cannot."""
+    environment = {**HERE, "MASTER_ADDR": "node07", "MASTER_PORT": str(port), "PACELINE_SECRET": secret}
+    if torch_store is None:
+        environment["MASTER_ADDR"] = "127.0.0.1"
+    try:
+        open_job_store(environment, rank, 2, timeout_s, torch_store).close()
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def test_rank_0_is_told_of_another_secret(alone: Path) -> None:
+    """It does not wait for a rank that has been refused."""
+    torch_store = HashStore()
+    with ThreadPoolExecutor(2) as both:
+        zero = both.submit(open_as, 0, "a" * 20, torch_store, 60.0)
+        one = both.submit(open_as, 1, "b" * 20, torch_store, 60.0)
+        assert "not signed with this rank's secret: PACELINE_SECRET" in one.result(10)
+        assert zero.result(10) == "a rank was refused: PACELINE_SECRET is not the same on all hosts"
+
+
+def test_without_torchs_store_rank_0_names_who_is_missing(alone: Path) -> None:
+    """A stranger with another secret ends nothing by itself; the message tells of it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with ThreadPoolExecutor(2) as both:
+        zero = both.submit(open_as, 0, "a" * 20, None, 1.0, port)
+        one = both.submit(open_as, 1, "b" * 20, None, 1.0, port)
+        assert "does not share this rank's secret: PACELINE_SECRET" in one.result(10)
+        why = zero.result(10)
+    assert why.startswith("rank 1 does not connect to rank 0; 3 connections showed another secret")
 
 
 def test_an_announcement_of_somebody_else_is_not_believed(alone: Path) -> None:
