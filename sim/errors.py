@@ -4,6 +4,7 @@
 
     PacelineError
     ├── InputError        the scenario, the command line or a file is wrong (exit status 2)
+    │   └── KeyedError    one key of a scenario that has been read is wrong
     └── RunError          the run failed (exit status 1)
         ├── PeerLost      a worker that others need is gone
         ├── Deadlock      workers wait for each other and none can go on
@@ -25,6 +26,23 @@ class PacelineError(Exception):
 
 class InputError(PacelineError):
     """Something that the user wrote is wrong; the message says what, where, and the nearest valid choice."""
+
+
+class KeyedError(InputError):
+    """Something about one key of a scenario that shows only after it has been read.
+
+    Args:
+        at: the keys that lead to it, from the top.
+        message: what is wrong, without the key.
+    """
+
+    def __init__(self, at: tuple[str | int, ...], message: str) -> None:
+        super().__init__(at, message)
+        self.at = at
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.at))}: {self.message}"
 
 
 class RunError(PacelineError):
@@ -73,7 +91,10 @@ MAX_QUOTED: Final = 80
 
 def shorten(value: object) -> str:
     """Return ``value`` as text of at most ``MAX_QUOTED`` letters, an ellipsis in place of the rest."""
-    text = str(value)
+    try:
+        text = str(value)
+    except ValueError:  # Python writes no number of more than some thousands of digits
+        text = "a number of thousands of digits"
     return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"
 
 

@@ -50,6 +50,7 @@ def simulate(
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.network import profile as profiles
+    from paceline.sim.scenario.lines import name_lines
     from paceline.sim.scenario.schema import load
 
     check_trace(trace, out)
@@ -60,7 +61,10 @@ def simulate(
         cluster = loaded.cluster.with_profile(profiles.load(profile), str(profile))
         loaded = loaded.model_copy(update={"cluster": cluster})
     where = prepare.device_named(device)
-    with simulator.begin(loaded, where, out, force=force, say=say) as (resolved, parts):
+    with (
+        name_lines(scenario, changes or []),
+        simulator.begin(loaded, where, out, force=force, say=say) as (resolved, parts),
+    ):
         tuning: list[Tuned] = []
         runs: list[Run] = []
         facts = None
@@ -93,9 +97,12 @@ def check(
     from paceline.reports import tables
     from paceline.sim.experiments import check as checking
     from paceline.sim.experiments import prepare
+    from paceline.sim.scenario.lines import name_lines
     from paceline.sim.scenario.schema import load
 
-    findings = checking.check(load(scenario, changes or []), prepare.device_named(device))
+    loaded = load(scenario, changes or [])
+    with name_lines(scenario, changes or []):
+        findings = checking.check(loaded, prepare.device_named(device))
     if as_json:
         print_json(findings)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,29 +52,53 @@ class RouteKind:
 
 def route_kinds(network: Network) -> list[RouteKind]:
     """Group all routes: those of equal cost between the same sites together, in the order of the hosts."""
-    alike: dict[tuple[int, int, float, float], list[tuple[int, int]]] = {}
-    for a in range(network.num_hosts):
-        for b in range(network.num_hosts):
-            if a != b:
-                route = network.route(a, b)
-                widths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
-                key = (
-                    network.site_of[a], network.site_of[b], route.latency_s,
-                    min([route.per_flow_bytes_per_s, *widths]),
-                )  # fmt: skip
-                alike.setdefault(key, []).append((a, b))
+    alike: dict[tuple[int, int, float, float], tuple[int, tuple[int, int]]] = {}
+    for (a, b), number in _unlike_pairs(network):
+        route = network.route(a, b)
+        widths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
+        key = (
+            network.site_of[a], network.site_of[b], route.latency_s,
+            min([route.per_flow_bytes_per_s, *widths]),
+        )  # fmt: skip
+        known, first = alike.get(key, (0, (a, b)))
+        alike[key] = (known + number, min(first, (a, b)))
     return [
         RouteKind(
             source=network.sites[source],
             destination=network.sites[destination],
-            pairs=len(pairs),
+            pairs=number,
             latency_s=latency_s,
             bytes_per_s=bandwidth,
-            hosts=pairs[0],
-            links=tuple(network.links[link].name for link in network.route(*pairs[0]).links),
+            hosts=pair,
+            links=tuple(network.links[link].name for link in network.route(*pair).links),
         )
-        for (source, destination, latency_s, bandwidth), pairs in alike.items()
+        for (source, destination, latency_s, bandwidth), (number, pair) in sorted(
+            alike.items(), key=lambda item: item[1][1]
+        )
     ]
+
+
+def _unlike_pairs(network: Network) -> Iterator[tuple[tuple[int, int], int]]:
+    """Pairs of hosts, of those whose routes are alike only the first; and how many there are of each.
+
+    Where routes follow from the sites, hosts of a site with access links of one width are alike: of many
+    workers, all pairs would be too many.
+    """
+    if network.routes:
+        yield from ((pair, 1) for pair in itertools.permutations(range(network.num_hosts), 2))
+        return
+    kinds: dict[tuple[int, float, float], list[int]] = {}
+    for host, site in enumerate(network.site_of):
+        up, down = (
+            math.inf if link is None else network.links[link].bandwidth_bytes_per_s
+            for link in (network.up.get(host), network.down.get(host))
+        )
+        kinds.setdefault((site, up, down), []).append(host)
+    for sources, destinations in itertools.product(kinds.values(), repeat=2):
+        if sources is not destinations:
+            yield (sources[0], destinations[0]), len(sources) * len(destinations)
+        elif len(sources) > 1:
+            yield (sources[0], sources[1]), len(sources) * (len(sources) - 1)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ random (everybody waits for whoever is late) and to the factors of a profile.
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 import time
@@ -302,8 +301,16 @@ def _with(job: Job, network: Network, **changes: Any) -> Job:
 
 def _unlimited(network: Network, latency: bool) -> Network:
     """``network`` without a link or cap that limits anything; with its latencies, or none."""
+
+    def latencies_s(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+        return rows if latency else tuple((0.0,) * len(row) for row in rows)
+
     routes = {
-        (a, b): Route((), network.route(a, b).latency_s if latency else 0.0, math.inf)
-        for a, b in itertools.permutations(range(network.num_hosts), 2)
+        pair: Route((), route.latency_s if latency else 0.0, math.inf)
+        for pair, route in network.routes.items()
     }
-    return replace(network, links=(), routes=routes)
+    return replace(
+        network, links=(), routes=routes, up={}, down={}, pipe={}, leave={}, enter={},
+        latency_s=latencies_s(network.latency_s),
+        per_flow_bytes_per_s=tuple((math.inf,) * len(row) for row in network.per_flow_bytes_per_s),
+    )  # fmt: skip

@@ -1,0 +1,74 @@
+"""The estimate of memory: what it adds up, and how it is said that there is not enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.sim.errors import InputError, KeyedError
+from paceline.sim.experiments import memory, prepare
+from paceline.sim.scenario.lines import name_lines
+from paceline.sim.scenario.schema import load, parse
+
+TEXT = """\
+name: large
+workload:
+  task: quadratic
+  dimension: 1000
+  examples: 500
+  batch_size: 10
+  optimizer: {lr: 0.1, momentum: 0.9}
+cluster:
+  workers: 100
+  compute: {time: 1 ms}
+  network: {latency: 1 ms}
+schemes: [all_reduce]
+stop: {max_iterations: 10}
+"""
+
+
+def test_its_parts_follow_from_the_scenario() -> None:
+    scenario = parse(TEXT)
+    parts = memory.estimate_bytes(scenario.workload, 100, 0)
+    assert parts[memory.MODELS] == 100 * 1000 * 4 * 3  # the model, its gradient and one moment
+    assert parts[memory.EXAMPLES] == 500 * (6 * 1000 * 4 + 3 * 8)
+    assert parts[memory.BATCHES] == 10 * (6000 + 2 * 1000) * 4 + 100 * 10 * 16 * 8
+    timing = parse(TEXT.replace("batch_size: 10", "batch_size: 10\n  timing_only: true\n  payload: 4 kB"))
+    assert set(memory.estimate_bytes(timing.workload, 100, 0)) == {memory.WORKERS}
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("workload.dimension=100", r"large.yaml:9: cluster.workers: the workers need about 2 MB"),
+        (
+            "workload.batch_size=1000000",
+            r"--set workload.batch_size=1000000: workload.batch_size: the batches",
+        ),
+        ("workload.examples=100000", r"large.yaml:3: workload.task: the training examples need about 2.4 GB"),
+    ],
+)
+def test_the_message_names_file_line_and_key(
+    change: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large.yaml"
+    text = TEXT
+    if not change.startswith("workload.batch"):
+        key, _, value = change.rpartition(".")[2].partition("=")
+        text = "\n".join(
+            f"{each.partition(key)[0]}{key}: {value}" if f" {key}:" in each else each
+            for each in TEXT.splitlines()
+        )
+    path.write_text(text)
+    changes = [change] if text == TEXT else []
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1e6)
+    with pytest.raises(InputError, match=line), name_lines(path, changes):
+        prepare.resolve(load(path, changes), torch.device("cpu"))
+
+
+def test_without_a_file_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1e6)
+    with pytest.raises(KeyedError, match=r"^workload\.task: the training examples need about 12 MB"):
+        prepare.resolve(parse(TEXT), torch.device("cpu"))
