@@ -1,7 +1,8 @@
 """Kill commands at random moments, start them again, and compare what comes out with an undisturbed start.
 
-``python -m benchmarks.sudden_death simulate 50`` (or ``report``, ``realrun``): every second time by SIGKILL,
-else by SIGTERM. A line for each moment; exit status 1 if anything is lost, differs, or is left over.
+``python -m benchmarks.sudden_death simulate 50`` (or ``report``, ``realrun``, ``lab``): every second time by
+SIGKILL, else by SIGTERM. ``lab`` is ``realrun --lab``. A line for each moment; exit status 1 if anything is
+lost, differs, or is left over.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final, Literal, get_args
 from paceline.sim.records.folder import PARTS_FOLDER, RUN_PART, read_part, read_results, runs_of
 from paceline.sim.records.run import Run
 
-Command = Literal["simulate", "report", "realrun"]
+Command = Literal["simulate", "report", "realrun", "lab"]
 
 _MARK: Final = "PACELINE_SUDDEN_DEATH"
 _GONE_S: Final = 2.0
@@ -42,6 +43,7 @@ _LENGTHS: Final = {
     "simulate": "stop: {max_iterations: 300}\nrepeats: 4\n",
     "report": "stop: {max_iterations: 300}\nrepeats: 2\n",
     "realrun": "stop: {max_iterations: 400}\nrepeats: 3\n",
+    "lab": "stop: {max_iterations: 100}\nrepeats: 2\n",
 }
 
 
@@ -89,10 +91,9 @@ def place(work: Path, name: str, command: Command, source: Path) -> Place:
     top, temporary = work / name, work / f"{name}-temporary"
     top.mkdir()
     temporary.mkdir()
-    argv = [sys.executable, "-m", "paceline", command, str(source)]
-    argv += {"simulate": ["--out", "r"], "report": ["--out", "r.html"]}.get(
-        command, ["--processes", "--out", "r", "--timeout", "20"]
-    )
+    argv = [sys.executable, "-m", "paceline", "realrun" if command == "lab" else command, str(source)]
+    measured = ["--lab" if command == "lab" else "--processes", "--out", "r", "--timeout", "20"]
+    argv += {"simulate": ["--out", "r"], "report": ["--out", "r.html"]}.get(command, measured)
     return Place(top, temporary, tuple(argv))
 
 
@@ -156,7 +157,7 @@ def go_on(place: Place, whole: Place, command: Command) -> tuple[str, list[str]]
     if status != (2 if finished else 0):  # finished results are not replaced
         return came, [f"exit status {status}"]
     wrong = []
-    if command == "realrun":
+    if command in ("realrun", "lab"):
         after, undisturbed = (runs_of(read_results(each.top / "r")) for each in (place, whole))
         if [_without_gaps(run) for run in after[: len(before)]] != [_without_gaps(run) for run in before]:
             wrong.append("complete runs have changed")

@@ -5,6 +5,8 @@ Everything heavy is imported inside the commands, so that ``paceline --help`` is
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -140,23 +142,52 @@ def _ended_like_ctrl_c() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def main() -> NoReturn:
-    """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted."""
+def _settle_streams() -> None:
+    """Have both streams, which take every letter: a shell may have closed one, or speak ASCII alone."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _run() -> int:
+    """Run the app; returns the exit status."""
     try:
         with _ended_like_ctrl_c():
             app(standalone_mode=True)
-    except InputError as error:
-        say(f"paceline: {error}")
-        sys.exit(2)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except PacelineError as error:
-        say(f"paceline: {error}")
-        sys.exit(1)
+        from paceline.sim.config.problems import format_message
+
+        say(f"paceline: {format_message(error)}")
+        return 2 if isinstance(error, InputError) else 1
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
             raise
         say("paceline: the memory of this machine is not enough; use a smaller model or fewer workers")
-        sys.exit(1)
+        return 1
+    except OSError as error:  # of the machine, not of a file that the user named: no place, no processes
+        where = f": {error.filename}" if error.filename is not None else ""
+        say(f"paceline: {error.strerror or error}{where}")
+        return 1
     except KeyboardInterrupt:  # before a command has begun
         say("paceline: interrupted")
-        sys.exit(130)
-    sys.exit(0)
+        return 130
+    return 0
+
+
+def main() -> NoReturn:
+    """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted."""
+    _settle_streams()
+    status = _run()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # whoever reads has enough, and says so in that way
+            say(f"paceline: standard output: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would try again
+        status = status or 1
+    sys.exit(status)

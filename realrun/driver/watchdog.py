@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.sim import errors
+from paceline.sim.config.problems import format_message
 from paceline.sim.errors import Deadlock, PacelineError, RunError
 
 from ..group.store import Control, Stopped
@@ -92,7 +93,7 @@ class Watchdog:
             ]
             report = {
                 "kind": kind if kind in _KINDS else "RunError",
-                "args": list(error.args) if kind in _KINDS else [str(error)],
+                "args": list(error.args) if kind in _KINDS else [format_message(error)],
                 "rank": self._control.rank,
                 "step": step,
                 "collector": min(alive),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from paceline.sim.config.code_files import add_folders
+from paceline.sim.config.problems import format_message
 from paceline.sim.errors import InputError, PacelineError
 
 from ..group.group import Group, join, leave
@@ -45,7 +46,7 @@ def serve() -> NoReturn:
         status = _obey(report)
     except PacelineError as error:
         kind = "InputError" if isinstance(error, InputError) else "RunError"
-        report({"error": [kind, str(error)]})
+        report({"error": [kind, format_message(error)]})
     answers.flush()
     os._exit(status)  # helper threads of a failed run may still block in gloo
 

@@ -41,27 +41,40 @@ def _users(name: str, function: Callable[..., object]) -> Callable[[int, int], S
     def checked(workers: int, num_bytes: int) -> Schedule:
         arguments = {"workers": workers, "bytes": num_bytes}
         schedule = user_code.call(name, arguments, user_code.instance_of(Schedule), "a paceline.Schedule")
-        _check(schedule, workers, user_code.format_call(name, arguments))
+        who = user_code.format_call(name, arguments)
+        with user_code.report_errors(f"a look at the schedule that {who} returned"):
+            why = _find_mistake(schedule, workers)
+        if why:
+            raise InputError(f"{who} returned a schedule {why}{user_code.format_place(function)}")
         return schedule
 
     return checked
 
 
-def _check(schedule: Schedule, workers: int, who: str) -> None:
+def _find_mistake(schedule: Schedule, workers: int) -> str:
+    """Say what in a user's schedule cannot be, as the end of a sentence; "" where there is nothing."""
     if len(schedule.rounds) != workers:
-        raise InputError(f"{who} returned rounds for {len(schedule.rounds)} workers")
+        return f"with rounds for {len(schedule.rounds)} workers"
+    if type(schedule.window) is not int or schedule.window < 1:
+        return f"whose window is {format_value(schedule.window)}; it must be a whole number from 1"
     sent: Counter[tuple[int, int, int]] = Counter()
     received: Counter[tuple[int, int, int]] = Counter()
     for rank, rounds in enumerate(schedule.rounds):
         for one in rounds:
+            for peer, size in (*one.sends, *one.receives):
+                if type(peer) is not int or not 0 <= peer < workers or peer == rank:
+                    return f"in which {rank} has a message from or to {format_value(peer)}"
+                if type(size) is not int or size < 0:
+                    return f"with a message of {format_value(size)}; its bytes must be a whole number from 0"
             sent.update((rank, peer, size) for peer, size in one.sends)
             received.update((peer, rank, size) for peer, size in one.receives)
     for source, destination, size in (sent - received) + (received - sent):
-        raise InputError(
-            f"{who}: of the messages of {size} bytes from {source} to {destination}, "
+        return (
+            f"in which, of the messages of {size} bytes from {source} to {destination}, "
             f"{sent[source, destination, size]} are sent and {received[source, destination, size]} received"
         )
     try:
         critical_path_s(schedule, 0.0, 1.0)
     except Deadlock as error:
-        raise InputError(f"{who}: {error}") from None
+        return f"that cannot be carried out: {error}"
+    return ""

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from ..config import files
-from ..config.limits import MAX_WORKERS
+from ..config.limits import MAX_MODEL_BYTES, MAX_PARAMETERS, MAX_SEED, MAX_STEPS, MAX_WORKERS, MIN_POSITIVE
 from ..config.problems import mistake
 from ..config.settings import Settings
 from ..records.run import Event
@@ -21,6 +21,9 @@ KIND: Final = "attached run"
 RECORD_VERSION: Final = 1
 MAX_RECORDED_STEPS: Final = 200
 """Steps that are recorded at most: more would tell calibration little more, and cost it time."""
+
+MAX_MOMENTS: Final = 16
+"""Buffers of an optimiser as large as the model; those that we know have two at most."""
 
 EventTuple = tuple[int, int, int, int, str, float, float, float, int, int]
 """An ``Event``, its fields in their order."""
@@ -38,11 +41,11 @@ class AttachedRun(Settings):
     settings: dict[str, str] = Field(description="of the first of them")
     scheme: dict[str, Any] = Field(description="as in a scenario")
     workers: int = Field(ge=2, le=MAX_WORKERS)
-    seed: int
-    steps: int = Field(ge=1)
-    parameters: int = Field(ge=1)
-    bytes_per_parameter: float = Field(gt=0)
-    moments: int = Field(ge=0, description="that the optimiser keeps for every parameter")
+    seed: int = Field(ge=0, le=MAX_SEED)
+    steps: int = Field(ge=1, le=MAX_STEPS)
+    parameters: int = Field(ge=1, le=MAX_PARAMETERS)
+    bytes_per_parameter: float = Field(ge=MIN_POSITIVE, le=MAX_MODEL_BYTES)
+    moments: int = Field(ge=0, le=MAX_MOMENTS, description="that the optimiser keeps for every parameter")
     rows: tuple[EventTuple, ...]
 
     @model_validator(mode="after")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +17,7 @@ from ..config import user_code
 from ..config.limits import MAX_BATCH, MAX_FACTOR, MAX_TIME_S
 from ..config.problems import mistake, place_errors
 from ..config.settings import OneOf, Settings, read_beside
-from ..config.units import Seconds, Steps
+from ..config.units import BoundedSeconds, Steps
 from ..jitter import Jitter
 from . import attached
 from .batch_sizes import seconds_at
@@ -38,12 +37,14 @@ def user_duration_s(path: str, seed: int, worker: int, index: int) -> float:
     """
     random = seeds.generator(seed, worker, "own compute", index)
     arguments = {"worker": worker, "index": index, "random": random}
-    return user_code.call(path, arguments, _read_duration, "seconds: a finite number, not below 0")
+    return user_code.call(path, arguments, _read_duration, f"seconds: a number from 0 to {MAX_TIME_S:g}")
 
 
 def _read_duration(value: Any) -> float:
+    if isinstance(value, bool | str | bytes):
+        raise TypeError
     seconds = float(value)
-    if not 0 <= seconds < math.inf:
+    if not 0 <= seconds <= MAX_TIME_S:
         raise ValueError
     return seconds
 
@@ -62,14 +63,14 @@ class Trace(Settings):
     event: str = Field(
         default="ProfilerStep", description="profiler: events of this name, with any '#number' behind it"
     )
-    durations: tuple[Annotated[Seconds, Field(gt=0)], ...] = Field(
+    durations: tuple[Annotated[BoundedSeconds, Field(gt=0)], ...] = Field(
         default=(), description="instead of a file, or what was read from it"
     )
     attached: str | None = Field(
         default=None,
         description="instead of a file: a record of `paceline.attach`, from which each worker has its own",
     )
-    workers: tuple[tuple[Annotated[Seconds, Field(gt=0)], ...], ...] = Field(
+    workers: tuple[tuple[Annotated[BoundedSeconds, Field(gt=0)], ...], ...] = Field(
         default=(), description="instead of that, or what was read from it: one list for each worker"
     )
 
@@ -117,7 +118,7 @@ class MeasuredCompute(Settings):
     batch_sizes: tuple[Annotated[int, Field(ge=1, le=MAX_BATCH)], ...] = Field(
         default=(), description="where to measure, ascending; absent: at the scenario's batch size alone"
     )
-    times: tuple[Annotated[Seconds, Field(gt=0)], ...] = Field(
+    times: tuple[Annotated[BoundedSeconds, Field(gt=0)], ...] = Field(
         default=(), description="in a resolved scenario: what was measured, one for each batch size"
     )
     device: str | None = Field(default=None, description="in a resolved scenario: on what")
@@ -161,9 +162,7 @@ class Compute(OneOf):
 
     alternatives: ClassVar[tuple[str, ...]] = ("time", "trace", "measured", "model")
 
-    time: Annotated[Seconds, Field(le=MAX_TIME_S)] | None = Field(
-        default=None, description="mean duration of one gradient"
-    )
+    time: BoundedSeconds | None = Field(default=None, description="mean duration of one gradient")
     jitter: Jitter | None = Field(default=None, description="how it varies; absent: constant")
     trace: Trace | None = Field(default=None, description="instead of a time: durations measured elsewhere")
     measured: MeasuredCompute | None = Field(
@@ -227,7 +226,7 @@ class Straggler(Settings):
         default=1, description="with probability or at: computations in a slow period"
     )
     slowdown: float | None = Field(default=None, ge=1, le=MAX_FACTOR, description="factor on the duration")
-    pause: Annotated[Seconds, Field(le=MAX_TIME_S)] | None = Field(
+    pause: BoundedSeconds | None = Field(
         default=None, description="added to the duration, whatever the factors"
     )
     crash: Literal[True] | None = Field(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from ..config.files import parse_json
+from ..config.limits import MAX_TIME_S, MIN_TIME_S
 from ..config.tables import read_table
-from ..config.units import parse_seconds
+from ..config.units import parse_duration
 from ..config.yaml_file import read_text
 from ..errors import InputError, did_you_mean, quote
 
@@ -39,11 +39,21 @@ def read_durations(path: Path, column: str | None, event: str) -> list[float]:
     if path.suffix == ".json":
         seconds = _from_profiler(path, event)
     else:
-        seconds = read_table(path).values(column, parse_seconds)
-    wrong = next((value for value in seconds if not 0 < value < math.inf), None)
-    if wrong is not None:
-        raise InputError(f"{path}: a duration of {wrong:g} s cannot be; all have to be above zero")
+        seconds = read_table(path).values(column, _above_zero)
+    for number, value in enumerate(seconds):
+        if not MIN_TIME_S <= value <= MAX_TIME_S:
+            raise InputError(
+                f"{path}: the duration of {quote(event)} number {number} is {value:g} s; it must be from "
+                f"{MIN_TIME_S:g} s to {MAX_TIME_S:g} s"
+            )
     return seconds[:: -(-len(seconds) // MAX_DURATIONS)]
+
+
+def _above_zero(value: object) -> float:
+    seconds = parse_duration(value)
+    if seconds == 0:
+        raise InputError(f"{quote(value)} must be more than 0")
+    return seconds
 
 
 def _from_profiler(path: Path, event: str) -> list[float]:

@@ -10,6 +10,8 @@ from typing import Final
 MAX_WORKERS: Final = 100_000
 MAX_GRAPH: Final = 10_000_000
 """Workers in a topology apart from any run."""
+MAX_GRAPH_HOSTS: Final = 2000
+"""Of a network given as a graph, in which every pair of hosts has a route of its own."""
 MAX_SITES: Final = 500
 MAX_BATCH: Final = 1_000_000
 """Examples in a worker's batch."""
@@ -24,10 +26,26 @@ MAX_VALUES_TUNED: Final = 100
 """Values of one key in a grid."""
 MAX_CV: Final = 100.0
 """Standard deviation over mean: beyond it a mean of draws says nothing."""
+MAX_NAME: Final = 200
+"""Letters of a scenario's name, which is that of a job, too."""
+MAX_LABEL: Final = 10_000
+"""Letters of a scheme's label."""
 MAX_FACTOR: Final = 1e6
 """By which a duration is multiplied."""
 MAX_TIME_S: Final = 1e12
 """Seconds, some 30,000 years: beyond it a clock would lose the digits that count."""
+MIN_TIME_S: Final = 1e-15
+"""Seconds: a shorter time that is not 0 is a slip, and would be lost beside any other."""
+MIN_RATE: Final = 0.125
+"""Bytes per second, one bit."""
+MAX_RATE: Final = 1e18
+"""Bytes per second."""
+MAX_MODEL_BYTES: Final = 1e18
+"""Of one model on the wire."""
+MAX_POSITIVE: Final = 1e30
+"""Learning rates and the like: far beyond any that trains, and within single precision."""
+MIN_POSITIVE: Final = 1e-30
+"""Learning rates and the like: less is nothing in single precision, whose products of two end there."""
 MAX_STEPS: Final = 1_000_000_000
 MAX_SEED: Final = 2**62
 """Seeds of the repeats follow it, in 64 bits."""

@@ -72,6 +72,28 @@ def one_line(text: str, limit: int = 500) -> str:
     return out if len(out) <= limit else out[: limit - 3] + "..."
 
 
+MAX_LINES: Final = 10
+"""Lines of one error that are printed."""
+MAX_LINE: Final = 1000
+"""Letters of such a line."""
+
+
+def error_text(error: BaseException) -> str:
+    """What an exception says of itself; users' own may fail even at that."""
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as second:
+        return f"(its text cannot be shown: __str__ raised {shorten(type(second).__name__)})"
+
+
+def format_message(error: BaseException) -> str:
+    """An error as it is printed and recorded: a few lines of printable text, whatever was raised."""
+    lines = error_text(error).splitlines()
+    return "\n".join(one_line(line, MAX_LINE) for line in lines[:MAX_LINES])
+
+
 def join_keys(at: KeyPath) -> str:
     """A path of keys as people write it: ``schemes.0.local_sgd.period``."""
     return ".".join(one_line(str(part), 60) for part in at)
@@ -85,7 +107,7 @@ def format_value(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            return f"the text '{value if len(value) <= 40 else value[:37] + '...'}'"
+            return f"the text '{one_line(value, 40)}'"
         case int() | float():
             return shorten(value)
         case Mapping():
@@ -93,7 +115,7 @@ def format_value(value: object) -> str:
         case Sequence():
             return "a list"
         case _:
-            return f"a value of type {type(value).__name__}"
+            return f"a value of type {shorten(type(value).__name__)}"
 
 
 def explain(error: ValidationError, model: type[BaseModel], data: object) -> list[Mistake]:
@@ -205,6 +227,8 @@ def _sentence(details: ErrorDetails) -> str:
             return f"must be one of {', '.join(choices)}, not {format_value(value)}"
         case "finite_number":
             return f"must be a finite number, not {format_value(value)}"
+        case "string_too_long":
+            return f"has {len(str(value))} letters; it takes at most {context['max_length']}"
         case "too_short":
             return f"has {context['actual_length']} entries; it needs at least {context['min_length']}"
         case "too_long":

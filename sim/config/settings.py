@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
     GetJsonSchemaHandler,
     ModelWrapValidatorHandler,
     SerializationInfo,
@@ -22,7 +24,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
-from .limits import MAX_OPTION
+from .limits import MAX_OPTION, MAX_POSITIVE, MIN_POSITIVE
 from .problems import (
     KeyPath,
     Mistake,
@@ -70,6 +72,25 @@ def _tuples(value: Any) -> Any:
     if type(value) is dict:
         return {key: _tuples(each) for key, each in value.items()}
     return value
+
+
+def _check_positive(value: float) -> float:
+    if value < MIN_POSITIVE:
+        raise mistake(f"must be at least {MIN_POSITIVE:g}, not {value:g}")
+    return value
+
+
+def _check_printable(value: str) -> str:
+    if not value.isprintable():
+        raise mistake(f"{format_value(value)} holds characters that cannot be printed; leave them out")
+    return value
+
+
+Printable = Annotated[str, AfterValidator(_check_printable)]
+"""A field for text that people read: without what moves a terminal's cursor, or turns its letters around."""
+
+Positive = Annotated[float, Field(gt=0, le=MAX_POSITIVE), AfterValidator(_check_positive)]
+"""A field for a number above 0 that single precision can hold, and multiply with others."""
 
 
 class OneOf(Settings):

@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..errors import InputError, did_you_mean, quote
-from .limits import MAX_STEPS
+from .limits import MAX_RATE, MAX_STEPS, MAX_TIME_S, MIN_RATE, MIN_TIME_S
 
 if TYPE_CHECKING:
     import pint
@@ -178,6 +178,30 @@ def parse_rate(value: object) -> float:
     return _parse(value, RATE)
 
 
+def parse_duration(value: object) -> float:
+    """Read a time that something can take: 0, or one within the limits of ``paceline.sim.config.limits``.
+
+    Raises:
+        InputError: as for ``parse_seconds``, or it is beyond them.
+    """
+    seconds = parse_seconds(value)
+    if seconds != 0 and not MIN_TIME_S <= seconds <= MAX_TIME_S:
+        raise InputError(f"{quote(value)} must be 0 s, or from {MIN_TIME_S:g} s to {MAX_TIME_S:g} s")
+    return seconds
+
+
+def parse_bandwidth(value: object) -> float:
+    """Read what a link carries, in bytes per second: from 1 bit/s on.
+
+    Raises:
+        InputError: as for ``parse_rate``, or it is less, or too much.
+    """
+    rate = parse_rate(value)
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise InputError(f"{quote(value)} must be from 1 bit/s to {MAX_RATE:g} B/s")
+    return rate
+
+
 _SECONDS: Final = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _BYTES: Final = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 _RATES: Final = {"Tbit/s": 125e9, "Gbit/s": 125e6, "Mbit/s": 125e3, "kbit/s": 125.0, "bit/s": 0.125}
@@ -253,6 +277,14 @@ Seconds = Annotated[
     _described(TIME),
 ]
 """A field that is written ``50 ms`` and held in seconds."""
+
+BoundedSeconds = Annotated[
+    float,
+    _reader(parse_duration),
+    PlainSerializer(_exact(TIME, _SECONDS, "s"), when_used="json-unless-none"),
+    _described(TIME),
+]
+"""A field like ``Seconds`` for what something takes: its value has limits."""
 
 Bytes = Annotated[
     float,

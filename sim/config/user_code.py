@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 from pydantic import create_model
 from pydantic.errors import PydanticSchemaGenerationError
 
-from ..errors import InputError, PacelineError, did_you_mean, quote
+from ..errors import InputError, PacelineError, did_you_mean, quote, shorten
 from . import code_files
-from .problems import format_value
+from .problems import error_text, format_value, one_line
 from .settings import Settings
 
 _T = TypeVar("_T")
@@ -33,6 +33,8 @@ _NOT_USERS: Final = (
 
 RAISED: Final = (Exception, SystemExit)
 """What is reported of a user's code: a script that calls ``sys.exit`` must not end the program in silence."""
+MAX_RAISED: Final = 300
+"""Letters of an exception's own text that a message shows."""
 
 _GIVEN: dict[str, object] = {}
 """Objects handed over from Python, by the paths under which scenarios of this process name them."""
@@ -73,9 +75,9 @@ def load_object(path: str) -> Any:
         return getattr(importlib.import_module(module_name), name)
     try:
         thing: Any = code_files.load_module(module_name)
-    except InputError:
+    except (InputError, KeyboardInterrupt):
         raise
-    except RAISED as error:
+    except BaseException as error:
         raise InputError(f"importing {quote(module_name)} raised {format_error(error)}") from error
     for part in name.split("."):
         with report_errors(quote(path)):
@@ -94,7 +96,9 @@ def report_errors(where: str, error: type[PacelineError] = InputError, hint: str
     """Raise what a user's code raises in this block as ``error``: where, what, file and line, and a hint."""
     try:
         yield
-    except RAISED as raised:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:
         raise error(f"{where} raised {format_error(raised)}{hint}") from raised
 
 
@@ -119,7 +123,8 @@ def call(path: str, arguments: Mapping[str, Any], read: Callable[[Any], _T], exp
     try:
         return read(value)
     except RAISED:
-        raise InputError(f"{where} returned {format_value(value)}; it must take {form}") from None
+        place = format_place(function)
+        raise InputError(f"{where} returned {format_value(value)}; it must take {form}{place}") from None
 
 
 def instance_of(kind: type[_T]) -> Callable[[object], _T]:
@@ -186,10 +191,21 @@ def import_path_of(thing: Any) -> str:
     return path
 
 
+def format_place(function: object) -> str:
+    """`` (FILE, line N)``, where a user's function is defined; "" where that is not known."""
+    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    return format_line(code.co_filename, code.co_firstlineno) if code else ""
+
+
+def format_line(file: str, line: int | None) -> str:
+    """`` (FILE, line N)``, a place in a user's code as it stands at the end of a sentence."""
+    return f" ({os.path.basename(file)}, line {line})"  # noqa: PTH119
+
+
 def format_error(error: BaseException) -> str:
-    """An exception of a user's code on one line, with the place where it was raised."""
-    text = " ".join(str(error).split())
-    named = type(error).__name__ + (f": {text}" if text else "")
+    """An exception of a user's code on one line, shortened, with the place where it was raised."""
+    text = one_line(" ".join(error_text(error).split()), MAX_RAISED)
+    named = shorten(type(error).__name__) + (f": {text}" if text else "")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_NOT_USERS)]
     if isinstance(error, ModuleNotFoundError) and code_files.is_neighbour(error.name or ""):
@@ -197,7 +213,7 @@ def format_error(error: BaseException) -> str:
             "; a module's folder is searched only while it is loaded: import what lies beside it at the top "
             "of the file"
         )
-    where = f" ({os.path.basename(own[-1].filename)}, line {own[-1].lineno})" if own else ""  # noqa: PTH119
+    where = format_line(own[-1].filename, own[-1].lineno) if own else ""
     return named + where
 
 
@@ -221,8 +237,8 @@ def options_of(function: Callable[..., Any], skip: int = 0, without: tuple[str, 
         parameters = list(inspect.signature(function).parameters.values())
         options = [p for p in parameters[skip:] if p.name not in without]
         types = _types_of(function, options)
-    except (TypeError, ValueError, NameError) as error:
-        raise InputError(f"its signature cannot be read: {error}") from None
+    except RAISED as error:  # annotations as text are evaluated
+        raise InputError(f"its signature cannot be read: {format_error(error)}") from None
     if len(parameters) < skip:
         raise InputError(f"it takes {len(parameters)} parameters; it needs {skip} before its options")
     fields: dict[str, Any] = {}

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..collectives.schedule import RankRounds
+from ..config.user_code import format_error
 from ..errors import SchemeError
 from ..program import operations as ops
 from ..program.averaging import combined, part
@@ -183,7 +184,12 @@ class CollectivesInFlight:
             inputs = [collective.inputs.get(rank) for rank in members]  # a broadcast needs the root's alone
             # Without values there is nothing to average.
             known = self._job.problem is None and isinstance(operation, ops.AllReduce)
-            collective.result = inputs[0] if known else combined(operation, inputs, members)
+            try:
+                collective.result = inputs[0] if known else combined(operation, inputs, members)
+            except RuntimeError as error:
+                why = f"the members' values cannot be combined in one {pending.name}: {format_error(error)}"
+                place = getattr(pending.task.coroutine, "place", "")  # a user's scheme knows its line
+                raise SchemeError(f"{place}: {why}" if place else why) from error
         pending.reply = part(operation, collective.result, members.index(pending.task.rank), len(members))
         pending.peer_s = collective.last_s
         collective.waiting.pop(pending.task.rank, None)

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from torch import Tensor
 from typing_extensions import override
 
+from ..config.user_code import format_error
 from ..errors import PeerLost, RunError, SchemeError
 from ..program import operations as ops
 from ..program.averaging import weighted_sum
@@ -173,15 +174,21 @@ class Runner(ABC, Generic[_P]):
                 raise
             except Exception as error:
                 where = f"worker {task.rank}, step {task.breakdown.steps}"
-                raise RunError(f"{where}: the scheme raised {type(error).__name__}: {error}") from error
+                raise RunError(f"{where}: the scheme raised {format_error(error)}") from error
             if may_crash and self.crashes(task, operation):
                 return
             handler = handlers.get(type(operation))
-            if handler is None:
-                task.waiting = operation
-                self.issue(task, operation, None)
-                return
-            value = handler(task, operation)
+            try:
+                if handler is None:
+                    task.waiting = operation
+                    self.issue(task, operation, None)
+                    return
+                value = handler(task, operation)
+            except SchemeError as error:
+                place = getattr(task.coroutine, "place", "")  # a user's scheme knows its line
+                if not place or str(error).startswith(place):
+                    raise
+                raise SchemeError(f"{place}: {error}") from error
             if value is SUSPENDED:
                 return
             resume = task.coroutine.send

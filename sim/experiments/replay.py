@@ -65,9 +65,9 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
     for run in runs:
         if not run.events:
             raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
-        if max(event.worker for event in run.events) >= scenario.cluster.workers:
+        if (workers := _workers_of(run, scenario.cluster.workers)) != scenario.cluster.workers:
             raise InputError(
-                f"{folder}: {shorten(run.label)} has events of more workers than its scenario's "
+                f"{folder}: {shorten(run.label)} was recorded with {workers} workers, its scenario has "
                 f"{scenario.cluster.workers}; make these results again"
             )
         job = prepare(scenario, entries[run.label], run.seed)
@@ -100,6 +100,12 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
             scores = score_models(job.problem.workload, job.task, finals, (job.on,))[job.on]
             difference = relative_difference(scores["train_loss"], recorded)
         yield Replayed(run, digest(finals) == run.digest, difference)
+
+
+def _workers_of(run: Run, expected: int) -> int:
+    """How many workers a run had: as its step vectors say, else at least as many as have events."""
+    vectors = [len(evaluation.steps) for evaluation in run.evaluations if evaluation.steps]
+    return vectors[0] if vectors else max(expected, *(event.worker + 1 for event in run.events))
 
 
 def _why_short(run: Run, validated: bool) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ..config.problems import format_message
 from ..devices import one_thread
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
@@ -64,7 +65,7 @@ def simulate_job(
     try:
         outcome = driver.run()
     except RunError as error:
-        outcome = driver.outcome(str(error))
+        outcome = driver.outcome(format_message(error))
     if profile is not None and warn is not None and driver.traffic is not None:
         for sentence in driver.traffic.outside(profile.range):
             warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import pairwise, permutations
+from itertools import pairwise, product
 from typing import Any, Final
 
 import networkx as nx
 
 from ..config import user_code
-from ..errors import InputError, did_you_mean, quote
+from ..config.limits import MAX_TIME_S, MIN_RATE
+from ..errors import InputError, did_you_mean, quote, shorten
 from .network import Link, Network, Route
 from .settings import Graph, NetworkSettings, Variation
 
@@ -94,13 +95,52 @@ def _build_users(path: str, workers: int) -> Network:
     """The network that a user's function returns; every route of it has to lead over links that it has."""
     arguments = {"workers": workers}
     network = user_code.call(path, arguments, user_code.instance_of(Network), "a paceline.Network")
-    with user_code.report_errors(f"a route of what {user_code.format_call(path, arguments)} returned"):
-        for a, b in permutations(range(network.num_hosts), 2):
-            for link in network.route(a, b).links:
-                network.links[link]
-    if network.num_hosts != workers:
-        raise InputError(f"{quote(path)} returned a network of {network.num_hosts} hosts, not {workers}")
+    who = user_code.format_call(path, arguments)
+    with user_code.report_errors(f"a look at the network that {who} returned"):
+        why = _find_mistake(network, workers)
+    if why:
+        place = user_code.format_place(user_code.load_object(path))
+        raise InputError(f"{who} returned a network {why}{place}")
     return network
+
+
+def _find_mistake(network: Network, workers: int) -> str:
+    """Say what in a user's network cannot be, as the end of a sentence; "" where there is nothing.
+
+    Routes that follow from the sites are not gone through one by one: of many workers there are too many.
+    """
+    if network.num_hosts != workers:
+        return f"of {network.num_hosts} hosts, not {workers}"
+    sites, links, routes = range(len(network.sites)), range(len(network.links)), network.routes.values()
+    for host, site in enumerate(network.site_of):
+        if site not in sites:
+            return f"whose host {host} is at site {shorten(site)}, of {len(sites)}"
+    for link in network.links:
+        if not _is_number(link.bandwidth_bytes_per_s, MIN_RATE):
+            return f"whose link {quote(link.name)} carries {_no_rate(link.bandwidth_bytes_per_s)}"
+    by_place = (network.up, network.down, network.pipe, network.leave, network.enter)
+    crossed = [index for each in by_place for index in each.values()]
+    for index in (*crossed, *(index for route in routes for index in route.links)):
+        if index not in links:
+            return f"with a route over link {shorten(index)}, of {len(links)}"
+    pairs = [(route.latency_s, route.per_flow_bytes_per_s) for route in routes]
+    if len(pairs) < workers * (workers - 1):
+        every = product(sites, sites)
+        pairs += [(network.latency_s[a][b], network.per_flow_bytes_per_s[a][b]) for a, b in every]
+    for latency_s, per_flow in pairs:
+        if not _is_number(latency_s, 0.0, MAX_TIME_S):
+            return f"with a latency of {shorten(latency_s)}, not a number of seconds from 0 to {MAX_TIME_S:g}"
+        if not _is_number(per_flow, MIN_RATE):
+            return f"in which a connection gets {_no_rate(per_flow)}"
+    return ""
+
+
+def _no_rate(value: object) -> str:
+    return f"{shorten(value)} bytes per second; it must be a number from {MIN_RATE:g}, which is 1 bit/s"
+
+
+def _is_number(value: object, least: float, most: float = math.inf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
 def _vary(links: tuple[Link, ...], variation: Variation) -> tuple[Link, ...]:

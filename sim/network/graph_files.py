@@ -11,7 +11,7 @@ import networkx as nx
 
 from ..config.files import parse_json
 from ..config.problems import one_line
-from ..config.units import parse_rate, parse_seconds
+from ..config.units import parse_bandwidth, parse_duration
 from ..config.yaml_file import read_text
 from ..errors import InputError, did_you_mean, quote
 
@@ -83,10 +83,9 @@ def _quantity(path: Path, a: object, b: object, data: Mapping[str, Any], key: st
         raise InputError(
             f"{path}: the edge from {quote(a)} to {quote(b)} has no {key}; write for example '5 ms'"
         )
-    text, parse = str(data[key]), parse_seconds if key == "latency" else parse_rate
+    text, parse = str(data[key]), parse_duration if key == "latency" else parse_bandwidth
     try:
-        if parse(text) == 0 and key == "bandwidth":
-            raise InputError("must be more than 0")
+        parse(text)
     except InputError as error:
         raise InputError(f"{path}: the edge from {quote(a)} to {quote(b)}: {key}: {error}") from None
     return text

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from .. import seeds
 from ..config import yaml_file
+from ..config.limits import MAX_TIME_S, MAX_WORKERS
 from ..config.problems import mistake
 from ..config.settings import Settings, read_beside
 from ..config.yaml_file import validate_document
@@ -44,10 +45,14 @@ FACTORS: Final[Mapping[str, str]] = {
 """The fields of ``TransferModel`` that a profile sets, and their units."""
 
 
+MAX_VALUE: Final = 1e12
+"""Of a factor: of the units that there are, bytes have the largest numbers."""
+
+
 class Factor(Settings):
     """One number, how sure it is, and where it is from."""
 
-    value: float = Field(ge=0)
+    value: float = Field(ge=0, le=MAX_VALUE)
     low: float = Field(description="lower end of the 95 % interval")
     high: float = Field(description="upper end of it")
     unit: str
@@ -89,17 +94,17 @@ class Profile(Settings):
     machine: str
     software: str
     hosts: HostKind
-    workers: int
+    workers: int = Field(ge=1, le=MAX_WORKERS)
     factors: dict[str, Factor]
     covariance: dict[str, tuple[float, ...]] = Field(
         description="of the factors that were fitted together: a row for each, columns in the same order"
     )
     range: MeasuredRange
     residual_pct: float = Field(description="median absolute error of the fitted durations")
-    lateness_s: tuple[float, ...] = Field(
+    lateness_s: tuple[Annotated[float, Field(ge=-MAX_TIME_S, le=MAX_TIME_S)], ...] = Field(
         min_length=1, description="as measured: from when a gradient is due until the next operation starts"
     )
-    unevenness_s: tuple[float, ...] = Field(
+    unevenness_s: tuple[Annotated[float, Field(ge=-MAX_TIME_S, le=MAX_TIME_S)], ...] = Field(
         min_length=1,
         description="equally likely values: by how much a small exchange differs from its median",
     )

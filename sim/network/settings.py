@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
     GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
@@ -29,26 +31,23 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..config.limits import MAX_SITES, MAX_TIME_S, MAX_WORKERS
-from ..config.problems import KeyPath, Mistake, mistake, raise_mistakes
-from ..config.settings import OneOf, Settings, read_beside
+from ..config.limits import MAX_GRAPH_HOSTS, MAX_RATE, MAX_SITES, MAX_WORKERS, MIN_RATE
+from ..config.problems import KeyPath, Mistake, explain, mistake, one_line, raise_mistakes
+from ..config.settings import OneOf, Printable, Settings, read_beside
 from ..config.tables import read_table
-from ..config.units import BytesPerSecond, Seconds, parse_rate, parse_seconds
+from ..config.units import BoundedSeconds, BytesPerSecond, parse_bandwidth, parse_duration
 from ..errors import InputError, did_you_mean, quote
 from ..jitter import Jitter
 from .graph_files import read_graph
 
-_LEAST_RATE: Final = 0.125
-"""Bytes per second, one bit."""
-
 
 def _check_rate(value: float) -> float:
-    if value < _LEAST_RATE:
+    if value < MIN_RATE:
         raise mistake(f"must be at least 1 bit/s, not {value:g} B/s")
     return value
 
 
-Rate = Annotated[BytesPerSecond, Field(gt=0), AfterValidator(_check_rate)]
+Rate = Annotated[BytesPerSecond, Field(gt=0, le=MAX_RATE), AfterValidator(_check_rate)]
 Count = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
 TransportName = Literal["ideal", "gloo", "nccl"]
@@ -71,7 +70,7 @@ _SITE_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 class Within(Settings):
     """The network inside every site."""
 
-    latency: Seconds = Field(description="one-way latency between two hosts of a site")
+    latency: BoundedSeconds = Field(description="one-way latency between two hosts of a site")
     bandwidth: Rate | None = Field(
         default=None, description="each host's access link, full duplex; absent: unlimited"
     )
@@ -82,11 +81,11 @@ class Within(Settings):
 
 
 def _latencies_for_all_pairs(value: object, info: ValidationInfo) -> object:
-    return _for_all_pairs(value, info, parse_seconds, "s")
+    return _for_all_pairs(value, info, parse_duration, "s")
 
 
 def _rates_for_all_pairs(value: object, info: ValidationInfo) -> object:
-    return _for_all_pairs(value, info, parse_rate, "B/s")
+    return _for_all_pairs(value, info, parse_bandwidth, "B/s")
 
 
 def _for_all_pairs(
@@ -119,7 +118,7 @@ class Between(Settings):
     """The network between sites."""
 
     latency: Annotated[
-        dict[str, Seconds], BeforeValidator(_latencies_for_all_pairs), WithJsonSchema(_LATENCY)
+        dict[str, BoundedSeconds], BeforeValidator(_latencies_for_all_pairs), WithJsonSchema(_LATENCY)
     ] = Field(
         description="one-way latency between hosts of two sites: one for all, or per pair of sites, such as "
         "{us-eu: 40 ms, default: 90 ms}; a pair holds in both directions unless both are given; or a CSV "
@@ -140,9 +139,9 @@ class Between(Settings):
 class GraphLink(Settings):
     """A link between two hosts or switches."""
 
-    source: str = Field(description="a host, or else a switch")
-    target: str = Field(description="likewise")
-    latency: Seconds = Field(description="one-way")
+    source: Printable = Field(description="a host, or else a switch")
+    target: Printable = Field(description="likewise")
+    latency: BoundedSeconds = Field(description="one-way")
     bandwidth: Rate | None = Field(default=None, description="each way; absent: unlimited")
     one_way: bool = Field(default=False, description="from source to target only; else full duplex")
 
@@ -153,8 +152,10 @@ class Graph(Settings):
     file: str | None = Field(
         default=None, description="GraphML or node-link JSON; relative to the scenario's folder"
     )
-    hosts: tuple[str, ...] = Field(
-        default=(), description="one per worker, in order; other nodes are switches"
+    hosts: tuple[Printable, ...] = Field(
+        default=(),
+        max_length=MAX_GRAPH_HOSTS,
+        description="one per worker, in order; other nodes are switches",
     )
     links: tuple[GraphLink, ...] = Field(default=(), description="what joins them")
 
@@ -194,7 +195,7 @@ class Graph(Settings):
 class BandwidthStep(Settings):
     """From this time on, this bandwidth."""
 
-    at: Seconds = Field(description="time on the run's clock")
+    at: BoundedSeconds = Field(description="time on the run's clock")
     bandwidth: Rate = Field(description="of the link, until the next step")
 
 
@@ -207,7 +208,7 @@ class BandwidthTrace(Settings):
     steps: tuple[BandwidthStep, ...] = Field(
         default=(), description="instead of a file, or what was read from it; the first at 0 s"
     )
-    period: Seconds | None = Field(
+    period: BoundedSeconds | None = Field(
         default=None, description="begin again after this time; absent: the last bandwidth stays"
     )
 
@@ -237,14 +238,12 @@ class BandwidthTrace(Settings):
 
 def _bandwidth_steps(path: Path) -> tuple[dict[str, str], ...]:
     table = read_table(path)
-    times, rates = table.values("time", parse_seconds), table.values("bandwidth", parse_rate)
+    times, rates = table.values("time", parse_duration), table.values("bandwidth", parse_bandwidth)
     lines = [line for line, _ in table.rows]
-    for line, before, at, rate in zip(lines, [-1.0, *times], times, rates, strict=False):
+    for line, before, at in zip(lines, [-1.0, *times], times, strict=False):
         if at <= before or (before < 0 < at):
             why = "is not later than the one before" if before >= 0 else "the first has to be 0 s"
             raise InputError(f"{table.source}:{line}: time: {why}")
-        if rate == 0:
-            raise InputError(f"{table.source}:{line}: bandwidth: must be more than 0")
     return tuple(
         {"at": f"{at!r} s", "bandwidth": f"{rate!r} B/s"} for at, rate in zip(times, rates, strict=True)
     )
@@ -253,9 +252,11 @@ def _bandwidth_steps(path: Path) -> tuple[dict[str, str], ...]:
 class SlowPeriods(Settings):
     """A Markov chain in time: slow and fast periods of exponential length."""
 
-    slow: Annotated[Seconds, Field(ge=1e-3)] = Field(description="mean length of a slow period")
-    fast: Annotated[Seconds, Field(ge=1e-3)] = Field(description="mean length of a period at full speed")
-    factor: float = Field(gt=0, lt=1, description="share of the nominal bandwidth in a slow period")
+    slow: Annotated[BoundedSeconds, Field(ge=1e-3)] = Field(description="mean length of a slow period")
+    fast: Annotated[BoundedSeconds, Field(ge=1e-3)] = Field(
+        description="mean length of a period at full speed"
+    )
+    factor: float = Field(ge=1e-6, lt=1, description="share of the nominal bandwidth in a slow period")
 
 
 class Variation(OneOf):
@@ -273,7 +274,7 @@ class Variation(OneOf):
 class NetworkSettings(Settings):
     """The nominal network: flat, in sites, a graph, or the user's own."""
 
-    latency: Annotated[Seconds, Field(le=MAX_TIME_S)] | None = Field(
+    latency: BoundedSeconds | None = Field(
         default=None, description="flat form: one-way latency between any two hosts"
     )
     bandwidth: Rate | None = Field(
@@ -320,7 +321,7 @@ class NetworkSettings(Settings):
         "bandwidth alone), gloo, or nccl (messages of one worker to another then go over gloo); absent where "
         "there is a profile: the profile's; null: as in result folders that name none",
     )
-    overhead: Seconds = Field(
+    overhead: BoundedSeconds = Field(
         default=0.0, description="software overhead of one transfer, beside the transport's own"
     )
     announcement: float = Field(
@@ -329,6 +330,25 @@ class NetworkSettings(Settings):
         le=1000,
         description="cost of a rendezvous, as a factor on the route's latency; gloo has 1",
     )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_tables(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """What is wrong with values from a CSV file names the file, and which row and column do not fit."""
+        try:
+            return read(data)
+        except ValidationError as error:
+            between = data.get("between") if isinstance(data, Mapping) else None
+            written = between if isinstance(between, Mapping) else {}
+            mistakes = []
+            for each in explain(error, cls, data):
+                file = written.get(each.at[1]) if len(each.at) > 1 and each.at[0] == "between" else None
+                if isinstance(file, str) and file.endswith(".csv") and file not in each.message:
+                    pair = "".join(f"{one_line(str(part), 60)}: " for part in each.at[2:])
+                    each = Mistake(each.at[:2], f"{file}: {pair}{each.message}")
+                mistakes.append(each)
+            raise_mistakes(mistakes)
+            raise
 
     @model_validator(mode="after")
     def _one_form(self) -> NetworkSettings:

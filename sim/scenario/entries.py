@@ -18,9 +18,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
-from ..config.limits import MAX_BATCH
+from ..config.limits import MAX_BATCH, MAX_LABEL, MAX_MODEL_BYTES
 from ..config.problems import format_value, mistake, place_errors
-from ..config.settings import IMPORT_PATH, Named, Settings, read_open
+from ..config.settings import IMPORT_PATH, Named, Printable, Settings, read_open
 from ..config.units import Bytes
 from ..errors import did_you_mean
 from ..schemes import SCHEMES, find_scheme
@@ -38,7 +38,7 @@ class WorkloadEntry(Settings):
     batch_size: int = Field(ge=1, le=MAX_BATCH, description="examples in a worker's batch")
     partition: Partition = Field(default=Partition(), description="how the examples are spread")
     optimizer: OptimizerSettings = Field(description="update rule of every scheme that has none of its own")
-    payload: Annotated[Bytes, Field(gt=0)] | None = Field(
+    payload: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None, description="bytes that one model stands for on the wire; absent: its own size"
     )
     timing_only: bool = Field(
@@ -100,8 +100,10 @@ class SchemeEntry(Named):
     find: ClassVar[Callable[[str], Scheme]] = find_scheme
 
     name: str = Field(description="which scheme")
-    label: str = Field(
-        default="", description="what reports call it; absent: its name, with options where schemes share one"
+    label: Printable = Field(
+        default="",
+        max_length=MAX_LABEL,
+        description="what reports call it; absent: its name, with options where schemes share one",
     )
     options: Settings = Field(description="the scheme's own options")
     optimizer: OptimizerSettings | None = Field(

@@ -42,7 +42,7 @@ Percent = Annotated[
 class AutoRepeats(Settings):
     """Repeat until the 95 % interval of every scheme's ratio to the best is narrow enough."""
 
-    half_width: Annotated[Percent, Field(gt=0)] = Field(
+    half_width: Annotated[Percent, Field(ge=1e-4, le=10)] = Field(
         default=0.1, description="half of the interval, relative to the ratio, at which to stop"
     )
     most: int = Field(

@@ -34,10 +34,10 @@ from ..collectives.registry import all_reduce_named
 from ..compute.settings import Compute, Straggler
 from ..config import user_code, yaml_file
 from ..config.code_files import script_folder, search_beside
-from ..config.limits import MAX_SCHEMES, MAX_SEED, MAX_STEPS, MAX_TIME_S, MAX_WORKERS
+from ..config.limits import MAX_NAME, MAX_SCHEMES, MAX_SEED, MAX_STEPS, MAX_WORKERS
 from ..config.problems import Mistake, explain, mistake, place_errors, raise_mistakes
 from ..config.settings import Settings
-from ..config.units import Seconds, Steps
+from ..config.units import BoundedSeconds, Steps
 from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean, quote, shorten
 from ..network.build import build_network
@@ -72,6 +72,8 @@ _FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,8}) +steps?")
 
 
 def _check_name(value: str) -> str:
+    if len(value) > MAX_NAME:
+        raise mistake(f"has {len(value)} letters; it takes at most {MAX_NAME}")
     if not _NAME.fullmatch(value):
         raise mistake(f"{quote(value)} will not do as a name; use letters, digits, '-', '_' and '.'")
     return value
@@ -238,7 +240,7 @@ class Stop(Settings):
     """What ends a run: the first of these that is reached. At least one is needed."""
 
     target: TargetSettings | None = Field(default=None, description="a score to reach")
-    max_time: Annotated[Seconds, Field(gt=0, le=MAX_TIME_S)] | None = Field(
+    max_time: Annotated[BoundedSeconds, Field(gt=0)] | None = Field(
         default=None, description="time on the run's clock"
     )
     max_iterations: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = Field(

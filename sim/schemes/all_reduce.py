@@ -21,6 +21,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
+from ..config.limits import MAX_MODEL_BYTES
 from ..config.settings import Settings
 from ..config.units import Bytes
 from ..errors import InputError
@@ -34,7 +35,7 @@ class AllReduceOptions(Settings):
     """Options of ``all_reduce``."""
 
     overlap: bool = Field(default=False, description="all-reduce each layer while the backward pass goes on")
-    bucket: Annotated[Bytes, Field(gt=0)] | None = Field(
+    bucket: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None,
         description="with overlap: layers are put together until they have this size; a payload, which has "
         "no layers, is cut into equal buckets of at least this size",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import torch
 from pydantic import Field
 
+from ..config.limits import MAX_FACTOR
 from ..config.settings import Settings
 from ..errors import InputError
 from ..program.worker import Program, Worker
@@ -121,7 +122,7 @@ Spread = Annotated[
     float,
     Field(
         ge=0,
-        allow_inf_nan=False,
+        le=MAX_FACTOR,
         description="standard deviation of every worker's own start around the common one",
     ),
 ]

@@ -19,19 +19,24 @@ that returns a ``Program``. What is a ``Scheme`` already is taken as it is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from typing_extensions import override
 
 from ..config import user_code
+from ..config.limits import MAX_TIME_S
+from ..config.problems import format_value
 from ..config.settings import Settings
 from ..config.user_code import options_of
-from ..errors import InputError, PacelineError, SchemeError, quote
+from ..errors import InputError, PacelineError, SchemeError, quote, shorten
 from ..program import operations as ops
+from ..program.encoding import Payload
+from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
 from ..training.optimizer import Sgd
 from .scheme import Scheme
@@ -81,12 +86,10 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         if inspect.iscoroutine(returned):
             returned = Program(returned)
         if not isinstance(returned, Program):
-            raise InputError(
-                f"{quote(path)} returned {type(returned).__name__}; it must be an 'async def', or return a "
-                "Program"
-            )
-        services = tuple(_UserCoroutine(path, service) for service in returned.services)
-        return Program(_UserCoroutine(path, returned.main), services)
+            kind = shorten(type(returned).__name__)
+            raise InputError(f"{quote(path)} returned {kind}; it must be an 'async def', or return a Program")
+        services = tuple(_UserCoroutine(path, service, worker.start) for service in returned.services)
+        return Program(_UserCoroutine(path, returned.main, worker.start), services)
 
     program.__doc__ = function.__doc__
     return UserScheme(path, program, options, synchronous=True)
@@ -97,9 +100,12 @@ class _UserCoroutine(Coroutine[Any, Any, None]):
 
     # Not an ``async def`` around it: closed before it began, that would leave this one unawaited.
 
-    def __init__(self, path: str, coroutine: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, path: str, coroutine: Coroutine[Any, Any, None], start: Tensor) -> None:
         self._path = path
         self._coroutine = coroutine
+        self._start = start
+        self._step = -1
+        self._published = False
 
     @property
     def cr_frame(self) -> Any:
@@ -124,11 +130,106 @@ class _UserCoroutine(Coroutine[Any, Any, None]):
 
     def _advance(self, step: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return step(*arguments)
-        except (StopIteration, PacelineError):
+            operation = step(*arguments)
+        except StopIteration:
+            if self._step == 0 and not self._published:
+                raise SchemeError(f"'{self._path}' ended without having published a model") from None
             raise
-        except user_code.RAISED as error:
+        except (PacelineError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
             raise SchemeError(f"'{self._path}' raised {user_code.format_error(error)}") from error
+        if isinstance(operation, ops.Operation) and (why := self._refuse(operation)):
+            raise SchemeError(f"{self.place}: {why}")
+        return operation
+
+    @property
+    def place(self) -> str:
+        """The scheme, and where in its code it is, for errors about an operation."""
+        frame = self.cr_frame
+        where = user_code.format_line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
+        return f"'{self._path}'{where}"
+
+    def _refuse(self, operation: ops.Operation[Any]) -> str:
+        """Say why an operation cannot be; notes which steps are begun and published."""
+        if why := _find_mistake(operation, self._start):
+            return why
+        if isinstance(operation, ops.NextStep):
+            if operation.step > 0 and not self._published:
+                return f"begins step {operation.step} without having published its model of the one before"
+            self._step, self._published = operation.step, False
+        elif isinstance(operation, ops.Publish):
+            if operation.step != self._step:
+                return f"publishes step {shorten(operation.step)} in step {self._step}"
+            self._published = True
+        return ""
+
+
+_MODELS: Final = frozenset({"point", "leader", "averaged"})
+"""Fields of operations that are like a model, or None perhaps; a published value is one, too."""
+_FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
+    "value": (Payload, "a tensor, or an encoded one"),
+    "like": (Payload, "a tensor, or an encoded one"),
+    "step": (int, "a whole number"),
+    "length": (int, "a whole number"),
+    "source": (int, "a rank"),
+    "destination": (int, "a rank"),
+    "root": (int | Tensor, "a rank"),
+    "tag": (str, "text"),
+    "duration_s": (int | float, "a number of seconds"),
+    "pattern": (Pattern, "a Pattern"),
+    "handle": (ops.Handle, "a handle, which 'begin' returns"),
+    "operation": (ops.Operation, "an operation"),
+    "notes": (Mapping, "numbers by name"),
+}
+"""Fields of operations -> their types, in Python and in words."""
+
+
+def _find_mistake(operation: ops.Operation[Any], start: Tensor) -> str:
+    """Say what an operation of a user's scheme cannot hold, after "SCHEME "; "" where there is nothing.
+
+    Args:
+        operation: what the scheme awaits.
+        start: the worker's initial model.
+    """
+    name = ops.name_of(type(operation))
+    groups = getattr(operation, "groups", None)
+    if groups is not None and not _is_partition_like(groups):
+        return f"awaits {name} with groups that are no tuple of tuples of ranks"
+    for field in fields(operation):
+        value = getattr(operation, field.name)
+        is_model = field.name in _MODELS or (field.name == "value" and isinstance(operation, ops.Publish))
+        if (is_model and value is not None) or field.name in ("point", "value" if is_model else ""):
+            if not isinstance(value, Tensor) or value.shape != start.shape or not value.is_floating_point():
+                shape = f"a tensor {list(value.shape)} ({value.dtype})" if isinstance(value, Tensor) else ""
+                wanted = f"a tensor {list(start.shape)} of floating-point numbers, as the model is"
+                return f"awaits {name} with {shape or format_value(value)}; {field.name} must be {wanted}"
+        elif field.name in _FIELDS:
+            kind, words = _FIELDS[field.name]
+            if not isinstance(value, kind) or isinstance(value, bool):
+                return f"awaits {name} with {format_value(value)}; {field.name} must be {words}"
+    match operation:
+        case ops.Start(operation=inner):
+            return _find_mistake(inner, start)
+        case ops.Sleep(duration_s=duration_s) if not 0 <= duration_s <= MAX_TIME_S:
+            return f"sleeps for {format_value(duration_s)}; it must be from 0 to {MAX_TIME_S:g} seconds"
+        case ops.AllReduce(value=value) | ops.AllGather(value=value) if not (
+            isinstance(value, Tensor) and value.numel()
+        ):
+            return f"awaits {name} with {format_value(value)}; value must be a tensor with elements"
+        case ops.AllGatherShards(length=length) if length < 1:
+            return f"awaits {name} of {length} elements; there must be one at least"
+        case ops.Publish(notes=notes) if not all(isinstance(each, int | float) for each in notes.values()):
+            return "publishes notes that are no numbers"
+        case ops.WaitAny(handles=handles) if not all(isinstance(each, ops.Handle) for each in handles):
+            return "waits for what is no handle, which 'begin' returns"
+    return ""
+
+
+def _is_partition_like(groups: object) -> bool:
+    return isinstance(groups, tuple) and all(
+        isinstance(group, tuple) and all(type(rank) is int for rank in group) for group in groups
+    )
 
 
 @lru_cache(maxsize=64)

@@ -12,8 +12,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from torch import Tensor
 from typing_extensions import override
 
+from ..config.limits import MAX_POSITIVE
 from ..config.problems import mistake
-from ..config.settings import Settings
+from ..config.settings import Positive, Settings
 from ..program.worker import Optimizer, State
 from .learning_rate import LearningRate
 
@@ -23,28 +24,26 @@ CONSTANT = LearningRate()
 class AdamSettings(Settings):
     """Adam, in the terms of ``torch.optim``."""
 
-    lr: float = Field(gt=0, allow_inf_nan=False, description="learning rate")
+    lr: Positive = Field(description="learning rate")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="decay of the mean of gradients")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="decay of the mean of their squares")
-    eps: float = Field(default=1e-8, gt=0, allow_inf_nan=False, description="added to the denominator")
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="L2 penalty")
+    eps: Positive = Field(default=1e-8, description="added to the denominator")
+    weight_decay: float = Field(default=0.0, ge=0, le=MAX_POSITIVE, description="L2 penalty")
 
 
 class AdamWSettings(AdamSettings):
     """AdamW: as Adam, with a weight decay of its own."""
 
-    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False, description="decoupled weight decay")
+    weight_decay: float = Field(default=0.01, ge=0, le=MAX_POSITIVE, description="decoupled weight decay")
 
 
 class OptimizerSettings(Settings):
     """Stochastic gradient descent (``lr`` ...), or ``adam``, or ``adamw``; each with a schedule if wanted."""
 
-    lr: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="SGD: learning rate (needed there)"
-    )
+    lr: Positive | None = Field(default=None, description="SGD: learning rate (needed there)")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="SGD: heavy-ball momentum")
     nesterov: bool = Field(default=False, description="SGD: Nesterov's form of momentum")
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="SGD: L2 penalty")
+    weight_decay: float = Field(default=0.0, ge=0, le=MAX_POSITIVE, description="SGD: L2 penalty")
     adam: AdamSettings | None = Field(default=None, description="Adam instead of SGD")
     adamw: AdamWSettings | None = Field(default=None, description="AdamW instead of SGD")
     schedule: LearningRate | None = Field(default=None, description="how lr changes; absent: constant")

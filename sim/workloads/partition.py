@@ -8,10 +8,11 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from .. import seeds
 from ..config.limits import MAX_FACTOR
+from ..config.problems import mistake
 from ..config.settings import Settings
 from ..errors import InputError
 
@@ -22,6 +23,10 @@ BATCH_BLOCK = 16
 """Batches of a worker that are cut at once."""
 EPOCH_BLOCK = 4096
 """Examples that the epochs which are shuffled at once have at most, unless one epoch has more."""
+
+
+MIN_ALPHA = 1e-6
+"""Of a Dirichlet distribution: with less, numbers drawn for it are 0 in double precision."""
 
 
 class Partition(Settings):
@@ -35,9 +40,15 @@ class Partition(Settings):
         default=0.5,
         gt=0,
         le=MAX_FACTOR,
-        allow_inf_nan=False,
         description="dirichlet: small values give unequal label shares",
     )
+
+    @field_validator("alpha")
+    @classmethod
+    def _check(cls, alpha: float) -> float:
+        if alpha < MIN_ALPHA:
+            raise mistake(f"must be at least {MIN_ALPHA:g}, not {alpha:g}; write by_label instead")
+        return alpha
 
 
 def shards(

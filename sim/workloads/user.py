@@ -27,9 +27,10 @@ import torch
 from torch import Tensor
 
 from ..config import user_code
+from ..config.limits import MAX_EXAMPLES
 from ..config.settings import Settings
 from ..config.user_code import options_of
-from ..errors import InputError, RunError, quote
+from ..errors import InputError, RunError, quote, shorten
 from .supervised import TRIED, Examples, initial_weights, supervised
 from .workload import Facts, Task, Workload
 
@@ -60,7 +61,7 @@ def _task(path: str, build: Build) -> Task:
         options = options_of(build, without=("seed",))
     except InputError as error:
         raise InputError(f"{quote(path)}: {error}") from None
-    seeded = "seed" in inspect.signature(build).parameters
+    seeded, place = "seed" in inspect.signature(build).parameters, user_code.format_place(build)
 
     @lru_cache(maxsize=2)
     def call(options: Settings, seed: int) -> tuple[Workload, tuple[str, ...]]:
@@ -72,7 +73,10 @@ def _task(path: str, build: Build) -> Task:
         try:
             return _workload(path, returned)
         except InputError as error:
-            raise InputError(f"{quote(path)}: {error}") from error.__cause__
+            raise InputError(f"{quote(path)}: {error}{place}") from error.__cause__
+        except user_code.RAISED as error:  # a module that cannot be copied, for one
+            why = user_code.format_error(error)
+            raise InputError(f"{quote(path)}: what it returned cannot be used: {why}{place}") from error
 
     def facts(options: Settings, seed: int) -> Facts:
         workload, metrics = call(options, seed)
@@ -124,9 +128,8 @@ def _split(data: Any) -> tuple[Examples, Examples | None]:
     if not isinstance(data, Mapping):
         return _examples(data, "its data"), None
     if "train" not in data or set(data) - {"train", "test"}:
-        raise InputError(
-            f"its data has the keys {', '.join(map(repr, data))}; they must be 'train' and perhaps 'test'"
-        )
+        keys = shorten(", ".join(map(repr, data)))
+        raise InputError(f"its data has the keys {keys}; they must be 'train' and perhaps 'test'")
     train = _examples(data["train"], "its data['train']")
     return train, _examples(data["test"], "its data['test']") if "test" in data else None
 
@@ -134,7 +137,9 @@ def _split(data: Any) -> tuple[Examples, Examples | None]:
 def _examples(data: Any, name: str) -> Examples:
     if isinstance(data, torch.utils.data.Dataset):
         with user_code.report_errors(f"reading {name}"):
-            pairs = [data[number] for number in range(len(data))]  # type: ignore[arg-type]
+            length = len(data)  # type: ignore[arg-type]
+            _refuse_too_many(length, name)
+            pairs = [data[number] for number in range(length)]
             data = tuple(
                 torch.stack([torch.as_tensor(part) for part in column]) for column in zip(*pairs, strict=True)
             )
@@ -144,7 +149,13 @@ def _examples(data: Any, name: str) -> Examples:
     if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) != len(targets) or len(inputs) == 0:
         shapes = f"{list(inputs.shape)} and targets of shape {list(targets.shape)}"
         raise InputError(f"{name} has inputs of shape {shapes}; the first axis of both counts the examples")
+    _refuse_too_many(len(inputs), name)
     return inputs, targets
+
+
+def _refuse_too_many(examples: int, name: str) -> None:
+    if examples > MAX_EXAMPLES:
+        raise InputError(f"{name} has {examples} examples; the most is {MAX_EXAMPLES}")
 
 
 def _tensor(part: Any, name: str) -> Tensor:
@@ -177,6 +188,8 @@ def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) 
             raise InputError(
                 f"its loss returned {what}; it must return one number, the mean over the batch, as a tensor"
             )
+        if not value.is_floating_point():
+            raise InputError(f"its loss returned a tensor of {value.dtype}; it must be of real numbers")
         if not value.requires_grad:
             raise InputError(
                 "its loss does not depend on the model's parameters (detached, or under no_grad?)"
@@ -187,5 +200,5 @@ def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) 
 
 
 def _kind(value: Any) -> str:
-    name = type(value).__name__
+    name = shorten(type(value).__name__)
     return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,4 +1,4 @@
-"""Command lines that are wrong, files of measurements, profiles, and the user's own code."""
+"""Command lines that are wrong, files of measurements, and profiles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tests.hostile.sandbox import Case
-from tests.hostile.scenarios import BY_HEART, GOOD, LONG, text_of, with_value
+from tests.hostile.scenarios import BY_HEART, GOOD, LONG, text_of
 
 _TEXT: Final = text_of(GOOD)
 _HERE: Final[dict[str, str | bytes]] = {"s.yaml": _TEXT, "file": "kept", "folder/kept": "kept"}
@@ -121,30 +121,10 @@ MEASURED: Final[Mapping[str, str | bytes]] = {
 }  # fmt: skip
 """What stands in a file where measurements should be."""
 
-CODE: Final[Mapping[str, str]] = {
-    "raises": "def build(seed):\n    raise ValueError('no')\n",
-    "raises-long": "def build(seed):\n    raise ValueError('no' * 100000)\n",
-    "import-raises": "raise RuntimeError('not today')\n",
-    "import-exits": "import sys\nsys.exit(0)\n",
-    "import-exits-7": "raise SystemExit(7)\n",
-    "syntax": "def build(:\n",
-    "nul": "x = '\0'\n",
-    "other-name": "def bulid(seed):\n    return None\n",
-    "no-function": "build = 5\n",
-    "returns-none": "def build(seed):\n    return None\n",
-    "returns-text": "def build(seed):\n    return 'x'\n",
-    "returns-empty": "def build(seed):\n    return ()\n",
-    "no-arguments": "def build():\n    return None\n",
-    "recursion": "def build(seed):\n    return build(seed)\n",
-    "missing-import": "import no_such_module\n",
-    "interrupt": "def build(seed):\n    raise SystemExit(0)\n",
-}
-"""What stands in the module that a scenario names."""
-
 
 def cases() -> list[Case]:
     """All of them."""
-    return [*lines(), *measured(), *code()]
+    return [*lines(), *measured()]
 
 
 def lines() -> Iterator[Case]:
@@ -161,21 +141,3 @@ def measured() -> Iterator[Case]:
         yield Case(
             f"measured-{name}", ("calibrate", "m.json", "--out", "p.yaml"), ("m.json",), {"m.json": content}
         )
-
-
-def code() -> Iterator[Case]:
-    """The user's own code: the message names it."""
-    for key, written in (
-        ("workload", "{{task: 'mine:{0}', batch_size: 4, optimizer: {{lr: 0.1}}}}"),
-        ("cluster.compute", "{{model: 'mine:{0}'}}"),
-        ("cluster.network", "{{model: 'mine:{0}'}}"),
-        ("collectives.all_reduce", "'mine:{0}'"),
-        ("schemes", "[{{gossip: {{topology: 'mine:{0}'}}}}]"),
-    ):
-        text, _ = with_value(key, written.format("build"))
-        for name, content in CODE.items():
-            kind = "topology" if "topology" in written else key
-            yield Case(
-                f"code-{kind}-{name}", ("simulate", "s.yaml", "--out", "r"), ("s.yaml", "mine"),
-                {"s.yaml": text, "mine.py": content},
-            )  # fmt: skip

@@ -38,6 +38,13 @@ def _set(path: str, value: Any) -> Damage:
     return damage
 
 
+def _twice(folder: Path) -> None:
+    """Have every run stand twice in ``summary.json``."""
+    file = folder / "summary.json"
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "runs": document["runs"] * 2}))
+
+
 def _write(name: str, content: str | bytes) -> Damage:
     def damage(folder: Path) -> None:
         path = folder / name
@@ -153,6 +160,67 @@ TABLES: Final[Mapping[str, Damage]] = {
     "events-far-worker": _column("events.parquet", "worker", 10**6),
     "events-number-operation": _column("events.parquet", "operation", 5),
 }
+_LONG: Final = "x" * 2**20
+_IMPOSSIBLE: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
+    "metrics": {
+        "time_s": (-5.0, -1e308, 1e300),
+        "step": (-1, 2**62),
+        "bytes_sent": (-1, 2**62),
+        "label": (_LONG, "", "stranger"),
+        "source": ("dreamt", _LONG),
+        "seed": (-1, 2**63 - 1, 99),
+        "train_loss": (b"x", "x", True),
+        "steps": ([-1, 2, 3, 4], [1] * 100_000, [[1]], {"a": 1}),
+    },
+    "events": {
+        "start_s": (-5.0, 1e300),
+        "end_s": (-5.0, -1e308),
+        "peer_s": ("x", None),
+        "bytes": (-1, -(2**62)),
+        "worker": (-1,),
+        "peer": (-7, 2**31 - 1),
+        "handle": (-7, "x"),
+        "task": (-1,),
+        "step": (-5, 2**31 - 1),
+        "operation": (_LONG, ""),
+        "label": ("stranger", _LONG),
+        "source": ("dreamt",),
+    },
+}
+"""Table -> column -> values that cannot be in it."""
+SEALED: Final[Mapping[str, Damage]] = {
+    **{
+        f"{name}-{column}-{number}": _column(f"{name}.parquet", column, value)
+        for name, columns in _IMPOSSIBLE.items()
+        for column, values in columns.items()
+        for number, value in enumerate(values)
+    },
+    **{
+        f"{path}-{number}": _set(path, value)
+        for path, values in {
+            "version": (10**9, -1, 3.5),
+            "scenario": (_LONG,),
+            "runs.0.label": (_LONG,),
+            "runs.0.message": (_LONG * 2, 5),
+            "runs.0.scheme": (5, _LONG),
+            "runs.0.iterations": (-5, 1e300),
+            "runs.0.bytes_sent": (-5, 2**70),
+            "runs.0.time_s": ({"compute": -1.0, "communicate": 0.0, "wait": 0.0},),
+            "runs.0.wall_clock_s": (1e300,),
+            "runs.0.time_to_target_s": (-1.0, float("nan"), "x"),
+            "runs.0.digest": (_LONG,),
+            "runs.0.machines": ([{"host": _LONG}] * 3, {}),
+            "runs.0.seed": (-1, 2**63),
+            "target": ({"metric": _LONG, "value": 1.0}, []),
+            "verdict": ({"text": _LONG}, []),
+        }.items()
+        for number, value in enumerate(values)
+    },
+    "twice": _twice,
+    "metrics-no-columns": _frame("metrics.parquet", lambda frame: frame[[]]),
+    "scenario-binary": _write("scenario.yaml", bytes(range(256))),
+}
+"""Damage that nobody but its author can tell from results: what is impossible has to show by itself."""
 REPLAYED: Final[Mapping[str, Damage]] = {
     "scenario-empty": _write("scenario.yaml", ""),
     "scenario-binary": _write("scenario.yaml", bytes(range(256))),
@@ -162,6 +230,9 @@ REPLAYED: Final[Mapping[str, Damage]] = {
     "scenario-other": _write("scenario.yaml", text_of({**GOOD, "schemes": "[all_reduce]"})),
     "scenario-fewer-workers": _write(
         "scenario.yaml", text_of(GOOD).replace("workers: 4", "workers: 2")
+    ),
+    "scenario-more-workers": _write(
+        "scenario.yaml", text_of(GOOD).replace("workers: 4", "workers: 6")
     ),
     "scenario-code": _write(
         "scenario.yaml", text_of(GOOD).replace("task: digits-mlp", "task: 'os:system'")
@@ -183,6 +254,11 @@ def _cases() -> Iterator[Case]:
     for name, damage in {**SUMMARY, **TABLES}.items():
         for command in (("report", "r", "--out", "p.html"), ("replay", "r")):
             yield Case(f"{command[0]}-{name}", command, ("r",), damage=damage)
+            if not name.endswith("endless"):
+                yield Case(f"sealed-{command[0]}-{name}", command, ("r",), damage=damage, sealed=True)
+    for name, damage in SEALED.items():
+        for command in (("report", "r", "--out", "p.html"), ("replay", "r")):
+            yield Case(f"sealed-{command[0]}-{name}", command, ("r",), damage=damage, sealed=True)
     for name, damage in REPLAYED.items():
         yield Case(f"replay-{name}", ("replay", "r"), ("r",), damage=damage)
     for name in ("endless", "deep", "gone"):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import typer
+from typing_extensions import override
 
 import paceline
 from paceline.commands.app import app
@@ -494,3 +498,21 @@ def test_bad_input_is_refused_before_anything_starts(
     assert code == 2
     assert message in said
     assert len(said.strip().splitlines()) == 1
+
+
+class Full(io.StringIO):
+    """A stream on a disk that is full."""
+
+    @override
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(("stream", "ends"), [(Full(), 1), (None, 0)])
+def test_standard_output_that_takes_nothing(
+    stream: io.StringIO | None, ends: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout", stream)
+    code, _, err = run(monkeypatch, capsys, "list")
+    sys.stdout.close()
+    assert (code, err) == (ends, "paceline: No space left on device\n" if ends else "")

@@ -37,9 +37,13 @@ MAX_SCENARIO_EDGES: Final = 20_000
 MAX_RANK: Final = 10_000_000
 """Ranks in an edge list are below this."""
 
+MAX_WEIGHT: Final = 1000.0
+"""Of an edge, either way: the fastest averaging has some weights below 0, and none far from 1."""
+
 _PAIRS: Final = re.compile(r"([0-9]{1,9}-[0-9]{1,9}( [0-9]{1,9}-[0-9]{1,9})*)?")
 
 RankNumber = Annotated[int, Field(ge=0)]
+Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
 
 
 class GraphFile(Settings):
@@ -48,7 +52,7 @@ class GraphFile(Settings):
     workers: int = Field(ge=2, le=MAX_GRAPH, description="number of workers n")
     directed: bool = Field(default=False, description="u sends to v, and v need not send to u")
     edges: tuple[tuple[RankNumber, RankNumber], ...] = Field(description="pairs of ranks")
-    weights: tuple[float, ...] | None = Field(default=None, description="one for each edge")
+    weights: tuple[Weight, ...] | None = Field(default=None, description="one for each edge")
     provenance: dict[str, Any] = Field(default={}, description="where the graph came from")
 
 
@@ -58,7 +62,7 @@ class KeptGraph(Settings):
     workers: int = Field(ge=2, le=MAX_GRAPH, description="number of workers n")
     directed: bool = Field(default=False, description="the first of a pair sends to the second only")
     edges: str = Field(description="pairs of ranks: 0-1 1-2")
-    weights: tuple[float, ...] | None = Field(default=None, description="one for each edge")
+    weights: tuple[Weight, ...] | None = Field(default=None, description="one for each edge")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -265,7 +269,7 @@ def ranked(graph: nx.Graph[Any], source: object) -> nx.Graph[Any]:
         raise InputError(f"{source}: has several edges between the same two workers; leave one")
     try:
         ranks = {node: int(node) for node in graph.nodes}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return graph
     if sorted(ranks.values()) != list(range(len(ranks))):
         return graph

@@ -19,7 +19,11 @@ def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Gra
             that many nodes.
     """
     read = user_code.instance_of(nx.Graph)
-    graph = user_code.call(path, {"workers": workers}, read, "a networkx graph")
+    arguments = {"workers": workers}
+    graph = user_code.call(path, arguments, read, "a networkx graph")
     if graph.number_of_nodes() != workers:
-        raise InputError(f"{quote(path)} returned a graph of {graph.number_of_nodes()} nodes, not {workers}")
-    return static(from_networkx(ranked(graph, path)))
+        place = user_code.format_place(user_code.load_object(path))
+        raise InputError(
+            f"{quote(path)} returned a graph of {graph.number_of_nodes()} nodes, not {workers}{place}"
+        )
+    return static(from_networkx(ranked(graph, user_code.format_call(path, arguments))))

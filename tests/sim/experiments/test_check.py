@@ -231,6 +231,17 @@ def test_routes_of_one_cost_are_told_once() -> None:
     assert math.isinf(kinds[0].bytes_per_s)
 
 
+def test_pairs_of_many_hosts_are_counted_not_listed() -> None:
+    network = build_network(parse(TIMING, changes=["cluster.workers=10000"]).cluster.network, 10_000)
+    (kind,) = route_kinds(network)
+    assert (kind.pairs, kind.hosts, kind.latency_s) == (10_000 * 9_999, (0, 1), 0.125)
+    assert len(network._routes) == 1
+    free = step_costs._unlimited(network, latency=True)
+    assert (free.route(3, 9_999).latency_s, free.route(3, 9_999).links) == (0.125, ())
+    assert math.isinf(free.route(3, 9_999).per_flow_bytes_per_s)
+    assert step_costs._unlimited(network, latency=False).route(9, 8).latency_s == 0.0
+
+
 def test_how_long_a_simulation_takes() -> None:
     cost = StepCost("x", compute_s=1.0, latency_s=0.5, bandwidth_s=0.5, clock_s=0.25)
     every_ten = parse(TIMING)
