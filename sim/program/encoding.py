@@ -3,11 +3,13 @@
 ``encode`` may draw random numbers, which its caller supplies; ``decoded`` is a pure function of what travels.
 Both work along the last axis, so that a stack of values is encoded as each of them is.
 
-Source: Alistarh et al., NeurIPS 2017 (QSGD), with one norm for each bucket of elements (their section 4).
+Source: Alistarh et al., NeurIPS 2017 (QSGD), with one norm for each bucket of elements (their section 4);
+Stich, Cordonnier, Jaggi, NeurIPS 2018 (arXiv 1809.07599) (top-k with memory).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -21,6 +23,8 @@ from .groups import shard_length
 
 _NORM_BYTES: Final = 4
 """Bytes of the norm of a bucket, whatever the value's own type."""
+_PAIR_BYTES: Final = 8
+"""Bytes of an element and its position, whatever the value's own type."""
 
 
 class Qsgd(Settings):
@@ -44,7 +48,21 @@ class Qsgd(Settings):
         return elements if self.bits == 8 else -(-elements // 8) * self.bits
 
 
-Codec = Qsgd | Literal["bf16"]
+class TopK(Settings):
+    """The largest elements alone, in magnitude, each as 32 bits with its position; the others become 0.
+
+    Where values are averaged among all, a worker keeps what it did not send and adds it to its next value
+    (error feedback), and all gather what all have sent, so that bytes grow with the number of workers.
+    """
+
+    share: float = Field(gt=0, le=1, description="of the elements that is sent, rounded up to whole elements")
+
+    def count(self, elements: int) -> int:
+        """How many of so many elements are sent."""
+        return min(elements, max(1, math.ceil(self.share * elements)))
+
+
+Codec = Qsgd | TopK | Literal["bf16"]
 
 
 class Compression(OneOf):
@@ -52,11 +70,15 @@ class Compression(OneOf):
 
     qsgd: Qsgd | None = Field(default=None, description="stochastic rounding to few bits; unbiased")
     bf16: bool = Field(default=False, description="rounding to bfloat16")
+    top_k: TopK | None = Field(
+        default=None,
+        description="the largest elements alone; what is left goes with the next value (error feedback)",
+    )
 
     @property
     def codec(self) -> Codec:
         """The codec that values are encoded with."""
-        return self.qsgd or "bf16"
+        return self.qsgd or self.top_k or "bf16"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +141,12 @@ def encode(
         whole, shards: where rows of ``value`` are shards: of how many elements, and how many there are; see
             ``Encoded``.
     """
-    parts = (value.to(torch.bfloat16),) if codec == "bf16" else _quantised(codec, value, uniform())
+    if codec == "bf16":
+        parts: tuple[Tensor, ...] = (value.to(torch.bfloat16),)
+    elif isinstance(codec, TopK):
+        parts = _largest(codec, value)
+    else:
+        parts = _quantised(codec, value, uniform())
     length = value.shape[-1]
     return Encoded(codec, parts, length, value.dtype, length if whole is None else whole, shards)
 
@@ -141,6 +168,10 @@ def decoded(value: Payload) -> Tensor:
         return torch.cat(value.parts, dim=-1)
     if value.codec == "bf16":
         return value.parts[0].to(value.dtype)
+    if isinstance(value.codec, TopK):
+        positions, elements = value.parts
+        zeros = elements.new_zeros((*elements.shape[:-1], value.length), dtype=value.dtype)
+        return zeros.scatter(-1, positions.to(torch.int64), elements.to(value.dtype))
     codes, norms = value.parts
     levels = _unpacked(codes, value.codec, value.length).to(value.dtype)
     scale = (norms / value.codec.levels).to(value.dtype)
@@ -185,6 +216,8 @@ def _encoded_bytes(codec: Codec, elements: int) -> int:
     """Bytes of the parts of a value [elements]."""
     if codec == "bf16":
         return 2 * elements
+    if isinstance(codec, TopK):
+        return _PAIR_BYTES * codec.count(elements)
     return codec.code_bytes(elements) + _NORM_BYTES * -(-elements // codec.bucket)
 
 
@@ -200,6 +233,13 @@ def _quantised(codec: Qsgd, value: Tensor, drawn: Tensor) -> tuple[Tensor, Tenso
     scaled = value.abs() * scale.repeat_interleave(codec.bucket, dim=-1)[..., :length]
     levels = (scaled + drawn).floor_().clamp_(max=s)
     return _packed((levels * value.sign()).to(torch.int8), codec), norms
+
+
+def _largest(codec: TopK, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions, ascending, and values of the largest elements; of equal ones the first count."""
+    order = torch.sort(value.abs(), dim=-1, descending=True, stable=True).indices
+    positions = order[..., : codec.count(value.shape[-1])].sort(dim=-1).values
+    return positions.to(torch.int32), value.gather(-1, positions).to(torch.float32)
 
 
 def _packed(levels: Tensor, codec: Qsgd) -> Tensor:

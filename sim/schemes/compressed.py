@@ -6,7 +6,9 @@
 Compression. With a codec, an average is made of two steps, each of which moves encoded shards: everybody
 sends shard j to worker j, which decodes and averages what it gets; then all gather the averages, encoded
 again. So all have the same bits, and a worker sends 2 (n - 1)/n times the encoded value, as in a ring all-
-reduce.
+reduce. With ``top_k`` everybody's encoded value is gathered instead, since the mean has other elements than
+each of them: (n - 1) times the encoded value. What a worker v did not send stays there, and goes with the
+next (error feedback):  sent = Q(v + e),  e <- v + e - sent.
 
 Momentum: which tensors of a worker travel with its model when models are averaged.
 
@@ -27,22 +29,27 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..program.encoding import Codec, Compression, Encoded, Payload, decoded, encode
+from ..errors import InputError
+from ..program import operations as ops
+from ..program.averaging import mean_model
+from ..program.encoding import Codec, Compression, Encoded, Payload, TopK, decoded, encode
 from ..program.groups import Groups, shards
 from ..program.worker import State, Worker
 
 
-@dataclass(frozen=True)
+@dataclass
 class CompressedAllReduce:
     """Averages over the workers, of values that travel encoded where there is a compression.
 
     Attributes:
         worker: the worker that takes part with it.
         compression: a scheme's option of that name; None: values travel as they are.
+        left: with ``top_k``, what this worker has not sent of the values so far, [..., d]; None at first.
     """
 
     worker: Worker
     compression: Compression | None = None
+    left: Tensor | None = None
 
     @property
     def codec(self) -> Codec | None:
@@ -66,7 +73,7 @@ class CompressedAllReduce:
         return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards)
 
     async def all_reduce(self, value: Tensor, index: int, groups: Groups | None = None) -> Tensor:
-        """The mean of ``value`` over this worker's group; of a compressed one an unbiased estimate.
+        """The mean of ``value`` over this worker's group; of a rounded one an unbiased estimate.
 
         Args:
             value: [..., d].
@@ -75,11 +82,97 @@ class CompressedAllReduce:
         """
         if self.codec is None:
             return await self.worker.all_reduce(value, groups)
+        if isinstance(self.codec, TopK):
+            return self.mean_of_gathered(await self.gathering_all(value, index, groups), value.shape[-1])
+        shard = await self.scattering(value, index, groups)
+        return await self.gathering(shard, value.shape[-1], index, groups)
+
+    async def begin(self, value: Tensor, index: int) -> AverageUnderWay:
+        """Begin what ``all_reduce`` does among all workers, and go on."""
+        if self.codec is None:
+            handle = await self.worker.begin(ops.AllReduce(value))
+            return AverageUnderWay(self, handle, index, value.shape[-1], 0)
+        if isinstance(self.codec, TopK):
+            handle = await self.worker.begin(self.gathering_all(value, index))
+            return AverageUnderWay(self, handle, index, value.shape[-1], 0)
+        handle = await self.worker.begin(self.scattering(value, index))
+        return AverageUnderWay(self, handle, index, value.shape[-1], 1)
+
+    def scattering(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.ReduceScatter:
+        """The first half of an encoded average: everybody gets the mean of a shard of ``value`` [..., d]."""
+        assert self.codec is not None
         length, members = value.shape[-1], self.worker.members(groups).shape[-1]
         table = self._encoded(self.codec, shards(value, members), "mean/out", index, length, members)
-        shard = await self.worker.reduce_scatter(table, groups)
-        return await self.worker.all_gather_shards(
-            self._encoded(self.codec, shard, "mean/back", index, length, members), length, groups
+        return ops.ReduceScatter(table, groups)
+
+    def gathering(
+        self, shard: Tensor, length: int, index: int, groups: Groups | None = None
+    ) -> ops.AllGatherShards:
+        """The second half: everybody gets all shards of the mean, each of which is [..., ceil(d / g)]."""
+        assert self.codec is not None
+        members = self.worker.members(groups).shape[-1]
+        encoded = self._encoded(self.codec, shard, "mean/back", index, length, members)
+        return ops.AllGatherShards(encoded, length, groups)
+
+    def gathering_all(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.AllGatherShards:
+        """Everybody gets what all have sent of ``value`` [..., d], one after another: [..., g d].
+
+        What was not sent of it stays in ``left``.
+        """
+        assert self.codec is not None
+        whole = value if self.left is None else value + self.left
+        encoded = self._encoded(self.codec, whole, "mean/out", index)
+        self.left = whole - decoded(encoded)
+        return ops.AllGatherShards(encoded, value.shape[-1] * self.worker.members(groups).shape[-1], groups)
+
+    @staticmethod
+    def mean_of_gathered(gathered: Tensor, length: int) -> Tensor:
+        """The mean [..., length] of what ``gathering_all`` brings, added up in rank order."""
+        return mean_model(torch.split(gathered, length, dim=-1))
+
+
+@dataclass
+class AverageUnderWay:
+    """An average that was begun, while the worker does something else.
+
+    An encoded one has two halves, one after the other: the second begins at ``go_on``.
+
+    Attributes:
+        average: whose it is.
+        handle: the half that is under way.
+        index: of the random numbers.
+        length: d, the elements of the value.
+        halves: how many halves are still to come.
+    """
+
+    average: CompressedAllReduce
+    handle: ops.Handle
+    index: int
+    length: int
+    halves: int
+
+    async def go_on(self) -> None:
+        """Wait for the first half and begin the second, where there is one to come."""
+        if not self.halves:
+            return
+        self.halves = 0
+        shard = await self.average.worker.wait(self.handle)
+        self.handle = await self.average.worker.begin(self.average.gathering(shard, self.length, self.index))
+
+    async def wait(self) -> Tensor:
+        """The mean [..., d]."""
+        await self.go_on()
+        mean: Tensor = await self.average.worker.wait(self.handle)
+        whole = isinstance(self.average.codec, TopK)
+        return self.average.mean_of_gathered(mean, self.length) if whole else mean
+
+
+def refuse_top_k(compression: Compression | None) -> None:
+    """Raise ``InputError`` where models are mixed with neighbours and only their largest elements travel."""
+    if compression is not None and compression.top_k is not None:
+        raise InputError(
+            "top_k leaves out most of a model, so that neighbours hardly come together; "
+            "use choco_sgd, which sends changes, or qsgd or bf16"
         )
 
 

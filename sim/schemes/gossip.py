@@ -39,7 +39,7 @@ from ..program import operations as ops
 from ..program.encoding import Compression, Payload
 from ..program.worker import Worker
 from ..topology import TopologyEntry
-from .compressed import CompressedAllReduce, Momentum, add_lost_part, pack, unpack
+from .compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
 
 
 class GossipOptions(Settings):
@@ -68,6 +68,7 @@ def check(options: GossipOptions, workers: int) -> None:
     """Raise ``InputError`` where the topology or its weights cannot be had, or take no average."""
     if options.compression is not None and options.global_period is not None:
         raise InputError("compression and global_period do not go together; choose one of them")
+    refuse_top_k(options.compression)
     plan = topology.plan(options.topology, workers, options.weights)
     if not plan.row_stochastic:
         raise InputError(
