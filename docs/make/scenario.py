@@ -19,7 +19,7 @@ from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
 from paceline.sim.scenario.schema import Cluster, Scenario
 from paceline.sim.scenario.tune import Tune
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.names import NOT_YET, OTHER_NAMES
+from paceline.sim.schemes.names import EXAMPLES, OTHER_NAMES
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.training.optimizer import OptimizerSettings
 from paceline.sim.workloads import TASKS
@@ -63,7 +63,8 @@ def _sections() -> Iterator[str]:
     yield "## Names in papers and tools\n\n| there | here |\n| --- | --- |"
     for row in OTHER_NAMES:
         yield f"| {', '.join(row.names)}{f' ({row.about})' if row.about else ''} | `{row.write}` |"
-    yield f"\nNot in Paceline yet: {', '.join(f'`{name}`' for name in NOT_YET)}.\n"
+    examples = (f"{', '.join(names)} ([`{file}`](schemes/{file}.py))" for file, names in EXAMPLES.items())
+    yield f"\nExamples to copy, in `docs/schemes`: {', '.join(examples)}.\n"
 
 
 def _first_paragraph(text: str | None) -> str:

@@ -216,7 +216,13 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     buffers = problem.workload.num_buffers if problem else 0
     scheme = find_scheme(entry.name)
     buckets = 0 if workload.payload is None else scheme.num_buckets(entry.options, workload.payload)
-    start = problem.workload.start if problem else torch.zeros(max(1, buckets))
+    parts = scheme.parts(entry.options)
+    start = problem.workload.start if problem else torch.zeros(max(1, buckets, parts))
+    if parts > start.numel():
+        raise InputError(
+            f"schemes ({entry.label}): the model is cut into {parts} parts, but the one that is trained "
+            f"({workload.task}) has only {start.numel()} parameters; write fewer"
+        )
     if buckets > start.numel():
         raise InputError(
             f"schemes ({entry.label}): the payload has {buckets} buckets, the model that is trained "

@@ -104,6 +104,13 @@ def _check_keep(value: str) -> str:
     raise mistake(f"unknown choice {quote(value)}; choose from: all, every K steps")
 
 
+def _read_on(value: object) -> object:
+    return "averaged" if value == "outer" else value
+
+
+ScoredModel = Annotated[On, BeforeValidator(_read_on, json_schema_input_type=On | Literal["outer"])]
+"""What is scored. Of a scheme with an outer optimiser the average is the outer parameters: ``outer``."""
+
 PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
 
 
@@ -208,11 +215,12 @@ class Evaluate(Settings):
     every: Annotated[Steps, Field(ge=1)] = Field(
         default=10, description="steps of a worker between two scores"
     )
-    on: On = Field(
+    on: ScoredModel = Field(
         default="mean",
         description="whose scores the metrics are: the mean model's, all workers' on average, the worst of "
         "theirs, the leader's (the model that stands for all, else the best worker's), or averaged: what the "
-        "scheme itself publishes as an average",
+        "scheme itself publishes as an average, which are the outer parameters where it has an outer "
+        "optimiser; outer is another word for that",
     )
     keep: Annotated[str, AfterValidator(_check_keep)] | None = Field(
         default=None,
@@ -233,7 +241,7 @@ class TargetSettings(Settings):
 
     metric: str = Field(description="one of the task's metrics")
     value: float = Field(description="the score to reach")
-    on: On = Field(default="mean", description="which score counts; absent: that of evaluate.on")
+    on: ScoredModel = Field(default="mean", description="which score counts; absent: that of evaluate.on")
 
 
 class Stop(Settings):
@@ -347,9 +355,9 @@ class Scenario(Settings):
     def _score_what_counts(cls, data: Any) -> Any:
         """A target that names no score of its own is on that of ``evaluate.on``."""
         match data:
-            case {"evaluate": {"on": on}, "stop": {"target": Mapping() as target} as stop} if on in get_args(
-                On
-            ):
+            case {"evaluate": {"on": on}, "stop": {"target": Mapping() as target} as stop} if _read_on(
+                on
+            ) in get_args(On):
                 return {**data, "stop": {**stop, "target": {"on": on, **target}}}
         return data
 

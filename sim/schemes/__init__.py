@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from ..config.user_code import is_import_path
 from ..errors import InputError
-from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp
+from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp, tracking
 from .names import explain_unknown
+from .outer import diloco, fedavg, halos, slowmo
 from .scheme import Scheme
 from .user import user_scheme
 
@@ -52,6 +53,21 @@ SCHEMES: Mapping[str, Scheme] = {
             "downpour", parameter_server.downpour, parameter_server.DownpourOptions, False,
             parameter_server.check, averages=False,
         ),
+        Scheme(
+            "diloco", diloco.diloco, diloco.DilocoOptions, True, diloco.check, averages=True,
+            parts=diloco.fragments,
+        ),
+        Scheme("slowmo", slowmo.slowmo, slowmo.SlowmoOptions, True, averages=True),
+        Scheme(
+            "gradient_tracking", tracking.gradient_tracking, tracking.TrackingOptions, True,
+            tracking.check_tracking, averages=False, cycle=tracking.cycle_tracking,
+        ),
+        Scheme(
+            "choco_sgd", tracking.choco_sgd, tracking.ChocoOptions, True, tracking.check_choco,
+            averages=False,
+        ),
+        Scheme("halos", halos.halos, halos.HalosOptions, False, averages=False, cycle=halos.cycle),
+        Scheme("fedavg", fedavg.fedavg, fedavg.FedavgOptions, True, averages=True),
     )
 }  # fmt: skip
 

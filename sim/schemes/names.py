@@ -43,11 +43,29 @@ OTHER_NAMES: Final = (
     OtherNames(("SGP", "stochastic gradient push"), "sgp: {topology: one_peer_exponential}"),
     OtherNames(("OSGP", "1-OSGP"), "sgp: {topology: one_peer_exponential, overlap: 1}"),
     OtherNames(("AD-PSGD",), "ad_psgd", "asynchronous"),
+    OtherNames(("streaming DiLoCo",), "diloco: {period: 100, fragments: 4, delay: 1, alpha: 0.5}"),
+    OtherNames(("OpenDiLoCo", "INTELLECT-1"), "diloco: {period: 100}"),
+    OtherNames(("slow momentum", "BMUF", "blockwise model update filtering"), "slowmo: {period: 48}"),
+    OtherNames(("DSGT", "GT-DSGD"), "gradient_tracking: {topology: ring}"),
+    OtherNames(("CHOCO", "CHOCO-Gossip"), "choco_sgd: {topology: ring, gamma: 0.5}"),
+    OtherNames(("delayed Nesterov", "async DiLoCo", "asynchronous local SGD"), "halos: {period: 8}"),
+    OtherNames(("federated averaging",), "fedavg: {period: 16, participation: 0.5}"),
+    OtherNames(
+        ("top-k SGD", "Mem-SGD", "deep gradient compression", "DGC"),
+        "all_reduce: {compression: {top_k: {share: 0.01}}}",
+    ),
     OtherNames(("elastic averaging", "elastic averaging SGD"), "easgd: {period: 10}"),
 )
 
-NOT_YET: Final = ("diloco", "streaming_diloco", "slowmo", "fedavg", "choco_sgd", "gradient_tracking")
-"""Schemes that people know and Paceline has nothing for yet."""
+EXAMPLES: Final = {
+    "d2": ("D2",),
+    "demo": ("DeMo", "DisTrO"),
+    "eager": ("eager DiLoCo", "eager updates"),
+    "noloco": ("NoLoCo",),
+    "powersgd": ("PowerSGD",),
+    "sparseloco": ("SparseLoCo",),
+}
+"""Schemes written as a user's own in ``docs/schemes``: file and function of that name -> names elsewhere."""
 
 _SEPARATORS: Final = re.compile(r"[\s_-]+")
 
@@ -73,8 +91,12 @@ def explain_unknown(name: str, schemes: Iterable[str]) -> str:
     choices = choices or [f"'{scheme}'" for scheme in known if bare == _bare(scheme)]
     if choices:
         return f"unknown scheme {quote(name)}; write {' or '.join(choices)}"
-    if bare in map(_bare, NOT_YET):
-        return f"scheme '{name}' is not in Paceline yet; choose from: {', '.join(known)}"
+    for file, names in EXAMPLES.items():
+        if bare in map(_bare, names):
+            return (
+                f"scheme {quote(name)} is an example, not built in; copy docs/schemes/{file}.py of "
+                f"Paceline's repository beside the scenario and write '{file}:{file}'"
+            )
     return f"unknown scheme {quote(name)}; {did_you_mean(name, known)}"
 
 

@@ -30,7 +30,7 @@ without Adagrad, as in Zhang, Choromanska, LeCun, NeurIPS 2015 (arXiv 1412.6651)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -160,10 +160,14 @@ class Centre:
         worker: who sees it.
         host: the worker on whose host it is.
         meet: what a visit does.
+        visitors: who visits it, but for its host; None: everybody.
     """
 
-    def __init__(self, worker: Worker, host: int, meet: Meeting) -> None:
+    def __init__(
+        self, worker: Worker, host: int, meet: Meeting, visitors: Sequence[int] | None = None
+    ) -> None:
         self._worker = worker
+        self._visitors = range(worker.size) if visitors is None else visitors
         self._host = host
         self._meet = meet
         self._value = worker.start
@@ -177,8 +181,12 @@ class Centre:
 
     def services(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The services that its host runs beside its own steps: one for each other worker."""
-        others = (rank for rank in range(self._worker.size) if rank != self._host)
+        others = (rank for rank in self._visitors if rank != self._host)
         return tuple(self._serve(rank) for rank in others) if self._is_here else ()
+
+    def replace(self, value: Tensor) -> None:
+        """Put a value [d] in the centre's place, on its own host."""
+        self._value = value
 
     async def visit(self, value: Tensor) -> Tensor:
         """Bring a value [d]; returns the reply. Waits for the centre's host alone."""
@@ -189,6 +197,11 @@ class Centre:
         await self._worker.send(self._host, value, tag="visit")
         message: ops.Message = await self._worker.wait(answer)
         return message.value
+
+    async def begin_visit(self, value: Tensor) -> tuple[ops.Handle, ops.Handle]:
+        """Bring a value [d] from another host, and go on: the receive of the reply, and the send."""
+        answer = await self._worker.begin(ops.Receive(self._host, like=value, tag="reply"))
+        return answer, await self._worker.begin(ops.Send(self._host, value, tag="visit"))
 
     async def _serve(self, rank: int) -> None:
         # A worker that is gone does not come again; the others have services of their own.

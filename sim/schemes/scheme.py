@@ -26,6 +26,11 @@ def send_at_the_end(options: Settings) -> float | None:
     return None
 
 
+def in_one_part(options: Settings) -> int:
+    """The ``parts`` of a scheme that averages models whole."""
+    return 1
+
+
 MAX_BUCKETS: Final = 10_000
 """The most buckets of a payload: each of them is a collective at every step."""
 
@@ -59,6 +64,8 @@ class Scheme:
         bucket_bytes: of its options, the bytes of the parts in which a gradient is sent during the backward
             pass; 0: layer by layer, None: in one piece.
         cycle: number of steps after which what a step sends, and to whom, repeats itself.
+        parts: of its options, how many parts of the model are averaged apart from each other; a model has at
+            least that many parameters.
         long_run: the options under which it does from the start what it does after any warm-up.
     """
 
@@ -72,6 +79,7 @@ class Scheme:
     averages: bool | None = None
     bucket_bytes: Callable[[Any], float | None] = send_at_the_end
     cycle: Callable[[Any, int], int] = cycle_of_periods
+    parts: Callable[[Any], int] = in_one_part
     long_run: Callable[[Any], Any] = keep_options
 
     @property

@@ -18,6 +18,8 @@ Options = dict[str, Any]
 WORKERS, STEPS, SIZE = 6, 60, 4800
 EIGHT_BITS: Options = {"compression": {"qsgd": {"bits": 8, "bucket": 16}}}
 
+A_TENTH: Options = {"compression": {"top_k": {"share": 0.1}}}
+
 # Every scheme in its forms, and how many models a worker sends in a step. A ring's all-reduce is 2 (n - 1)/n
 # models, a broadcast (n - 1)/n, a visit to a centre one there and one back but for its host.
 RING, TREE = 2 * (WORKERS - 1) / WORKERS, (WORKERS - 1) / WORKERS
@@ -65,6 +67,24 @@ FORMS: dict[str, list[tuple[Options, float]]] = {
     "easgd": [({"period": 4}, RING / 4), ({"period": 4, "asynchronous": True}, RING / 4)],
     "eamsgd": [({"period": 4}, RING / 4), ({"period": 4, "asynchronous": True}, RING / 4)],
     "downpour": [({"period": 4}, RING / 4)],
+    "diloco": [
+        ({"period": 4}, RING / 4),
+        ({"period": 4, "fragments": 2}, RING / 4),
+        ({"period": 4, "fragments": 2, "delay": 1, "alpha": 0.5}, RING / 4),
+        ({"period": 4, **EIGHT_BITS}, RING / 4 * SHARE),
+        ({"period": 4, **A_TENTH}, (WORKERS - 1) / 4 * 2 / 10),
+    ],
+    "slowmo": [({"period": 4}, RING / 4), ({"period": 4, "momentum": "mixed"}, 2 * RING / 4)],
+    "gradient_tracking": [({"topology": "ring"}, 4), ({"topology": "one_peer_exponential"}, 2)],
+    "choco_sgd": [
+        ({"topology": "ring", "gamma": 0.5}, 2),
+        ({"topology": "ring", "gamma": 0.1, **A_TENTH}, 0.4),
+    ],
+    "halos": [({"period": 4, "exchange": 4}, RING / 4)],
+    "fedavg": [
+        ({"period": 4}, RING / 4),
+        ({"period": 4, "participation": 0.5}, (2 * (3 - 1) / 6 + TREE) / 4),
+    ],
 }
 
 

@@ -29,6 +29,10 @@ from tests.support.made_measurements import exact_fit
 ROOT = Path(__file__).parents[2]
 
 
+NOT_MEASURED = {"choco_sgd", "diloco", "fedavg", "gradient_tracking", "halos", "slowmo"}
+"""Schemes that are younger than the last campaign; each next campaign takes some of them in."""
+
+
 def test_every_level_is_in_the_design() -> None:
     assert len(CELLS) >= 24
     assert len({cell.name for cell in CELLS}) == len(CELLS)
@@ -48,7 +52,7 @@ def test_every_level_is_in_the_design() -> None:
         "homogeneous", "straggler", "lognormal", "two sites", "three sites",
     }  # fmt: skip
     run = {entry.name for cell in CELLS for entry in cell.scenario().schemes}
-    assert run == set(SCHEMES), "a grid that validates contains every scheme"
+    assert run == set(SCHEMES) - NOT_MEASURED, "a grid that validates contains every scheme"
     for scheme in ("all_reduce", "local_sgd", "ring", "one_peer", "ad_psgd"):
         assert len({c.disturbance for c in CELLS if c.scheme == scheme}) >= 3, scheme
 

@@ -14,7 +14,7 @@ from paceline.realrun.group.group import Group
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Program
 from tests.support import nccl_rules as nccl_rules  # its backend is known once it is imported
-from tests.support.factory import make_job
+from tests.support.factory import make_job, sites_of
 
 
 @coroutine
@@ -34,10 +34,13 @@ def _noting_models(main: Any, seen: list[torch.Tensor]) -> Generator[Any, Any, N
 def run_scheme(group: Group, scheme: str, options: dict[str, Any], **job: Any) -> dict[str, Any]:
     """Run a registered scheme; every rank answers with its last model, the collector with the record too.
 
-    ``dies``: a rank, and the number of its operation at which its process ends; ``backend``: as ``run_job``.
+    ``dies``: a rank, and the number of its operation at which its process ends; ``backend``: as ``run_job``;
+    ``sites``: of the network, by name with their numbers of workers.
     """
     max_time_s, timeout_s = job.pop("max_time_s", None), job.pop("timeout_s", 20.0)
     dies, backend = job.pop("dies", None), job.pop("backend", "gloo")
+    if sites := job.pop("sites", None):
+        job["network"] = sites_of(sites)
     made = make_job(scheme, options, workers=group.size, **job)
     if max_time_s is not None:
         made = replace(made, max_time_s=max_time_s)

@@ -57,6 +57,12 @@ def network_of(workers: int, **given: Any) -> Network:
     return build_network(NetworkSettings.model_validate(given), workers)
 
 
+def sites_of(workers: dict[str, int]) -> Network:
+    """Sites with that many workers each, at no distance."""
+    link = {"latency": "0 s", "bandwidth": "1000 Gbit/s"}
+    return network_of(sum(workers.values()), sites=workers, within=link, between=link)
+
+
 def make_problem(
     task: str, workers: int, seed: int, method: Method, batch_size: int = 32, **options: Any
 ) -> TrainingProblem:

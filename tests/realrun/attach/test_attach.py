@@ -31,6 +31,7 @@ from tests.support.made_records import nominal
         ("gossip", {"topology": "one_peer_exponential"}),
         ("gossip", {"topology": "ring", "order": "combine_while_adapting"}),
         ("sgp", {"topology": "one_peer_exponential", "overlap": 1}),
+        ("gradient_tracking", {"topology": "ring"}),
     ],
 )
 def test_a_loop_goes_through_the_models_of_the_driver(four: Pool, name: str, options: dict[str, Any]) -> None:
@@ -41,11 +42,13 @@ def test_a_loop_goes_through_the_models_of_the_driver(four: Pool, name: str, opt
         assert torch.equal(torch.tensor(answer["final"]), expected)
 
 
-def test_a_library_collective_agrees_to_its_rounding(four: Pool) -> None:
-    answers = four.ask(train, scheme={"local_sgd": {"period": 2}}, steps=8, loops=8)
-    job = make_job(
-        "local_sgd", {"period": 2}, task="digits-mlp", momentum=0.9, method="looped", max_iterations=8
-    )
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("local_sgd", {"period": 2}), ("diloco", {"period": 4, "fragments": 2, "delay": 1, "alpha": 0.5})],
+)
+def test_a_library_collective_agrees_to_its_rounding(four: Pool, name: str, options: dict[str, Any]) -> None:
+    answers = four.ask(train, scheme={name: options}, steps=8, loops=8)
+    job = make_job(name, options, task="digits-mlp", momentum=0.9, method="looped", max_iterations=8)
     for answer, expected in zip(answers, run_events(job).finals, strict=True):
         assert torch.tensor(answer["final"]) == pytest.approx(expected, abs=1e-6)
     assert [answer["status"] for answer in answers].count("completed") == 1

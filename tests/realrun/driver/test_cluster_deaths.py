@@ -18,10 +18,12 @@ SCHEMES: list[tuple[str, dict[str, Any], int, int]] = [
     ("all_reduce", {"part_reduce": True}, 3, 11),
     ("gossip", {"topology": "ring"}, 3, 9),
     ("ad_psgd", {}, 4, 15),
+    ("diloco", {"period": 2, "fragments": 2}, 3, 9),
+    ("halos", {"period": 1, "exchange": 1}, 3, 7),
 ]
 
 
-WITH_NCCLS_RULES = {"all_reduce": (1, 2, 5), "gossip": (1, 5), "ad_psgd": (6,)}
+WITH_NCCLS_RULES = {"all_reduce": (1, 2, 5), "gossip": (1, 5), "ad_psgd": (6,), "diloco": (2,), "halos": (4,)}
 """Operations at which a worker dies there."""
 
 

@@ -28,7 +28,7 @@ from paceline.sim.records.run import Event, Run
 from paceline.sim.training.scoring import as_they_are, digest
 from tests.support.cluster_jobs import run_scheme
 from tests.support.cluster_pool import Pool, Pools
-from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
+from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated, sites_of
 
 WORKLOAD: dict[str, Any] = {
     "task": "digits-mlp",
@@ -87,6 +87,8 @@ def _same_iterates(job: Job, record: dict[str, Any]) -> None:
         ("gossip", {"topology": "ring", "order": "combine_while_adapting"}),
         ("sgp", {"topology": "star"}),
         ("sgp", {"topology": "one_peer_exponential", "overlap": 1}),
+        ("gradient_tracking", {"topology": "ring"}),
+        ("choco_sgd", {"topology": "ring", "gamma": 0.5}),
     ],
 )
 def test_gossip_has_the_same_bits(
@@ -138,6 +140,10 @@ def test_own_schemes_and_topologies_have_the_same_bits(
         ("gossip", {"topology": "one_peer_exponential", "global_period": 3}),
         ("easgd", {"period": 3}),
         ("eamsgd", {"period": 2}),
+        ("diloco", {"period": 3}),
+        ("diloco", {"period": 4, "fragments": 2, "delay": 1, "alpha": 0.5}),
+        ("slowmo", {"period": 3, "momentum": "mixed"}),
+        ("fedavg", {"period": 3, "participation": 0.5}),
     ],
 )
 @pytest.mark.parametrize("payload", [{}, PADDED], ids=["own size", "padded"])
@@ -172,6 +178,7 @@ def test_equal_buckets_of_a_payload_cut_through_layers(four: Pool) -> None:
 
 QSGD: dict[str, Any] = {"compression": {"qsgd": {"bits": 4, "bucket": 64}}}
 BF16: dict[str, Any] = {"compression": {"bf16": True}}
+TOP_K: dict[str, Any] = {"compression": {"top_k": {"share": 0.1}}}
 
 
 @pytest.mark.parametrize("payload", [{}, PADDED], ids=["own size", "padded"])
@@ -184,6 +191,12 @@ BF16: dict[str, Any] = {"compression": {"bf16": True}}
         ("local_sgd", {"period": 3, "momentum": "mixed", **BF16}),
         ("gossip", {"topology": "ring", **QSGD}),
         ("gossip", {"topology": "one_peer_exponential", "order": "combine_while_adapting", **BF16}),
+        ("all_reduce", TOP_K),
+        ("choco_sgd", {"topology": "ring", "gamma": 0.1, **TOP_K}),
+        ("diloco", {"period": 3, **QSGD}),
+        ("diloco", {"period": 4, "fragments": 2, "delay": 1, **QSGD}),
+        ("diloco", {"period": 4, "fragments": 2, "delay": 1, **TOP_K}),
+        ("gradient_tracking", {"topology": "ring", **QSGD}),
     ],
 )
 def test_compressed_values_have_the_same_bits(
@@ -267,6 +280,7 @@ def _leaders(events: Sequence[Event]) -> list[tuple[int, int]]:
         ("easgd", {"period": 2, "asynchronous": True}),
         ("eamsgd", {"period": 1, "asynchronous": True, "host": 2}),
         ("downpour", {"period": 2}),
+        ("halos", {"period": 2, "exchange": 2}),
     ],
 )
 @pytest.mark.parametrize("limit", [{"max_iterations": 15}, {"max_iterations": None, "max_time_s": 0.15}])
@@ -278,6 +292,19 @@ def test_a_real_asynchronous_run_again_in_one_process(
     workload.pop("max_time_s", None)
     job = make_job(scheme, options, workers=4, **workload)
     events = [Event(**event) for event in measured["events"]]
+    finals = replay(job, [job.program(rank) for rank in range(4)], events)
+    assert digest(finals) == measured["digest"]
+
+
+def test_servers_of_two_sites_again_in_one_process(four: Pool) -> None:
+    """The visits between the sites, which go on beside the steps, and the polls for their ends."""
+    workload, sites = {**WORKLOAD, "cv": 0.5, "max_iterations": 24}, {"a": 2, "b": 2}
+    options = {"period": 1, "exchange": 3}
+    measured = _measured(four, "halos", options, sites=sites, **workload)
+    job = make_job("halos", options, workers=4, network=sites_of(sites), **workload)
+    events = [Event(**event) for event in measured["events"]]
+    assert any(e.operation == "poll" for e in events)
+    assert {(e.worker, e.peer) for e in events if e.operation == "send"} >= {(0, 2), (2, 0), (1, 0), (3, 2)}
     finals = replay(job, [job.program(rank) for rank in range(4)], events)
     assert digest(finals) == measured["digest"]
 

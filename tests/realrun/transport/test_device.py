@@ -44,6 +44,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "easgd": [{"period": 2}],
     "eamsgd": [{"period": 2}],
     "downpour": [{"period": 2}],
+    "diloco": [{"period": 2}, {"period": 2, "fragments": 2}, {"period": 2, "compression": {"qsgd": {}}}],
+    "slowmo": [{"period": 2}],
+    "gradient_tracking": [{"topology": "ring"}],
+    "choco_sgd": [{"topology": "ring", "compression": {"qsgd": {}}}],
+    "halos": [{"period": 2}],
+    "fedavg": [{"period": 2, "participation": 0.5}],
 }
 RUNS = [(name, options) for name, tried in OPTIONS.items() for options in tried]
 

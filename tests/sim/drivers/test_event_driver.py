@@ -37,6 +37,13 @@ SYNCHRONOUS: list[tuple[str, dict[str, Any]]] = [
     ("leader_sgd", {"period": 2, "loss_window": 3}),
     ("easgd", {"period": 2}),
     ("eamsgd", {"period": 2, "spread": 0.1}),
+    ("diloco", {"period": 2}),
+    ("diloco", {"period": 6, "fragments": 3, "delay": 1, "alpha": 0.5}),
+    ("diloco", {"period": 2, "compression": {"top_k": {"share": 0.1}}}),
+    ("slowmo", {"period": 3, "momentum": "mixed"}),
+    ("gradient_tracking", {"topology": "one_peer_exponential"}),
+    ("choco_sgd", {"topology": "ring", "gamma": 0.1, "compression": {"top_k": {"share": 0.1}}}),
+    ("fedavg", {"period": 2}),
 ]
 
 

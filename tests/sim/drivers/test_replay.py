@@ -34,6 +34,13 @@ RUNS: list[tuple[str, dict[str, Any]]] = [
     ("leader_sgd", {"period": 2, "groups": 2, "asynchronous": True}),
     ("easgd", {"period": 2, "asynchronous": True, "host": 3}),
     ("downpour", {"period": 2}),
+    ("diloco", {"period": 4, "fragments": 2, "delay": 1, "compression": {"qsgd": {"bits": 4}}}),
+    ("diloco", {"period": 4, "delay": 1, "compression": {"top_k": {"share": 0.1}}}),
+    ("slowmo", {"period": 3}),
+    ("gradient_tracking", {"topology": "ring"}),
+    ("choco_sgd", {"topology": "ring", "gamma": 0.1, "compression": {"top_k": {"share": 0.1}}}),
+    ("fedavg", {"period": 2, "participation": 0.5}),
+    ("halos", {"period": 2, "exchange": 2}),
 ]
 
 

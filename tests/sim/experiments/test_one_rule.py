@@ -101,6 +101,12 @@ def test_the_averages_of_a_scheme_are_scored(scheme: str) -> None:
     assert run.reached_target
 
 
+def test_outer_is_the_average_that_a_scheme_publishes() -> None:
+    outer = scenario("{diloco: {period: 4}}", on="outer")
+    assert dump(outer) == dump(scenario("{diloco: {period: 4}}", on="averaged"))
+    assert simulated(outer).status == "completed"
+
+
 @pytest.mark.parametrize(
     "scheme",
     [

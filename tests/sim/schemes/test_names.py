@@ -10,7 +10,7 @@ from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import SCHEMES, find_scheme
-from paceline.sim.schemes.names import NOT_YET, OTHER_NAMES, OtherNames
+from paceline.sim.schemes.names import EXAMPLES, OTHER_NAMES, OtherNames
 
 PAGE = Path(__file__).parents[3] / "docs" / "scenario.md"
 
@@ -41,15 +41,27 @@ def answer(name: str) -> str:
         ("dsgd", "'gossip: {topology: ring, order: combine_while_adapting}'"),
         ("OSGP", "'sgp: {topology: one_peer_exponential, overlap: 1}'"),
         ("allreduce", "'all_reduce'"),
+        ("DiLoCo", "'diloco'"),
+        ("streaming_diloco", "'diloco: {period: 100, fragments: 4, delay: 1, alpha: 0.5}'"),
+        ("FedAvg", "'fedavg'"),
+        ("CHOCO-SGD", "'choco_sgd'"),
+        ("Slow-Mo", "'slowmo'"),
+        ("DSGT", "'gradient_tracking: {topology: ring}'"),
     ],
 )
 def test_other_names_are_answered_with_ours(name: str, write: str) -> None:
     assert answer(name) == f"unknown scheme '{name}'; write {write}"
 
 
-@pytest.mark.parametrize("name", [*NOT_YET, "DiLoCo", "Streaming DiLoCo", "CHOCO-SGD", "FedAvg"])
-def test_schemes_that_are_not_here_yet(name: str) -> None:
-    assert answer(name).startswith(f"scheme '{name}' is not in Paceline yet; choose from: ad_psgd, ")
+@pytest.mark.parametrize(
+    ("name", "file"), [(name, file) for file, names in EXAMPLES.items() for name in names]
+)
+def test_examples_are_named_with_their_file(name: str, file: str) -> None:
+    assert answer(name) == (
+        f"scheme '{name}' is an example, not built in; copy docs/schemes/{file}.py of Paceline's repository "
+        f"beside the scenario and write '{file}:{file}'"
+    )
+    assert (PAGE.parent / "schemes" / f"{file}.py").is_file()
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
@@ -65,5 +77,5 @@ def test_what_is_to_be_written_is_a_scheme(row: OtherNames) -> None:
     assert all(name in page for name in row.names)
 
 
-def test_no_name_is_of_a_scheme_and_of_what_is_not_here_yet() -> None:
-    assert not set(NOT_YET) & set(SCHEMES)
+def test_no_example_has_the_name_of_a_scheme() -> None:
+    assert not set(EXAMPLES) & set(SCHEMES)

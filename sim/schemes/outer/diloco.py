@@ -1,0 +1,159 @@
+"""DiLoCo: everybody trains alone, and an outer optimiser steps along what that has changed on average.
+
+With the common model t, its copies x_i, and D_i = t - x_i, which stands for a gradient; every ``period``
+steps, with outer learning rate h and momentum m:
+
+    x_i <- x_i - step of the (inner) optimiser at g_i                      at every step
+    u <- m u + mean of D_i,   t <- t - h (mean of D_i + m u),   x_i <- t   (Nesterov; without: t <- t - h u)
+
+The inner optimiser, AdamW in the paper, is the entry's ``optimizer``; its buffers stay where they are. The
+running buffers of batch norm become the workers' mean.
+
+Streaming: the model is cut into ``fragments`` P of equal size, consecutive parameters each, with an outer
+optimiser of its own. Fragment 1, 2, ..., P in turn is averaged after every ``period`` / P steps, so each of
+them once a period, in the same order on all workers. With a ``delay`` T it is under way while T more steps
+are done; then, with x_i as it is by then,
+
+    t <- the outer step;   x_i <- (1 - alpha) t + alpha x_i
+
+A delay is shorter than ``period`` / P, so that one fragment is under way at a time. The last ones of a run
+are received, and not used. With ``compression``, D_i travels encoded.
+
+Bytes per step and worker: those of an all-reduce over the period. Waits for: everybody, P times a period,
+with a delay only if the average is not there after T steps.
+
+Source: Douillard et al., arXiv 2311.08105 (DiLoCo, algorithm 1); arXiv 2501.18512 (streaming), which cuts by
+layers. Its delay counts inner steps, as here.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ...config.settings import Settings
+from ...errors import InputError
+from ...program.encoding import Compression
+from ...program.worker import Worker
+from ..compressed import AverageUnderWay, CompressedAllReduce
+from .rule import OuterOptimizer, buffers_in, outer_rule
+
+
+class DilocoOptions(Settings):
+    """Options of ``diloco``."""
+
+    period: int = Field(default=100, ge=1, description="inner steps between two outer steps of a fragment")
+    outer: OuterOptimizer = Field(default=OuterOptimizer(), description="the outer optimiser: SGD")
+    fragments: int = Field(
+        default=1, ge=1, description="parts of the model that are averaged in turn, each once a period"
+    )
+    delay: int = Field(
+        default=0, ge=0, description="inner steps that are done while an average is under way; 0: wait for it"
+    )
+    alpha: float = Field(
+        default=0.0, ge=0, le=1, description="share of the own model that is kept when an average is applied"
+    )
+    compression: Compression | None = Field(
+        default=None, description="how changes since the last outer step are encoded; absent: not at all"
+    )
+
+
+def check(options: DilocoOptions, workers: int) -> None:
+    """Raise ``InputError`` where the fragments do not fit into the period."""
+    spacing, rest = divmod(options.period, options.fragments)
+    if rest or not spacing:
+        raise InputError(
+            f"a period of {options.period} steps is no multiple of {options.fragments} fragments; "
+            f"write for example 'period: {options.fragments * max(1, spacing)}'"
+        )
+    if options.delay >= spacing:
+        between = f"{spacing} steps after the one before" if spacing > 1 else "after every step"
+        raise InputError(
+            f"a delay of {options.delay} steps is too long: the next fragment leaves {between}; "
+            f"write 'delay: {spacing - 1}', or a longer period"
+        )
+
+
+def fragments(options: DilocoOptions) -> int:
+    """Into how many parts the model is cut."""
+    return options.fragments
+
+
+async def diloco(worker: Worker, options: DilocoOptions) -> None:
+    """DiLoCo: local steps, and every ``period`` steps an outer step with momentum along their mean change.
+
+    Streaming where there are several ``fragments``.
+    """
+    x = worker.start
+    state = worker.optimizer.init(x)
+    length = x.shape[-1]
+    cuts = [number * length // options.fragments for number in range(options.fragments + 1)]
+    turns = [Fragment(worker, options, start, stop) for start, stop in pairwise(cuts)]
+    spacing = options.period // options.fragments
+    current = turns[-1]
+    async for k in worker.steps():
+        gradient = await worker.gradient(x)
+        x, state = worker.optimizer.update(x, gradient, state)
+        turn, since = divmod(k + 1, spacing)
+        if since == 0:
+            current = turns[(turn - 1) % options.fragments]
+            await current.begin(x, k)
+        elif turn and 2 * since == options.delay + options.delay % 2:
+            await current.go_on()
+        applies = turn > 0 and since == options.delay
+        if applies:
+            x = await current.apply(x)
+        await worker.publish(k, x, averaged=_joined(turns) if applies else None)
+    await current.abandon()
+
+
+class Fragment:
+    """Elements [start, stop) of the common model, with an outer optimiser of their own."""
+
+    def __init__(self, worker: Worker, options: DilocoOptions, start: int, stop: int) -> None:
+        self._start, self._stop, self._alpha = start, stop, options.alpha
+        self._average = CompressedAllReduce(worker, options.compression)
+        self._waits = options.delay == 0
+        self._rule = outer_rule(options.outer, buffers_in(worker, start, stop))
+        self.value = worker.start[..., start:stop]
+        self._state = self._rule.init(self.value)
+        self._mean: Tensor | AverageUnderWay | None = None
+
+    async def begin(self, x: Tensor, k: int) -> None:
+        """Average what has changed in the model x [..., d] after step ``k``; with a delay, begin to."""
+        change = self.value - x[..., self._start : self._stop]
+        if self._waits:
+            self._mean = await self._average.all_reduce(change, k)
+        else:
+            self._mean = await self._average.begin(change, k)
+
+    async def go_on(self) -> None:
+        """Let the second half of an encoded average begin, when half of the delay is over."""
+        if isinstance(self._mean, AverageUnderWay):
+            await self._mean.go_on()
+
+    async def apply(self, x: Tensor) -> Tensor:
+        """The outer step, and the model x [..., d] with it."""
+        mean = await self._mean.wait() if isinstance(self._mean, AverageUnderWay) else self._mean
+        assert mean is not None
+        self._mean = None
+        self.value, self._state = self._rule.update(self.value, mean, self._state)
+        merged = self.value
+        if self._alpha:
+            merged = torch.lerp(self.value, x[..., self._start : self._stop], self._alpha)
+        if merged.shape == x.shape:
+            return merged
+        return torch.cat([x[..., : self._start], merged, x[..., self._stop :]], dim=-1)
+
+    async def abandon(self) -> None:
+        """Wait for what is still under way at the end of a run."""
+        if isinstance(self._mean, AverageUnderWay):
+            await self._mean.wait()
+
+
+def _joined(turns: list[Fragment]) -> Tensor:
+    """The common model [..., d]."""
+    return turns[0].value if len(turns) == 1 else torch.cat([each.value for each in turns], dim=-1)

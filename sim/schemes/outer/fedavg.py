@@ -1,0 +1,74 @@
+"""Federated averaging: in each round some of the workers train alone, and their models are averaged.
+
+In round r, of ``period`` steps, the workers S(r) take part, a share ``participation`` of all, at least one,
+drawn at random:
+
+    x_i <- t,   x_i <- x_i - step of the optimiser at g_i   at every step, for i in S(r)
+    t <- the mean over S(r) of x_i                          at the end of the round
+
+The others compute nothing, and wait for the end of the round; their steps count all the same. The optimiser
+begins each round anew. All workers' batches have one size, so the mean has equal weights. With all workers,
+and plain SGD, it is ``local_sgd``.
+
+Bytes per step and worker, over the period: those of an all-reduce among m = |S| workers, 2 (m-1)/n models,
+and, unless m = n, of a broadcast of the mean to all, (n-1)/n models; ``compression`` encodes the first. Waits
+for: everybody in S(r), once a round.
+
+Source: McMahan, Moore, Ramage, Hampson, Arcas, AISTATS 2017 (arXiv 1602.05629), algorithm 1, whose server
+sends the mean to the next round's workers alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from pydantic import Field
+
+from ... import seeds
+from ...config.settings import Settings
+from ...program.encoding import Compression
+from ...program.worker import Worker
+from ..compressed import CompressedAllReduce
+
+
+class FedavgOptions(Settings):
+    """Options of ``fedavg``."""
+
+    period: int = Field(ge=1, description="steps of a round")
+    participation: float = Field(default=1.0, gt=0, le=1, description="share of the workers in a round")
+    compression: Compression | None = Field(
+        default=None, description="how changes since the round began are encoded; absent: not at all"
+    )
+
+
+async def fedavg(worker: Worker, options: FedavgOptions) -> None:
+    """Federated averaging: in each round of ``period`` steps some workers train, and are averaged."""
+    x = common = worker.start
+    state = worker.optimizer.init(x)
+    average = CompressedAllReduce(worker, options.compression)
+    number = max(1, math.floor(options.participation * worker.size + 0.5))
+    chosen = tuple(range(worker.size))
+    for_all = number == worker.size
+    async for k in worker.steps():
+        turn, since = divmod(k, options.period)
+        if since == 0:
+            state = worker.optimizer.init(x)
+            chosen = chosen if for_all else participants(worker.seed, turn, worker.size, number)
+        if for_all or worker.rank in chosen:
+            gradient = await worker.gradient(x)
+            x, state = worker.optimizer.update(x, gradient, state)
+        ends = since == options.period - 1
+        if ends:
+            groups = None if for_all else (chosen, *((i,) for i in range(worker.size) if i not in chosen))
+            own = average if for_all or worker.rank in chosen else replace(average)  # keeps what is not sent
+            change = await own.all_reduce(x - common, k, groups)
+            x = common = common + (change if for_all else await worker.broadcast(change, chosen[0]))
+        await worker.publish(k, x, averaged=x if ends else None)
+
+
+def participants(seed: int, turn: int, workers: int, number: int) -> tuple[int, ...]:
+    """Who takes part in round ``turn``: ``number`` of the ranks, ascending, the same to all workers."""
+    drawn = seeds.uniform_array(seed, seeds.SHARED, "participants", turn, (workers,), True)
+    return tuple(sorted(int(rank) for rank in np.argsort(drawn, kind="stable")[:number]))

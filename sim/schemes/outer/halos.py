@@ -1,0 +1,168 @@
+"""HALoS: local steps, a server in each site that nobody waits for, and a server above these.
+
+Each worker adds up ``period`` local steps, brings what they have changed, D = (model it began with) - x, to
+its site's server, and goes on from the model there. Both kinds of servers take changes one by one, with
+delayed Nesterov momentum; of N arrivals (``every``), with learning rate h and momentum b:
+
+    t <- t - h D                                       at every arrival
+    m <- b m + mean of the last N changes,   t <- t - h N b m       at every N-th, besides
+
+After ``exchange`` arrivals a site's server brings what these have changed to the global server, in the same
+way, and takes (1 - alpha) of its own model and alpha of the global one, when that comes. Meanwhile it goes
+on serving; one such visit is under way at a time. The site's server is on the host of the site's first
+worker, which begins and ends these visits between its own steps; the global one is on the host of worker 0.
+The metric of ``on: leader`` is the global model. The running buffers of batch norm have no momentum.
+
+Bytes per step and worker: inside a site one model out and one in over ``period``, but for the server's own
+host; between sites one out and one in over ``period`` x ``exchange`` steps of all in a site. Waits for: the
+host of the site's server.
+
+Source: Kim et al., HALoS, ICML 2025, and its published code, whose rates are h N here; delayed Nesterov: Liu
+et al., arXiv 2401.09135, with c = 0.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ...config.settings import Settings
+from ...program import operations as ops
+from ...program.worker import Program, Worker
+from ..parameter_server import Centre
+from .rule import buffers_in
+
+
+class SiteServer(Settings):
+    """Delayed Nesterov momentum of the sites' servers."""
+
+    lr: float = Field(default=0.2, gt=0, description="learning rate of each arriving change")
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum, applied at every N-th arrival")
+    every: int = Field(default=16, ge=1, description="N: arrivals between two applications of the momentum")
+
+
+class GlobalServer(SiteServer):
+    """Delayed Nesterov momentum of the global server."""
+
+    lr: float = Field(default=0.15, gt=0, description="learning rate of each arriving change")
+    momentum: float = Field(default=0.5, ge=0, lt=1, description="momentum, applied at every N-th arrival")
+    every: int = Field(default=2, ge=1, description="N: arrivals between two applications of the momentum")
+
+
+class HalosOptions(Settings):
+    """Options of ``halos``."""
+
+    period: int = Field(default=8, ge=1, description="local steps between two visits to the site's server")
+    exchange: int = Field(
+        default=32, ge=1, description="arrivals at a site's server before it visits the global one"
+    )
+    alpha: float = Field(
+        default=0.25, ge=0, le=1, description="share of the global model that a site's server takes over"
+    )
+    local: SiteServer = Field(default=SiteServer(), description="the sites' servers")
+    top: GlobalServer = Field(default=GlobalServer(), description="the global server")
+
+
+def cycle(options: HalosOptions, workers: int) -> int:
+    """Steps between two visits to a site's server; how often that one is away depends on the clock."""
+    return options.period
+
+
+class DelayedNesterov:
+    """A server's update rule for changes that arrive one by one."""
+
+    def __init__(self, worker: Worker, settings: SiteServer) -> None:
+        d = worker.start.shape[-1]
+        self._settings = settings
+        self._moved = d - buffers_in(worker, 0, d)
+        self._sum = self._momentum = torch.zeros_like(worker.start[: self._moved])
+        self._arrivals = 0
+
+    def step(self, change: Tensor) -> Tensor:
+        """What an arriving change [d] adds to the server's model."""
+        s = self._settings
+        added = -s.lr * change
+        self._sum = self._sum + change[: self._moved]
+        self._arrivals += 1
+        if self._arrivals % s.every == 0:
+            self._momentum = s.momentum * self._momentum + self._sum / s.every
+            self._sum = torch.zeros_like(self._sum)
+            moved = added[: self._moved] - s.lr * s.every * s.momentum * self._momentum
+            added = torch.cat([moved, added[self._moved :]])
+        return added
+
+
+class Servers:
+    """The server of a worker's site and the global one, as that worker sees them."""
+
+    def __init__(self, worker: Worker, options: HalosOptions) -> None:
+        sites = worker.sites or (0,) * worker.size
+        firsts = {site: rank for rank, site in reversed(list(enumerate(sites)))}
+        neighbours = [rank for rank, site in enumerate(sites) if site == sites[worker.rank]]
+        self._worker, self._options = worker, options
+        self._rule, self._top_rule = (
+            DelayedNesterov(worker, settings) for settings in (options.local, options.top)
+        )
+        self.site = Centre(worker, firsts[sites[worker.rank]], self._arrive, neighbours)
+        self.top = Centre(worker, 0, self._arrive_at_top, sorted(firsts.values()))
+        self._arrivals = 0
+        self._changed = torch.zeros_like(worker.start)
+        self._away: tuple[ops.Handle, ops.Handle] | None = None
+
+    def _arrive(self, model: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        added = self._rule.step(change)
+        self._arrivals += 1
+        self._changed = self._changed - added
+        return model + added, model + added
+
+    def _arrive_at_top(self, model: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        moved = model + self._top_rule.step(change)
+        return moved, moved
+
+    async def look_after(self) -> None:
+        """Take over the global model if it has come, and visit the global server if it is time."""
+        if self.site.known is None:
+            return
+        if self._away is not None and await self._worker.poll(self._away[0]):
+            await self.end_visit()
+        if self._away is None and self._arrivals >= self._options.exchange:
+            change, self._changed = self._changed, torch.zeros_like(self._changed)
+            self._arrivals = 0
+            if self.top.known is None:
+                self._away = await self.top.begin_visit(change)
+            else:
+                self._merge(await self.top.visit(change))
+
+    async def end_visit(self) -> None:
+        """Wait for the global model, if a visit is under way, and take it over."""
+        if self._away is not None:
+            answer, sent = self._away
+            self._away = None
+            message: ops.Message = await self._worker.wait(answer)
+            await self._worker.wait(sent)
+            self._merge(message.value)
+
+    def _merge(self, model: Tensor) -> None:
+        own = self.site.known
+        assert own is not None
+        self.site.replace(torch.lerp(own, model, self._options.alpha))
+
+
+def halos(worker: Worker, options: HalosOptions) -> Program:
+    """HALoS: sums of local steps go to a server in each site, and rarely from there to a global one."""
+    servers = Servers(worker, options)
+    return Program(_steps(worker, options, servers), (*servers.site.services(), *servers.top.services()))
+
+
+async def _steps(worker: Worker, options: HalosOptions, servers: Servers) -> None:
+    x = began = worker.start
+    state = worker.optimizer.init(x)
+    async for k in worker.steps():
+        gradient = await worker.gradient(x)
+        x, state = worker.optimizer.update(x, gradient, state)
+        if (k + 1) % options.period == 0:
+            x = began = await servers.site.visit(began - x)
+        await servers.look_after()
+        await worker.publish(k, x, leader=servers.top.known)
+    await servers.end_visit()

@@ -1,0 +1,62 @@
+"""SlowMo: local SGD whose averages are followed with a slow momentum.
+
+With the common model t, its copies x_i, the learning rate lr of the first of the last ``period`` steps, slow
+momentum b and slow learning rate a; every ``period`` steps:
+
+    x_i <- x_i - step of the optimiser at g_i                            at every step
+    u <- b u + (t - mean of x_i) / lr,   t <- t - a lr u,   x_i <- t     at the end of a period
+
+Without slow momentum and with a = 1 it is ``local_sgd``. The buffers of the optimiser are kept (``momentum:
+local``), or averaged with the models (``mixed``); the running buffers of batch norm become the mean.
+
+Bytes per step and worker: those of an all-reduce over the period. Waits for: everybody, once a period.
+
+Source: Wang, Tantia, Ballas, Rabbat, ICLR 2020 (arXiv 1910.00643), algorithm 1 with local SGD inside; their
+*maintain* and *average* of buffers.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+
+from ...config.settings import Settings
+from ...program.encoding import Compression
+from ...program.worker import Worker
+from ..compressed import CompressedAllReduce, Momentum, average_of_changes, pack
+from .rule import buffers_in
+
+
+class SlowmoOptions(Settings):
+    """Options of ``slowmo``."""
+
+    period: int = Field(default=48, ge=1, description="steps between two averagings")
+    slow_lr: float = Field(default=1.0, gt=0, description="learning rate of the slow steps")
+    slow_momentum: float = Field(default=0.5, ge=0, lt=1, description="momentum of the slow steps")
+    momentum: Momentum = "local"
+    compression: Compression | None = Field(
+        default=None, description="how changes since the last average are encoded; absent: models travel"
+    )
+
+
+async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
+    """SlowMo: local SGD whose averages, every ``period`` steps, are followed with a slow momentum."""
+    x = common = worker.start
+    state = worker.optimizer.init(x)
+    average, last = CompressedAllReduce(worker, options.compression), pack(x, state, options.momentum)
+    length = x.shape[-1]
+    moved = length - buffers_in(worker, 0, length)
+    slow = torch.zeros_like(x[..., :moved])
+    async for k in worker.steps():
+        gradient = await worker.gradient(x)
+        x, state = worker.optimizer.update(x, gradient, state)
+        averages = (k + 1) % options.period == 0
+        if averages:
+            x, state, last = await average_of_changes(average, k, x, state, options.momentum, last)
+            lr = worker.optimizer.lr_at(k + 1 - options.period)
+            change = (common - x)[..., :moved]
+            slow = options.slow_momentum * slow + (change / lr if lr else torch.zeros_like(change))
+            common = torch.cat([common[..., :moved] - options.slow_lr * lr * slow, x[..., moved:]], dim=-1)
+            x = common
+            last = torch.cat([common, last[..., length:]], dim=-1)
+        await worker.publish(k, x, averaged=x if averages else None)

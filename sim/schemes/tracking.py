@@ -1,0 +1,143 @@
+"""Decentralised SGD that corrects what plain gossip gets wrong: unequal data, and messages cut short.
+
+With d(y) the step of the optimiser along y, and W the mixing matrix:
+
+``gradient_tracking``: each worker estimates the mean gradient of all, y_i, and steps along it:
+
+    y_i(k) = sum_j W_ij y_j(k-1) + g_i(k) - g_i(k-1),   y_i(0) = g_i(0)
+    x_i(k+1) = sum_j W_ij (x_j(k) - d(y_j(k)))
+
+The sum of all y is the sum of all gradients at every step, whatever W does, so that with a constant learning
+rate workers with unequal data come to the optimum of all of them, where ``gossip`` stops beside it. W has to
+be doubly stochastic. Bytes per step and worker: twice out-degree x model, in one message. Waits for: the
+neighbours of this step. With ``compression`` Q each average is v_i + sum_j W_ij (Q(v_j) - Q(v_i)), which
+leaves both sums as they are. Source: Pu and Nedic, Mathematical Programming 2021 (arXiv 1805.11454), DSGT;
+d is its learning rate times y with plain SGD, other optimisers are ours.
+
+``choco_sgd``: what travels are changes of copies, which all neighbours of a worker keep. With Q the
+compression, v_j the public copy of worker j's model, v_j(0) = x(0), and consensus step size ``gamma``:
+
+    x_i <- x_i - d(g_i)
+    q_i = Q(x_i - v_i),   v_j <- v_j + q_j   for i and its neighbours j
+    x_i <- x_i + gamma sum_j W_ij (v_j - v_i)
+
+What Q leaves out of a change is in the next one, so that models come together however little is sent, if
+gamma is small enough; the mean of all models stays as it is. A worker keeps the sum of W_ij v_j alone, so W
+has to stay the same. Bytes per step and worker: out-degree x the encoded model. Waits for: the neighbours.
+Without compression and with gamma = 1 it is ``gossip``, adapt then combine. Source: Koloskova, Stich, Jaggi,
+ICML 2019 (arXiv 1902.00340), algorithm 2; v_j(0) = 0 there.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+
+from .. import topology
+from ..config.settings import Settings
+from ..errors import InputError
+from ..program.encoding import Compression, decoded
+from ..program.worker import Worker
+from ..topology import Plan, TopologyEntry
+from .compressed import CompressedAllReduce, add_lost_part, refuse_top_k
+
+
+class TrackingOptions(Settings):
+    """Options of ``gradient_tracking``."""
+
+    topology: TopologyEntry = Field(description="who averages with whom")
+    weights: str = Field(
+        default="auto",
+        description="mixing weights: a rule's name; auto: the topology's own, else uniform where all degrees "
+        "are equal, else metropolis",
+    )
+    compression: Compression | None = Field(
+        default=None,
+        description="how model and tracked gradient are encoded on their way; absent: not at all",
+    )
+
+
+def check_tracking(options: TrackingOptions, workers: int) -> None:
+    """Raise ``InputError`` where the weights would lose a part of the tracked gradients."""
+    refuse_top_k(options.compression)
+    _require_doubly_stochastic(topology.plan(options.topology, workers, options.weights))
+
+
+def cycle_tracking(options: TrackingOptions, workers: int) -> int:
+    """Steps after which the graphs repeat themselves; one where they are random."""
+    return topology.plan(options.topology, workers, options.weights).period or 1
+
+
+async def gradient_tracking(worker: Worker, options: TrackingOptions) -> None:
+    """Gradient tracking: gossip in which each worker steps along its estimate of the mean gradient of all."""
+    plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
+    x = worker.start
+    state = worker.optimizer.init(x)
+    average = CompressedAllReduce(worker, options.compression)
+    tracked = before = torch.zeros_like(x)
+    async for k in worker.steps():
+        gradient = await worker.gradient(x)
+        tracked = tracked + (gradient - before)
+        before = gradient
+        stepped, state = worker.optimizer.update(x, tracked, state)
+        own = torch.cat([stepped, tracked], dim=-1)
+        payload = average.payload(own, "mix", k)
+        combined = add_lost_part(await worker.mix(plan.at(k), payload), own, payload)
+        x, tracked = combined.chunk(2, dim=-1)
+        await worker.publish(k, x)
+
+
+class ChocoOptions(Settings):
+    """Options of ``choco_sgd``."""
+
+    topology: TopologyEntry = Field(description="who averages with whom; the same graph at every step")
+    weights: str = Field(
+        default="auto",
+        description="mixing weights: a rule's name; auto: the topology's own, else uniform where all degrees "
+        "are equal, else metropolis",
+    )
+    gamma: float = Field(default=1.0, gt=0, le=1, description="consensus step size")
+    compression: Compression | None = Field(
+        default=None, description="how changes of the public copies are encoded; absent: not at all"
+    )
+
+
+def check_choco(options: ChocoOptions, workers: int) -> None:
+    """Raise ``InputError`` where graphs change, or a compression would not converge."""
+    plan = topology.plan(options.topology, workers, options.weights)
+    _require_doubly_stochastic(plan)
+    if plan.period != 1:
+        raise InputError(
+            f"topology {plan.name} changes from step to step, but workers keep copies of the models of "
+            "neighbours that stay: use a static one, for example ring"
+        )
+    top_k = None if options.compression is None else options.compression.top_k
+    if top_k is not None and top_k.share < 1 and options.gamma == 1:
+        raise InputError(
+            "gamma: 1 diverges where top_k leaves elements out; write for example "
+            f"'gamma: {min(0.5, max(0.01, round(top_k.share, 2))):g}'"
+        )
+
+
+async def choco_sgd(worker: Worker, options: ChocoOptions) -> None:
+    """CHOCO-SGD: gossip of compressed changes, to copies of the neighbours' models that lose nothing."""
+    pattern = topology.plan(options.topology, worker.size, options.weights, worker.seed).at(0)
+    x = public = neighbours = worker.start
+    state = worker.optimizer.init(x)
+    average = CompressedAllReduce(worker, options.compression)
+    async for k in worker.steps():
+        gradient = await worker.gradient(x)
+        x, state = worker.optimizer.update(x, gradient, state)
+        change = average.payload(x - public, "mix", k)
+        neighbours = neighbours + await worker.mix(pattern, change)
+        public = public + decoded(change)
+        x = x + options.gamma * (neighbours - public)
+        await worker.publish(k, x)
+
+
+def _require_doubly_stochastic(plan: Plan) -> None:
+    if not (plan.row_stochastic and plan.column_stochastic):
+        raise InputError(
+            f"rows and columns of the mixing matrix have to sum to 1; those of topology {plan.name} with "
+            f"{plan.weights} weights do not: use weights: metropolis on an undirected topology"
+        )
