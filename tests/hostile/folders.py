@@ -258,7 +258,7 @@ def _cases() -> Iterator[Case]:
                 yield Case(f"sealed-{command[0]}-{name}", command, ("r",), damage=damage, sealed=True)
     for name, damage in SEALED.items():
         for command in (("report", "r", "--out", "p.html"), ("replay", "r")):
-            yield Case(f"sealed-{command[0]}-{name}", command, ("r",), damage=damage, sealed=True)
+            yield Case(f"resealed-{command[0]}-{name}", command, ("r",), damage=damage, sealed=True)
     for name, damage in REPLAYED.items():
         yield Case(f"replay-{name}", ("replay", "r"), ("r",), damage=damage)
     for name in ("endless", "deep", "gone"):

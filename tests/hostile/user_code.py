@@ -236,7 +236,7 @@ def raising() -> Iterator[Case]:
         arguments = "" if place[0] == "workload" else "*arguments"
         for name, module in RAISED.items():
             body = f"def build({arguments}):\n    raise odd\n"
-            yield _case(f"{kind}-raises-{name}", place, module + body, "s.yaml", "mine.py, line ")
+            yield _case(f"{kind}-raises-odd-{name}", place, module + body, "s.yaml", "mine.py, line ")
     for name, module in RAISED.items():
         body = "async def build(worker):\n    raise odd\n"
         yield _case(f"scheme-raises-{name}", _OWN_SCHEME, module + body, "mine.py, line ", fails=True)
