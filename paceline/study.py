@@ -17,6 +17,7 @@ from paceline.sim.config.files import claim_folder
 from paceline.sim.config.units import format_bytes, format_seconds
 from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
+from paceline.sim.records import parquet
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, ranking, summarise
 from paceline.sim.records.transport import transport_of
@@ -70,12 +71,12 @@ class Study:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """One row per evaluation: label, scheme, seed, source, step, time_s, bytes_sent and the scores."""
-        return result_folder.metrics_frame(self.runs)
+        return parquet.metrics_frame(self.runs)
 
     @cached_property
     def events(self) -> pd.DataFrame:
         """One row per recorded operation: label, seed, source and the fields of ``Event``."""
-        return result_folder.events_frame(self.runs)
+        return parquet.events_frame(self.runs)
 
     def save(self, folder: str | Path, force: bool = False) -> None:
         """Write a result folder, for ``paceline report``.

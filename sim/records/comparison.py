@@ -45,7 +45,7 @@ class Decision(TypedDict):
     """Whether the prediction would have picked the right scheme.
 
     Attributes:
-        winner_predicted, winner_measured: labels of who is first (``ranking``), by wall clock where neither
+        winner_predicted, winner_measured: labels of who is first (``verdict``), by wall clock where neither
             side has a time to target; None where no scheme got there.
         tie: the predicted lead lies inside its interval (None with few repeats).
         regret_pct: by how much the predicted winner is slower than the measured one, as measured: the median
@@ -274,7 +274,7 @@ def compare(
 
 
 def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]) -> Decision:
-    """Compare who is first (``sim.records.ranking``), and how far behind the others are, on both sides.
+    """Compare who is first (``sim.records.verdict``), and how far behind the others are, on both sides.
 
     By wall clock where neither side got to a target. Schemes that one side lacks take no part.
     """

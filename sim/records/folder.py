@@ -9,15 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,7 +24,19 @@ from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
 from ..errors import MAX_QUOTED, InputError, quote, shorten
 from .equal_terms import Goal
-from .run import Evaluation, Event, Machine, Run, TimeShare, metric_name
+from .parquet import (
+    RUN_KEY,
+    STEP_VECTOR,
+    events_frame,
+    events_of,
+    metric_names,
+    metrics_frame,
+    read_events,
+    read_metrics,
+    write_events,
+    write_metrics,
+)
+from .run import Evaluation, Machine, Run, TimeShare, metric_name
 from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances, summarise
 from .trace import write_trace
 from .transport import transport_of
@@ -50,33 +59,13 @@ _NEEDED: Final = (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
 _OURS: Final = frozenset({*_NEEDED, TRACE_FILE, CHECKSUMS_FILE, "report.html", "validation.json"})
 """What a result folder may hold; ``force`` deletes no folder that holds anything else."""
 
+MAX_SUMMARY_BYTES: Final = 256 * 2**20
+"""A longer summary is not read."""
+MAX_SCENARIO_BYTES: Final = 64 * 2**20
+"""A longer resolved scenario is not read."""
+
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
 """What is in the folder ``report-files`` that a report leaves beside itself."""
-
-_WORDS: Final = pa.dictionary(pa.int32(), pa.string())
-
-_RUN_KEY: Final = ["label", "seed", "source"]
-"""Columns that tell the runs of a folder apart."""
-
-
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
-
-
-_METRICS_SCHEMA: Final = _schema(
-    label=_WORDS, scheme=_WORDS, seed=pa.int64(), source=_WORDS,
-    step=pa.int64(), time_s=pa.float64(), bytes_sent=pa.int64(),
-)  # fmt: skip
-"""Followed by one float64 column per metric, and ``steps``, the step vector."""
-
-_STEP_VECTOR: Final = pa.field("steps", pa.list_(pa.int32()))
-"""Not in a folder that was written before it was recorded."""
-
-_EVENTS_SCHEMA: Final = _schema(
-    label=_WORDS, seed=pa.int64(), source=_WORDS,
-    worker=pa.int32(), task=pa.int16(), handle=pa.int32(), step=pa.int32(), operation=_WORDS,
-    start_s=pa.float64(), end_s=pa.float64(), peer_s=pa.float64(), bytes=pa.int64(), peer=pa.int32(),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,8 +120,8 @@ def write_results(
         (new / SCENARIO_FILE).write_text(scenario_yaml, encoding="utf-8")
         text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
-        _write_parquet(new / METRICS_FILE, _metrics_tables(runs))
-        _write_parquet(new / EVENTS_FILE, _events_tables(runs))
+        write_metrics(new / METRICS_FILE, runs)
+        write_events(new / EVENTS_FILE, runs)
         if trace:
             write_trace(new / TRACE_FILE, runs)
         write_checksums(new)
@@ -298,7 +287,7 @@ def _find_contradiction(results: Results) -> str:
         for column, (least, most) in ranges.items():
             if len(table) and not least <= table[column].min() <= table[column].max() <= most:
                 return f"{name} holds an impossible {column}"
-        of_runs = set(table[_RUN_KEY].drop_duplicates().itertuples(index=False, name=None))
+        of_runs = set(table[RUN_KEY].drop_duplicates().itertuples(index=False, name=None))
         if of_runs - keys:
             return f"{name} has rows of {quote(min(str(key[0]) for key in of_runs - keys))}, which is no run"
     operations = results.events["operation"].drop_duplicates()
@@ -331,8 +320,8 @@ def _read_files(folder: Path) -> Results:
         summary = _read_summary(folder / SUMMARY_FILE)
         return Results(
             summary=summary,
-            metrics=_read_parquet(folder / METRICS_FILE, _METRICS_SCHEMA),
-            events=_read_parquet(folder / EVENTS_FILE, _EVENTS_SCHEMA),
+            metrics=read_metrics(folder / METRICS_FILE),
+            events=read_events(folder / EVENTS_FILE),
             scenario=read_text(folder / SCENARIO_FILE, MAX_SCENARIO_BYTES),
         )
     except (OSError, UnicodeDecodeError) as error:
@@ -376,10 +365,10 @@ def _without_second_scores(results: Results) -> Results:
     """Leave out what was scored once more at the instant at which a run met its target."""
     summary, metrics = results.summary, results.metrics
     met_s = {(run["label"], run["seed"], run["source"]): run["time_to_target_s"] for run in summary["runs"]}
-    rows = zip(*(metrics[name] for name in (*_RUN_KEY, "time_s")), strict=True)
+    rows = zip(*(metrics[name] for name in (*RUN_KEY, "time_s")), strict=True)
     at_once = [met_s.get((label, seed, source)) == time_s for label, seed, source, time_s in rows]
     met = metrics[pd.Series(at_once, metrics.index, dtype=bool)]
-    second = met.index[met.duplicated(_RUN_KEY)]
+    second = met.index[met.duplicated(RUN_KEY)]
     if second.empty:
         return results
     summary.pop("verdict", None)  # which is on the scores that go
@@ -403,10 +392,9 @@ def _renewed(results: Results) -> Results:
 
 def runs_of(results: Results) -> list[Run]:
     """Read back the runs that a folder was written from."""
-    fixed = {*_METRICS_SCHEMA.names, _STEP_VECTOR.name}
-    known = [name for name in results.metrics.columns if name not in fixed]
-    events = dict(list(results.events.groupby(_RUN_KEY, observed=True, sort=False)))
-    metrics = dict(list(results.metrics.groupby(_RUN_KEY, observed=True, sort=False)))
+    known = metric_names(results.metrics)
+    events = dict(list(results.events.groupby(RUN_KEY, observed=True, sort=False)))
+    metrics = dict(list(results.metrics.groupby(RUN_KEY, observed=True, sort=False)))
     runs = []
     for row in results.summary["runs"]:
         key = (row["label"], row["seed"], row["source"])
@@ -430,12 +418,12 @@ def runs_of(results: Results) -> list[Run]:
                         e["time_s"],
                         e["bytes_sent"],
                         {name: _number(e[name]) for name in known},
-                        tuple(int(step) for step in e.get(_STEP_VECTOR.name, ())),
+                        tuple(int(step) for step in e.get(STEP_VECTOR, ())),
                     )
                     for e in of_run
                 ),
                 digest=row["digest"],
-                events=_events_of(events[key]) if key in events else (),
+                events=events_of(events[key]) if key in events else (),
                 message=row.get("message", ""),
                 machines=tuple(Machine(**each) for each in row.get("machines", [])),
                 exchanges=tuple(row["exchanges"]) if "exchanges" in row else None,
@@ -443,28 +431,6 @@ def runs_of(results: Results) -> list[Run]:
             )
         )
     return runs
-
-
-def metrics_frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """``Results.metrics`` of these runs."""
-    return _frame(_metrics_tables(runs))
-
-
-def events_frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """``Results.events`` of these runs."""
-    return _frame(_events_tables(runs))
-
-
-def _frame(tables: tuple[pa.Schema, Iterable[pa.Table]]) -> pd.DataFrame:
-    schema, parts = tables
-    table = pa.concat_tables([schema.empty_table(), *parts]).unify_dictionaries()
-    frame: pd.DataFrame = table.to_pandas()
-    return frame
-
-
-def _events_of(rows: pd.DataFrame) -> tuple[Event, ...]:
-    columns = [rows[name].astype(object).tolist() for name in Event.__dataclass_fields__]
-    return tuple(Event(*values) for values in zip(*columns, strict=True))
 
 
 def _number(value: float) -> float | None:
@@ -507,116 +473,5 @@ def _longest_text(value: object) -> int:
         case list():
             return max(map(_longest_text, value), default=0)
     return 0
-
-
-def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
-    try:
-        if not path.is_file():  # a device may never end
-            raise InputError(f"{path} is no file")
-        check_rows(path)
-        table = pq.read_table(path)
-    except pa.ArrowException as error:
-        raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
-    missing = [name for name in schema.names if name not in table.column_names]
-    if missing:
-        raise InputError(f"{path} has no column {missing[0]}")
-    for field in schema:
-        _check_column(path, table.column(field.name), field)
-    for name in table.column_names:
-        kind = table.column(name).type
-        if schema is _METRICS_SCHEMA and name not in schema.names and not _is_metric(name, kind):
-            raise InputError(f"{path} is damaged: the column {shorten(name)} has the type {kind}")
-    frame: pd.DataFrame = table.to_pandas()
-    return frame
-
-
-MAX_SUMMARY_BYTES: Final = 256 * 2**20
-"""A longer summary is not read."""
 MAX_TEXT: Final = 100_000
 """Letters of one text in a summary, at most: a message that a run has ended with."""
-MAX_SCENARIO_BYTES: Final = 64 * 2**20
-"""A longer resolved scenario is not read."""
-MAX_TABLE_ROWS: Final = 100_000_000
-"""A table with more rows is not read."""
-
-
-def check_rows(path: Path) -> None:
-    """Refuse a table that says of itself that it is larger than any of ours."""
-    rows = pq.read_metadata(path).num_rows
-    if rows > MAX_TABLE_ROWS:
-        raise InputError(f"{path} has {rows} rows, which is too much")
-
-
-def _check_column(path: Path, column: pa.ChunkedArray, field: pa.Field) -> None:
-    """Refuse a column of another type than ``field``, or one with nulls or numbers that are none."""
-    words = field.type == _WORDS
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if words:
-        fits = pa.types.is_string(kind) or pa.types.is_large_string(kind) or len(column) == 0
-    else:
-        fits = kind == field.type or (pa.types.is_integer(kind) and pa.types.is_integer(field.type))
-    if not fits and len(column):
-        raise InputError(f"{path} is damaged: the column {field.name} has the type {column.type}")
-    if column.null_count:
-        raise InputError(f"{path} is damaged: the column {field.name} has empty cells")
-    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py() and len(column):
-        raise InputError(f"{path} is damaged: the column {field.name} holds a number that is not finite")
-
-
-def _is_metric(name: str, kind: pa.DataType) -> bool:
-    if name == _STEP_VECTOR.name:
-        return bool(pa.types.is_list(kind) and pa.types.is_integer(kind.value_type))
-    return bool(pa.types.is_floating(kind) or pa.types.is_null(kind))
-
-
-def _write_parquet(path: Path, tables: tuple[pa.Schema, Iterable[pa.Table]]) -> None:
-    schema, parts = tables
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for part in parts:
-            writer.write_table(part)
-
-
-def _metrics_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]:
-    names = list(dict.fromkeys(name for run in runs for e in run.evaluations for name in e.metrics))
-    schema = _METRICS_SCHEMA
-    for name in names:
-        schema = schema.append(pa.field(name, pa.float64()))
-    schema = schema.append(_STEP_VECTOR)
-
-    def part(run: Run) -> pa.Table:
-        columns: list[list[Any]] = [
-            *_repeated([run.label, run.scheme, run.seed, run.source], len(run.evaluations)),
-            [e.step for e in run.evaluations],
-            [e.time_s for e in run.evaluations],
-            [e.bytes_sent for e in run.evaluations],
-            *([e.metrics.get(name) for e in run.evaluations] for name in names),
-            [e.steps for e in run.evaluations],
-        ]
-        return _table(columns, schema)
-
-    return schema, (part(run) for run in runs if run.evaluations)
-
-
-def _events_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]:
-    fields = tuple(Event.__dataclass_fields__)
-
-    def part(run: Run) -> pa.Table:
-        columns = _repeated([run.label, run.seed, run.source], len(run.events))
-        columns += [[getattr(event, name) for event in run.events] for name in fields]
-        return _table(columns, _EVENTS_SCHEMA)
-
-    return _EVENTS_SCHEMA, (part(run) for run in runs if run.events)
-
-
-def _repeated(values: Sequence[Any], times: int) -> list[list[Any]]:
-    return [[value] * times for value in values]
-
-
-def _table(columns: Sequence[list[Any]], schema: pa.Schema) -> pa.Table:
-    arrays = []
-    for column, field in zip(columns, schema, strict=True):
-        if field.type == _WORDS:
-            arrays.append(pa.array(column, pa.string()).dictionary_encode().cast(_WORDS))
-        else:
-            arrays.append(pa.array(column, field.type))
-    return pa.Table.from_arrays(arrays, schema=schema)

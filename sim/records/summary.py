@@ -4,8 +4,8 @@ A run that never reached the target counts as infinitely late, so that it is nev
 median time if most of its repeats got there. Runs without a target are compared by their time per step; one
 that did not complete its steps counts as infinitely slow. Two schemes are compared on the seeds that they
 share, which saw the same data and the same stragglers, so that ratios vary less than times; the winner, the
-order of the others and all factors are of these ratios (``ranking``). Intervals are those of ``intervals``,
-and ``verdict`` says in a sentence what they support.
+order of the others and all factors are of these ratios (``verdict``, which also says in a sentence what they
+support). Intervals are those of ``intervals``.
 
 Everything here is plain JSON: ``None`` where a number is missing or not finite, never NaN.
 """
@@ -22,10 +22,9 @@ from typing_extensions import TypedDict
 from ..errors import InputError, quote
 from .equal_terms import Equal, Goal, equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
-from .ranking import chance_to_win, find_winner, find_winners
 from .run import Run, Source, Status
 from .transport import TransportRecord
-from .verdict import Verdict, find_verdict
+from .verdict import Verdict, chance_to_win, find_verdict, find_winner, find_winners
 
 SUMMARY_VERSION: Final = 3
 """Of ``summary.json``; changes when an older reader would misunderstand it."""
@@ -133,7 +132,7 @@ class SchemeSummary(TypedDict):
         ratio_to_best: time to target over the winner's: median over the seeds that both have. Without a
             target the same of ``step_s``.
         wins: on how many of the seeds that all schemes share this one was first; a tie is shared.
-        p_win: chance to be first on one more seed (``ranking.chance_to_win``); None with few repeats.
+        p_win: chance to be first on one more seed (``verdict.chance_to_win``); None with few repeats.
         steps_to_target: median step of the evaluation that met the target; None like the median time.
         score_at_equal_time, score_at_equal_bytes: where ``Summary.equal`` says; None where it does not.
         wall_clock_s, iterations, bytes_sent, time_s: means.
@@ -211,7 +210,7 @@ class Summary(TypedDict):
     If both simulated and measured runs are there, what is not per row is about the source of the first run.
 
     Attributes:
-        winner: the label of who is first (``paceline.sim.records.ranking``), by time per step if there is
+        winner: the label of who is first (``paceline.sim.records.verdict``), by time per step if there is
             no target; None if nobody arrives. Whether that is settled, ``verdict`` says.
         verdict: absent in older folders; ``paceline.sim.records.folder`` adds it when it reads them.
         lead: of the winner over the second; None where there are no two.

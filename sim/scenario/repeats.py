@@ -17,8 +17,8 @@ from ..config.limits import MAX_REPEATS
 from ..config.problems import format_value, mistake
 from ..config.settings import Settings
 from ..records.intervals import FEWEST, Interval, of_median, of_ratio
-from ..records.ranking import find_winner
 from ..records.run import Run
+from ..records.verdict import find_winner
 
 _PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *%")
 

@@ -1,0 +1,207 @@
+"""The two tables of a result folder, as Parquet files and as data frames: evaluations and operations.
+
+The same runs give the same bytes. What is read is checked before it is believed: its size, its columns and
+their types, no empty cells, no number that is not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..config.problems import one_line
+from ..errors import InputError, shorten
+from .run import Event, Run
+
+MAX_TABLE_ROWS: Final = 100_000_000
+"""A table with more rows is not read."""
+
+_WORDS: Final = pa.dictionary(pa.int32(), pa.string())
+
+RUN_KEY: Final = ["label", "seed", "source"]
+"""Columns that tell the runs of a folder apart."""
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+_METRICS_SCHEMA: Final = _schema(
+    label=_WORDS, scheme=_WORDS, seed=pa.int64(), source=_WORDS,
+    step=pa.int64(), time_s=pa.float64(), bytes_sent=pa.int64(),
+)  # fmt: skip
+"""Followed by one float64 column per metric, and ``steps``, the step vector."""
+
+STEP_VECTOR: Final = "steps"
+"""The column of step vectors; not in a folder that was written before they were recorded."""
+
+_EVENTS_SCHEMA: Final = _schema(
+    label=_WORDS, seed=pa.int64(), source=_WORDS,
+    worker=pa.int32(), task=pa.int16(), handle=pa.int32(), step=pa.int32(), operation=_WORDS,
+    start_s=pa.float64(), end_s=pa.float64(), peer_s=pa.float64(), bytes=pa.int64(), peer=pa.int32(),
+)  # fmt: skip
+
+
+def metrics_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """``Results.metrics`` of these runs."""
+    return _frame(_metrics_tables(runs))
+
+
+def events_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """``Results.events`` of these runs."""
+    return _frame(_events_tables(runs))
+
+
+def _frame(tables: tuple[pa.Schema, Iterable[pa.Table]]) -> pd.DataFrame:
+    schema, parts = tables
+    table = pa.concat_tables([schema.empty_table(), *parts]).unify_dictionaries()
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def write_metrics(path: Path, runs: Sequence[Run]) -> None:
+    """Write one row per evaluation of these runs."""
+    _write_parquet(path, _metrics_tables(runs))
+
+
+def write_events(path: Path, runs: Sequence[Run]) -> None:
+    """Write one row per operation of these runs."""
+    _write_parquet(path, _events_tables(runs))
+
+
+def read_metrics(path: Path) -> pd.DataFrame:
+    """Read what ``write_metrics`` wrote.
+
+    Raises:
+        InputError: it is no such table, damaged, or larger than any of ours.
+    """
+    return _read_parquet(path, _METRICS_SCHEMA)
+
+
+def read_events(path: Path) -> pd.DataFrame:
+    """Read what ``write_events`` wrote.
+
+    Raises:
+        InputError: it is no such table, damaged, or larger than any of ours.
+    """
+    return _read_parquet(path, _EVENTS_SCHEMA)
+
+
+def metric_names(metrics: pd.DataFrame) -> list[str]:
+    """The columns of a frame of evaluations that hold scores."""
+    return [name for name in metrics.columns if name not in {*_METRICS_SCHEMA.names, STEP_VECTOR}]
+
+
+def events_of(rows: pd.DataFrame) -> tuple[Event, ...]:
+    """Rows of a frame of operations as they were recorded."""
+    columns = [rows[name].astype(object).tolist() for name in Event.__dataclass_fields__]
+    return tuple(Event(*values) for values in zip(*columns, strict=True))
+
+
+def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
+    try:
+        if not path.is_file():  # a device may never end
+            raise InputError(f"{path} is no file")
+        _check_rows(path)
+        table = pq.read_table(path)
+    except pa.ArrowException as error:
+        raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]}")
+    for field in schema:
+        _check_column(path, table.column(field.name), field)
+    for name in table.column_names:
+        kind = table.column(name).type
+        if schema is _METRICS_SCHEMA and name not in schema.names and not _is_metric(name, kind):
+            raise InputError(f"{path} is damaged: the column {shorten(name)} has the type {kind}")
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def _check_rows(path: Path) -> None:
+    """Refuse a table that says of itself that it is larger than any of ours."""
+    rows = pq.read_metadata(path).num_rows
+    if rows > MAX_TABLE_ROWS:
+        raise InputError(f"{path} has {rows} rows, which is too much")
+
+
+def _check_column(path: Path, column: pa.ChunkedArray, field: pa.Field) -> None:
+    """Refuse a column of another type than ``field``, or one with nulls or numbers that are none."""
+    words = field.type == _WORDS
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if words:
+        fits = pa.types.is_string(kind) or pa.types.is_large_string(kind) or len(column) == 0
+    else:
+        fits = kind == field.type or (pa.types.is_integer(kind) and pa.types.is_integer(field.type))
+    if not fits and len(column):
+        raise InputError(f"{path} is damaged: the column {field.name} has the type {column.type}")
+    if column.null_count:
+        raise InputError(f"{path} is damaged: the column {field.name} has empty cells")
+    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py() and len(column):
+        raise InputError(f"{path} is damaged: the column {field.name} holds a number that is not finite")
+
+
+def _is_metric(name: str, kind: pa.DataType) -> bool:
+    if name == STEP_VECTOR:
+        return bool(pa.types.is_list(kind) and pa.types.is_integer(kind.value_type))
+    return bool(pa.types.is_floating(kind) or pa.types.is_null(kind))
+
+
+def _write_parquet(path: Path, tables: tuple[pa.Schema, Iterable[pa.Table]]) -> None:
+    schema, parts = tables
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(part)
+
+
+def _metrics_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]:
+    names = list(dict.fromkeys(name for run in runs for e in run.evaluations for name in e.metrics))
+    schema = _METRICS_SCHEMA
+    for name in names:
+        schema = schema.append(pa.field(name, pa.float64()))
+    schema = schema.append(pa.field(STEP_VECTOR, pa.list_(pa.int32())))
+
+    def part(run: Run) -> pa.Table:
+        columns: list[list[Any]] = [
+            *_repeated([run.label, run.scheme, run.seed, run.source], len(run.evaluations)),
+            [e.step for e in run.evaluations],
+            [e.time_s for e in run.evaluations],
+            [e.bytes_sent for e in run.evaluations],
+            *([e.metrics.get(name) for e in run.evaluations] for name in names),
+            [e.steps for e in run.evaluations],
+        ]
+        return _table(columns, schema)
+
+    return schema, (part(run) for run in runs if run.evaluations)
+
+
+def _events_tables(runs: Sequence[Run]) -> tuple[pa.Schema, Iterable[pa.Table]]:
+    fields = tuple(Event.__dataclass_fields__)
+
+    def part(run: Run) -> pa.Table:
+        columns = _repeated([run.label, run.seed, run.source], len(run.events))
+        columns += [[getattr(event, name) for event in run.events] for name in fields]
+        return _table(columns, _EVENTS_SCHEMA)
+
+    return _EVENTS_SCHEMA, (part(run) for run in runs if run.events)
+
+
+def _repeated(values: Sequence[Any], times: int) -> list[list[Any]]:
+    return [[value] * times for value in values]
+
+
+def _table(columns: Sequence[list[Any]], schema: pa.Schema) -> pa.Table:
+    arrays = []
+    for column, field in zip(columns, schema, strict=True):
+        if field.type == _WORDS:
+            arrays.append(pa.array(column, pa.string()).dictionary_encode().cast(_WORDS))
+        else:
+            arrays.append(pa.array(column, field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
