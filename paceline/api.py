@@ -27,7 +27,7 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
     3
 
     Args:
-        path: a YAML file.
+        path: a YAML file, or the name of a ready scenario, as ``paceline list`` has them.
         changes: ``dotted.key=value`` each, as after ``--set``.
 
     Raises:
@@ -116,7 +116,8 @@ def simulate(
     'local_sgd'
 
     Args:
-        scenario: what ``load`` returns, the path of a file, or what would stand in one, as a mapping.
+        scenario: what ``load`` returns, the path of a file, the name of a ready one, or what would stand in
+            a file, as a mapping.
         task: what is trained, in the place of the scenario's task: a function that returns (model, loss,
             data); the options in ``workload`` are its parameters.
         changes: ``dotted.key=value`` each, as after ``--set``.

@@ -31,7 +31,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="torchrun --nproc-per-node N -m paceline.realrun", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("scenario", metavar="SCENARIO", nargs="?", type=Path, help="a scenario file (YAML)")
+    parser.add_argument(
+        "scenario", metavar="SCENARIO", nargs="?", type=Path, help="a scenario file, or a ready one's name"
+    )
     parser.add_argument(
         "--set", metavar="dotted.key=value", action="append", default=[], help="change one value"
     )

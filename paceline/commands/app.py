@@ -109,20 +109,34 @@ def schema() -> None:
 
 @app.command("list")
 def list_names(as_json: AsJson = False) -> None:
-    """List the schemes, topologies and tasks that scenarios can name."""
+    """List the ready scenarios, and the schemes, topologies and tasks that scenarios can name."""
+    from paceline.sim.scenario.ready import describe_scenario, ready_scenarios
     from paceline.sim.schemes import SCHEMES
     from paceline.sim.topology import TOPOLOGIES
     from paceline.sim.workloads import TASKS
 
-    names = {"schemes": sorted(SCHEMES), "topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS)}
+    ready = {name: describe_scenario(path) for name, path in ready_scenarios().items()}
+    names = {"topologies": sorted(TOPOLOGIES), "tasks": sorted(TASKS)}
     if as_json:
-        print_json(names)
+        print_json({"scenarios": ready, "schemes": sorted(SCHEMES), **names})
         return
-    sys.stdout.write("schemes:\n")
-    for name in names.pop("schemes"):
-        sys.stdout.write(f"  {name}: {SCHEMES[name].does}\n")
+    does = {name: SCHEMES[name].does for name in sorted(SCHEMES)}
+    for kind, lines in (("scenarios", ready), ("schemes", does)):
+        sys.stdout.write(f"{kind}:\n" + "".join(f"  {name}: {line}\n" for name, line in lines.items()))
     for kind, members in names.items():
         sys.stdout.write(f"{kind}: {' '.join(members)}\n")
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a ready scenario ('paceline list')")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="the scenario file to write")],
+) -> None:
+    """Copy a ready scenario, to change it; the files that it names are copied beside it."""
+    from paceline.sim.scenario.ready import copy_scenario
+
+    for path in copy_scenario(name, file):
+        say(f"wrote {path}")
 
 
 @contextmanager

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 LINES_APART_S: Final = 10.0
 """Seconds between two lines of progress where standard error is no terminal."""
 
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="a scenario file (YAML)")]
+_SCENARIO: Final = "a scenario file (YAML), or the name of a ready one ('paceline list')"
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help=_SCENARIO)]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="dotted.key=value", help="change one value of the scenario; repeatable"),

@@ -52,6 +52,7 @@ from ..training.snapshots import ASSUMED_STEPS, KEPT_BYTES
 from ..workloads import find_task
 from . import overrides
 from .entries import SchemeEntry, WorkloadEntry
+from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, read_auto
 from .tune import Tune, with_values
 
@@ -543,13 +544,14 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
     """Read a scenario file.
 
     Args:
-        path: a YAML file in UTF-8.
+        path: a YAML file in UTF-8, or the name of a ready scenario.
         changes: ``dotted.key=value`` each, as in ``--set``; see ``paceline.sim.scenario.overrides``.
 
     Raises:
         InputError: what is wrong, where and the nearest valid choice; a line for each of the first mistakes.
     """
-    return parse(yaml_file.read_text(Path(path)), str(path), changes, code=Path(path).parent)
+    file = find_scenario(Path(path))
+    return parse(yaml_file.read_text(file), str(file), changes, code=file.parent)
 
 
 def parse(
@@ -596,7 +598,7 @@ def resolve_scenario(
     """The scenario that is meant.
 
     Args:
-        scenario: one, the path of its file, or what would stand there.
+        scenario: one, the path of its file, the name of a ready one, or what would stand in a file.
         task: takes the place of its task, if given.
         changes: ``dotted.key=value`` each.
 

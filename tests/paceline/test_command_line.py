@@ -405,17 +405,58 @@ def test_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 def test_list_and_schema(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     names = json.loads(run(monkeypatch, capsys, "list", "--json")[1])
-    assert set(names) == {"schemes", "topologies", "tasks"}
+    assert set(names) == {"scenarios", "schemes", "topologies", "tasks"}
+    assert {path.stem for path in (ROOT / "scenarios").glob("*.yaml")} <= set(names["scenarios"])
+    assert all(names["scenarios"].values())
     assert {"all_reduce", "local_sgd", "gossip", "ad_psgd"} <= set(names["schemes"])
     lines = run(monkeypatch, capsys, "list")[1].splitlines()
     assert "  all_reduce: Synchronous SGD: average the gradients of all workers at every step." in lines
     assert all(any(line.startswith(f"  {name}: ") and line[-1] == "." for line in lines) for name in SCHEMES)
     assert any(line.startswith("topologies: ") for line in lines)
+    assert (
+        "  two-sites: Two sites of four workers, an ocean between them: how rarely should they average?"
+        in lines
+    )
     schema = json.loads(run(monkeypatch, capsys, "schema")[1])
     assert schema["$schema"].startswith("https://json-schema.org/")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "scenarios").rglob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("command", ["simulate", "netem"])
+def test_a_ready_scenario_goes_by_its_name(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = ["--set=stop.max_iterations=1", "--set=schemes=[all_reduce]", "--set=repeats=1"]
+    code, out, err = run(monkeypatch, capsys, command, "two-workers", *few)
+    assert (code, bool(out)) == (0, True), err
+
+
+def test_new_copies_a_ready_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, capsys, "new", "two-sites", "my.yaml") == (0, "", "wrote my.yaml\n")
+    assert Path("my.yaml").read_text() == (ROOT / "scenarios" / "two-sites.yaml").read_text()
+    assert run(monkeypatch, capsys, "new", "one-rack", "my.yaml") == (
+        2, "", "paceline: my.yaml is there already: choose another name\n",
+    )  # fmt: skip
+    code, _, err = run(monkeypatch, capsys, "new", "two-site", "other.yaml")
+    assert (code, err) == (
+        2, "paceline: two-site: no ready scenario has this name; did you mean 'two-sites'?\n",
+    )  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
+
+
+SLOW_SCENARIOS = ("resnet-20",)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW_SCENARIOS else [], id=path.stem)
+        for path in sorted((ROOT / "scenarios").rglob("*.yaml"))
+    ],
+)
 def test_ready_scenarios_load_and_run_a_few_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 

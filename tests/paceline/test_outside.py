@@ -190,7 +190,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy, so that nothing is left here."""
     top = tmp_path_factory.mktemp("wheel")
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "build", "*.egg-info")
-    for name in ("paceline", "sim", "realrun", "reports"):
+    for name in ("paceline", "sim", "realrun", "reports", "scenarios"):
         shutil.copytree(ROOT / name, top / "source" / name, symlinks=True, ignore=unwanted)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, top / "source")
@@ -226,6 +226,8 @@ def test_the_wheel_has_everything_under_one_name(wheel: Path) -> None:
     expected = {f"paceline/{path.relative_to(ROOT).as_posix()}" for path in ours}
     expected = {name.replace("paceline/paceline/", "paceline/") for name in expected}
     data = {"paceline/py.typed", "paceline/reports/page.html", "paceline/reports/style.css"}
+    scenarios = [path for path in (ROOT / "scenarios").rglob("*") if path.is_file()]
+    data |= {f"paceline/{path.relative_to(ROOT).as_posix()}" for path in scenarios}
     assert {name for name in names if not name.startswith("paceline-")} == expected | data
 
 
@@ -247,6 +249,12 @@ def test_it_runs_where_the_wheel_is_installed(installed: Path, folder: Path) -> 
     python("-m", "paceline", "realrun", "outside.yaml", "--processes", "--out", "measured")
     python("-m", "paceline", "report", "predicted", "measured")
     assert "outside" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "two-workers" in python("-m", "paceline", "simulate", "two-workers", "--json", "--set=repeats=1")
+    python("-m", "paceline", "new", "leaf-spine", "mine.yaml")
+    assert (folder / "leaf-spine.graphml").is_file()
+    (folder / "loop.py").write_text(LOOP.replace("SCHEME", repr("all_reduce")), encoding="utf-8")
+    python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "loop.py")
+    assert json.loads((folder / "told.json").read_text()) == ["all_reduce", "completed", 3]
 
 
 RIGHT = """

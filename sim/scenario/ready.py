@@ -1,0 +1,89 @@
+"""The ready scenarios that come with Paceline, by name: ``four-regions``, ``lab/two-sites``.
+
+A name is a scenario's path below the folder of ready scenarios, without its suffix. Wherever a scenario's
+file is wanted, its name will do; a file of that name comes first.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from ..config.files import write_atomically
+from ..config.yaml_file import YAML_SUFFIXES, read_text
+from ..errors import InputError, did_you_mean
+
+_FOLDER: Final = Path(__file__).parents[2] / "scenarios"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9/_-]{0,79}")
+"""What may be meant as the name of a ready scenario."""
+
+
+@cache
+def ready_scenarios() -> dict[str, Path]:
+    """Name -> file of every ready scenario, those of no folder first."""
+    files = {path.relative_to(_FOLDER).with_suffix("").as_posix(): path for path in _FOLDER.rglob("*.yaml")}
+    return dict(sorted(files.items(), key=lambda pair: (pair[0].count("/"), pair[0])))
+
+
+def find_scenario(path: Path) -> Path:
+    """The file that is meant: ``path``, or the ready scenario of that name where there is no such file.
+
+    Raises:
+        InputError: it can only be a name, and no ready scenario has it.
+    """
+    name = path.as_posix()
+    if not _NAME.fullmatch(name) or path.is_file():
+        return path
+    ready = ready_scenarios()
+    if name in ready:
+        return ready[name]
+    if path.exists():
+        return path
+    near = [each.name for each in path.parent.glob("*") if each.suffix in YAML_SUFFIXES]
+    hint = did_you_mean(name, [*ready, *near])
+    everything = f" ready are: {', '.join(ready)}" if hint.startswith("did") else ""
+    raise InputError(
+        f"{name}: there is no such file, and no ready scenario has this name; {hint}{everything}"
+    )
+
+
+def describe_scenario(path: Path) -> str:
+    """The first sentence of the comment that a scenario's file begins with; "" where there is none."""
+    lines: list[str] = []
+    for line in read_text(path).splitlines():
+        if not re.match(r"# \S", line):
+            break
+        lines.append(line[2:].strip())
+    text = " ".join(lines)
+    sentence = re.match(r".*?[.?](?= [A-Z0-9]|$)", text)
+    return sentence[0] if sentence else text
+
+
+def copy_scenario(name: str, target: Path) -> list[Path]:
+    """Copy a ready scenario to a new file, and the files that it names beside that.
+
+    Returns:
+        What was written, the scenario first.
+
+    Raises:
+        InputError: there is no such scenario, or one of the files is there already or cannot be written.
+    """
+    ready = ready_scenarios()
+    if name not in ready:
+        raise InputError(f"{name}: no ready scenario has this name; {did_you_mean(name, ready)}")
+    text = read_text(ready[name])
+    beside = [path for path in sorted(ready[name].parent.iterdir()) if _is_named(path, text)]
+    texts = {target: text, **{target.with_name(path.name): read_text(path) for path in beside}}
+    for path in texts:
+        if path.is_symlink() or path.exists():
+            raise InputError(f"{path} is there already: choose another name")
+    for path, content in texts.items():
+        write_atomically(path, content)
+    return [*texts]
+
+
+def _is_named(path: Path, text: str) -> bool:
+    """Whether a scenario's text names this file, which is no scenario itself."""
+    return path.is_file() and path.suffix not in YAML_SUFFIXES and path.name in text

@@ -1,0 +1,71 @@
+"""Ready scenarios go by their names, and files come first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.sim.errors import InputError
+from paceline.sim.scenario.ready import copy_scenario, describe_scenario, find_scenario, ready_scenarios
+from paceline.sim.scenario.schema import load
+
+SCENARIOS = Path(__file__).parents[3] / "scenarios"
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_file_has_its_name_and_a_sentence() -> None:
+    ready = ready_scenarios()
+    assert {path.resolve() for path in ready.values()} == set(SCENARIOS.rglob("*.yaml"))
+    assert next(iter(ready)) == "campus"
+    assert all(describe_scenario(path).endswith((".", "?")) for path in ready.values())
+
+
+def test_a_name_is_as_good_as_a_file() -> None:
+    assert load("lab/two-sites") == load(SCENARIOS / "lab" / "two-sites.yaml")
+    assert load("leaf-spine").cluster.workers == 6  # its graph lies beside it
+
+
+def test_a_file_comes_before_a_name(tmp_path: Path) -> None:
+    copy_scenario("two-workers", Path("campus"))
+    assert load("campus").name == "two-workers"
+    Path("one-rack").mkdir()  # such as results of it
+    assert load("one-rack").name == "one-rack"
+    assert find_scenario(tmp_path / "campus") == tmp_path / "campus"
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_the_list() -> None:
+    with pytest.raises(InputError) as error:
+        load("four-region")
+    assert str(error.value).startswith(
+        "four-region: there is no such file, and no ready scenario has this name; "
+        "did you mean 'four-regions'? ready are: campus, four-regions, "
+    )
+    with pytest.raises(InputError, match=r"has this name; choose from: campus, four-regions, "):
+        load("xyz")
+
+
+def test_the_users_own_file_without_its_suffix_is_the_nearest() -> None:
+    copy_scenario("two-workers", Path("my-cluster.yaml"))
+    with pytest.raises(InputError, match=r"did you mean 'my-cluster\.yaml'\?"):
+        load("my-cluster")
+
+
+def test_what_cannot_be_a_name_is_a_missing_file() -> None:
+    for path in ("four-regions.yaml", "/four-regions", "../lab/two-sites"):
+        with pytest.raises(InputError, match="there is no such file"):
+            load(path)
+
+
+def test_a_copy_brings_the_files_that_it_names() -> None:
+    Path("mine").mkdir()
+    target = Path("mine") / "rack.yaml"
+    assert copy_scenario("leaf-spine", target) == [target, Path("mine/leaf-spine.graphml")]
+    assert load(target).cluster == load("leaf-spine").cluster
+    with pytest.raises(InputError, match=r"leaf-spine\.graphml is there already"):
+        copy_scenario("leaf-spine", Path("mine/other.yaml"))
+    assert not Path("mine/other.yaml").exists()
