@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.validation.bundles import committed, section, with_table
 from paceline.sim.network.profile import Profile
 from paceline.sim.records.comparison import kendall_tau
 
@@ -170,7 +171,7 @@ def page(rows: Sequence[PageRow], alone: PageRow, profile: Profile, spent_s: flo
         source = "; ".join(factor.measurements)
         interval = f"{factor.low:.4g} to {factor.high:.4g}"
         lines.append(f"| {name} | {factor.value:.4g} | {interval} | {factor.unit} | {source} |")
-    return "\n".join(lines) + "\n"
+    return with_table("\n".join(lines), section(committed()))
 
 
 def _unpadded(alone: PageRow) -> list[str]:

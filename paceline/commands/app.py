@@ -73,28 +73,54 @@ def _options(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="result folders")],
-    out: ReportFile = Path("report.html"),
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR", help="result folders; bundles of others (FILE) too")
+    ],
+    out: ReportFile = None,
+    bundle: Annotated[
+        bool,
+        typer.Option(
+            "--bundle", help="write no page, but one file of a 'validate' folder that can be sent to others"
+        ),
+    ] = False,
 ) -> None:
     """Write one self-contained page: who wins, by how much, and why.
 
     Its tables and figures are written beside it. A prediction that lies beside a measurement over another
-    transport is made again over that one, and the page has both.
+    transport is made again over that one, and the page has both. With --bundle: the scenario, probes, both
+    kinds of runs and versions, without the names of hosts and users, and without paths.
     """
     from tempfile import TemporaryDirectory
 
     from paceline import reports
     from paceline.sim.records.folder import describe_caveat
 
+    if bundle:
+        if len(folders) > 1:
+            raise InputError("--bundle takes one folder")
+        out = Path("bundle.json") if out is None else out
+        reports.write_bundle(folders[0], out)
+        say(f"wrote {out}: read it before you send it")
+        return
+    out = Path("report.html") if out is None else out
     files = out.with_name(f"{out.stem}-files")
     with TemporaryDirectory() as scratch:
+        own = [path for path in folders if not path.is_file()]
+        opened = {
+            path: reports.unpack(path, Path(scratch) / f"bundle-{number}")
+            for number, path in enumerate(folders)
+            if path.is_file()
+        }
         again: list[Path] = []
-        if len(folders) > 1:
+        if len(own) > 1:
             from paceline.sim.experiments.reprice import price_again
 
-            again = price_again(folders, Path(scratch), say)
-        reports.build([*again, *folders], out, files)
-    for caveat in filter(None, map(describe_caveat, folders)):
+            again = price_again(own, Path(scratch), say)
+        shown = [opened[path][0] if path in opened else path for path in folders]
+        reports.build([*again, *shown], out, files)
+    for path, (_, content) in opened.items():
+        say(reports.describe_bundle(path, content))
+    for caveat in filter(None, map(describe_caveat, own)):
         say(caveat)
     say(f"wrote {out} and {files}: tables and figures for papers")
 

@@ -34,7 +34,12 @@ Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="write the results to this new folder")
 ]
 Force = Annotated[bool, typer.Option("--force", help="replace the output if it exists")]
-ReportFile = Annotated[Path, typer.Option("--out", metavar="FILE", help="the page to write")]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "-o", metavar="FILE", help="what to write; absent: report.html, or with --bundle bundle.json"
+    ),
+]
 TraceOption = Annotated[
     bool, typer.Option("--trace", help="add trace.json to --out, for Chrome's tracing page and Perfetto")
 ]

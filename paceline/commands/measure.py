@@ -194,9 +194,11 @@ def validate(
         hosts = validation.hosts_of(loaded, lab)
         factors = validation.profile_for(loaded, profile, hosts)
         with validation.processes_for(loaded, lab, probing=factors is None) as pool:
+            probes = None
             if factors is None:
                 say("no --profile: probing this machine first")
-                factors = calibration.calibrate([probing.measure(pool, hosts)]).profile
+                probes = probing.measure(pool, hosts)
+                factors = calibration.calibrate([probes]).profile
             outcome = validation.validate(loaded, pool, factors, steps, say)
         if out is not None:
             runs = [*outcome.predicted, *outcome.measured]
@@ -204,7 +206,8 @@ def validate(
             text = dump(outcome.scenario)
             result_folder.write_results(out, text, outcome.scenario.name, runs, force=force, facts=facts)
             text = json.dumps(outcome.comparison, indent=1, allow_nan=False)
-            write_atomically(out / "validation.json", text + "\n")
+            write_atomically(out / result_folder.VALIDATION_FILE, text + "\n")
+            validation.write_factors(out, factors, probes)
             reports.build([out], out / "report.html")
             say(f"wrote {out}")
     if as_json:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline.sim.config.files import write_atomically, write_json
 from paceline.sim.devices import one_thread
 from paceline.sim.errors import RunError, shorten
 from paceline.sim.experiments.parity import compare_iterates
@@ -15,6 +16,7 @@ from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import HostKind, Profile
 from paceline.sim.records.comparison import Comparison, compare
+from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, Stop, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
@@ -105,6 +107,17 @@ def validate(
     looped = both.gradients == "looped"  # as on real workers, which compute one by one
     comparison = compare(both.name, predicted, measured, unique, free, looped, trajectories)
     return Validation(both, tuple(predicted), tuple(measured), comparison)
+
+
+def write_factors(folder: Path, profile: Profile, probes: measure.Measurements | None) -> None:
+    """Add to a result folder what it was predicted with: the factors, and the probes that they are from.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    write_atomically(folder / PROFILE_FILE, profiles.dump(profile))
+    if probes is not None:
+        write_json(probes, folder / PROBES_FILE)
 
 
 def hosts_of(scenario: Scenario, lab: bool) -> HostKind:

@@ -46,6 +46,12 @@ SUMMARY_FILE: Final = "summary.json"
 METRICS_FILE: Final = "metrics.parquet"
 EVENTS_FILE: Final = "events.parquet"
 TRACE_FILE: Final = "trace.json"
+VALIDATION_FILE: Final = "validation.json"
+"""What ``paceline validate`` adds: a ``Comparison``."""
+PROFILE_FILE: Final = "profile.yaml"
+"""The factors that ``paceline validate`` predicted with."""
+PROBES_FILE: Final = "probes.json"
+"""What these were fitted to, unless the command was given them."""
 CHECKSUMS_FILE: Final = "checksums.sha256"
 """SHA-256 of the other files, as ``sha256sum --check`` reads them."""
 PARTS_FOLDER: Final = "parts"
@@ -56,7 +62,9 @@ RUN_PART: Final = "run"
 """Names of parts begin so, if they are results; others are trials of ``tune``."""
 
 _NEEDED: Final = (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
-_OURS: Final = frozenset({*_NEEDED, TRACE_FILE, CHECKSUMS_FILE, "report.html", "validation.json"})
+_OURS: Final = frozenset(
+    {*_NEEDED, TRACE_FILE, CHECKSUMS_FILE, "report.html", VALIDATION_FILE, PROFILE_FILE, PROBES_FILE}
+)
 """What a result folder may hold; ``force`` deletes no folder that holds anything else."""
 
 MAX_SUMMARY_BYTES: Final = 256 * 2**20

@@ -6,7 +6,7 @@ their types, no empty cells, no number that is not finite.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,6 +73,26 @@ def write_metrics(path: Path, runs: Sequence[Run]) -> None:
 def write_events(path: Path, runs: Sequence[Run]) -> None:
     """Write one row per operation of these runs."""
     _write_parquet(path, _events_tables(runs))
+
+
+def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write a table of evaluations from its columns, which may be a stranger's.
+
+    Raises:
+        InputError: one is missing, has cells of another type, or more or fewer than the others.
+    """
+    schema = _METRICS_SCHEMA
+    missing = [name for name in schema.names if name not in columns]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]}")
+    for name in columns:
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, pa.float64()))
+    try:
+        table = _table([list(columns[name]) for name in schema.names], schema)
+        _write_parquet(path, (schema, [table]))
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
 
 
 def read_metrics(path: Path) -> pd.DataFrame:

@@ -1,0 +1,233 @@
+"""Bundles: what ``paceline validate`` predicted and measured, as one file that a cluster's owner can send.
+
+A bundle is JSON, to be read before it is sent: the scenario, probes and factors, all runs with their scores,
+how far prediction and measurement are apart, and versions; the names of hosts and users, addresses and paths
+are left out (``anonymise``), and so are the operations of the workers and the messages of failed runs.
+
+One that is read comes from a stranger. It is data: written out as a result folder in a place of ours, and
+read as one, with all its checks. Nothing in it is opened, imported or run.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+from pydantic import Field, TypeAdapter, ValidationError
+
+from paceline.sim.config import yaml_file
+from paceline.sim.config.files import as_model, parse_json, read_json, write_atomically
+from paceline.sim.config.problems import one_line
+from paceline.sim.config.settings import Settings
+from paceline.sim.errors import InputError, shorten
+from paceline.sim.records.comparison import Comparison
+from paceline.sim.records.folder import (
+    EVENTS_FILE,
+    METRICS_FILE,
+    PROBES_FILE,
+    PROFILE_FILE,
+    SCENARIO_FILE,
+    SUMMARY_FILE,
+    VALIDATION_FILE,
+    read_results,
+)
+from paceline.sim.records.parquet import metric_names, write_columns, write_events
+
+from .anonymise import anonymise, stand_ins
+
+BUNDLE_VERSION: Final = 1
+"""Of the file's format."""
+MAX_BUNDLE_BYTES: Final = 16 * 2**20
+"""A longer file is not read."""
+_DIGITS: Final = 9
+"""Significant digits of scores and times."""
+_MADE_BY: Final = "'paceline report --bundle'"
+_COLUMNS: Final = ("label", "scheme", "seed", "source", "step", "time_s", "bytes_sent")
+
+
+class Bundle(Settings):
+    """The file."""
+
+    version: int
+    versions: dict[str, str] = Field(description="of what the bundle was made with")
+    scenario: dict[str, Any] = Field(description="resolved")
+    summary: dict[str, Any] = Field(description="as in summary.json")
+    metrics: dict[str, tuple[Any, ...]] = Field(description="evaluations: column -> its cells")
+    comparison: dict[str, Any] = Field(description="as in validation.json")
+    profile: dict[str, Any] = Field(default={}, description="correction factors; empty where none are kept")
+    probes: dict[str, Any] = Field(default={}, description="what these were fitted to; likewise")
+
+
+def write_bundle(folder: Path, out: Path) -> None:
+    """Write the bundle of a folder of ``paceline validate``; an older bundle is replaced, nothing else.
+
+    Raises:
+        InputError: it is another folder, or ``out`` is something else or cannot be written.
+    """
+    if out.exists() and not _is_bundle(out):
+        raise InputError(f"{out} is there already, and it is no bundle: choose another name")
+    bundle = make_bundle(folder)
+    write_atomically(out, json.dumps(bundle.model_dump(mode="json"), indent=1, allow_nan=False) + "\n")
+
+
+def make_bundle(folder: Path) -> Bundle:
+    """Make the bundle of a folder of ``paceline validate``.
+
+    Raises:
+        InputError: it is another folder, or damaged.
+    """
+    results = read_results(folder)
+    if not (folder / VALIDATION_FILE).is_file():
+        raise InputError(f"{folder} is no folder of 'paceline validate': it has no {VALIDATION_FILE}")
+    scenario = _mapping(folder / SCENARIO_FILE, yaml_file.parse(results.scenario, SCENARIO_FILE).value)
+    profile = _read_yaml(folder / PROFILE_FILE) or scenario.get("cluster", {}).get("profile") or {}
+    probes = _read_json(folder / PROBES_FILE) if (folder / PROBES_FILE).is_file() else {}
+    documents = {
+        "scenario": scenario,
+        "summary": json.loads(json.dumps(results.summary)),
+        "comparison": _read_json(folder / VALIDATION_FILE),
+        "profile": json.loads(json.dumps(profile)),
+        "probes": probes,
+    }
+    for each in (*documents["summary"]["runs"], documents["comparison"]):
+        each.pop("message", None)  # may quote anything
+    hosts = list(_hosts(documents))
+    for each in _measured(documents):  # "vm, x86_64, 2 cores"
+        each["machine"] = ", ".join(str(each["machine"]).split(", ")[1:])
+    names = stand_ins([*hosts, platform.node()], _users())
+    metrics = {name: _cells(results.metrics[name]) for name in (*_COLUMNS, *metric_names(results.metrics))}
+    versions = {name: version(name) for name in ("paceline", "torch", "numpy")}
+    versions |= {"python": platform.python_version(), "system": f"{sys.platform}, {platform.machine()}"}
+    return Bundle(
+        version=BUNDLE_VERSION,
+        versions=versions,
+        metrics={name: tuple(anonymise(cells, names)) for name, cells in metrics.items()},
+        **{name: anonymise(document, names) for name, document in documents.items()},
+    )
+
+
+def _users() -> list[str]:
+    """Who makes the bundle, as this machine knows them."""
+    users = []
+    for name in (getpass.getuser, lambda: Path.home().name):
+        with suppress(OSError, KeyError, RuntimeError):  # a user without an entry, or without a home
+            users.append(name())
+    return users
+
+
+def _hosts(documents: Mapping[str, Any]) -> Iterator[str]:
+    """The names of hosts that stand in a bundle's documents, those of the workers first."""
+    for run in documents["summary"]["runs"]:
+        yield from (machine["host"] for machine in run.get("machines", []))
+    cluster = documents["scenario"].get("cluster", {})
+    yield from cluster.get("hosts") or {}
+    graph = cluster.get("network", {}).get("graph") or {}
+    yield from graph.get("hosts", [])
+    for link in graph.get("links", []):
+        yield from (link["source"], link["target"])
+    for each in _measured(documents):
+        yield str(each["machine"]).split(", ")[0]
+
+
+def _measured(documents: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The documents that name the machine that they were measured on."""
+    inside = documents["scenario"].get("cluster", {}).get("profile")
+    for each in (documents["profile"], documents["probes"], inside):
+        if isinstance(each, dict) and "machine" in each:
+            yield each
+
+
+def _cells(column: pd.Series) -> list[Any]:
+    """The cells of a column as JSON holds them, numbers rounded, None where there is none."""
+    return [
+        None if isinstance(cell, float) and cell != cell
+        else float(f"{cell:.{_DIGITS}g}") if isinstance(cell, float)
+        else cell
+        for cell in column.astype(object).tolist()
+    ]  # fmt: skip
+
+
+def _mapping(path: Path, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is damaged: it holds no keys")
+    document: dict[str, Any] = json.loads(json.dumps(value))
+    return document
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """What stands in a YAML file; {} where there is none."""
+    if not path.is_file():
+        return {}
+    return _mapping(path, yaml_file.parse(yaml_file.read_text(path), str(path)).value)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return _mapping(path, parse_json(yaml_file.read_text(path, MAX_BUNDLE_BYTES, (".json",))))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: it holds {error}") from error
+
+
+def _is_bundle(path: Path) -> bool:
+    try:
+        read_bundle(path)
+    except InputError:
+        return False
+    return True
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read a bundle; its parts are not looked into yet (``unpack``).
+
+    Raises:
+        InputError: it is none, damaged, too large, or of another version.
+    """
+    yaml_file.read_bytes(path, MAX_BUNDLE_BYTES, (".json",))
+    return as_model(Bundle, read_json(path, _MADE_BY), path, BUNDLE_VERSION)
+
+
+def unpack(path: Path, scratch: Path) -> tuple[Path, Bundle]:
+    """Write a bundle out as a result folder below ``scratch``, for whatever reads those.
+
+    Returns:
+        The folder, which is read once to see that it can be, and the bundle.
+
+    Raises:
+        InputError: it is no bundle, or what it holds is no result.
+    """
+    bundle = read_bundle(path)
+    folder = scratch / path.stem
+    folder.mkdir(parents=True)
+    (folder / SCENARIO_FILE).write_text(yaml_file.write(bundle.scenario), encoding="utf-8")
+    summary = json.dumps(bundle.summary, allow_nan=False)
+    (folder / SUMMARY_FILE).write_text(summary, encoding="utf-8")
+    comparison = json.dumps(bundle.comparison, allow_nan=False)
+    (folder / VALIDATION_FILE).write_text(comparison, encoding="utf-8")
+    try:
+        TypeAdapter(Comparison).validate_json(comparison, strict=True)
+    except ValidationError as error:
+        raise InputError(f"{path} is damaged: comparison: {error.errors()[0]['msg']}") from error
+    try:
+        write_columns(folder / METRICS_FILE, bundle.metrics)
+        write_events(folder / EVENTS_FILE, [])
+        read_results(folder)
+    except InputError as error:
+        raise InputError(str(error).replace(str(folder), str(path))) from error
+    return folder, bundle
+
+
+def describe_bundle(path: Path, bundle: Bundle) -> str:
+    """Say in a sentence what was opened, and what it lacks."""
+    versions = ", ".join(f"{name} {text}" for name, text in bundle.versions.items())
+    return (
+        f"{shorten(path)} is a bundle, made with {one_line(versions, 200)}: figures of whoever sent it, "
+        "without the operations of the workers"
+    )
