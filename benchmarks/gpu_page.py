@@ -49,6 +49,14 @@ _SHARING = """
 
 """
 
+_SCENARIO = """
+## The scenario `resnet-20`
+
+Real gradients of ResNet-20 on the GPU, under a virtual clock, one repeat:
+[the file](../scenarios/resnet-20.yaml).
+
+"""
+
 _VALIDATION = """
 ## Validation
 
@@ -85,7 +93,7 @@ def page(facts: MachineFacts, parts: Sequence[PagePart]) -> str:
     sections = (
         ("gradients ", _GRADIENTS, _gradients), ("measured ", _MEASURED, _measured),
         ("contract ", _CONTRACT, _contract), ("sharing", _SHARING, _sharing),
-        ("validation", _VALIDATION, _validation),
+        ("scenario ", _SCENARIO, _scenario), ("validation", _VALIDATION, _validation),
     )  # fmt: skip
     for start, head, write in sections:
         mine = [part for part in parts if part.name.startswith(start)]
@@ -134,6 +142,15 @@ def _sharing(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
         f"{figures['wall_clock_s']:.2f} s: final models within {figures['difference']:.1e} of the event "
         "driver's on the same GPU (relative)"
     )
+
+
+def _scenario(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:
+    rate = figures["gradients"] / figures["wall_s"]
+    yield (
+        f"- {figures['workers']} workers, {figures['gradients']:,.0f} gradients in {figures['wall_s']:.1f} s "
+        f"({rate:,.0f} a second); alone a gradient takes {1e3 * figures['gradient_s']:.2f} ms"
+    )
+    yield f"- {figures['verdict']}"
 
 
 def _validation(part: PagePart, figures: Mapping[str, Any]) -> Iterator[str]:

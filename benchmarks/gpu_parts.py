@@ -24,6 +24,11 @@ from paceline.sim.compute.measure import timer_of, typical_times_s
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.experiments.prepare import resolve
+from paceline.sim.experiments.simulate import simulate
+from paceline.sim.records.folder import target_of
+from paceline.sim.records.summary import summarise, verdict_of
+from paceline.sim.scenario.schema import dump, load
 from paceline.sim.training.gradients import Method, TrainingProblem
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
 from paceline.sim.workloads import find_task
@@ -268,6 +273,29 @@ def validation(cells: int = 3) -> Figures:
     return {"where": f"{profile.hosts}, {cells} of the cells of validation.md", "bars": bars}
 
 
+def scenario_on(device: torch.device, changes: Sequence[str] = ("repeats=1",)) -> Figures:
+    """Simulate the ready scenario ``resnet-20`` with gradients on a device.
+
+    Returns:
+        ``gradient_s``: of one, as measured; ``gradients``: how many were computed, in ``wall_s`` of this
+        machine's time; ``verdict``: who is first.
+    """
+    scenario = resolve(load("resnet-20", changes), device)
+    begin_s = time.perf_counter()
+    runs = list(simulate(scenario, device=device))
+    wall_s = time.perf_counter() - begin_s
+    summary = summarise(scenario.name, runs, target_of(dump(scenario)))
+    measured = scenario.cluster.compute.measured
+    assert measured is not None
+    return {
+        "workers": scenario.cluster.workers,
+        "gradient_s": measured.times[0],
+        "gradients": sum(run.iterations for run in runs) * scenario.cluster.workers,
+        "wall_s": wall_s,
+        "verdict": verdict_of(summary, "simulated")["text"],
+    }
+
+
 def parts(device: torch.device) -> Mapping[str, tuple[float, Callable[[], Figures]]]:
     """Every part: the seconds that it may take, and what it does."""
     return {
@@ -276,5 +304,6 @@ def parts(device: torch.device) -> Mapping[str, tuple[float, Callable[[], Figure
         "contract 1": (40.0, partial(contract, 1)),
         "contract 2": (60.0, partial(contract, 2)),
         "sharing": (40.0, partial(sharing, device)),
-        "validation": (195.0, validation),
+        "scenario resnet-20": (55.0, partial(scenario_on, device)),
+        "validation": (150.0, validation),
     }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean, quote
 from .tasks.digits import DIGITS_CNN, DIGITS_MLP
-from .tasks.images import CIFAR_CNN7, CIFAR_RESNET20, MNIST_CNN
+from .tasks.images import CIFAR_CNN7, CIFAR_RESNET20, DIGITS_RESNET20, MNIST_CNN
 from .tasks.logistic import LOGISTIC
 from .tasks.matrix_completion import MATRIX_COMPLETION
 from .tasks.quadratic import QUADRATIC
@@ -27,6 +27,7 @@ TASKS: Mapping[str, Task] = {
         MNIST_CNN,
         CIFAR_CNN7,
         CIFAR_RESNET20,
+        DIGITS_RESNET20,
     )
 }
 

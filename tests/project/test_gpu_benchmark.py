@@ -47,6 +47,18 @@ def test_ranks_that_share_a_device() -> None:
     assert 0 < found["wall_clock_s"] < 60
 
 
+@pytest.mark.slow
+def test_the_scenario_with_real_gradients_of_resnet_20() -> None:
+    tiny = [
+        "repeats=1", "workload.batch_size=2", "schemes=[local_sgd: {period: 2}]", "stop={max_iterations: 2}",
+        "cluster.workers=2", "cluster.network={latency: 1 ms, bandwidth: 1 Gbit/s}", "evaluate.every=2 steps",
+    ]  # fmt: skip
+    figures = gpu_parts.scenario_on(CPU, tiny)
+    assert (figures["workers"], figures["gradients"]) == (2, 4.0)
+    assert figures["gradient_s"] > 0
+    assert figures["verdict"].startswith("local_sgd takes ")
+
+
 def test_without_a_gpu_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,13 +119,21 @@ FIGURES = [
     ),
     PagePart("contract 2", {"ranks": 2, "passed": 0, "failed": [], "refused": "Duplicate\n GPU"}, "", 1.0),
     PagePart("sharing", {"ranks": 4, "steps": 10, "difference": 1.5e-7, "wall_clock_s": 0.25}, "", 2.0),
+    PagePart(
+        "scenario resnet-20",
+        {
+            "workers": 8, "gradient_s": 0.0021, "gradients": 7200.0, "wall_s": 14.4,
+            "verdict": "local_sgd first, 1.9x",
+        },
+        "", 20.0,
+    ),
     PagePart("validation", {"where": "lab", "bars": [["(a) wall clock, mean", 0.59, "1.5 %"]]}, "", 41.4),
 ]  # fmt: skip
 
 
 def test_the_page() -> None:
     text = page(MachineFacts("NVIDIA H200, 16 cores", "2026-11-21", "torch 2.11.0"), FIGURES)
-    assert "Machine: NVIDIA H200, 16 cores; torch 2.11.0; 2026-11-21; 100 s in all.\n" in text
+    assert "Machine: NVIDIA H200, 16 cores; torch 2.11.0; 2026-11-21; 120 s in all.\n" in text
     for line in (
         "| digits-mlp | 4,810 | 64 | 32 | 1,000 | 12,346 | 15,000 | 13,000 | 11,000 | 12.3 | 0.87 |",
         "- gradients resnet-20 failed: not done after 40 s",
@@ -123,6 +143,8 @@ def test_the_page() -> None:
         "- 2 ranks: NCCL refuses: `Duplicate GPU`",
         "- 4 ranks, gossip on a ring, 10 steps in 0.25 s: "
         "final models within 1.5e-07 of the event driver's on the same GPU (relative)",
+        "- 8 workers, 7,200 gradients in 14.4 s (500 a second); alone a gradient takes 2.10 ms",
+        "- local_sgd first, 1.9x",
         "| (a) wall clock, mean | 0.59 % | 1.5 % |",
     ):
         assert f"\n{line}\n" in text
@@ -132,5 +154,5 @@ def test_the_page() -> None:
 def test_a_page_on_which_everything_failed_has_all_sections() -> None:
     failed = [PagePart(part.name, None, "no luck", 1.0) for part in FIGURES]
     text = page(MachineFacts("m", "d", "v"), failed)
-    assert text.count("\n## ") == 5
+    assert text.count("\n## ") == 6
     assert text.count("failed: no luck") == len(FIGURES)

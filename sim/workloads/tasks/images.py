@@ -1,6 +1,7 @@
-"""Convolutional networks on images from the user's folder: MNIST, CIFAR-10, CIFAR-100.
+"""Convolutional networks on images: MNIST, CIFAR-10, CIFAR-100 from the user's folder, and enlarged digits.
 
-Pixels of each channel are scaled to mean 0 and variance 1. There is no augmentation. Nothing is downloaded.
+Pixels of each channel are scaled to mean 0 and variance 1; digits are from 0 to 1. There is no augmentation.
+Nothing is downloaded.
 
 MNIST (and what uses its form, such as Fashion-MNIST) is in four IDX files, which may be compressed with
 gzip: http://yann.lecun.com/exdb/mnist. CIFAR-10 and CIFAR-100 are read in their binary version; the Python
@@ -27,6 +28,7 @@ from ...devices import constants
 from ...errors import InputError
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
+from . import digits
 
 IDX_FILES = (
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -120,6 +122,8 @@ Read = Callable[[str], tuple[Examples, Examples]]
 MEASURED_EXAMPLES = 10_000
 """Training images over which the mean and the spread of the pixels are taken."""
 IMAGE_METRICS = ("train_loss", "test_loss", "test_accuracy")
+DIGITS_SCORED = 256
+"""Enlarged digits that the training loss is the mean over."""
 
 
 class ImageOptions(Settings):
@@ -215,9 +219,38 @@ def build_cifar_resnet20(options: ImageOptions, seed: int) -> Workload:
     return _build("cifar-resnet20", read_cifar, resnet20, options, seed)
 
 
+class DigitsResnet20Options(Settings):
+    """Options of ``digits-resnet20``: there are none."""
+
+
+def enlarge_digits(pixels: Tensor) -> Tensor:
+    """From digits [b, 64] to images of CIFAR's size [b, 3, 32, 32]: every pixel becomes 4 x 4 grey ones."""
+    rows = pixels.view(-1, 1, 8, 8).repeat_interleave(4, dim=2)
+    return rows.repeat_interleave(4, dim=3).expand(-1, 3, -1, -1)
+
+
+def build_digits_resnet20(options: DigitsResnet20Options, seed: int) -> Workload:
+    """ResNet-20 on scikit-learn's digits, enlarged to CIFAR's size, with batch norm; cross-entropy."""
+    train, test = digits.examples()
+    with initial_weights(seed):
+        module = resnet20(3, 10)
+    loss = nn.functional.cross_entropy
+    return supervised(
+        "digits-resnet20", module, loss, train, test, digits.DIGITS_METRICS, enlarge_digits, DIGITS_SCORED
+    )
+
+
 FALLING = frozenset({"train_loss", "test_loss"})
 MNIST_CNN = Task("mnist-cnn", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_mnist), build_mnist_cnn)
 CIFAR_CNN7 = Task("cifar-cnn7", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_cifar), build_cifar_cnn7)
 CIFAR_RESNET20 = Task(
     "cifar-resnet20", ImageOptions, IMAGE_METRICS, FALLING, _facts(read_cifar), build_cifar_resnet20
+)
+DIGITS_RESNET20 = Task(
+    "digits-resnet20",
+    DigitsResnet20Options,
+    digits.DIGITS_METRICS,
+    frozenset({"train_loss"}),
+    digits.facts,
+    build_digits_resnet20,
 )

@@ -23,7 +23,14 @@ from paceline.sim.workloads import TASKS, find_task
 from paceline.sim.workloads.modules import flatten, flatten_module
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.supervised import initial_weights
-from paceline.sim.workloads.tasks.images import ImageOptions, read_cifar, read_mnist, resnet20
+from paceline.sim.workloads.tasks import digits
+from paceline.sim.workloads.tasks.images import (
+    ImageOptions,
+    enlarge_digits,
+    read_cifar,
+    read_mnist,
+    resnet20,
+)
 from tests.sim.scenario.test_schema import FLAT
 from tests.support.factory import make_job, make_problem, run_events, simulated
 
@@ -323,6 +330,14 @@ def test_image_tasks_train(task: str, tmp_path: Path) -> None:
     assert run.status == "completed"
     assert {*TASKS[task].metrics, "consensus_distance"} <= set(run.evaluations[-1].metrics)
     assert TASKS[task].facts(ImageOptions(folder=str(tmp_path)), 1).num_examples == 20
+
+
+def test_enlarged_digits_have_the_form_of_cifar() -> None:
+    (inputs, _), _ = digits.examples()
+    images = enlarge_digits(inputs[:5])
+    assert images.shape == (5, 3, 32, 32)
+    assert torch.equal(images[:, 0, ::4, ::4].flatten(1), inputs[:5])
+    assert torch.equal(images[:, 2, 3::4, 3::4].flatten(1), inputs[:5])
 
 
 def test_resnet_20_has_its_number_of_parameters() -> None:
