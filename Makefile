@@ -9,6 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Each process has its share of the files, and takes over from another once it is done; make test PARALLEL="-n 8".
 PARALLEL := -n 2 --dist worksteal --durations 30
+# Python compiles what is imported; compiling all of torch and its company takes longer than the demo.
+PIP := pip install --disable-pip-version-check --no-compile -c constraints.txt
+# The index of torch's CPU builds, a tenth of the size of those for CUDA.
+TORCH_CPU := https://download.pytorch.org/whl/cpu
 
 .PHONY: demo test test-all lab bench validate gpu
 
@@ -37,7 +41,7 @@ gpu:
 	@command -v nvidia-smi >/dev/null || { echo "make gpu: this machine has no CUDA device" >&2; exit 2; }
 	$(PYTHON) -m venv $$($(PYTHON) -c "import torch; torch.version.cuda and print('--system-site-packages')" \
 	  2>/dev/null) $(VENV)-gpu
-	$(VENV)-gpu/bin/pip install --quiet --disable-pip-version-check -e .
+	$(VENV)-gpu/bin/pip install --disable-pip-version-check -e .
 	PYTHONPATH=. $(VENV)-gpu/bin/python -m benchmarks.gpu
 
 lab: $(VENV)/ready-dev
@@ -54,9 +58,13 @@ bench: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@echo "setting up $(VENV): some minutes the first time, most of them for torch"
+	@command -v nvidia-smi >/dev/null || $(BIN)/python -c "import torch" 2>/dev/null \
+	  || $(BIN)/$(PIP) --no-deps --retries 0 --timeout 10 --index-url $(TORCH_CPU) torch \
+	  || echo "the CPU build of torch cannot be had from $(TORCH_CPU): any other will do, and is larger"
+	$(BIN)/$(PIP) -e .
 	touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/$(PIP) -e '.[dev]'
 	touch $@

@@ -1,21 +1,40 @@
-"""What the README shows is true: its scenario loads, its scheme is the scheme, its links lead somewhere."""
+"""What README and docs show is true: scenarios load, commands parse, links lead somewhere."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from pathlib import Path
 
+import pytest
+import typer
+from typer.main import get_command
+
+from docs.make.picture import draw_picture
+from paceline.commands.app import app
+from paceline.sim.records.folder import write_results
+from paceline.sim.scenario.ready import ready_scenarios
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.schemes.local_sgd import local_sgd
+from tests.support.made_runs import made_run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SCHEMES_PAGE = (ROOT / "docs" / "schemes.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, flags=re.DOTALL)
+
+
+COMMANDS = [
+    line.partition("#")[0].partition(">")[0].strip()
+    for block in blocks("")
+    for line in block.splitlines()
+    if line.startswith("paceline ")
+]
 
 
 def test_the_scenario_loads() -> None:
@@ -23,18 +42,41 @@ def test_the_scenario_loads() -> None:
     assert {"all_reduce", "local_sgd", "gossip"} <= {entry.name for entry in parse(text).schemes}
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_parse(command: str) -> None:
+    _, name, *words = shlex.split(command)
+    group = get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    context = group.commands[name].make_context(name, words)
+    scenario = context.params.get("scenario")
+    assert scenario is None or scenario.suffix == ".yaml" or str(scenario) in ready_scenarios()
+
+
+def test_the_readme_names_ready_scenarios() -> None:
+    for name in re.findall(r"paceline new (\S+)", README):
+        assert name in ready_scenarios()
+
+
 def test_the_scheme_is_the_one_that_runs() -> None:
-    (shown,) = blocks("python")
+    (shown,) = blocks("python", SCHEMES_PAGE)
     code = inspect.getsource(local_sgd)
     assert shown == re.sub(r'    """.*?"""\n', "", code, flags=re.DOTALL)
 
 
 def test_every_scheme_has_its_row() -> None:
-    assert set(re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE)) == set(SCHEMES)
+    assert set(re.findall(r"^\| `(\w+)` \|", SCHEMES_PAGE, flags=re.MULTILINE)) == set(SCHEMES)
+
+
+@pytest.mark.slow
+def test_the_picture_has_the_verdict_as_its_title(tmp_path: Path) -> None:
+    runs = [made_run(label, reached_s=10.0 + k) for k, label in enumerate(("all_reduce", "local_sgd"))]
+    write_results(tmp_path / "r", "name: r\n", "r", runs)
+    title = draw_picture(tmp_path / "r").get_suptitle()
+    assert title == "r: not settled: all_reduce or local_sgd; at least 4 more repeats would tell"
 
 
 def test_local_links_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#]+?)\)", page.read_text(encoding="utf-8")):
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), (page.name, target)

@@ -1,0 +1,45 @@
+"""The README's picture: the demo's training loss against the clock, and the verdict above it.
+
+    make demo && .venv/bin/python -m docs.make.picture [DIR]
+
+DIR is the demo's result folder, ``out/four-regions`` if absent.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from paceline.reports.plot import plot_loss
+from paceline.sim.config.files import save_atomically
+from paceline.sim.records.folder import read_results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PICTURE: Final = Path(__file__).parents[1] / "images" / "four-regions.png"
+_DOTS_PER_INCH: Final = 200
+
+
+def draw_picture(folder: Path) -> Figure:
+    """Draw the loss of a result folder's runs, with the verdict as its title.
+
+    Raises:
+        InputError: the folder cannot be read, or nothing was trained.
+    """
+    summary = read_results(folder).summary
+    figure = plot_loss(folder)
+    figure.suptitle(f"{summary['scenario']}: {summary['verdict']['text']}", x=0.02, ha="left", weight="bold")
+    return figure
+
+
+def main() -> None:
+    """Renew the picture."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("out/four-regions")
+    figure = draw_picture(folder)
+    save_atomically(PICTURE, lambda new: figure.savefig(new, dpi=_DOTS_PER_INCH, metadata={"Software": None}))
+
+
+if __name__ == "__main__":
+    main()
