@@ -30,7 +30,8 @@ def draw_picture(folder: Path) -> Figure:
     """
     summary = read_results(folder).summary
     figure = plot_loss(folder)
-    figure.suptitle(f"{summary['scenario']}: {summary['verdict']['text']}", x=0.02, ha="left", weight="bold")
+    text = f"{summary['scenario']}: {summary['verdict']['text']}"
+    figure.axes[0].set_title(text, loc="left", fontsize=11, weight="bold")
     return figure
 
 
@@ -38,7 +39,12 @@ def main() -> None:
     """Renew the picture."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("out/four-regions")
     figure = draw_picture(folder)
-    save_atomically(PICTURE, lambda new: figure.savefig(new, dpi=_DOTS_PER_INCH, metadata={"Software": None}))
+
+    def save(new: Path) -> None:
+        metadata = {"Software": None}
+        figure.savefig(new, dpi=_DOTS_PER_INCH, metadata=metadata)
+
+    save_atomically(PICTURE, save)
 
 
 if __name__ == "__main__":
