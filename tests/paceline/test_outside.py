@@ -216,6 +216,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+def run_by(python: Path, *words: str) -> str:
+    """What an interpreter writes to standard output, with nothing of this repository on its path."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run([python, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_the_wheel_has_everything_under_one_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
@@ -236,24 +244,24 @@ def test_it_runs_where_the_wheel_is_installed(installed: Path, folder: Path) -> 
     """In processes that are really started, beside modules of the user's with the names of our folders."""
     for name in ("sim.py", "realrun.py", "reports.py"):
         (folder / name).write_text("raise RuntimeError('this is the module of the user')\n")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-
-    def python(*words: str) -> str:
-        done = subprocess.run([installed, *words], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, (words, done.stderr)
-        return done.stdout
-
-    where = python("-c", "import paceline, paceline.sim as sim; print(paceline.__file__, sim.__file__)")
+    where = run_by(
+        installed, "-c", "import paceline, paceline.sim as sim; print(paceline.__file__, sim.__file__)"
+    )
     assert all(Path(file).is_relative_to(installed.parents[1]) for file in where.split())
-    python("-m", "paceline", "simulate", "outside.yaml", "--out", "predicted")
-    python("-m", "paceline", "realrun", "outside.yaml", "--processes", "--out", "measured")
-    python("-m", "paceline", "report", "predicted", "measured")
+    run_by(installed, "-m", "paceline", "simulate", "outside.yaml", "--out", "predicted")
+    run_by(installed, "-m", "paceline", "realrun", "outside.yaml", "--processes", "--out", "measured")
+    run_by(installed, "-m", "paceline", "report", "predicted", "measured")
     assert "outside" in (folder / "report.html").read_text(encoding="utf-8")
-    assert "two-workers" in python("-m", "paceline", "simulate", "two-workers", "--json", "--set=repeats=1")
-    python("-m", "paceline", "new", "leaf-spine", "mine.yaml")
+
+
+@pytest.mark.slow
+def test_ready_scenarios_and_attach_are_where_the_wheel_is_installed(installed: Path, folder: Path) -> None:
+    simulate = ("-m", "paceline", "simulate", "two-workers", "--json", "--set=stop.max_iterations=2")
+    assert "two-workers" in run_by(installed, *simulate)
+    run_by(installed, "-m", "paceline", "new", "leaf-spine", "mine.yaml")
     assert (folder / "leaf-spine.graphml").is_file()
     (folder / "loop.py").write_text(LOOP.replace("SCHEME", repr("all_reduce")), encoding="utf-8")
-    python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "loop.py")
+    run_by(installed, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "loop.py")
     assert json.loads((folder / "told.json").read_text()) == ["all_reduce", "completed", 3]
 
 
