@@ -481,5 +481,7 @@ def _longest_text(value: object) -> int:
         case list():
             return max(map(_longest_text, value), default=0)
     return 0
+
+
 MAX_TEXT: Final = 100_000
 """Letters of one text in a summary, at most: a message that a run has ended with."""
