@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pydantic import TypeAdapter
 
@@ -16,6 +16,7 @@ from paceline.sim.compute.model import ComputeModel
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, shorten
 from paceline.sim.experiments.prepare import prepare, seeds_of
+from paceline.sim.network.network import Network
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts, open_parts
 from paceline.sim.scenario.repeats import AutoRepeats
@@ -26,6 +27,7 @@ from ..driver.collect import RankResult
 from ..driver.rank_log import Timing
 from ..driver.run import run_job
 from ..group.group import Group
+from ..lab.protocol import Statistics
 from ..transport.device import device_of
 
 
@@ -81,6 +83,32 @@ class Result:
     def overruns(self) -> int:
         """How many of them took longer than their time in the compute model by more than 1 %."""
         return sum(timing.overruns for timing in self.timings)
+
+
+class RankPool(Protocol):
+    """Processes that do one real run after another: started for it, or those of a job."""
+
+    @property
+    def settings(self) -> tuple[Mapping[str, str], ...]:
+        """A lab's settings of each host, as read back; () without a lab."""
+
+    def statistics(self) -> Statistics | None:
+        """What a lab's switch did since its network was last changed; None without a lab."""
+
+    def shape(self, network: Network) -> None:
+        """Have a lab emulate another network between runs; elsewhere the network is what it is."""
+
+    def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
+        """Do one run.
+
+        Args:
+            request: what to run.
+            progress: called with the number of steps that rank 0 has done, now and then.
+
+        Raises:
+            InputError: the request cannot be run for real.
+            RunError: it failed so early that there is no record of it.
+        """
 
 
 REQUEST: Final = TypeAdapter(RunRequest)

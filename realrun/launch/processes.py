@@ -14,11 +14,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
@@ -27,7 +25,6 @@ from typing import Any, Final, Self
 
 from paceline.sim.config.code_files import code_folders
 from paceline.sim.config.files import owner_tag, remove_leftovers
-from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Network
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
@@ -36,7 +33,8 @@ from ..group.store import Control, file_store
 from ..lab import Lab
 from ..lab.lab import python_environment
 from ..lab.protocol import Statistics
-from .cells import REQUEST, RESULT, Result, RunRequest
+from .cells import REQUEST, Result, RunRequest
+from .run_state import AFTER_A_RECORD_S, RunState
 
 RunProgress = Callable[[str, int], None]
 """Called with a run's label and the number of steps that rank 0 has done."""
@@ -48,10 +46,6 @@ _TEMPORARY: Final = "paceline-"
 """Beginning of the names of temporary folders."""
 _KEPT_LINES: Final = 20
 """Lines of a process's standard error that are kept, to say why it ended."""
-_AFTER_A_FAILURE_S: Final = 15.0
-"""How long processes may go on once one has failed, beyond the time-out of a wait."""
-_AFTER_A_RECORD_S: Final = 1.0
-"""How long a process may take to end once the record of its failed run is there."""
 _LOOK_S: Final = 0.2
 """How often it is looked whether that time is over."""
 
@@ -154,12 +148,12 @@ class Processes:
             "code": code_folders(),
         }  # fmt: skip
         self._send(range(workers), {"run": order})
-        state = _RunState(workers, request.crashing)
+        state = RunState(workers, request.crashing)
         while not state.over():
             try:
                 rank, answer = self._answers.get(timeout=None if state.failed_s is None else _LOOK_S)
             except Empty:
-                if self._lost_patience(state):
+                if state.lost_patience(self._timeout_s):
                     break
                 continue
             if answer is None:
@@ -175,11 +169,6 @@ class Processes:
         fates = "; ".join(self._children[rank].fate() for rank in sorted(state.lost))
         self._end()
         return state.failure(fates)
-
-    def _lost_patience(self, state: _RunState) -> bool:
-        """Whether the others have had time enough after a failure; with a record there, they have ended."""
-        more_s = _AFTER_A_RECORD_S if state.result is not None else self._timeout_s + _AFTER_A_FAILURE_S
-        return state.failed_s is not None and time.monotonic() > state.failed_s + more_s
 
     def _join(self, workers: int) -> None:
         """Have the first ``workers`` processes meet in a group of their own, unless they are in one."""
@@ -272,7 +261,7 @@ class _Child:
     def fate(self) -> str:
         """How the process ended, human-readable."""
         try:
-            status = self._process.wait(_AFTER_A_RECORD_S)  # it has closed its standard output
+            status = self._process.wait(AFTER_A_RECORD_S)  # it has closed its standard output
         except subprocess.TimeoutExpired:
             return f"worker {self._rank} did not end"
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
@@ -294,73 +283,6 @@ class _Child:
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
-
-
-class _RunState:
-    """What is known of one run; the ``planned`` ranks end on their own, and the others go on.
-
-    Attributes:
-        lost: ranks whose processes have ended without a reason of their own.
-        result: the record, once it is there.
-        failed_s: when it first showed that the run has failed; None: it has not.
-    """
-
-    def __init__(self, size: int, planned: frozenset[int]) -> None:
-        self._waited = set(range(size))
-        self._planned = planned
-        self.lost: set[int] = set()
-        self.result: Result | None = None
-        self.failed_s: float | None = None
-        self._errors: dict[int, tuple[str, str]] = {}
-
-    def over(self) -> bool:
-        """Whether every rank is done, one way or another."""
-        return not self._waited
-
-    def note_answer(self, rank: int, answer: Mapping[str, Any]) -> None:
-        """Take in what a rank has answered."""
-        if "result" in answer:
-            self.result = RESULT.validate_python(answer["result"])
-            if self.result.run.status == "partial":
-                self._fail()
-        elif "error" in answer:
-            kind, text = answer["error"]
-            self._errors[rank] = (kind, text)
-            self._fail()
-        elif "done" in answer:
-            self._waited.discard(rank)
-
-    def note_end(self, rank: int) -> bool:
-        """Take in that a rank's process has ended; returns whether the others have to know."""
-        if rank not in self._waited:
-            return False
-        self._waited.discard(rank)
-        if rank in self._planned:
-            return True
-        self._fail()
-        if rank in self._errors:
-            return False
-        self.lost.add(rank)
-        return True
-
-    def _fail(self) -> None:
-        if self.failed_s is None:
-            self.failed_s = time.monotonic()
-
-    def failure(self, fates: str) -> Result:
-        """The record of a run that failed, with one message for all that went wrong.
-
-        Raises:
-            InputError, RunError: there is none.
-        """
-        added = f" ({fates})" if fates else ""
-        if self.result is not None:
-            run = self.result.run
-            return replace(self.result, run=replace(run, status="partial", message=run.message + added))
-        if self._errors:
-            kind, text = self._errors[min(self._errors)]
-            raise InputError(text) if kind == "InputError" else RunError(text + added)
-        raise RunError(fates or "the processes ended without a word")
 
 
 def measure_runs(

@@ -1,11 +1,14 @@
-"""A process that the launcher has started: it joins others and takes part in the runs that it is asked for.
+"""A process that joins others and takes part in the runs that it is given orders for.
 
-Orders come as lines of JSON on standard input: ``{"join": {"rank", "size", "store"}}`` to meet the others in
-a new group, ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults", "code"}}``, where
-``code`` has the folders of the scenario's own modules. Answers to a run, or to a
-join that failed, go as lines of JSON to what was standard output: ``{"progress": steps}`` from rank 0,
+An order is ``{"join": {"rank", "size", "store"}}`` to meet the others in a new group, ``{"leave": {}}``, or
+``{"run": {"request", "timeout_s", "faults", "code"}}``, where ``code`` has the folders of the scenario's own
+modules. Answers to a run, or to a join that failed, are ``{"progress": steps}`` from rank 0,
 ``{"result": ...}`` from the rank that collected, ``{"done": rank}`` from every rank, or
-``{"error": [kind, text]}``. Whatever else prints goes to standard error.
+``{"error": [kind, text]}``.
+
+To a process that the launcher has started, orders come as lines of JSON on standard input, and answers go as
+lines of JSON to what was standard output; whatever else prints goes to standard error. To a rank that
+torchrun or Slurm has started both go through the job's control store (``paceline.realrun.launch.job``).
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
+
+from torch._C._distributed_c10d import Store
 
 from paceline.sim.config.code_files import add_folders
 from paceline.sim.config.problems import format_message
@@ -27,6 +32,10 @@ from ..group.store import file_store
 from .cells import REQUEST, RESULT, Result, run_request
 
 Report = Callable[[Mapping[str, Any]], None]
+"""Takes an answer."""
+
+OpenStore = Callable[[str, int], Store]
+"""Opens the store of a group, from its name in the order and the number of ranks."""
 
 _JOIN_S: Final = 300.0
 """How long the processes may take to start: each loads torch."""
@@ -41,38 +50,53 @@ def serve() -> NoReturn:
     def report(answer: Mapping[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
 
+    orders = (json.loads(line) for line in sys.stdin)
     status = 1
     try:
-        status = _obey(report)
+        status = obey(orders, report, lambda store, size: file_store(Path(store), size))
     except PacelineError as error:
-        kind = "InputError" if isinstance(error, InputError) else "RunError"
-        report({"error": [kind, format_message(error)]})
+        report(error_answer(error))
     answers.flush()
     os._exit(status)  # helper threads of a failed run may still block in gloo
 
 
-def _obey(report: Report) -> int:
-    """Obey orders; returns the exit status."""
+def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenStore) -> int:
+    """Obey orders until they end, or a run fails; returns the exit status.
+
+    Raises:
+        InputError: what is ordered cannot be run for real.
+        RunError: the others did not come.
+    """
     group: Group | None = None
-    for line in sys.stdin:
-        ((order, details),) = json.loads(line).items()
+    for each in orders:
+        ((order, details),) = each.items()
         if order == "run":
             assert group is not None
-            _run(group, report, **details)
+            run_order(group, report, **details)
             if group.broken:
                 return 1
             continue
         if group is not None:
             leave(group)
-        group = _join(**details) if order == "join" else None
+        group = join_order(open_store, **details) if order == "join" else None
     return 0
 
 
-def _join(rank: int, size: int, store: str) -> Group:
-    return join(file_store(Path(store), size), rank, size, _JOIN_S)
+def error_answer(error: PacelineError) -> Mapping[str, Any]:
+    """The answer of a rank that cannot go on."""
+    return {"error": ["InputError" if isinstance(error, InputError) else "RunError", format_message(error)]}
 
 
-def _run(
+def join_order(open_store: OpenStore, rank: int, size: int, store: str) -> Group:
+    """Meet the others of a group.
+
+    Raises:
+        RunError: one did not come.
+    """
+    return join(open_store(store, size), rank, size, _JOIN_S)
+
+
+def run_order(
     group: Group,
     report: Report,
     request: Mapping[str, Any],
@@ -80,6 +104,7 @@ def _run(
     faults: Mapping[str, int],
     code: Sequence[str],
 ) -> None:
+    """Take part in a run; errors as ``run_request``."""
     add_folders(code)
     progress = _Progress(report) if group.rank == 0 else None
     dying = {int(rank): number for rank, number in faults.items()}

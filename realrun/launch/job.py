@@ -1,0 +1,285 @@
+"""The ranks of a job, which torchrun or Slurm has started: they stay, and do one run after another.
+
+Worker 0 gives the orders and takes part itself; the others obey. Orders and answers are those of
+``paceline.realrun.launch.serve``, and go through the job's control store. A connection that carries nothing
+joins worker 0 with each of the others: it closes when a process dies, whatever that was doing.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from paceline.sim.errors import PacelineError, RunError
+from paceline.sim.network.network import Network
+
+from ..group.group import Group, leave, meet
+from ..group.store import Control
+from ..lab.protocol import Statistics
+from ..transport.connections import PROBE_TAG, PeerGone, finish, receive
+from .cells import REQUEST, Result, RunRequest
+from .run_state import RunState
+from .serve import error_answer, join_order, obey, run_order
+
+_IDLE_LOOK_S: Final = 0.1
+"""How often a rank that has nothing to do looks for an order."""
+_ANSWER_LOOK_S: Final = 0.02
+"""How often worker 0 looks for answers once its own part of a run is done."""
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+"""With these torchrun and Slurm announce the end, also where a rank of the host has died."""
+_ENDED: Final = "the job was ended from outside, or one of its ranks on this host has died"
+
+
+class Mailbox:
+    """Values from one rank for another, in the order in which they were put; each side has one.
+
+    Args:
+        control: the job's.
+        name: of the way, alike on both sides.
+    """
+
+    def __init__(self, control: Control, name: str) -> None:
+        self._control, self._name, self._next = control, name, 0
+
+    def put(self, value: Mapping[str, Any]) -> None:
+        """Send a value that JSON can hold."""
+        self._control.put(self._key(), value)
+        self._next += 1
+
+    def take(self) -> Mapping[str, Any] | None:
+        """Receive the next value; None if it is not there yet."""
+        if not self._control.has(self._key()):
+            return None
+        value: Mapping[str, Any] = self._control.get(self._key())
+        self._next += 1
+        return value
+
+    def _key(self) -> str:
+        return f"{self._name}/{self._next}"
+
+
+def watch_peers(gloo: dist.ProcessGroupGloo, peers: Iterable[int], lost: Callable[[int], None]) -> None:
+    """Call ``lost`` in a thread of its own with each peer whose connection closes.
+
+    Every peer has a receive that nobody answers.
+    """
+
+    def watch(peer: int) -> None:
+        try:
+            finish(receive(gloo, torch.empty(1, dtype=torch.uint8), peer, PROBE_TAG), peer)
+        except PeerGone:
+            lost(peer)
+
+    for peer in peers:
+        threading.Thread(target=watch, args=(peer,), daemon=True).start()
+
+
+class _JobMember:
+    """What both sides of a job have: the idle connection, and who is lost.
+
+    Attributes:
+        lost: workers whose processes have ended.
+    """
+
+    def __init__(self, store: Store, worker: int, size: int, timeout_s: float, peers: Iterable[int]) -> None:
+        self.control = Control(PrefixStore("orders", store), worker, size)
+        self.lost: set[int] = set()
+        self._store = store
+        self._latest: Control | None = None
+        self._idle = meet(PrefixStore("idle connections", store), worker, size, timeout_s)
+        watch_peers(self._idle.gloo, peers, self._lose)
+
+    def open_store(self, name: str, size: int) -> Store:
+        """Open the store of a group."""
+        store = PrefixStore(name, self._store)
+        self._latest = Control(store, self.control.rank, size)
+        for worker in self.lost:
+            self._latest.note_death(worker)
+        return store
+
+    def _lose(self, worker: int) -> None:
+        self.lost.add(worker)
+        if self._latest is not None:  # somebody may wait for it in a run, or at its start
+            with suppress(RunError):  # the store may be lost as well
+                self._latest.note_death(worker)
+
+
+class JobRanks:
+    """The ranks of a job, as worker 0 has them; what they do is a context manager's block.
+
+    A rank of a job cannot be started anew: after a run that failed there is no other. Inside the block the
+    signals that announce the end of the job raise ``RunError`` between runs; during one this rank goes on, to
+    collect what there is.
+
+    Args:
+        store: the job's.
+        size: how many ranks there are.
+        timeout_s: how long any wait in a run may last.
+
+    Raises:
+        RunError: a rank did not come.
+    """
+
+    def __init__(self, store: Store, size: int, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._member = _JobMember(store, 0, size, timeout_s, range(1, size))
+        self._orders = [Mailbox(self._member.control, f"orders/{worker}") for worker in range(size)]
+        self._answers = [Mailbox(self._member.control, f"answers/{worker}") for worker in range(size)]
+        self._group: Group | None = None
+        self._num_joins = 0
+        self._running = self._ended = False
+
+    def __enter__(self) -> Self:
+        for number in _ENDS:
+            signal.signal(number, self._end_soon)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number in _ENDS:  # what is left to do is to write down what there is
+            signal.signal(number, signal.SIG_IGN)
+
+    @property
+    def settings(self) -> tuple[Mapping[str, str], ...]:
+        """None are read back: ()."""
+        return ()
+
+    def statistics(self) -> Statistics | None:
+        """There is no switch: None."""
+        return None
+
+    def shape(self, network: Network) -> None:
+        """Leave the network as it is."""
+
+    def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
+        """Do one run with the first workers of the job, as many as the request has; see ``RankPool``."""
+        if self._ended:
+            raise RunError(_ENDED)
+        self._running = True
+        try:
+            return self._run(request, progress)
+        finally:
+            self._running = False
+
+    def _run(self, request: RunRequest, progress: Callable[[int], None] | None) -> Result:
+        workers = request.workers
+        group = self._join(workers)
+        order = {
+            "request": REQUEST.dump_python(request), "timeout_s": self._timeout_s, "faults": {}, "code": [],
+        }  # fmt: skip
+        self._send(range(1, workers), {"run": order})
+        state = RunState(workers, frozenset())
+
+        def report(answer: Mapping[str, Any]) -> None:
+            if "progress" not in answer:
+                _note(state, 0, answer)
+            elif progress is not None:
+                progress(answer["progress"])
+
+        try:
+            run_order(group, report, **order)
+        except PacelineError as error:
+            report(error_answer(error))
+        self._await_answers(state)
+        if state.failed_s is None and state.result is not None:
+            return state.result
+        group.broken = True
+        lost = ", ".join(f"worker {worker}" for worker in sorted(state.lost))
+        return state.failure(f"{lost} ended" if lost else "")
+
+    def end(self, status: int) -> None:
+        """Have all other ranks end with an exit status; this one is to end next."""
+        with suppress(RunError):  # without the store they notice that this one ends
+            self._send(range(1, self._member.control.size), {"end": {"status": status}})
+
+    def _await_answers(self, state: RunState) -> None:
+        while not state.over() and not state.lost_patience(self._timeout_s):
+            for worker in sorted(state.waited):
+                while (answer := self._answers[worker].take()) is not None:
+                    _note(state, worker, answer)
+                if worker in self._member.lost:
+                    state.note_end(worker)
+            time.sleep(_ANSWER_LOOK_S)
+
+    def _join(self, workers: int) -> Group:
+        """Have the first ``workers`` ranks meet in a group of their own, unless they are in one."""
+        if self._group is not None:
+            if self._group.broken:
+                raise RunError("a run has failed, and the ranks of a job are not started anew")
+            if self._group.size == workers:
+                return self._group
+            self._send(range(workers, self._group.size), {"leave": {}})
+        self._num_joins += 1
+        name = f"group {self._num_joins}"
+        for worker in range(1, workers):
+            self._send([worker], {"join": {"rank": worker, "size": workers, "store": name}})
+        if self._group is not None:
+            leave(self._group)
+        self._group = join_order(self._member.open_store, 0, workers, name)
+        return self._group
+
+    def _send(self, workers: Iterable[int], order: Mapping[str, Any]) -> None:
+        for worker in workers:
+            self._orders[worker].put(order)
+
+    def _end_soon(self, number: int, frame: FrameType | None) -> None:
+        self._ended = True
+        if not self._running:
+            raise RunError(_ENDED)
+
+
+def _note(state: RunState, worker: int, answer: Mapping[str, Any]) -> None:
+    state.note_answer(worker, answer)
+    if "error" in answer:  # a rank of a job goes on, and waits for the end
+        state.waited.discard(worker)
+
+
+def follow(store: Store, worker: int, size: int, timeout_s: float) -> int:
+    """Obey the orders of worker 0 until it ends the job; returns the exit status.
+
+    Args:
+        store: the job's.
+        worker, size: of this rank; not worker 0.
+        timeout_s: how long the ranks may take to connect.
+
+    Raises:
+        RunError: worker 0 was lost.
+    """
+    member = _JobMember(store, worker, size, timeout_s, [0])
+    orders, answers = (Mailbox(member.control, f"{way}/{worker}") for way in ("orders", "answers"))
+    status: int | None = None
+
+    def incoming() -> Iterator[Mapping[str, Any]]:
+        nonlocal status
+        while status is None:
+            lost = 0 in member.lost  # looked at first: its last order may come just before its end
+            order = orders.take()
+            if order is None:
+                if lost:
+                    raise RunError("worker 0, which gives the orders, was lost")
+                time.sleep(_IDLE_LOOK_S)
+            elif "end" in order:
+                status = order["end"]["status"]
+            else:
+                yield order
+
+    try:
+        obey(incoming(), answers.put, member.open_store)
+    except PacelineError as error:
+        if 0 in member.lost:
+            raise
+        answers.put(error_answer(error))
+    for _ in incoming():  # after a failure nothing but the end is of interest
+        pass
+    assert status is not None
+    return status

@@ -1,0 +1,94 @@
+"""What is known of one run from its ranks' answers, and when to give up waiting for more of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from paceline.sim.errors import InputError, RunError
+
+from .cells import RESULT, Result
+
+AFTER_A_FAILURE_S: Final = 15.0
+"""How long processes may go on once one has failed, beyond the time-out of a wait."""
+AFTER_A_RECORD_S: Final = 1.0
+"""How long a process may take to end once the record of its failed run is there."""
+
+
+class RunState:
+    """What is known of one run; the ``planned`` ranks end on their own, and the others go on.
+
+    Attributes:
+        waited: ranks that are not done yet.
+        lost: ranks whose processes have ended without a reason of their own.
+        result: the record, once it is there.
+        failed_s: when it first showed that the run has failed; None: it has not.
+    """
+
+    def __init__(self, size: int, planned: frozenset[int]) -> None:
+        self.waited = set(range(size))
+        self._planned = planned
+        self.lost: set[int] = set()
+        self.result: Result | None = None
+        self.failed_s: float | None = None
+        self._errors: dict[int, tuple[str, str]] = {}
+
+    def over(self) -> bool:
+        """Whether every rank is done, one way or another."""
+        return not self.waited
+
+    def note_answer(self, rank: int, answer: Mapping[str, Any]) -> None:
+        """Take in what a rank has answered."""
+        if "result" in answer:
+            self.result = RESULT.validate_python(answer["result"])
+            if self.result.run.status == "partial":
+                self._fail()
+        elif "error" in answer:
+            kind, text = answer["error"]
+            self._errors[rank] = (kind, text)
+            self._fail()
+        elif "done" in answer:
+            self.waited.discard(rank)
+
+    def note_end(self, rank: int) -> bool:
+        """Take in that a rank's process has ended; returns whether the others have to know."""
+        if rank not in self.waited:
+            return False
+        self.waited.discard(rank)
+        if rank in self._planned:
+            return True
+        self._fail()
+        if rank in self._errors:
+            return False
+        self.lost.add(rank)
+        return True
+
+    def lost_patience(self, timeout_s: float) -> bool:
+        """Whether the others have had time enough after a failure; with a record there, they have ended.
+
+        Args:
+            timeout_s: how long any wait in the run may last.
+        """
+        more_s = AFTER_A_RECORD_S if self.result is not None else timeout_s + AFTER_A_FAILURE_S
+        return self.failed_s is not None and time.monotonic() > self.failed_s + more_s
+
+    def _fail(self) -> None:
+        if self.failed_s is None:
+            self.failed_s = time.monotonic()
+
+    def failure(self, fates: str) -> Result:
+        """The record of a run that failed, with one message for all that went wrong.
+
+        Raises:
+            InputError, RunError: there is none.
+        """
+        added = f" ({fates})" if fates else ""
+        if self.result is not None:
+            run = self.result.run
+            return replace(self.result, run=replace(run, status="partial", message=run.message + added))
+        if self._errors:
+            kind, text = self._errors[min(self._errors)]
+            raise InputError(text) if kind == "InputError" else RunError(text + added)
+        raise RunError(fates or "the processes ended without a word")
