@@ -8,7 +8,7 @@ the order of messages in a stream are how gloo works, and a socket's buffer was 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,8 @@ from paceline.sim.seeds import Floats
 
 from . import measure
 from .calibration_data import CalibrationData, MeasuredOperation
+from .other_files import name_other_file
+from .run_folder import load_runs
 from .training_run import TrainingRun
 
 _FITTED: Final = {
@@ -61,6 +63,8 @@ _NOISE_SHARE: Final = 0.003
 """Every duration may be off by this much at least: an absolute part, and a share of it."""
 _LEVEL: Final = 0.95
 """Of the intervals."""
+_MOSTLY_PRIOR: Final = 0.5
+"""A factor with more than this share of its standard deviation left was hardly measured."""
 _QUANTILES: Final = 200
 """Number of equally likely values that stand for a distribution in a profile."""
 
@@ -73,12 +77,14 @@ class Fit:
         profile: the factors.
         labels: of each duration that was fitted, human-readable.
         measured_s, fitted_s: the duration as measured, and as simulated with the factors.
+        undetermined: a sentence for each factor that the measurements do not tell, and why.
     """
 
     profile: Profile
     labels: tuple[str, ...]
     measured_s: Floats
     fitted_s: Floats
+    undetermined: tuple[str, ...]
 
 
 def calibrate(several: Sequence[CalibrationData]) -> Fit:
@@ -163,18 +169,47 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
         unevenness_s=_equally_likely([value for m in several for value in m.deviations_s(model)]),
         shares=_equally_likely(shares) if shares else (),
     )
-    return Fit(profile, tuple(row.label for _, row in rows), solution.measured_s, solution.fitted_s)
+    labels = tuple(row.label for _, row in rows)
+    return Fit(profile, labels, solution.measured_s, solution.fitted_s, _undetermined(solution, profile))
+
+
+def _undetermined(solution: _Solution, profile: Profile) -> tuple[str, ...]:
+    """Which factors are known hardly better than before the measurements, and why."""
+    if solution.prior_share is None:
+        return ()
+    largest = profile.range.largest_bytes
+    why = {
+        "efficiency": f"messages of at most {largest} bytes hardly take longer for a slower network",
+        "copy_s_per_byte": f"messages of at most {largest} bytes are copied in no time",
+    }
+    others = "the exchanges of these schemes have overhead, latency and resumption together"
+    sentences = [
+        f"{name} is not determined by these runs: {why.get(name, others)}; it stays near "
+        f"{neutral * size:g} {FACTORS[name]}"
+        for (name, size), neutral, share in zip(
+            _FITTED.items(), _NEUTRAL, solution.prior_share.tolist(), strict=True
+        )
+        if share > _MOSTLY_PRIOR
+    ]
+    if not profile.factors["buffer_bytes"].value:
+        sentences.append("buffer_bytes is not determined by these runs: nobody recorded what a socket holds")
+    return tuple(sentences)
 
 
 @dataclass(frozen=True)
 class _Solution:
-    """Factors in their own units of ``_FITTED``, how sure they are, and the durations that they give."""
+    """Factors in their own units of ``_FITTED``, how sure they are, and the durations that they give.
+
+    ``prior_share``: of each factor's standard deviation before the measurements what is left after them; None
+    where nothing was assumed before.
+    """
 
     x: Floats
     covariance: Floats
     freedom: int
     measured_s: Floats
     fitted_s: Floats
+    prior_share: Floats | None
 
 
 def _rows(several: Sequence[CalibrationData]) -> list[tuple[CalibrationData, MeasuredOperation]]:
@@ -213,7 +248,9 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
     inverse: Floats = np.asarray(np.linalg.pinv(optimum.jac.T @ optimum.jac), np.float64)
     freedom = max(1, len(optimum.jac) - len(_FITTED))
     x = optimum.x - shift
-    return _Solution(x, inverse * max(spread, 1e-12) ** 2, freedom, measured, fitted(x))
+    covariance = inverse * max(spread, 1e-12) ** 2
+    left = None if complete else np.sqrt(np.maximum(np.diag(covariance), 0.0)) / np.array(_USUAL)
+    return _Solution(x, covariance, freedom, measured, fitted(x), left)
 
 
 def _equally_likely(values: Sequence[float]) -> tuple[float, ...]:
@@ -275,6 +312,20 @@ def plot(fit: Fit, path: Path) -> None:
         save_atomically(path, partial(figure.savefig, dpi=120))
 
 
+def load_all(path: Path, nominal: Scenario | None, say: Callable[[str], None]) -> Sequence[CalibrationData]:
+    """What a file of measurements holds, or the folder of a real run.
+
+    Args:
+        path: of the file or folder.
+        nominal: see ``load``; a folder knows its network.
+        say: called with a line for what of a folder is left out.
+
+    Raises:
+        InputError: it will not do; the message says what it is.
+    """
+    return load_runs(path, say) if path.is_dir() else [load(path, nominal)]
+
+
 def load(path: Path, nominal: Scenario | None) -> CalibrationData:
     """Read what ``paceline probe`` or ``paceline.attach`` has written.
 
@@ -285,6 +336,8 @@ def load(path: Path, nominal: Scenario | None) -> CalibrationData:
     Raises:
         InputError: the file will not do, or nobody says what network its run had.
     """
+    if other := name_other_file(path):
+        raise InputError(f"{path}: is {other}")
     data = files.read_json(path, "'paceline probe' or paceline.attach")
     if data.get("kind") != attached.KIND:
         return measure.validate_measurements(data, path)

@@ -1,4 +1,4 @@
-"""Runs inside a training loop of their users, as calibration data.
+"""Runs of training as calibration data: those in a loop of their users, and those of result folders.
 
 The simulator runs the scheme that was measured, with gradients that last as long as they did there. An
 operation's duration counts from the moment at which all workers that it needs are there: how far apart they
@@ -41,7 +41,7 @@ from paceline.sim.schemes import find_scheme
 from paceline.sim.training.optimizer import NullOptimizer
 
 from ..group.hosts import machine, software
-from ..lab.kernel import sysctl_path
+from ..lab import kernel
 from .calibration_data import Key, MeasuredOperation, Origin, mad_s, simulate_programs
 
 _MAX_ELEMENTS: Final = 4096
@@ -54,7 +54,7 @@ _MIN_STEPS: Final = 5
 """With fewer steps there is no median to speak of."""
 _EXCHANGES: Final = frozenset(map(ops.name_of, (ops.Mix, ops.Send, ops.Receive, *COLLECTIVES)))
 _WAITS: Final = frozenset(map(ops.name_of, (ops.Wait, ops.WaitAny)))
-_WMEM: Final = "net.ipv4.tcp_wmem"
+_CLUSTER: Final = HostKind(kind="cluster")
 _COUNT_TOLERANCE: Final = 0.2
 """By how much the number of a kind of exchange may differ between a run and its simulation, relative."""
 _SIZE_TOLERANCE: Final = 0.01
@@ -79,7 +79,7 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
         machine=machine(),
         software=software(),
         hosts=tuple(each.host for each in run.machines),
-        settings=_settings(),
+        settings=kernel.send_buffer_setting(),
         scheme=scheme.model_dump(mode="json"),
         workers=job.workers,
         seed=job.seed,
@@ -96,20 +96,16 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
     )
 
 
-def _settings() -> dict[str, str]:
-    """The sizes of a socket's send buffer, where the system tells them."""
-    path = sysctl_path(_WMEM)
-    return {_WMEM: " ".join(path.read_text().split())} if path.exists() else {}
-
-
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """A record of an attached run, and the network of its cluster.
+    """A record of a run, and the network of its cluster.
 
     Attributes:
         record: what was measured.
         scenario: says what the network is.
         path: of the record, for messages.
+        hosts: what it ran on.
+        where: how it was run, human-readable.
 
     Raises:
         InputError: they do not go together, or the run was too short.
@@ -118,6 +114,8 @@ class TrainingRun:
     record: AttachedRun
     scenario: Scenario
     path: Path
+    hosts: HostKind = _CLUSTER
+    where: str = "in a training loop"
 
     def __post_init__(self) -> None:
         there, here = self.scenario.cluster.workers, self.record.workers
@@ -137,10 +135,10 @@ class TrainingRun:
             record.made,
             record.machine,
             record.software,
-            HostKind(kind="cluster"),
+            self.hosts,
             record.settings,
             record.workers,
-            f"{record.steps} steps of {scheme} in a training loop, {record.workers} workers",
+            f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers",
             complete=False,
         )
 

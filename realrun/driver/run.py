@@ -14,8 +14,9 @@ from paceline.sim.records.run import Machine
 from paceline.sim.training.scoring import digest
 
 from ..group.group import Group
+from ..group.hosts import software
 from ..group.store import Stopped
-from ..lab import start
+from ..lab import kernel, start
 from ..transport.connections import COLLECTIVES_AT_ONCE
 from ..transport.device import SideStream
 from ..transport.transport import Transport
@@ -95,7 +96,7 @@ def run_job(
             f"{at_once} collectives were under way at once, of which gloo carries {COLLECTIVES_AT_ONCE}: "
             "with a larger bucket there are fewer"
         )
-    return _collect(group, rank, log, machines)
+    return _collect(group, rank, log, machines, backend)
 
 
 def _check(group: Group, job: Job, backend: str) -> None:
@@ -158,7 +159,15 @@ def _drain(rank: Rank, counts: PostedCounts, timeout_s: float) -> None:
         waited.discard(finished.token)
 
 
-def _collect(group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...]) -> RankResult:
+def _hosts(backend: str) -> dict[str, str]:
+    """``Run.hosts``, as they are on the host of this rank."""
+    kind = "lab" if start.in_lab() else "cluster"
+    return {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
+
+
+def _collect(
+    group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...], backend: str
+) -> RankResult:
     """Hand in what this rank has written down, and score the run where everything is collected."""
     job, control, failure = rank.job, rank.control, rank.watchdog.failure()
     dead = control.dead()
@@ -173,5 +182,5 @@ def _collect(group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ..
     if dead and not failure:
         message = f"worker {', '.join(str(r) for r in sorted(dead))} died"
     run, logs = collect(group.gloo, control, job, log, gone, group.broken, message)
-    run = replace(run, machines=machines)
+    run = replace(run, machines=machines, hosts=_hosts(backend))
     return RankResult(run, error, log.final, tuple(each.timing for each in logs))

@@ -179,6 +179,15 @@ def sysctl_path(name: str) -> Path:
     return Path("/proc/sys", *name.split("."))
 
 
+_SEND_BUFFER = "net.ipv4.tcp_wmem"
+
+
+def send_buffer_setting() -> dict[str, str]:
+    """The sizes of a socket's send buffer in this network namespace by the setting's name, if it is there."""
+    path = sysctl_path(_SEND_BUFFER)
+    return {_SEND_BUFFER: " ".join(path.read_text().split())} if path.exists() else {}
+
+
 def dropped_packets(device: str) -> int:
     """Packets that the kernel dropped at ``device`` of this network namespace, in and out."""
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines():

@@ -23,6 +23,7 @@ from ..config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
 from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
 from ..errors import MAX_QUOTED, InputError, quote, shorten
+from .comparison import Comparison
 from .equal_terms import Goal
 from .parquet import (
     RUN_KEY,
@@ -87,6 +88,7 @@ class Results:
         events: one row per operation: label, seed, source and the fields of ``Event``.
         scenario: the resolved scenario's text.
         verified: whether every file is as it was written; False where an older version left no checksums.
+        validation: what ``paceline validate`` has left of its comparison; None in a folder of anything else.
     """
 
     summary: Summary
@@ -94,6 +96,7 @@ class Results:
     events: pd.DataFrame
     scenario: str
     verified: bool = False
+    validation: Comparison | None = None
 
 
 def write_results(
@@ -331,9 +334,26 @@ def _read_files(folder: Path) -> Results:
             metrics=read_metrics(folder / METRICS_FILE),
             events=read_events(folder / EVENTS_FILE),
             scenario=read_text(folder / SCENARIO_FILE, MAX_SCENARIO_BYTES),
+            validation=read_validation(folder),
         )
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {folder}: {error}") from error
+
+
+def read_validation(folder: Path) -> Comparison | None:
+    """The comparison that ``paceline validate`` has left in a folder; None where there is none.
+
+    Raises:
+        InputError: it cannot be read, or is damaged.
+    """
+    path = folder / VALIDATION_FILE
+    if not path.is_file():
+        return None
+    try:
+        document = parse_json(read_text(path, MAX_SUMMARY_BYTES, (".json",)))
+        return TypeAdapter(Comparison).validate_python(document)
+    except (ValueError, ValidationError) as error:
+        raise InputError(f"{path} is damaged: {one_line(str(error), 200)}; validate again") from error
 
 
 def read_part(folder: Path) -> tuple[Run, Results]:
@@ -434,6 +454,7 @@ def runs_of(results: Results) -> list[Run]:
                 events=events_of(events[key]) if key in events else (),
                 message=row.get("message", ""),
                 machines=tuple(Machine(**each) for each in row.get("machines", [])),
+                hosts=row.get("hosts", {}),
                 exchanges=tuple(row["exchanges"]) if "exchanges" in row else None,
                 bracket_s=(row["bracket_s"][0], row["bracket_s"][1]) if "bracket_s" in row else None,
             )

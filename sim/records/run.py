@@ -10,6 +10,7 @@ A run is one scheme under one seed. A result folder holds all runs of one comman
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -144,6 +145,9 @@ class Run:
     """Why the run is not ``completed``, in a sentence."""
     machines: tuple[Machine, ...] = ()
     """One per worker; of measured runs."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """What calibration has to know of the hosts of a measured run: ``kind`` (lab or cluster), ``transport``,
+    ``software``, and TCP settings by their names; {} in a folder that was written before it was recorded."""
     exchanges: tuple[str, ...] | None = None
     """Names of the operations by which the workers exchanged anything, sorted, with ``ANY_SOURCE`` where one
     received from anybody; None in a folder that was written before they were recorded."""

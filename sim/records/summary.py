@@ -73,6 +73,7 @@ class RunRow(TypedDict):
     message: NotRequired[str]
     digest: str
     machines: NotRequired[list[MachineRow]]
+    hosts: NotRequired[dict[str, str]]
     exchanges: NotRequired[list[str]]
     bracket_s: NotRequired[list[float]]
 
@@ -414,6 +415,8 @@ def _run_row(run: Run) -> RunRow:
         row["message"] = run.message
     if run.machines:
         row["machines"] = [MachineRow(host=m.host, clock_error_s=m.clock_error_s) for m in run.machines]
+    if run.hosts:
+        row["hosts"] = dict(run.hosts)
     if run.exchanges is not None:
         row["exchanges"] = list(run.exchanges)
     if run.bracket_s is not None:

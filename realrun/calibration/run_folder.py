@@ -1,0 +1,87 @@
+"""Result folders of real runs, as calibration data: their events, and the network of their scenario."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from paceline.sim.errors import InputError, quote, shorten
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.network.profile import HostKind
+from paceline.sim.network.transfer import TransferModel
+from paceline.sim.records.folder import SUMMARY_FILE, read_results, runs_of
+from paceline.sim.records.run import Run
+from paceline.sim.scenario.schema import Scenario, parse
+
+from .measure import lab_hosts
+from .training_run import TrainingRun, record_of
+
+_MAX_RUNS: Final = 3
+"""Runs of each scheme that are fitted at most: more would tell little more, and cost time."""
+
+
+def load_runs(folder: Path, say: Callable[[str], None]) -> list[TrainingRun]:
+    """The measured runs of a result folder, of every scheme the first few.
+
+    Args:
+        folder: of ``realrun`` in any form, or of ``validate``.
+        say: called with a line for each scheme whose runs tell nothing, and why.
+
+    Raises:
+        InputError: it is no result folder, holds predictions alone, or no run that tells anything.
+    """
+    results = read_results(folder)
+    scenario = parse(results.scenario, str(folder / "scenario.yaml"))
+    if scenario.cluster.workers < 2:
+        raise InputError(f"{folder}: one worker alone exchanges nothing")
+    measured = [run for run in runs_of(results) if run.source == "measured"]
+    if not measured:
+        raise InputError(
+            f"{folder} holds predictions alone, and calibration is about what was measured: give the folder "
+            "of a realrun, of a validate, or a file of 'paceline probe' or paceline.attach"
+        )
+    measured_at = datetime.fromtimestamp((folder / SUMMARY_FILE).stat().st_mtime, UTC)
+    taken: list[TrainingRun] = []
+    problems: dict[str, str] = {}
+    seen: Counter[str] = Counter()
+    for run in measured:
+        if run.label in problems or seen[run.label] == _MAX_RUNS:
+            continue
+        seen[run.label] += 1
+        try:
+            taken.append(_training_run(run, scenario, folder, measured_at.isoformat(timespec="seconds")))
+        except InputError as error:
+            problems[run.label] = str(error)
+    if not taken:
+        raise InputError(next(iter(problems.values())))
+    for label, why in problems.items():
+        say(f"{shorten(label)} is left out: {why}")
+    return taken
+
+
+def _training_run(run: Run, scenario: Scenario, folder: Path, measured_at: str) -> TrainingRun:
+    """A run as calibration data, if the simulator can do what it did."""
+    entry = next((each for each in scenario.schemes if each.label == run.label), None)
+    if entry is None:
+        raise InputError(f"{folder}: its scenario has no scheme {quote(run.label)}")
+    if not run.events:
+        raise InputError(f"{folder}: {shorten(run.label)} has no events; run it with 'events: all'")
+    if run.hosts.get("transport", "gloo") != "gloo":
+        raise InputError(f"{folder}: was run over {run.hosts['transport']}; factors are fitted to gloo alone")
+    record = record_of(run, prepare(scenario, entry, run.seed), entry)
+    if record is None:
+        raise InputError(f"{folder}: a worker of {shorten(run.label)} has not done a step")
+    there = {
+        "made": measured_at,
+        "machine": ", ".join(dict.fromkeys(machine.host for machine in run.machines)) or "not recorded",
+        "software": run.hosts.get("software", "not recorded"),
+        "settings": {name: value for name, value in run.hosts.items() if name.startswith("net.")},
+    }
+    in_lab = run.hosts.get("kind") == "lab"
+    hosts = lab_hosts(scenario.lab.hosts, scenario.lab.queue) if in_lab else HostKind(kind="cluster")
+    taken = TrainingRun(record.model_copy(update=there), scenario, folder, hosts, "for real")
+    taken.predict(TransferModel(taken.nominal(), announcement=1.0, streams=True))  # raises where they differ
+    return taken
