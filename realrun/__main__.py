@@ -1,6 +1,8 @@
-"""One rank of a real run: ``torchrun --nproc-per-node N -m paceline.realrun SCENARIO [--set ...]``.
+"""One rank of a job: ``torchrun --nproc-per-node N -m paceline.realrun [validate | probe] SCENARIO``.
 
-The launcher starts its processes here too, with ``--serve``.
+Without a command word the scenario's real runs are made; ``validate`` and ``probe`` do on the job's hosts
+what those commands of ``paceline`` do on one machine. The launcher starts its processes here too, with
+``--serve``.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -20,6 +23,10 @@ from .launch.parent import end_with_parent
 
 if TYPE_CHECKING:
     from paceline.sim.records.run import Run
+    from paceline.sim.scenario.schema import Scenario
+
+    from .group.job_store import JobStore
+    from .group.store import Control
 
 _HOW: Final = (
     "start this with torchrun --nproc-per-node N -m paceline.realrun SCENARIO, or let "
@@ -27,23 +34,45 @@ _HOW: Final = (
 )
 
 
+_COMMANDS: Final = ("validate", "probe")
+
+
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    command = argv[0] if argv[:1] and argv[0] in _COMMANDS else ""
     parser = argparse.ArgumentParser(
-        prog="torchrun --nproc-per-node N -m paceline.realrun", description=__doc__.splitlines()[0]
+        prog=" ".join(filter(None, ["torchrun --nproc-per-node N -m paceline.realrun", command])),
+        description=__doc__.splitlines()[0],
     )
+    parser.set_defaults(command=command, serve=False, trace=False)
     parser.add_argument(
         "scenario", metavar="SCENARIO", nargs="?", type=Path, help="a scenario file, or a ready one's name"
     )
     parser.add_argument(
         "--set", metavar="dotted.key=value", action="append", default=[], help="change one value"
     )
-    parser.add_argument("--out", metavar="DIR", type=Path, help="write the results to this new folder")
-    parser.add_argument("--force", action="store_true", help="replace the output if it exists")
-    parser.add_argument("--trace", action="store_true", help="add trace.json to --out")
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=float, default=60.0, help="how long a wait may last"
     )
+    if command == "probe":
+        parser.add_argument(
+            "--out", metavar="MEASURED.json", type=Path, required=True, help="the file to write"
+        )
+        return parser.parse_args(argv[1:])
+    parser.add_argument("--out", metavar="DIR", type=Path, help="write the results to this new folder")
+    parser.add_argument("--force", action="store_true", help="replace the output if it exists")
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output")
+    if command == "validate":
+        parser.add_argument(
+            "--profile", metavar="PROFILE.yaml", type=Path, help="correction factors; absent: probe first"
+        )
+        parser.add_argument(
+            "--steps", metavar="N", type=int, help="compare N steps instead of running to the target"
+        )
+        parser.add_argument(
+            "--tolerance", metavar="PERCENT", type=float, help="how far off a scheme may be (default: 5)"
+        )
+        return parser.parse_args(argv[1:])
+    parser.add_argument("--trace", action="store_true", help="add trace.json to --out")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
@@ -62,17 +91,37 @@ def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
         return "", str(error)
 
 
-def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
-    """Take part in all runs of a scenario under torchrun; returns the exit status. One rank alone prints."""
-    from paceline.sim.experiments.bounds import describe_schemes
-    from paceline.sim.records import folder
-    from paceline.sim.records.unfinished import NOTHING_KEPT
-    from paceline.sim.scenario.schema import dump, over_transport, parse
+@dataclass(frozen=True)
+class _Meeting:
+    """What a rank knows once all ranks of the job have met.
 
-    from .group import hosts
-    from .group.group import join, leave
+    Attributes:
+        store, control: of the job.
+        size: how many ranks there are.
+        text: the resolved scenario, alike on all of them.
+        scenario: the same, parsed.
+    """
+
+    store: JobStore
+    control: Control
+    size: int
+    text: str
+    scenario: Scenario
+
+    def worker(self, timeout_s: float) -> int:
+        """Agree with the others on which worker each rank is."""
+        from .group import hosts
+
+        names = self.control.meet("hosts", hosts.host_name(), timeout_s)
+        return hosts.workers_of(names, self.scenario.cluster.hosts)[self.control.rank]
+
+
+def _meet(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -> _Meeting:
+    """Meet the other ranks of the job, and check that all have the same scenario."""
+    from paceline.sim.scenario.schema import parse
+
     from .group.store import Control, check_timeout, torchrun_store
-    from .launch.cells import fingerprint, keep_runs, run_request, run_requests
+    from .launch.cells import fingerprint
 
     check_timeout("--timeout", arguments.timeout)
     store, rank, size = torchrun_store(environment, arguments.timeout, _HOW)
@@ -84,7 +133,7 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
         raise InputError(why if len(set(problems)) == 1 else f"rank {first}: {why}")
     control.agree("arguments", {"a scenario with hash": fingerprint(text)}, arguments.timeout)
     scenario = parse(text)
-    if scenario.cluster.workers != size:
+    if scenario.cluster.workers > size or not (arguments.command or scenario.cluster.workers == size):
         raise InputError(
             f"the scenario has {scenario.cluster.workers} workers, but {size} processes were started"
         )
@@ -93,9 +142,55 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
             "torchrun ends all processes when one crashes: let 'paceline realrun --processes' or --lab start "
             "them, or leave cluster.stragglers with crash out"
         )
+    return _Meeting(store, control, size, text, scenario)
+
+
+def _command(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
+    """Take part in ``validate`` or ``probe`` under torchrun; returns the exit status."""
+    from paceline.sim.records.comparison import DEFAULT_TOLERANCE_PCT
+
+    from .calibration.job_commands import ValidateOptions, probe_job_hosts, validate_on_job
+    from .launch.job import JobRanks, follow
+
+    job = _meet(arguments, environment)
+    worker = job.worker(arguments.timeout)
+    if worker != 0:
+        return follow(job.store, worker, job.size, arguments.timeout)
+    ranks = JobRanks(job.store, job.size, arguments.timeout)
+    status = 1
+    try:
+        if arguments.command == "probe":
+            status = probe_job_hosts(ranks, job.scenario, arguments.out, _say)
+        else:
+            tolerance_pct = DEFAULT_TOLERANCE_PCT if arguments.tolerance is None else arguments.tolerance
+            options = ValidateOptions(
+                arguments.profile, arguments.steps, tolerance_pct, arguments.out, arguments.force,
+                arguments.json,
+            )  # fmt: skip
+            status = validate_on_job(ranks, job.scenario, options, _say)
+    except InputError:
+        status = 2
+        raise
+    finally:
+        sys.stdout.flush()
+        ranks.end(status)  # last: torchrun ends this rank once another has failed
+    return status
+
+
+def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
+    """Take part in all runs of a scenario under torchrun; returns the exit status. One rank alone prints."""
+    from paceline.sim.experiments.bounds import describe_schemes
+    from paceline.sim.records import folder
+    from paceline.sim.records.unfinished import NOTHING_KEPT
+    from paceline.sim.scenario.schema import dump, over_transport
+
+    from .group.group import join, leave
+    from .launch.cells import keep_runs, run_request, run_requests
+
+    job = _meet(arguments, environment)
+    control, text, scenario = job.control, job.text, job.scenario
     requests = run_requests(scenario)
-    names = control.meet("hosts", hosts.host_name(), arguments.timeout)
-    group = join(store, hosts.workers_of(names, scenario.cluster.hosts)[rank], size, arguments.timeout)
+    group = join(job.store, job.worker(arguments.timeout), job.size, arguments.timeout)
     with ExitStack() as stack:
         parts, problem = NOTHING_KEPT, ""
         if group.rank == 0:  # --out is on its machine
@@ -182,7 +277,7 @@ def main() -> NoReturn:
         serve()
     status = 1
     try:
-        status = _run(arguments, os.environ)
+        status = (_command if arguments.command else _run)(arguments, os.environ)
     except PacelineError as error:
         status = 2 if isinstance(error, InputError) else 1
         once_a_host = "0" in (os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK"))

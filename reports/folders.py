@@ -134,6 +134,7 @@ def _parts(results: Results) -> list[SourceRuns]:
                 metrics=_only(results.metrics, source),
                 events=_only(results.events, source),
                 scenario=results.scenario,
+                validation=results.validation,
             ),
             words.ranked(results.summary, source),
         )

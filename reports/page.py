@@ -172,6 +172,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "bounded": any(line["bar"] for line in described),
         "comparison": side_by_side(study.main, measured) if measured else [],
         "agreement": measured and agreement(study.main, measured),
+        "validated": words.validated(study.main.results.validation) if measured else [],
     }
 
 

@@ -155,7 +155,8 @@ def render_comparison(comparison: Comparison) -> RenderableType:
         error = f"{cell['error_pct']:+.2f} %"
         add_text_row(table, cell["label"], str(cell["seed"]), _METRICS[cell["metric"]], *values, error)
     lines = [f"{each['label']}, seed {each['seed']}: {each['says']}" for each in comparison["trajectories"]]
-    return Group(table, *map(Text, [*lines, *comparison["warnings"], verdict(comparison)]))
+    lines += [*comparison["warnings"], verdict(comparison), *words.validated(comparison)]
+    return Group(table, *map(Text, lines))
 
 
 def verdict(comparison: Comparison) -> str:

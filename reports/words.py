@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.run import LOST, Source
 from paceline.sim.records.summary import Bounds, Cost, SchemeSummary, Summary, is_by_step, ranking, verdict_of
@@ -345,6 +346,17 @@ def failures(summary: Summary, source: Source | None = None) -> list[str]:
                 if status == "partial" and all(run["reached_target"] for run in mine):
                     verb = "went on to the target without everybody"
                 sentences.append(f"{row['label']} {verb}{times}{f' ({reason})' if reason else ''}.")
+    return sentences
+
+
+def validated(comparison: Comparison | None) -> list[str]:
+    """Whether predictions are within the tolerance that was stated; [] where nothing was stated."""
+    if comparison is None or "verdict" not in comparison:
+        return []
+    text = comparison["verdict"]["text"]
+    sentences = [f"{text[:1].upper()}{text[1:]}."]
+    if message := comparison.get("message"):
+        sentences.append(f"Not all runs were made: {message}.")
     return sentences
 
 

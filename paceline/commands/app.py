@@ -17,7 +17,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from paceline.commands import measure, predict
-from paceline.commands.console import AsJson, ReportFile, print_json, say
+from paceline.commands.console import AsJson, ReportFile, print_json, say, terminal
 from paceline.commands.topology import topology_app
 from paceline.sim.errors import InputError, PacelineError
 
@@ -86,14 +86,16 @@ def report(
 ) -> None:
     """Write one self-contained page: who wins, by how much, and why.
 
-    Its tables and figures are written beside it. A prediction that lies beside a measurement over another
-    transport is made again over that one, and the page has both. With --bundle: the scenario, probes, both
-    kinds of runs and versions, without the names of hosts and users, and without paths.
+    Its tables and figures are written beside it, and the comparison of a validation is printed as well. A
+    prediction that lies beside a measurement over another transport is made again over that one, and the page
+    has both. With --bundle: the scenario, probes, both kinds of runs and versions, without the names of hosts
+    and users, and without paths.
     """
     from tempfile import TemporaryDirectory
 
     from paceline import reports
-    from paceline.sim.records.folder import describe_caveat
+    from paceline.reports.tables import render_comparison
+    from paceline.sim.records.folder import describe_caveat, read_validation
 
     if bundle:
         if len(folders) > 1:
@@ -118,6 +120,8 @@ def report(
             again = price_again(own, Path(scratch), say)
         shown = [opened[path][0] if path in opened else path for path in folders]
         reports.build([*again, *shown], out, files)
+        for comparison in filter(None, map(read_validation, shown)):
+            terminal().print(render_comparison(comparison))
     for path, (_, content) in opened.items():
         say(reports.describe_bundle(path, content))
     for caveat in filter(None, map(describe_caveat, own)):

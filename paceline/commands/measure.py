@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from paceline.sim.records.run import Run
 
 
+Slurm = Annotated[bool, typer.Option("--slurm", help="run nothing; print a script that does, for sbatch")]
+PerNode = Annotated[
+    int, typer.Option("--per-node", metavar="N", help="--slurm: processes (with NCCL: GPUs) of a node")
+]
+
+
 def realrun(
     scenario: ScenarioFile,
     changes: SetOption = None,
@@ -41,12 +47,8 @@ def realrun(
     lab: Annotated[
         bool, typer.Option("--lab", help="the same, in the scenario's network, emulated on this machine")
     ] = False,
-    slurm: Annotated[
-        bool, typer.Option("--slurm", help="run nothing; print a script that does, for sbatch")
-    ] = False,
-    per_node: Annotated[
-        int, typer.Option("--per-node", metavar="N", help="--slurm: processes (with NCCL: GPUs) of a node")
-    ] = 1,
+    slurm: Slurm = False,
+    per_node: PerNode = 1,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="how long any wait may last")
     ] = 60.0,
@@ -60,7 +62,7 @@ def realrun(
 
     from paceline.realrun.group.store import check_timeout
     from paceline.realrun.lab import Lab
-    from paceline.realrun.launch.cells import keep_runs
+    from paceline.realrun.launch.cells import keep_runs, run_requests
     from paceline.realrun.launch.length import with_lengths
     from paceline.realrun.launch.processes import Processes, measure_runs
     from paceline.realrun.launch.slurm import script
@@ -70,11 +72,11 @@ def realrun(
     check_trace(trace, out)
     check_timeout("--timeout", timeout)
     if slurm:
-        options = [*(f"--set={change}" for change in changes or []), f"--timeout={timeout:g}"]
-        options += [f"--out={out}"] if out is not None else []
-        flags = {"--force": force, "--trace": trace, "--json": as_json}
-        options += [flag for flag, wanted in flags.items() if wanted]
-        sys.stdout.write(script(load(scenario, changes or []), scenario, per_node, options))
+        loaded = load(scenario, changes or [])
+        run_requests(loaded)
+        values = {"--timeout": f"{timeout:g}", "--out": out}
+        options = job_options(changes, values, {"--force": force, "--trace": trace, "--json": as_json})
+        sys.stdout.write(script(loaded, scenario, per_node, options))
         return
     if not (processes or lab):
         raise InputError(
@@ -133,7 +135,10 @@ def probe(
 def calibrate(
     measured: Annotated[
         list[Path],
-        typer.Argument(metavar="MEASURED.json", help="files of 'paceline probe' and of paceline.attach"),
+        typer.Argument(
+            metavar="MEASURED",
+            help="files of 'paceline probe' and of paceline.attach, folders of real runs",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="PROFILE.yaml", help="the profile to write")],
     nominal: Annotated[
@@ -153,10 +158,12 @@ def calibrate(
     from paceline.sim.scenario.schema import load
 
     known = None if nominal is None else load(nominal)
-    fit = calibration.calibrate([reading.load(path, known) for path in measured])
+    fit = calibration.calibrate([each for path in measured for each in reading.load_all(path, known, say)])
     picture = out.with_suffix(".png")
     calibration.plot(fit, picture)
     write_atomically(out, profiles.dump(fit.profile))
+    for sentence in fit.undetermined:
+        say(sentence)
     say(f"wrote {out} and {picture}: durations fit to {fit.profile.residual_pct:.1f} % (median)")
 
 
@@ -169,11 +176,21 @@ def validate(
         int | None,
         typer.Option("--steps", min=1, metavar="N", help="compare N steps instead of running to the target"),
     ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option("--tolerance", metavar="PERCENT", help="how far off a scheme's times may be to pass"),
+    ] = 5.0,
+    slurm: Slurm = False,
+    per_node: PerNode = 1,
     out: Out = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict and measure; say how far apart they are and whether the decision was right."""
+    """Predict and measure; say how far apart they are and whether the decision was right.
+
+    Exit status 1 where the verdict is that predictions are off by more than --tolerance, or where not all
+    runs were made; 0 where they are within it, or where real runs differ too much to tell.
+    """
     from contextlib import nullcontext
 
     from paceline import reports
@@ -181,13 +198,19 @@ def validate(
     from paceline.realrun.calibration import measure as probing
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.driver import clocks
+    from paceline.realrun.launch.slurm import script
     from paceline.reports import tables
-    from paceline.sim.config.files import claim_folder, write_atomically
-    from paceline.sim.experiments.bounds import describe_schemes
+    from paceline.sim.config.files import claim_folder
     from paceline.sim.records import folder as result_folder
-    from paceline.sim.scenario.schema import dump, load
+    from paceline.sim.scenario.schema import load
 
     loaded = load(scenario, changes or [])
+    validation.check_options(loaded, steps, tolerance)
+    if slurm:
+        values = {"--profile": profile, "--steps": steps, "--tolerance": f"{tolerance:g}", "--out": out}
+        options = job_options(changes, values, {"--force": force, "--json": as_json})
+        sys.stdout.write(script(loaded, scenario, per_node, options, "validate"))
+        return
     with nullcontext() if out is None else claim_folder(out):
         if out is not None:
             result_folder.check_free(out, force)
@@ -197,16 +220,12 @@ def validate(
             probes = None
             if factors is None:
                 say("no --profile: probing this machine first")
-                probes = probing.measure(pool, hosts)
+                network = loaded if hosts.kind == "cluster" and loaded.cluster.workers > 1 else None
+                probes = probing.measure(pool, hosts, network)
                 factors = calibration.calibrate([probes]).profile
-            outcome = validation.validate(loaded, pool, factors, steps, say)
+            outcome = validation.validate(loaded, pool, factors, steps, say, tolerance)
         if out is not None:
-            runs = [*outcome.predicted, *outcome.measured]
-            facts = describe_schemes(outcome.scenario)
-            text = dump(outcome.scenario)
-            result_folder.write_results(out, text, outcome.scenario.name, runs, force=force, facts=facts)
-            text = json.dumps(outcome.comparison, indent=1, allow_nan=False)
-            write_atomically(out / result_folder.VALIDATION_FILE, text + "\n")
+            validation.write(outcome, out, force)
             validation.write_factors(out, factors, probes)
             reports.build([out], out / "report.html")
             say(f"wrote {out}")
@@ -216,11 +235,24 @@ def validate(
         terminal().print(tables.render_comparison(outcome.comparison))
     if sentence := clocks.describe_clocks(outcome.measured):
         say(sentence)
-    failed = [run for run in (*outcome.predicted, *outcome.measured) if run.status == "partial"]
-    for run in failed:
-        say(f"{shorten(run.label)}, seed {run.seed}, {run.source}: {run.message}")
-    if failed or any(each["same"] is False for each in outcome.comparison["trajectories"]):
-        raise typer.Exit(1)
+    if message := outcome.comparison["message"]:
+        say(message)
+    for run in outcome.predicted:
+        if run.status == "partial":
+            say(f"{shorten(run.label)}, seed {run.seed}, {run.source}: {run.message}")
+    if status := validation.exit_status(outcome):
+        raise typer.Exit(status)
+
+
+def job_options(
+    changes: list[str] | None, values: Mapping[str, object], flags: Mapping[str, bool]
+) -> list[str]:
+    """Options as ``python -m paceline.realrun`` takes them; a value of None is left out."""
+    return [
+        *(f"--set={change}" for change in changes or []),
+        *(f"{name}={value}" for name, value in values.items() if value is not None),
+        *(flag for flag, wanted in flags.items() if wanted),
+    ]
 
 
 def lab_check(

@@ -28,8 +28,7 @@ from paceline.sim.records.run import Event, Run
 from paceline.sim.scenario.schema import Scenario, parse
 
 from ..group.hosts import machine, software
-from ..launch.cells import run_requests
-from ..launch.processes import Processes
+from ..launch.cells import RankPool, run_requests
 from .calibration_data import Key, MeasuredOperation, Origin, mad_s, simulate_programs
 from .probes import ProbePlan, plan_for, probe_job, probe_scenario
 
@@ -187,12 +186,12 @@ def standard_plan(repeats: int) -> ProbePlan:
 
 
 def measure(
-    processes: Processes, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
+    ranks: RankPool, hosts: HostKind, scenario: Scenario | None = None, repeats: int = REPEATS
 ) -> Measurements:
     """Probe a network, and measure some steps of training in it.
 
     Args:
-        processes: who does it.
+        ranks: who does it.
         hosts: what they are.
         scenario: whose network; None: that of the standard setting.
         repeats: how often every operation is measured, beside a first time that does not count.
@@ -203,18 +202,18 @@ def measure(
     scenario = scenario or parse(STANDARD)
     network = build_network(scenario.cluster.network, scenario.cluster.workers)
     plan = plan_for(network, MESSAGE_SIZES_BYTES, repeats + 1)
-    processes.shape(network)
+    ranks.shape(network)
     before = os.getloadavg()[0]
-    run = _run(processes, probe_scenario(plan))
-    switch = processes.statistics()
-    steps_s = training_steps_s(scenario, processes)
+    run = _run(ranks, probe_scenario(plan))
+    switch = ranks.statistics()
+    steps_s = training_steps_s(scenario, ranks)
     return Measurements(
         version=MEASUREMENTS_VERSION,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine(),
         software=software(),
         hosts=hosts,
-        settings=dict(processes.settings[0]) if processes.settings else {},
+        settings=dict(ranks.settings[0]) if ranks.settings else {},
         load=(before, os.getloadavg()[0]),
         switch={} if switch is None else {name: float(value) for name, value in asdict(switch).items()},
         network=scenario.cluster.network.model_dump(mode="json"),
@@ -247,27 +246,27 @@ def shares_of(lasted_s: Sequence[float]) -> list[float]:
     return [1 + each - mean for each in relative]
 
 
-def _run(processes: Processes, scenario: Scenario) -> Run:
+def _run(ranks: RankPool, scenario: Scenario) -> Run:
     """The real run of a scenario with one scheme and one seed, to its end."""
     (request,) = run_requests(scenario)
-    run = processes.run(request).run
+    run = ranks.run(request).run
     if run.status != "completed":
         raise RunError(f"{scenario.name}: the run did not come to its end: {run.message}")
     return run
 
 
-def training_steps_s(scenario: Scenario, processes: Processes) -> tuple[float, ...]:
+def training_steps_s(scenario: Scenario, ranks: RankPool) -> tuple[float, ...]:
     """Seconds that a step of training without exchanges takes beyond its gradient's time; not the first step.
 
     Args:
         scenario: has as many workers.
-        processes: who does the training.
+        ranks: who does the training.
 
     Raises:
         RunError: it failed.
     """
     training = parse(_TRAINING.format(workers=scenario.cluster.workers, steps=_TRAINING_STEPS))
-    run = _run(processes, training)
+    run = _run(ranks, training)
     starts: dict[int, list[float]] = defaultdict(list)
     for event in run.events:
         if event.operation == "gradient":

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.sim.config.files import write_atomically, write_json
 from paceline.sim.devices import one_thread
-from paceline.sim.errors import RunError, shorten
+from paceline.sim.errors import InputError, RunError, shorten
+from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.experiments.parity import compare_iterates
 from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import HostKind, Profile
-from paceline.sim.records.comparison import Comparison, compare
+from paceline.sim.records import folder as result_folder
+from paceline.sim.records.comparison import DEFAULT_TOLERANCE_PCT, Comparison, Trajectory, compare, judge
 from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, Stop, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
 from ..lab import Lab
-from ..launch.cells import Result, RunRequest, check_fixed
+from ..launch.cells import RankPool, Result, RunRequest, check_fixed
 from ..launch.length import with_length
 from ..launch.processes import Processes
 from . import measure
@@ -61,52 +65,143 @@ def successful_run(result: Result) -> Run:
     if run.status == "partial":
         raise RunError(run.message)
     if result.overruns > _MOST_OVERRUNS * result.gradients:
+        overruns = [timing.overruns for timing in result.timings]
+        slowest = overruns.index(max(overruns))
         raise RunError(
             f"{shorten(run.label)}: {result.overruns} of {result.gradients} gradients took longer on this "
-            "machine than the scenario's compute time; raise cluster.compute.time, or use fewer workers"
+            f"machine than the scenario's compute time, {max(overruns)} of them on worker {slowest}; raise "
+            "cluster.compute.time, or use fewer workers"
         )
     return run
 
 
+def check_options(scenario: Scenario, steps: int | None, tolerance_pct: float) -> None:
+    """Raise ``InputError`` where a validation could not be made, before anything is started for it.
+
+    The scenario has to fix what is run; ``steps`` and ``tolerance_pct`` have to be positive.
+    """
+    check_fixed(scenario)
+    if steps is not None and steps < 1:
+        raise InputError(f"--steps {steps}: a run has at least one step")
+    if not 0 < tolerance_pct < math.inf:
+        raise InputError(f"--tolerance {tolerance_pct:g}: must be more than 0 per cent")
+
+
 def validate(
-    scenario: Scenario, processes: Processes, profile: Profile, steps: int | None, say: Say
+    scenario: Scenario,
+    ranks: RankPool,
+    profile: Profile | None,
+    steps: int | None,
+    say: Say,
+    tolerance_pct: float = DEFAULT_TOLERANCE_PCT,
 ) -> Validation:
     """Simulate every scheme and seed with the profile, run each for real, compare.
 
+    All schemes are run under the first seed, then all under the next one, so that a bad minute does not hit
+    one of them alone; at the end all under the first seed again, which gives the noise floor. Where a real
+    run fails there are no further ones, and what there is is compared.
+
     Args:
         scenario: what to predict and to measure.
-        processes: where it is measured.
-        profile: the factors to predict with.
+        ranks: where it is measured.
+        profile: the factors to predict with; None: the constants of the transport that carries the runs.
         steps: of every run; None: to the target.
         say: called with a line before every real run.
+        tolerance_pct: see ``judge``.
 
     Raises:
-        InputError: the scenario leaves open what has to be run, or cannot be run for real.
-        RunError: a real run failed, or its computations did not fit into their time.
+        InputError: the scenario leaves open what has to be run, or cannot be run for real; a number is out of
+            range.
+        RunError: there is no real run at all.
     """
-    check_fixed(scenario)
-    both = over_transport(with_step_limit(scenario, steps), profile.hosts.transport)
-    text = dump(both)
-    processes.shape(build_network(both.cluster.network, both.cluster.workers))
-    warnings: list[str] = []
-    predicted, measured, trajectories = [], [], []
-    for seed in seeds_of(both):
-        for number, entry in enumerate(both.schemes):
-            with one_thread():  # as real workers, whose sums must have the same bits
-                run = simulate_job(prepare(both, entry, seed), profile=profile, warn=warnings.append)
-            predicted.append(run)
-            say(f"{shorten(entry.label)}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
-            request = with_length(RunRequest(text, number, seed), both, entry, run)
-            run = successful_run(processes.run(request))
-            measured.append(run)
-            if find_scheme(entry.name).in_step(entry.options):
-                with one_thread():
-                    trajectories.append(compare_iterates(prepare(both, entry, seed), run))
-    unique = list(dict.fromkeys(warnings))
+    check_options(scenario, steps, tolerance_pct)
+    transport = scenario.cluster.backend if profile is None else profile.hosts.transport
+    both = over_transport(with_step_limit(scenario, steps), transport)
+    ranks.shape(build_network(both.cluster.network, both.cluster.workers))
+    done = _Done(both, profile)
+    failure = ""
+    try:
+        done.measure(ranks, say)
+    except RunError as error:
+        if not done.measured:
+            raise
+        failure = str(error)
     free = {entry.label for entry in both.schemes if not find_scheme(entry.name).in_step(entry.options)}
     looped = both.gradients == "looped"  # as on real workers, which compute one by one
-    comparison = compare(both.name, predicted, measured, unique, free, looped, trajectories)
-    return Validation(both, tuple(predicted), tuple(measured), comparison)
+    comparison = compare(
+        both.name, done.predicted, done.measured, list(dict.fromkeys(done.warnings)), free, looped,
+        done.trajectories,
+    )  # fmt: skip
+    comparison = judge(comparison, done.repeated, tolerance_pct, failure)
+    return Validation(both, tuple(done.predicted), tuple(done.measured), comparison)
+
+
+@dataclass
+class _Done:
+    """What a validation has so far.
+
+    Attributes:
+        scenario: for both sides.
+        profile: the factors to predict with.
+        predicted, measured: runs; the last measured one may have failed.
+        repeated: a measured run, and another of the same scheme and draws.
+        trajectories: what is known of synchronous schemes.
+        warnings: about the predictions.
+    """
+
+    scenario: Scenario
+    profile: Profile | None
+    predicted: list[Run] = field(default_factory=list)
+    measured: list[Run] = field(default_factory=list)
+    repeated: list[tuple[Run, Run]] = field(default_factory=list)
+    trajectories: list[Trajectory] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def measure(self, ranks: RankPool, say: Say) -> None:
+        """Predict and measure everything; raises ``RunError`` where a run fails, and keeps what there is."""
+        text = dump(self.scenario)
+        first: list[tuple[RunRequest, Run]] = []
+        for seed in seeds_of(self.scenario):
+            for number, entry in enumerate(self.scenario.schemes):
+                with one_thread():  # as real workers, whose sums must have the same bits
+                    job = prepare(self.scenario, entry, seed)
+                    run = simulate_job(job, profile=self.profile, warn=self.warnings.append)
+                self.predicted.append(run)
+                say(f"{shorten(entry.label)}, seed {seed}: predicted {run.wall_clock_s:.2f} s, measuring")
+                request = with_length(RunRequest(text, number, seed), self.scenario, entry, run)
+                result = ranks.run(request)
+                if result.run.status == "partial":
+                    self.measured.append(result.run)
+                self.measured.append(successful_run(result))
+                if len(first) < len(self.scenario.schemes):
+                    first.append((request, self.measured[-1]))
+                if find_scheme(entry.name).in_step(entry.options):
+                    with one_thread():
+                        job = prepare(self.scenario, entry, seed)
+                        self.trajectories.append(compare_iterates(job, self.measured[-1]))
+        for request, before in first:
+            say(f"{shorten(before.label)}, seed {before.seed}: measuring again, for the noise floor")
+            self.repeated.append((before, successful_run(ranks.run(request))))
+
+
+def write(validation: Validation, out: Path, force: bool) -> None:
+    """Write a result folder with both sides' runs and ``validation.json``.
+
+    Raises:
+        InputError: something is there already, or cannot be written.
+    """
+    scenario = validation.scenario
+    runs = [*validation.predicted, *validation.measured]
+    facts = describe_schemes(scenario)
+    result_folder.write_results(out, dump(scenario), scenario.name, runs, force=force, facts=facts)
+    text = json.dumps(validation.comparison, indent=1, allow_nan=False)
+    write_atomically(out / result_folder.VALIDATION_FILE, text + "\n")
+
+
+def exit_status(validation: Validation) -> int:
+    """1 where the verdict is ``fail`` or a prediction failed; 0 where it is ``pass`` or ``noisy``."""
+    failed = any(run.status == "partial" for run in validation.predicted)
+    return 1 if failed or validation.comparison["verdict"]["outcome"] == "fail" else 0
 
 
 def write_factors(folder: Path, profile: Profile, probes: measure.Measurements | None) -> None:

@@ -10,11 +10,9 @@ from pathlib import Path
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.schema import Scenario
 
-from .cells import run_requests
-
 _SCRIPT = """\
 #!/bin/bash
-# {name}: {workers} workers on {nodes} of the cluster's nodes, by 'paceline realrun --slurm'.
+# {name}: {workers} workers on {nodes} of the cluster's nodes, by 'paceline {command} --slurm'.
 # Submit it with sbatch from this folder; add --partition, --account and --time as your cluster wants them.
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
@@ -41,7 +39,9 @@ _GPUS = """\
 """
 
 
-def script(scenario: Scenario, path: Path, per_node: int, options: Sequence[str] = ()) -> str:
+def script(
+    scenario: Scenario, path: Path, per_node: int, options: Sequence[str] = (), command: str = "realrun"
+) -> str:
     """The script for ``sbatch``. It runs the Python that runs this.
 
     Args:
@@ -49,21 +49,23 @@ def script(scenario: Scenario, path: Path, per_node: int, options: Sequence[str]
         path: its file, as the nodes see it.
         per_node: processes on each node; on NCCL the GPUs that a node has. The last node may get fewer.
         options: of ``python -m paceline.realrun``, added behind the file.
+        command: what it does: ``realrun`` or ``validate``.
 
     Raises:
-        InputError: the scenario does not fix how long it runs.
+        InputError: a node would run no process.
     """
-    run_requests(scenario)
     workers = scenario.cluster.workers
     if per_node < 1:
         raise InputError(f"--per-node {per_node}: a node runs at least one process")
     per_node = min(per_node, workers)
+    words = [] if command == "realrun" else [command]
     return _SCRIPT.format(
+        command=command,
         name=scenario.name,
         workers=workers,
         nodes=-(-workers // per_node),
         per_node=per_node,
         gpus=_GPUS if scenario.cluster.backend == "nccl" else "",
         python=shlex.quote(sys.executable),
-        arguments=shlex.join([str(path), *options]),
+        arguments=shlex.join([*words, str(path), *options]),
     )

@@ -9,14 +9,17 @@ order; within ``SUM_TOLERANCE`` where a collective of a library added up, in an 
 from __future__ import annotations
 
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NotRequired
 
 import numpy as np
 from scipy import stats
 from typing_extensions import TypedDict
 
+from ..errors import shorten
 from .run import Evaluation, Run
 from .summary import SchemeSummary, is_by_step, summarise
 
@@ -24,6 +27,9 @@ Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
 SUM_TOLERANCE: Final = 1e-5
 """Relative difference of scores up to which a library's sums, made in another order, count as the same."""
+
+DEFAULT_TOLERANCE_PCT: Final = 5.0
+"""By how many per cent a scheme's time may be off: the limit of the worst cell in ``docs/validation.md``."""
 
 _EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive"})
 """Exchanges in which every sum is made by the workers themselves, in the same order on both sides."""
@@ -39,6 +45,35 @@ class ErrorRow(TypedDict):
     predicted: float
     measured: float
     error_pct: float
+
+
+class NoiseRow(TypedDict):
+    """One number of two real runs of the same scheme, seed and computing times.
+
+    ``difference_pct`` is 100 (second / first - 1).
+    """
+
+    scheme: str
+    label: str
+    seed: int
+    metric: Metric
+    first: float
+    second: float
+    difference_pct: float
+
+
+class ToleranceVerdict(TypedDict):
+    """Whether predictions are within a tolerance of the measurements.
+
+    Attributes:
+        text: a sentence with the numbers that decided.
+        outcome: ``noisy``: real runs differ from each other by more than the tolerance.
+        tolerance_pct: what was allowed, in per cent.
+    """
+
+    text: str
+    outcome: Literal["pass", "fail", "noisy"]
+    tolerance_pct: float
 
 
 class Decision(TypedDict):
@@ -77,7 +112,16 @@ class Trajectory(TypedDict):
 
 
 class Comparison(TypedDict):
-    """The JSON object of ``paceline validate``."""
+    """The JSON object of ``paceline validate``.
+
+    What may be missing is not in those that older versions have written.
+
+    Attributes:
+        noise: real runs beside others of the same scheme and draws.
+        noise_floor_pct: of these, as ``largest_typical_pct``; None where no run was made twice.
+        verdict: see ``judge``.
+        status: ``partial`` where it ended before all runs were made; ``message`` says why.
+    """
 
     cells: list[ErrorRow]
     mean_abs_error_pct: float | None
@@ -85,6 +129,11 @@ class Comparison(TypedDict):
     decision: Decision
     trajectories: list[Trajectory]
     warnings: list[str]
+    noise: NotRequired[list[NoiseRow]]
+    noise_floor_pct: NotRequired[float | None]
+    verdict: NotRequired[ToleranceVerdict]
+    status: NotRequired[Literal["completed", "partial"]]
+    message: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -271,6 +320,89 @@ def compare(
         ],
         warnings=list(warnings),
     )
+
+
+def noise_rows(repeated: Iterable[tuple[Run, Run]]) -> list[NoiseRow]:
+    """How far each second real run is from the first; both are of one scheme, seed and computing times."""
+    return [
+        NoiseRow(
+            scheme=cell["scheme"], label=cell["label"], seed=cell["seed"], metric=cell["metric"],
+            first=cell["measured"], second=cell["predicted"], difference_pct=cell["error_pct"],
+        )
+        for first, second in repeated
+        for cell in Pair(second, first).cells()
+    ]  # fmt: skip
+
+
+def largest_typical_pct(errors: Iterable[tuple[str, Metric, float]]) -> tuple[str, float] | None:
+    """The label and size of the largest error, each the median over a scheme's repeats; None without any.
+
+    Args:
+        errors: label, metric and error in per cent.
+
+    >>> largest_typical_pct([("a", "wall_clock_s", e) for e in (-2.0, 9.0, 1.0)])
+    ('a', 1.0)
+    """
+    repeats: dict[tuple[str, Metric], list[float]] = defaultdict(list)
+    for label, metric, error in errors:
+        repeats[label, metric].append(error)
+    typical = [(abs(statistics.median(values)), label) for (label, _), values in repeats.items()]
+    size, label = max(typical, default=(0.0, ""))
+    return (label, size) if typical else None
+
+
+def judge(
+    comparison: Comparison,
+    repeated: Sequence[tuple[Run, Run]],
+    tolerance_pct: float = DEFAULT_TOLERANCE_PCT,
+    failure: str = "",
+) -> Comparison:
+    """The comparison with its noise floor and a verdict.
+
+    It passes where each scheme's error (of its time to target and of its wall clock, the median over its
+    repeats) is within the tolerance and the models are the same; it is too noisy to tell where real runs
+    differ from each other by more than the tolerance.
+
+    Args:
+        comparison: of predictions and measurements.
+        repeated: pairs of real runs of one scheme, seed and computing times.
+        tolerance_pct: how far off a scheme may be.
+        failure: why there are fewer runs than there should be; "" where all were made.
+    """
+    noise = noise_rows(repeated)
+    floor = largest_typical_pct((row["label"], row["metric"], row["difference_pct"]) for row in noise)
+    worst = largest_typical_pct((c["label"], c["metric"], c["error_pct"]) for c in comparison["cells"])
+    outcome, text = _verdict(comparison, worst, floor, tolerance_pct)
+    if failure:
+        outcome, text = "fail", f"fail: not all runs were made; of those that were: {text}"
+    return {
+        **comparison,
+        "noise": noise,
+        "noise_floor_pct": None if floor is None else floor[1],
+        "verdict": ToleranceVerdict(text=text, outcome=outcome, tolerance_pct=tolerance_pct),
+        "status": "partial" if failure else "completed",
+        "message": failure,
+    }
+
+
+def _verdict(
+    comparison: Comparison,
+    worst: tuple[str, float] | None,
+    floor: tuple[str, float] | None,
+    tolerance_pct: float,
+) -> tuple[Literal["pass", "fail", "noisy"], str]:
+    if worst is None:
+        return "fail", "fail: there is nothing to compare"
+    real = "" if floor is None else f"; real runs differ from each other by up to {floor[1]:.2f} %"
+    error = f"predictions are off by up to {worst[1]:.2f} % ({shorten(worst[0])})"
+    different = [each["label"] for each in comparison["trajectories"] if each["same"] is False]
+    if different:
+        return "fail", f"fail: {shorten(different[0])} computed other models than predicted; {error}{real}"
+    if floor is not None and floor[1] > tolerance_pct:
+        return "noisy", f"too noisy to tell: {error}{real}, more than the tolerance of {tolerance_pct:g} %"
+    if worst[1] > tolerance_pct:
+        return "fail", f"fail: {error}, more than the tolerance of {tolerance_pct:g} %{real}"
+    return "pass", f"pass: {error}, within the tolerance of {tolerance_pct:g} %{real}"
 
 
 def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]) -> Decision:

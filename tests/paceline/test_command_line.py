@@ -508,6 +508,12 @@ def test_a_profile_changes_the_prediction(
         (["calibrate", "nothing.json", "--out", "p.yaml"], "nothing.json: there is no such file"),
         (["calibrate", "RECORD", "--out", "p.yaml"], "say on what network with --nominal SCENARIO"),
         (["calibrate", "RECORD", "--nominal", "ALONE", "--out", "p.yaml"], "the nominal cluster has 1"),
+        (["calibrate", "TINY", "--out", "p.yaml"], "tiny.yaml: is a scenario: measure with 'paceline probe"),
+        (
+            ["calibrate", "PROFILE", "--out", "p.yaml"],
+            "profile.yaml: is a profile, which 'paceline calibrate'",
+        ),
+        (["validate", "TINY", "--tolerance", "0"], "--tolerance 0: must be more than 0 per cent"),
         (["validate", "TINY", "--profile", "nothing.yaml"], "nothing.yaml"),
         (["validate", "TINY", "--profile", "PROFILE"], "was measured on a lab with tuned hosts"),
         (

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from paceline.reports.files import colour, recolour, write_csv, write_files
 from paceline.reports.folders import read_sources
 from paceline.reports.page import render, tight
 from paceline.sim.errors import InputError
+from paceline.sim.records.comparison import compare, judge
 from paceline.sim.records.folder import REPORT_FILES, write_results
 from paceline.sim.records.run import Event, Run
 from paceline.sim.records.summary import SchemeFacts, Tuned
@@ -352,6 +354,23 @@ def test_predicted_beside_measured(folders: Path) -> None:
     assert "The first steps, measured" in page.headings
     assert "Simulated, not measured" not in page.text
     assert len(page.ids) == len(set(page.ids))
+
+
+def test_a_validation_has_its_verdict_on_the_page(tmp_path: Path) -> None:
+    runs = [*simulated(), *measured()]
+    write_results(tmp_path / "v", SCENARIO, "four", runs)
+    compared = compare("four", simulated(), measured())
+    repeated = [(run, replace(run, wall_clock_s=1.01 * run.wall_clock_s)) for run in measured()]
+    judged = judge(compared, repeated, 7.0, "worker 3 was lost")
+    path = tmp_path / "v" / "validation.json"
+    path.write_text(json.dumps(judged))
+    page = Page(render([tmp_path / "v"]))
+    assert judged["verdict"]["text"][1:] in page.text
+    assert "the tolerance of 7 %; real runs differ from each other by up to 1.00 %" in page.text
+    assert "Not all runs were made: worker 3 was lost." in page.text
+    path.write_text(json.dumps({**judged, "cells": 5}))
+    with pytest.raises(InputError, match=r"validation\.json is damaged"):
+        render([tmp_path / "v"])
 
 
 @pytest.mark.slow

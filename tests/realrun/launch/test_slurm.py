@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -39,8 +40,8 @@ with open(os.environ["LOG"] + ".secret", "a") as log:
 """
 
 
-def script(*arguments: str) -> str:
-    found = CliRunner().invoke(app, ["realrun", *arguments, "--slurm"], catch_exceptions=False)
+def script(*arguments: str, command: str = "realrun") -> str:
+    found = CliRunner().invoke(app, [command, *arguments, "--slurm"], catch_exceptions=False)
     assert found.exit_code == 0
     return found.stdout
 
@@ -104,3 +105,17 @@ def test_what_cannot_be_run_is_refused_before_it_waits_in_a_queue(scenario: Path
         script(str(scenario), *unbounded)
     with pytest.raises(InputError, match="--per-node 0: a node runs at least one process"):
         script(str(scenario), "--per-node", "0")
+
+
+def test_a_validation_waits_in_a_queue_too(scenario: Path) -> None:
+    text = script(
+        str(scenario), "--per-node", "2", "--steps", "5", "--tolerance", "2.5", "--out", "out",
+        command="validate",
+    )  # fmt: skip
+    assert "by 'paceline validate --slurm'" in text
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks=4\n#SBATCH --ntasks-per-node=2\n" in text
+    words = shlex.split(text.splitlines()[-1].removeprefix("' "))
+    assert words[-5:] == ["validate", str(scenario), "--steps=5", "--tolerance=2.5", "--out=out"]
+    target = ["--set", "repeats=auto", "--set", "stop.target={metric: train_loss, value: 0.1}"]
+    with pytest.raises(InputError, match="a real run needs a number of repeats"):
+        script(str(scenario), *target, command="validate")

@@ -183,3 +183,59 @@ def test_the_verdict_names_the_error_and_the_choice() -> None:
     good = comparison.compare("s", [run("gossip", 9.9)], [run("gossip", 10.0, source="measured")])
     assert "1.00 % at worst; the winner, gossip, was predicted" in verdict(good)
     assert verdict(comparison.compare("s", [], [])) == "There is nothing to compare."
+
+
+def judged(error_pct: float, noise_pct: float | None, **options: Any) -> comparison.Comparison:
+    """Two schemes: gossip is predicted ``error_pct`` off, and real runs of it differ by ``noise_pct``."""
+    real = [run(label, None, seed, "measured") for label in ("gossip", "sgd") for seed in (1, 2, 3)]
+    off = {"gossip": 1 + error_pct / 100, "sgd": 1.001}
+    predicted = [replace(r, source="simulated", wall_clock_s=10 * off[r.label]) for r in real]
+    repeated = []
+    if noise_pct is not None:
+        repeated = [(real[0], replace(real[0], wall_clock_s=10 * (1 + noise_pct / 100)))]
+    return comparison.judge(comparison.compare("s", predicted, real), repeated, **options)
+
+
+@pytest.mark.parametrize(
+    ("error_pct", "noise_pct", "options", "outcome", "words"),
+    [
+        (-3, 1, {}, "pass", "off by up to 3.00 % (gossip), within the tolerance of 5 %; real runs differ"),
+        (8, 1, {}, "fail", "off by up to 8.00 % (gossip), more than the tolerance of 5 %"),
+        (8, 1, {"tolerance_pct": 10.0}, "pass", "within the tolerance of 10 %"),
+        (8, 6, {}, "noisy", "differ from each other by up to 6.00 %, more than the tolerance of 5 %"),
+        (1, -6, {}, "noisy", "too noisy to tell"),
+        (3, None, {}, "pass", "within the tolerance of 5 %"),
+        (3, 1, {"failure": "worker 3 was lost"}, "fail", "not all runs were made; of those that were: pass"),
+    ],
+)
+def test_a_tolerance_decides(
+    error_pct: float, noise_pct: float | None, options: dict[str, Any], outcome: str, words: str
+) -> None:
+    answer = judged(error_pct, noise_pct, **options)
+    assert answer["verdict"]["outcome"] == outcome
+    assert words in answer["verdict"]["text"]
+    assert answer["verdict"]["tolerance_pct"] == options.get("tolerance_pct", 5.0)
+    floor = answer["noise_floor_pct"]
+    assert floor == (None if noise_pct is None else pytest.approx(abs(noise_pct)))
+    assert answer["status"] == ("partial" if "failure" in options else "completed")
+    assert answer["message"] == options.get("failure", "")
+    assert len(answer["noise"]) == (0 if noise_pct is None else 2)
+
+
+def test_one_bad_repeat_of_three_does_not_decide() -> None:
+    real = [run("gossip", None, seed, "measured") for seed in (1, 2, 3)]
+    predicted = [replace(r, source="simulated") for r in real]
+    predicted[1] = replace(predicted[1], wall_clock_s=20.0)
+    assert comparison.judge(comparison.compare("s", predicted, real), [])["verdict"]["outcome"] == "pass"
+
+
+def test_other_models_are_a_failure_whatever_the_times_are() -> None:
+    compared = comparison.compare("s", [run("gossip", 1.0)], [run("gossip", 1.0, source="measured")])
+    different = comparison.Trajectory(label="gossip", seed=1, same=False, says="the bits differ")
+    answer = comparison.judge({**compared, "trajectories": [different]}, [])
+    assert answer["verdict"]["outcome"] == "fail"
+    assert "gossip computed other models than predicted" in answer["verdict"]["text"]
+
+
+def test_nothing_to_compare_is_a_failure() -> None:
+    assert comparison.judge(comparison.compare("s", [], []), [])["verdict"]["outcome"] == "fail"
