@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from paceline.sim.collectives.algorithms import ALL_REDUCE
+from paceline.sim.collectives.pipelines import PIPELINES
+from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.tasks import mix_values
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of
@@ -19,6 +22,9 @@ from .drain import PostedCounts
 from .pending import ClusterPending
 from .rank import Rank
 from .rank_log import Exchange
+
+_BLOCKS_ALONE: Final = PIPELINES.keys() - ALL_REDUCE.keys() - {"hierarchical"}
+"""All-reduces that have no table of messages."""
 
 
 class ExchangeListener(Protocol):
@@ -136,7 +142,7 @@ class Exchanges:
         group = members(groups, self._job.workers, self._rank)
         others = tuple(r for r in group if r != self._rank)
         pending.exchange = Exchange(f"{name} {number}", others)
-        pending.bytes = self._job.part_of(operation, group, self._rank).bytes_sent
+        pending.bytes = _bytes_sent(self._job, operation, group, self._rank)
         if isinstance(operation, ops.Broadcast):
             pending.peer = root_of(operation, self._rank, group)
         if self._expect(pending, *others):
@@ -162,3 +168,14 @@ class Exchanges:
 
 def _message_key(source: int, destination: int, tag: str, number: int) -> str:
     return f"{source}>{destination} {tag} {number}"
+
+
+def _bytes_sent(job: Job, operation: ops.Operation[Any], group: tuple[int, ...], rank: int) -> int:
+    """What a rank sends in a collective, as the simulator counts it; some all-reduces are blocks alone."""
+    no_table = isinstance(operation, ops.AllReduce) and job.all_reduce in _BLOCKS_ALONE
+    if job.transport.nccl_collectives or no_table:
+        blocks = job.blocks_of(operation, group, rank)
+        if blocks is not None:
+            schedule, order = blocks
+            return schedule.bytes_sent[order.index(rank)]
+    return job.part_of(operation, group, rank).bytes_sent

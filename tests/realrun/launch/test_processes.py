@@ -128,6 +128,26 @@ def test_probes_run_in_groups_of_any_size(processes: Processes) -> None:
         assert {len(values) for values in lasted.values()} == {2}
 
 
+@pytest.mark.parametrize(
+    ("change", "num_bytes"),
+    [
+        ({"cluster__network": "{latency: 1 ms, transport: nccl}"}, 3_000),
+        ({"collectives": "{all_reduce: double_tree}"}, 3_000),
+        ({"collectives": "{all_reduce: ring}"}, 3_000),
+    ],
+)
+def test_a_prediction_of_blocks_can_be_measured(
+    processes: Processes, change: dict[str, str], num_bytes: int
+) -> None:
+    scenario = _small(schemes="[all_reduce]", workload__payload="3 kB", stop__max_iterations=1, **change)
+    (request,) = run_requests(scenario)
+    run = processes.run(request).run
+    assert (run.status, run.message) == ("completed", "")
+    assert (
+        run.bytes_sent == 2 * num_bytes == simulate_job(prepare(scenario, scenario.schemes[0], 1)).bytes_sent
+    )
+
+
 def test_a_process_that_dies_between_runs_is_an_error() -> None:
     started = _Started(genuine=0)
     request = run_requests(UNEVEN)[0]
