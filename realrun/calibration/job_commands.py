@@ -79,6 +79,7 @@ def validate_on_job(ranks: JobRanks, scenario: Scenario, options: ValidateOption
             out = options.out
         else:
             out = Path(stack.enter_context(TemporaryDirectory())) / "validated"
+        probes = None
         with ranks:
             factors = validate.profile_for(scenario, options.profile, _HOSTS)
             if scenario.cluster.backend != "gloo":
@@ -91,9 +92,12 @@ def validate_on_job(ranks: JobRanks, scenario: Scenario, options: ValidateOption
             elif factors is None:
                 check_probed(scenario)
                 say("no --profile: probing these hosts first")
-                factors = fit.calibrate([measure(ranks, _HOSTS, scenario)]).profile
+                probes = measure(ranks, _HOSTS, scenario)
+                factors = fit.calibrate([probes]).profile
             outcome = validate.validate(scenario, ranks, factors, options.steps, say, options.tolerance_pct)
         validate.write(outcome, out, options.force)
+        if factors is not None:
+            validate.write_factors(out, factors, probes)
         _report(out, show=not options.as_json)
         if options.out is not None:
             say(f"wrote {options.out}")
