@@ -18,6 +18,7 @@ from paceline.sim.config.units import format_bytes, format_seconds
 from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records import parquet
+from paceline.sim.records.equal_terms import target_of
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, ranking, summarise
 from paceline.sim.records.transport import transport_of
@@ -45,7 +46,7 @@ class Study:
     def totals(self) -> Summary:
         """The summary as ``summary.json`` has it."""
         text = dump(self.scenario)
-        target, transport = result_folder.target_of(text), transport_of(text)
+        target, transport = target_of(text), transport_of(text)
         return summarise(self.scenario.name, self.runs, target, self.tuning, self.facts, transport)
 
     @cached_property

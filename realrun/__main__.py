@@ -239,7 +239,7 @@ def _say(text: str) -> None:
 def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[Run]) -> None:
     """Print what the runs have given, as the arguments want it; nothing where there are none."""
     from paceline.sim.experiments.bounds import describe_schemes
-    from paceline.sim.records import folder
+    from paceline.sim.records.equal_terms import target_of
     from paceline.sim.records.summary import summarise
     from paceline.sim.records.transport import transport_of
     from paceline.sim.scenario.schema import dump, over_transport, parse
@@ -253,7 +253,7 @@ def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[
         scenario = parse(text)
         measured = dump(over_transport(scenario, scenario.cluster.backend))
         transport = transport_of(measured)
-        summary = summarise(name, runs, folder.target_of(text), facts=facts, transport=transport)
+        summary = summarise(name, runs, target_of(text), facts=facts, transport=transport)
         sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     else:
         for run in runs:

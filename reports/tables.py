@@ -6,18 +6,20 @@ The report page words its cells by the same functions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
-from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, median_run, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import words
+
+if TYPE_CHECKING:
+    from paceline.sim.records.comparison import Comparison
 
 MAX_ROUTES: Final = 20
 """Kinds of routes that ``paceline check`` shows; ``--json`` has them all."""

@@ -57,6 +57,12 @@ ProfileFile = Annotated[
 Device = Annotated[
     str, typer.Option("--device", metavar="auto|cpu|cuda", help="where gradients are computed")
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", metavar="N", help="runs at a time, each in a process of its own; absent: one for each core"
+    ),
+]
 Engine = Annotated[
     str, typer.Option("--engine", metavar="auto|event", hidden=True, help="what moves the virtual clock")
 ]
@@ -205,16 +211,18 @@ def hand_over(
     from paceline.reports import words
     from paceline.reports.tables import render_summary
     from paceline.sim.experiments.bounds import describe_schemes
-    from paceline.sim.records import folder as result_folder
+    from paceline.sim.records.equal_terms import target_of
     from paceline.sim.records.summary import summarise
     from paceline.sim.records.transport import transport_of
     from paceline.sim.scenario.schema import dump
 
     text = dump(scenario)
     facts = describe_schemes(scenario, with_bounds=False) if facts is None else facts
-    target, transport = result_folder.target_of(text), transport_of(text)
+    target, transport = target_of(text), transport_of(text)
     summary = summarise(scenario.name, runs, target, tuning, facts, transport)
     if out is not None and runs:
+        from paceline.sim.records import folder as result_folder
+
         result_folder.write_results(out, text, scenario.name, runs, True, tuning, trace, facts)
         say(f"wrote {out}")
     if as_json:

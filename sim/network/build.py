@@ -8,8 +8,6 @@ from fnmatch import fnmatchcase
 from itertools import pairwise, product
 from typing import Any, Final
 
-import networkx as nx
-
 from ..config import user_code
 from ..config.limits import MAX_TIME_S, MIN_RATE
 from ..errors import InputError, did_you_mean, quote, shorten
@@ -31,6 +29,8 @@ def build_graph(settings: Graph, workers: int) -> Network:
     Raises:
         InputError: another number of hosts, or a host cannot reach another.
     """
+    import networkx as nx
+
     hosts = settings.hosts
     if len(hosts) != workers:
         raise InputError(f"the graph has {len(hosts)} hosts, not {workers}")

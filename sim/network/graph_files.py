@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from xml.etree.ElementTree import ParseError
-
-import networkx as nx
 
 from ..config.files import parse_json
 from ..config.problems import one_line
@@ -15,12 +13,15 @@ from ..config.units import parse_bandwidth, parse_duration
 from ..config.yaml_file import read_text
 from ..errors import InputError, did_you_mean, quote
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 MAX_GRAPH_BYTES: Final = 16 * 2**20
 """A longer file is not read."""
 
 _KINDS: Final = ("host", "switch")
 _UNREADABLE: Final = (
-    ParseError, nx.NetworkXError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+    ParseError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
 )  # fmt: skip
 
 
@@ -36,12 +37,14 @@ def read_graph(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file cannot be read, or a node or an edge is not as described.
     """
+    import networkx as nx
+
     if path.suffix not in (".graphml", ".json"):
         raise InputError(f"{path}: a graph is a .graphml or a .json file")
     text = read_text(path, MAX_GRAPH_BYTES)
     try:
         graph = _from_json(text) if path.suffix == ".json" else nx.parse_graphml(text)
-    except _UNREADABLE as error:
+    except (*_UNREADABLE, nx.NetworkXError) as error:
         raise InputError(f"{path}: is no graph that networkx can read: {one_line(str(error), 200)}") from None
     if graph.number_of_edges() > len(set(graph.edges())):
         raise InputError(f"{path}: has parallel edges; write each link once")
@@ -62,6 +65,8 @@ def read_graph(path: Path) -> dict[str, Any]:
 
 
 def _from_json(text: str) -> nx.Graph[Any]:
+    import networkx as nx
+
     data = parse_json(text)
     if not isinstance(data, dict):
         raise ValueError("it is no object with nodes and edges")

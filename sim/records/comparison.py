@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, NotRequired
 
 import numpy as np
-from scipy import stats
 from typing_extensions import TypedDict
 
 from ..errors import shorten
@@ -453,6 +452,8 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Kendall's tau-b of two rankings; infinite values tie with each other. None where one does not rank."""
     if len(a) < 2:
         return None
+    from scipy import stats  # slow to import, for this alone
+
     tau = float(stats.kendalltau(stats.rankdata(a), stats.rankdata(b)).statistic)
     return None if math.isnan(tau) else tau
 

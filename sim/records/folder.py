@@ -12,10 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pandas as pd
-import yaml
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from ..config.files import parse_json, write_folder_atomically
@@ -24,7 +23,7 @@ from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
 from ..errors import MAX_QUOTED, InputError, quote, shorten
 from .comparison import Comparison
-from .equal_terms import Goal
+from .equal_terms import target_of
 from .parquet import (
     RUN_KEY,
     STEP_VECTOR,
@@ -37,10 +36,13 @@ from .parquet import (
     write_events,
     write_metrics,
 )
-from .run import Evaluation, Machine, Run, TimeShare, metric_name
+from .run import Evaluation, Machine, Run, TimeShare
 from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances, summarise
 from .trace import write_trace
 from .transport import transport_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCENARIO_FILE: Final = "scenario.yaml"
 SUMMARY_FILE: Final = "summary.json"
@@ -208,17 +210,6 @@ def _is_figures(path: Path) -> bool:
 def is_unfinished(folder: Path) -> bool:
     """Whether a command that is under way, or that was ended, keeps its complete runs in ``folder``."""
     return (folder / PARTS_FOLDER / INDEX_FILE).is_file()
-
-
-def target_of(scenario_yaml: str) -> Goal | None:
-    """The target that a resolved scenario names, if any; its metric as evaluations name it."""
-    try:
-        scenario = yaml.safe_load(scenario_yaml)
-        target = scenario["stop"]["target"]
-        on, own = target.get("on", "mean"), scenario.get("evaluate", {}).get("on", "mean")
-        return Goal(metric=metric_name(str(target["metric"]), on, own), value=float(target["value"]))
-    except (yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError):
-        return None
 
 
 def read_results(folder: Path) -> Results:
@@ -395,7 +386,7 @@ def _without_second_scores(results: Results) -> Results:
     met_s = {(run["label"], run["seed"], run["source"]): run["time_to_target_s"] for run in summary["runs"]}
     rows = zip(*(metrics[name] for name in (*RUN_KEY, "time_s")), strict=True)
     at_once = [met_s.get((label, seed, source)) == time_s for label, seed, source, time_s in rows]
-    met = metrics[pd.Series(at_once, metrics.index, dtype=bool)]
+    met = metrics[np.array(at_once, dtype=bool)]
     second = met.index[met.duplicated(RUN_KEY)]
     if second.empty:
         return results

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -18,6 +17,9 @@ import pyarrow.parquet as pq
 from ..config.problems import one_line
 from ..errors import InputError, shorten
 from .run import Event, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_TABLE_ROWS: Final = 100_000_000
 """A table with more rows is not read."""

@@ -250,6 +250,8 @@ def _repeats_needed(ratios: Sequence[float]) -> int | None:
     logs = [math.log(ratio) if ratio > 0 else -math.inf for ratio in ratios]
     if all(map(math.isfinite, logs)):
         lead = statistics.median(logs)
+        from scipy.special import chdtri  # slow to import, and few verdicts come here
+
         # The deviation of a few values may be far too small by chance: this is the upper end of it.
         spread = statistics.stdev(logs) * math.sqrt((races - 1) / float(chdtri(races - 1, _SPREAD_CHANCE)))
         needed = (_LEVEL_Z + _POWER_Z) * _MEDIAN_SPREAD * spread / lead if lead > 0 else math.inf

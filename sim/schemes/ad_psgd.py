@@ -20,7 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import networkx as nx
 from pydantic import Field
 from torch import Tensor
 
@@ -69,6 +68,8 @@ def passive_neighbours(
     Raises:
         InputError: the topology is directed, time-varying, with weights of its own, or not two-colourable.
     """
+    import networkx as nx
+
     name = entry.name
     plan = topology.plan(entry, workers, seed=seed)
     if plan.period != 1:

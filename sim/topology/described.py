@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
@@ -130,6 +129,8 @@ def _edges(graph: Matrix, undirected: bool) -> list[tuple[int, int]] | None:
 
 def _positions(graph: Matrix) -> NDArray[np.float64]:
     """Where to draw each worker [n, 2], in the unit square: on a circle where all are alike."""
+    import networkx as nx
+
     n = graph.shape[0]
     drawn: nx.Graph[int] = nx.empty_graph(n)
     drawn.add_edges_from(zip(*(ends.tolist() for ends in graph.nonzero()), strict=True))

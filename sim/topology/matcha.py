@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
 
-import networkx as nx
 import numpy as np
 from pydantic import Field, WithJsonSchema
-from scipy.linalg import eigh, eigvalsh
 from scipy.sparse import csr_array
 
 from .. import seeds
@@ -108,6 +106,8 @@ def _analyse(workers: int, edges: tuple[tuple[int, int], ...], budget: float) ->
 
 def decompose(workers: int, edges: Sequence[tuple[int, int]]) -> list[Matrix]:
     """Matchings that hold every edge once: the colours of a greedy edge colouring (DSATUR)."""
+    import networkx as nx
+
     graph: nx.Graph[int] = nx.Graph()
     graph.add_edges_from(edges)
     colours = nx.greedy_color(nx.line_graph(graph), strategy="DSATUR")
@@ -123,6 +123,7 @@ def activation(laplacians: Sequence[Floats], budget: float) -> Floats:
     A concave function, so that planes that touch it bound it from above; each round solves a linear programme
     over the planes known so far (Kelley) and adds those at its solution. Source: Wang et al., problem (4).
     """
+    from scipy.linalg import eigh
     from scipy.optimize import linprog  # takes a fifth of a second to import, for MATCHA alone
 
     number, n = len(laplacians), laplacians[0].shape[0]
@@ -156,6 +157,7 @@ def best_share(laplacians: Sequence[Floats], probabilities: Floats) -> tuple[flo
     E[W'W] = I - 2 a M + a^2 (M^2 + 2 V), M = sum_j p_j L_j, V = sum_j p_j (1 - p_j) L_j. Source: Wang et al.,
     problem (5).
     """
+    from scipy.linalg import eigvalsh
     from scipy.optimize import minimize_scalar
 
     n = laplacians[0].shape[0]

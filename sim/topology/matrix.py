@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import networkx as nx
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, diags_array
@@ -17,6 +16,8 @@ from scipy.sparse import csr_array, diags_array
 from ..errors import InputError
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     Matrix = csr_array[np.float64, tuple[int, int]]
 else:
     Matrix = csr_array

@@ -10,13 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigvals, eigvalsh
 from scipy.sparse import csc_array, diags_array
-from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs, eigsh, splu
 
 from .. import seeds
 from ..errors import InputError, RunError
@@ -67,6 +63,8 @@ def second_modulus(w: Matrix) -> float:
     Raises:
         RunError: the iteration does not converge.
     """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
+
     n = w.shape[0]
     row = circulant_row(w)
     if row is not None:
@@ -92,6 +90,8 @@ def second_modulus(w: Matrix) -> float:
 
 def laplacian_ends(graph: Matrix) -> tuple[float, float]:
     """lambda_2 and lambda_n of the Laplacian of an undirected graph [n, n]."""
+    from scipy.linalg import eigvalsh
+
     row = circulant_row(graph)
     if row is not None:
         values = np.sort(row.sum() - np.fft.fft(row).real)
@@ -126,6 +126,8 @@ def product_norm(matrices: list[Matrix]) -> float:
 
     For doubly stochastic matrices this is the distance of their product from J in the spectral norm.
     """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
+
     n = matrices[0].shape[0]
     if len(matrices) == 1 and is_symmetric(matrices[0], _SYMMETRY_ROUNDING):
         return second_modulus(matrices[0])
@@ -204,11 +206,15 @@ def _start(n: int) -> Floats:
 
 
 def _all_eigenvalues(dense: Floats, symmetric: bool) -> NDArray[np.complex128]:
+    from scipy.linalg import eigvals, eigvalsh
+
     values = eigvalsh(dense) if symmetric else eigvals(dense)
     return np.asarray(values, dtype=np.complex128)
 
 
 def _lanczos(operator: Any, **options: Any) -> Floats:
+    from scipy.sparse.linalg import eigsh
+
     return np.asarray(eigsh(operator, return_eigenvectors=False, **options), dtype=np.float64)
 
 
@@ -221,6 +227,8 @@ def _ends(matrix: Matrix, which: str, count: int) -> Floats:
     Raises:
         RunError: the iteration does not converge.
     """
+    from scipy.sparse.linalg import ArpackNoConvergence
+
     n = matrix.shape[0]
     options = {"k": count, "v0": _start(n) + 1.0, "ncv": 32, "tol": _LANCZOS_RESIDUAL}
     try:
@@ -236,6 +244,8 @@ def _ends(matrix: Matrix, which: str, count: int) -> Floats:
 
 def _beyond(matrix: Matrix, sign: float, options: dict[str, Any]) -> Floats:
     """The eigenvalues at the upper (1) or lower (-1) end, by shift and invert from just beyond it."""
+    from scipy.sparse.linalg import LinearOperator, splu
+
     n = matrix.shape[0]
     own = matrix.diagonal()
     reach = row_sums(abs(matrix)) - abs(own)
@@ -247,6 +257,8 @@ def _beyond(matrix: Matrix, sign: float, options: dict[str, Any]) -> Floats:
 
 def _band(matrix: Matrix) -> int:
     """The bandwidth of a matrix, its rows and columns in the order of reverse Cuthill-McKee."""
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
     order = reverse_cuthill_mckee(matrix, symmetric_mode=True)
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
@@ -268,6 +280,8 @@ def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool
     Raises:
         InputError: they do not contract, and why.
     """
+    from scipy.sparse.csgraph import connected_components
+
     if endless:
         return
     count, part = connected_components(union(matrices), directed=True, connection="strong")
@@ -283,6 +297,8 @@ def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool
     if rule.removeprefix("lazy_") in _PROVEN:
         return
     if positive and len(matrices) == 1:
+        import networkx as nx
+
         graph: nx.DiGraph[int] = nx.from_scipy_sparse_array(matrices[0], create_using=nx.DiGraph)
         if matrices[0].diagonal().max() > 0.0 or nx.is_aperiodic(graph):
             return

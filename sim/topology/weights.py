@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 from scipy.sparse import csr_array, eye_array, triu
-from scipy.sparse.csgraph import connected_components
 
 from ..errors import InputError, RunError
 from .matrix import (
@@ -36,6 +35,8 @@ def least_norm(graph: Matrix) -> Matrix:
         InputError: the graph is directed, not connected or too large, or cvxpy is not installed.
         RunError: the solver fails.
     """
+    from scipy.sparse.csgraph import connected_components
+
     need_undirected(graph, "fdla")
     parts, _ = connected_components(graph, directed=False)
     need_connected(parts == 1, "fdla")

@@ -11,9 +11,8 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
@@ -27,6 +26,9 @@ from ...config.yaml_file import read_text
 from ...errors import InputError
 from ..matrix import Matrix, adjacency, edges_of, is_symmetric, keeping_rest
 from .static import Graphs, static
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 SUFFIXES: Final = (".json", ".graphml", ".edgelist", ".txt", ".csv")
 """Suffixes of files of graphs."""
@@ -228,6 +230,8 @@ def _of_json(path: Path, text: str) -> KeptGraph:
 
 
 def _of_graphml(path: Path, text: str) -> KeptGraph:
+    import networkx as nx
+
     try:
         parsed = nx.parse_graphml(text)
     except Exception as error:  # networkx and its XML parser raise many kinds
@@ -265,6 +269,8 @@ def ranked(graph: nx.Graph[Any], source: object) -> nx.Graph[Any]:
     Raises:
         InputError: two workers are joined by several edges.
     """
+    import networkx as nx
+
     if graph.is_multigraph():
         raise InputError(f"{source}: has several edges between the same two workers; leave one")
     try:

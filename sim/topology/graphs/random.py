@@ -9,11 +9,9 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.sparse.csgraph import connected_components
 
 from ... import seeds
 from ...config.settings import Settings
@@ -31,6 +29,8 @@ def _connected(name: str, hint: str, seed: int, draw: Callable[[np.random.Genera
     Raises:
         InputError: none of them is connected; ``hint`` says what to change.
     """
+    from scipy.sparse.csgraph import connected_components
+
     for attempt in range(TRIES):
         graph = draw(seeds.generator(seed, seeds.SHARED, f"topology {name}", attempt))
         parts, _ = connected_components(graph, directed=False)
@@ -195,6 +195,8 @@ def small_world(workers: int, options: SmallWorld, seed: int) -> Graphs:
     Raises:
         InputError: the degree is odd or too large.
     """
+    import networkx as nx
+
     degree, chance = options.degree, options.rewiring
     if degree % 2:
         raise InputError(f"small_world needs an even degree, not {degree}; use {degree - 1} or {degree + 1}")

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import networkx as nx
 import numpy as np
 from pydantic import Field
 
@@ -146,6 +145,8 @@ def grid(workers: int, options: Rows, seed: int) -> Graphs:
 
     Source: Ying et al., NeurIPS 2021.
     """
+    import networkx as nx
+
     return static(from_networkx(nx.grid_2d_graph(*_rows("grid", workers, options.rows, 2))))
 
 
@@ -154,6 +155,8 @@ def torus(workers: int, options: Rows, seed: int) -> Graphs:
 
     Source: Koloskova et al., ICML 2019.
     """
+    import networkx as nx
+
     return static(from_networkx(nx.grid_2d_graph(*_rows("torus", workers, options.rows, 3), periodic=True)))
 
 
@@ -241,6 +244,8 @@ def hierarchical(workers: int, options: Hierarchy, seed: int) -> Graphs:
     Raises:
         InputError: the sites do not hold that many workers.
     """
+    import networkx as nx
+
     sites = options.sites
     if sites is None:
         rows, columns = _rows("hierarchical without 'sites'", workers, None, 2)

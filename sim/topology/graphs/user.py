@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import networkx as nx
-
 from ...config import user_code
 from ...errors import InputError, quote
 from ..matrix import from_networkx
@@ -18,6 +16,8 @@ def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Gra
         InputError: there is no such function, it raises, or returns something else than a networkx graph of
             that many nodes.
     """
+    import networkx as nx
+
     read = user_code.instance_of(nx.Graph)
     arguments = {"workers": workers}
     graph = user_code.call(path, arguments, read, "a networkx graph")

@@ -5,17 +5,22 @@ Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UC
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
 from ... import seeds
 from ...config.limits import MAX_WIDTH
 from ...config.settings import Settings
+from ...seeds import Floats
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
 
@@ -41,15 +46,31 @@ class DigitsCnnOptions(Settings):
     )
 
 
+def _load_digits() -> tuple[Floats, NDArray[np.int64]]:
+    """Images [N, 64] of numbers from 0 to 16 and their digits [N], from scikit-learn's file.
+
+    scikit-learn itself is slow to import: it is asked only where its file lies elsewhere.
+    """
+    package = importlib.util.find_spec("sklearn")
+    places = package.submodule_search_locations if package is not None else None
+    file = Path(next(iter(places or ()), "")) / "datasets" / "data" / "digits.csv.gz"
+    if not file.is_file():
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+        return images, labels.astype(np.int64)
+    with gzip.open(file, "rt", encoding="ascii") as lines:
+        table = np.loadtxt(lines, delimiter=",")
+    return table[:, :-1], table[:, -1].astype(np.int64)
+
+
 @lru_cache(maxsize=1)
 def _images() -> tuple[Tensor, Tensor]:
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
+    images, labels = _load_digits()
     order = seeds.generator(0, seeds.SHARED, "digits split").permutation(len(labels))
     return (
         torch.from_numpy((images[order] / 16.0).astype(np.float32)),
-        torch.from_numpy(labels[order].astype(np.int64)),
+        torch.from_numpy(labels[order]),
     )
 
 

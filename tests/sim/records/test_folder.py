@@ -12,7 +12,8 @@ import pytest
 from paceline.sim.config.files import claim_folder
 from paceline.sim.errors import InputError
 from paceline.sim.records import folder as result_folder
-from paceline.sim.records.folder import check_free, read_results, target_of, write_results
+from paceline.sim.records.equal_terms import target_of
+from paceline.sim.records.folder import check_free, read_results, write_results
 from paceline.sim.records.run import Run
 from tests.support.made_runs import made_event, made_run
 

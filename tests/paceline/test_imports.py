@@ -1,0 +1,60 @@
+"""What commands import: nothing that they do not need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCENARIO = """\
+name: one-step
+workload: {{task: {task}, batch_size: 32, optimizer: {{lr: 0.1}}}}
+cluster:
+  workers: 4
+  compute: {{time: 10 ms}}
+  network: {{latency: 1 ms, bandwidth: 1 Gbit/s}}
+schemes: [{scheme}]
+stop: {{max_iterations: 1}}
+"""
+SLOW = (
+    "cvxpy", "joblib", "jinja2", "matplotlib", "networkx", "pandas", "pyarrow", "scipy.linalg",
+    "scipy.optimize", "scipy.stats", "seaborn", "sklearn", "torch._dynamo", "torch._inductor",
+)  # fmt: skip
+IMPORTED = """
+import sys
+from paceline.commands.app import app
+app(sys.argv[1:], standalone_mode=False)
+print("modules:", *sys.modules)
+"""
+
+
+def imported(*arguments: str) -> set[str]:
+    """The modules of a process that has done a command."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.rpartition("modules:")[2].split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "scheme"), [("digits-mlp", "all_reduce"), ("quadratic", "all_reduce")])
+def test_a_simulation_imports_nothing_that_it_does_not_need(tmp_path: Path, task: str, scheme: str) -> None:
+    """With 8 workers or more gradients are batched, for which torch.func itself imports torch._dynamo."""
+    scenario = tmp_path / "one-step.yaml"
+    scenario.write_text(SCENARIO.format(task=task, scheme=scheme), encoding="utf-8")
+    assert not imported("simulate", str(scenario)).intersection(SLOW)
+
+
+@pytest.mark.slow
+def test_gossip_imports_no_plots_and_no_tables(tmp_path: Path) -> None:
+    scenario = tmp_path / "one-step.yaml"
+    gossip = "gossip: {topology: ring}"
+    scenario.write_text(SCENARIO.format(task="quadratic", scheme=gossip), encoding="utf-8")
+    modules = imported("simulate", str(scenario))
+    assert not modules.intersection({"matplotlib", "seaborn", "pandas", "sklearn", "networkx", "scipy.stats"})
+
+
+def test_the_command_line_itself_imports_no_torch() -> None:
+    assert not imported("--help").intersection({"torch", "numpy", "pandas", "pint"})
