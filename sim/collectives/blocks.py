@@ -43,7 +43,7 @@ class CollectiveBlock:
     room: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockSchedule:
     """The blocks of one collective.
 

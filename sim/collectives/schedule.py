@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from ..errors import Deadlock
 
@@ -24,7 +24,7 @@ class Round:
     sends: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """The messages of one collective.
 
@@ -50,34 +50,30 @@ class Schedule:
     window: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankRounds:
     """The rounds of one rank in a collective, in order, and the ``window`` of its schedule."""
 
     rounds: tuple[Round, ...]
     window: int
 
-    @property
+    @cached_property
     def bytes_sent(self) -> int:
         """Bytes that the rank sends."""
         return sum(size for one in self.rounds for _, size in one.sends)
 
 
 @lru_cache(maxsize=256)
-def among(
-    build: Callable[..., Schedule], members: tuple[int, ...], *arguments: int
-) -> Mapping[int, RankRounds]:
-    """A collective of some ranks only: ``build(len(members), *arguments)``, its ranks renamed.
+def among(schedule: Schedule, members: tuple[int, ...]) -> Mapping[int, RankRounds]:
+    """A collective of some ranks only: ``schedule`` with its ranks renamed.
 
     Args:
-        build: a constructor of schedules; its first argument is the number of ranks.
+        schedule: of as many ranks as there are members.
         members: the ranks that take part; member i plays the part of rank i.
-        arguments: of ``build``, after the number of ranks.
 
     Returns:
         For each member its own rounds.
     """
-    schedule = build(len(members), *arguments)
     renamed: dict[Round, Round] = {}
     for rounds in schedule.rounds:
         for one in rounds:

@@ -1,76 +1,156 @@
-"""Blocks of a collective in virtual time: by a closed recursion where links are its own, else as flows."""
+"""Blocks of a collective in virtual time: by a recursion where links are its own, else as flows."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
+
 from ..collectives.blocks import BlockCost, BlockSchedule, completion_s
 from ..collectives.pipelines import Sites, least_latencies
+from ..collectives.pricing import BlockCosts, block_completion_s, block_waves
 from ..network.transfer import TransferModel
 from .clock import Clock
 from .transfers import Transfers
 
+Completion = tuple[list[float], list[float]]
+"""By rank: when it is through a collective, and from when on nothing of it is on its links."""
 
-@dataclass(frozen=True)
+MAX_KEPT_PRICES: Final = 64
+"""Prices of a collective that are kept, by when its members join."""
+
+_VECTORISE_FROM: Final = 24
+"""Blocks in a wave, on average, from which arrays are faster than plain Python."""
+
+
+@dataclass(frozen=True, eq=False)
 class PlacedBlocks:
     """A block schedule on hosts.
 
     Attributes:
         schedule: rank i of it is ``members[i]``.
         members: hosts.
+        model: how bytes travel.
         costs: by block, on the steady network.
-        overhead_s: software, before a block leaves.
-        own_links: nothing else of the collective is on a block's links, so that ``completion_s`` holds.
+        own_links: nothing else of the collective is on a block's links, so that a recursion holds.
         access_only: of the links only those of its members' hosts are used.
     """
 
     schedule: BlockSchedule
     members: tuple[int, ...]
+    model: TransferModel
     costs: tuple[BlockCost, ...]
-    overhead_s: float
     own_links: bool
     access_only: bool
 
-    def completion_s(self, ready_s: tuple[float, ...]) -> list[float]:
-        """When each member has sent and received all; both by rank."""
-        if ready_s not in self._latest:  # often the same from step to step, as where nothing is random
-            self._latest.clear()
-            self._latest[ready_s] = completion_s(self.schedule, ready_s, self.costs, self.overhead_s)
-        return self._latest[ready_s]
+    @property
+    def messages(self) -> int:
+        """How many blocks it has."""
+        return len(self.schedule.blocks)
+
+    @property
+    def bytes_sent(self) -> tuple[int, ...]:
+        """Bytes that each rank sends."""
+        return self.schedule.bytes_sent
+
+    @property
+    def overhead_s(self) -> float:
+        """Software, before a block leaves."""
+        return self.model.block_overhead_s
 
     @cached_property
-    def _latest(self) -> dict[tuple[float, ...], list[float]]:
+    def position(self) -> dict[int, int]:
+        """Host -> rank."""
+        return {host: rank for rank, host in enumerate(self.members)}
+
+    def completion(self, ready_s: tuple[float, ...]) -> Completion:
+        """When each rank has sent and received all, on the steady network; both by rank."""
+        if ready_s not in self._kept:
+            if len(self._kept) >= MAX_KEPT_PRICES:
+                self._kept.clear()
+            done_s = self._by_recursion(ready_s) if self.own_links else _solve_s(self, ready_s)
+            self._kept[ready_s] = done_s, done_s
+        return self._kept[ready_s]
+
+    def _by_recursion(self, ready_s: tuple[float, ...]) -> list[float]:
+        schedule, many = self.schedule, 2 * _VECTORISE_FROM
+        wide = len(self.costs) >= many and len(self.costs) >= _VECTORISE_FROM * len(block_waves(schedule))
+        if schedule.in_order and not wide:
+            return completion_s(schedule, ready_s, self.costs, self.overhead_s)
+        done_s = block_completion_s(schedule, np.array(ready_s), self._columns, self.overhead_s)
+        return [float(each) for each in done_s]
+
+    @cached_property
+    def _columns(self) -> BlockCosts:
+        return BlockCosts(
+            np.array([cost.piece_s for cost in self.costs]),
+            np.array([cost.latency_s for cost in self.costs]),
+            np.array([cost.back_s for cost in self.costs]),
+        )
+
+    @cached_property
+    def _kept(self) -> dict[tuple[float, ...], Completion]:
         return {}
+
+
+@dataclass(frozen=True)
+class PairRoutes:
+    """The routes of a collective.
+
+    Attributes:
+        bytes_per_s, latency_s: by (source rank, destination rank), of a message that is alone.
+        one_end: each link is used by messages of one source only, or to one destination only.
+        most_pairs: how many pairs use the busiest link.
+        access_only: of the links only those of the members' hosts are used.
+    """
+
+    bytes_per_s: Mapping[tuple[int, int], float]
+    latency_s: Mapping[tuple[int, int], float]
+    one_end: bool
+    most_pairs: int
+    access_only: bool
+
+
+def route_pairs(
+    pairs: Iterable[tuple[int, int]], members: tuple[int, ...], model: TransferModel
+) -> PairRoutes:
+    """Look up what lies between pairs of ranks, rank i being the host ``members[i]``."""
+    network = model.network
+    access = {*network.up.values(), *network.down.values()}
+    rates: dict[tuple[int, int], float] = {}
+    latencies_s: dict[tuple[int, int], float] = {}
+    sources: dict[int, int] = {}  # link -> the one rank that sends over it, -1: several
+    destinations: dict[int, int] = {}
+    used: Counter[int] = Counter()
+    for source, destination in pairs:
+        route = network.route(members[source], members[destination])
+        bandwidths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
+        rates[source, destination] = model.efficiency * min([route.per_flow_bytes_per_s, *bandwidths])
+        latencies_s[source, destination] = route.latency_s + model.added_latency_s
+        for link in route.links:
+            sources[link] = source if sources.get(link, source) == source else -1
+            destinations[link] = destination if destinations.get(link, destination) == destination else -1
+        used.update(route.links)
+    return PairRoutes(
+        bytes_per_s=rates,
+        latency_s=latencies_s,
+        one_end=all(sources[link] >= 0 or destinations[link] >= 0 for link in sources),
+        most_pairs=max(used.values(), default=0),
+        access_only=access.issuperset(used),
+    )
 
 
 def place_blocks(schedule: BlockSchedule, members: tuple[int, ...], model: TransferModel) -> PlacedBlocks:
     """Place a schedule on hosts: rank i on ``members[i]``."""
     network, shared = model.network, model.sharing != "none"
-    access = {*network.up.values(), *network.down.values()}
-    routes: dict[tuple[int, int], tuple[float, float]] = {}  # seconds per byte, latency
-    sources: dict[int, int] = {}  # link -> the one rank that sends over it, -1: several
-    destinations: dict[int, int] = {}
-    access_only = True
     pairs = dict.fromkeys((block.source, block.destination) for block in schedule.blocks)
-    for source, destination in pairs:
-        route = network.route(members[source], members[destination])
-        rates = [network.links[link].bandwidth_bytes_per_s for link in route.links]
-        rate = model.efficiency * min([route.per_flow_bytes_per_s, *rates])
-        routes[source, destination] = (
-            0.0 if math.isinf(rate) else 1.0 / rate,
-            route.latency_s + model.added_latency_s,
-        )
-        for link in route.links:
-            sources[link] = source if sources.get(link, source) == source else -1
-            destinations[link] = destination if destinations.get(link, destination) == destination else -1
-            access_only &= link in access
-    alone = all(sources[link] >= 0 or destinations[link] >= 0 for link in sources)
+    routes = route_pairs(pairs, members, model)
     waits_for_room = any(block.room for block in schedule.blocks)
     back = {
         (a, b): network.route(members[b], members[a]).latency_s + model.added_latency_s
@@ -79,32 +159,39 @@ def place_blocks(schedule: BlockSchedule, members: tuple[int, ...], model: Trans
     costs = []
     for block in schedule.blocks:
         ends = block.source, block.destination
-        s_per_byte, latency_s = routes[ends]
-        piece_s = block.num_bytes / block.pieces * s_per_byte
+        rate, latency_s = routes.bytes_per_s[ends], routes.latency_s[ends]
+        piece_s = block.num_bytes / block.pieces * (0.0 if math.isinf(rate) else 1.0 / rate)
         costs.append(BlockCost(piece_s, latency_s, back.get(ends, latency_s)))
     return PlacedBlocks(
         schedule,
         members,
+        model,
         tuple(costs),
-        model.block_overhead_s,
-        own_links=schedule.in_order and not network.varies and (alone or not shared),
-        access_only=access_only,
+        own_links=not network.varies and (not shared or (schedule.in_order and routes.one_end)),
+        access_only=routes.access_only,
     )
 
 
-def price_s(placed: PlacedBlocks, model: TransferModel) -> float:
+def price_s(placed: PlacedBlocks) -> float:
     """Seconds that a collective takes on an idle, steady network, if all members begin at once."""
-    if placed.own_links:
-        return max(placed.completion_s((0.0,) * len(placed.members)))
-    clock = Clock()
-    transfers = Transfers(clock, replace(model, network=model.network.steady))
-    ended: list[float] = []
-    flows = BlockFlows(placed, clock, transfers, lambda rank: ended.append(clock.now))
-    for rank in range(len(placed.members)):
-        flows.join(rank)
-    while len(ended) < len(placed.members):
+    return max(placed.completion((0.0,) * len(placed.members))[0])
+
+
+def _solve_s(placed: PlacedBlocks, ready_s: tuple[float, ...]) -> list[float]:
+    """Let blocks share their links on a clock of their own: when each rank is through."""
+    clock, first_s = Clock(), min(ready_s)
+    transfers = Transfers(clock, replace(placed.model, network=placed.model.network.steady))
+    ended_s: dict[int, float] = {}
+
+    def end(rank: int) -> None:
+        ended_s[rank] = first_s + clock.now
+
+    flows = BlockFlows(placed, clock, transfers, end)
+    for rank, joined_s in enumerate(ready_s):
+        clock.at(joined_s - first_s, flows.join, rank)
+    while len(ended_s) < len(placed.members):
         clock.step()
-    return max(ended)
+    return [ended_s[rank] for rank in range(len(placed.members))]
 
 
 MAX_FLOWS: Final = 20_000
@@ -150,7 +237,7 @@ def fastest(
             placed = place_blocks(build(sites, num_bytes), members, plain)
             if best and not placed.own_links and len(placed.costs) > MAX_FLOWS:
                 continue
-            took_s = price_s(placed, plain)
+            took_s = price_s(placed)
             if took_s < best_s:
                 best, best_s = name, took_s
         _prices[key] = best

@@ -1,12 +1,11 @@
-"""Collective operations in virtual time: everybody's inputs, the rounds, and the one result."""
+"""Collective operations in virtual time: everybody's inputs, when each is through, and the one result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from ..collectives.schedule import RankRounds
 from ..config.user_code import format_error
 from ..errors import SchemeError
 from ..program import operations as ops
@@ -16,13 +15,24 @@ from .blocks import BlockFlows, PlacedBlocks, place_blocks
 from .clock import Clock
 from .job import Job
 from .pending import Pending
+from .tables import CollectiveRun, PlacedTable, place_table
 from .transfers import Tag, Transfers
+
+Placed = PlacedBlocks | PlacedTable
+
+PRICED_WORK: Final = 64
+"""Messages of each member as which a collective that is priced as a whole counts at most."""
+
+
+class TrafficMet(Exception):
+    """Something else is on the links of a collective that was to be priced as a whole."""
 
 
 class _CollectiveInFlight:
     """The inputs of one collective operation of one group, and its one result."""
 
     __slots__ = (
+        "begun",
         "early",
         "flows",
         "inputs",
@@ -31,13 +41,16 @@ class _CollectiveInFlight:
         "left",
         "members",
         "placed",
+        "priced",
         "result",
         "waiting",
     )
 
-    def __init__(self, members: tuple[int, ...], placed: PlacedBlocks | None) -> None:
+    def __init__(self, members: tuple[int, ...], placed: Placed | None, priced: bool, begun: int) -> None:
         self.members = members
         self.placed = placed
+        self.priced = priced  # once all members have joined
+        self.begun = begun  # transfers of the run when the first member joined
         self.flows: BlockFlows | None = None
         self.joined_s: dict[int, float] = {}
         self.waiting: dict[int, Pending] = {}  # of those whose blocks are not through
@@ -56,6 +69,12 @@ class CollectivesInFlight:
         clock, transfers: virtual time, and what moves the bytes.
         complete: called with an operation whose worker is through.
         alone: whether an operation is all that its worker does.
+        priced: whether a collective is priced as a whole, once all members have joined, as long as nothing
+            else is on its links; where something comes later ``TrafficMet`` is raised, for the run to be
+            begun again without. False: only collectives of blocks that have their links for themselves are.
+
+    Attributes:
+        work: what pricing has been so far, in messages that would be as much work.
     """
 
     def __init__(
@@ -65,15 +84,25 @@ class CollectivesInFlight:
         transfers: Transfers,
         complete: Callable[[Pending], None],
         alone: Callable[[Pending], bool],
+        priced: bool,
     ) -> None:
         self._alone = alone
-        self._places: dict[tuple[int, tuple[int, ...]], PlacedBlocks] = {}
+        self._placed: dict[tuple[int, tuple[int, ...]], Placed | None] = {}
         self._job = job
         self._clock = clock
         self._transfers = transfers
         self._complete = complete
+        self._priced = priced
+        self._idle_s = [0.0] * job.workers  # until when bytes of priced collectives leave a host
+        self._all_idle_s = 0.0  # until when priced collectives use links that hosts share
+        self.work = 0
         self._sequence: list[dict[str, int]] = [{} for _ in range(job.workers)]
         self._open: dict[Tag, _CollectiveInFlight] = {}
+
+    def check_idle(self, rank: int) -> None:
+        """Raise ``TrafficMet`` if a worker begins an exchange while a priced collective uses its links."""
+        if self._clock.now < self._idle_s[rank] or self._clock.now < self._all_idle_s:
+            raise TrafficMet
 
     def begin(self, pending: Pending, members: tuple[int, ...]) -> None:
         """A worker joins its next collective of this kind, with the members of its group."""
@@ -84,8 +113,10 @@ class CollectivesInFlight:
         collective = self._open.get(tag)
         if collective is None:
             placed = self._place(operation, members, rank)
-            collective = self._open[tag] = _CollectiveInFlight(members, placed)
-        if collective.members != members:
+            priced = self._can_be_priced(placed, pending)
+            collective = _CollectiveInFlight(members, placed, priced, self._transfers.begun)
+            self._open[tag] = collective
+        if collective.members is not members and collective.members != members:
             raise SchemeError(
                 f"{name}: worker {rank} has the group {members}, another member {collective.members}; "
                 "groups must be the same on all workers"
@@ -95,16 +126,19 @@ class CollectivesInFlight:
         if len(collective.inputs) == len(members):
             for early in collective.early:
                 self._clock.at(self._clock.now, partial(self._finished, tag=tag), early)
-        if collective.placed is not None:
-            self._join(collective, collective.placed, pending, tag)
-            return
-        own = self._job.part_of(operation, members, rank)
-        pending.bytes = own.bytes_sent
-        if not own.rounds:
-            self._clock.at(self._clock.now, partial(self._finished, tag=tag), pending)
-            return
-        run = CollectiveRun(pending, own, tag, self._transfers, self._clock, partial(self._finished, tag=tag))
-        run.advance()
+        placed = collective.placed
+        if collective.priced and placed is not None:
+            self._join_priced(collective, placed, pending, tag)
+        elif isinstance(placed, PlacedBlocks):
+            self._join(collective, placed, pending, tag)
+        else:
+            own = self._job.part_of(operation, members, rank)
+            pending.bytes = own.bytes_sent
+            ended = partial(self._finished, tag=tag)
+            if own.rounds:
+                CollectiveRun(pending, rank, own, tag, self._transfers, self._clock, ended).advance()
+            else:
+                self._clock.at(self._clock.now, ended, pending)
 
     def waiting_for(self, worker: int) -> list[Pending]:
         """The operations of all collectives that ``worker`` has not joined and that cannot end without it."""
@@ -115,18 +149,53 @@ class CollectivesInFlight:
             for pending in collective.waiting.values()
         ]
 
-    def _place(
-        self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
-    ) -> PlacedBlocks | None:
-        """A collective as blocks on hosts; None where it is a table of messages."""
+    def _place(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> Placed | None:
+        """A collective on hosts, as blocks or as a table; None where it only goes message by message."""
         blocks = self._job.blocks_of(operation, members, rank)
-        if blocks is None:
+        if blocks is not None:
+            of_blocks, order = blocks
+            key = id(of_blocks), order
+            if key not in self._placed:
+                self._placed[key] = place_blocks(of_blocks, order, self._job.transfer)
+            return self._placed[key]
+        if not self._priced:
             return None
-        schedule, order = blocks
-        placed = self._places.get((id(schedule), order))
-        if placed is None or placed.schedule is not schedule:
-            placed = self._places[id(schedule), order] = place_blocks(schedule, order, self._job.transfer)
-        return placed
+        table, order = self._job.table_of(operation, members, rank)
+        key = id(table), order
+        if key not in self._placed:
+            self._placed[key] = place_table(table, order, self._job.transfer)
+        return self._placed[key]
+
+    def _can_be_priced(self, placed: Placed | None, pending: Pending) -> bool:
+        """Whether nothing that is under way can meet a collective, whose first member joins now."""
+        transfer = self._job.transfer
+        if not self._priced or placed is None or transfer.network.varies or transfer.shares:
+            return False
+        shared = transfer.sharing != "none"
+        free = placed.access_only or not shared
+        return (
+            (free or (len(placed.members) == self._job.workers and not self._transfers.in_flight))
+            and not isinstance(pending.operation, ops.Broadcast)  # whose root need not wait for the last
+            and self._alone(pending)
+            and not self._transfers.uses(pending.task.rank)
+        )
+
+    def _join_priced(
+        self, collective: _CollectiveInFlight, placed: Placed, pending: Pending, tag: Tag
+    ) -> None:
+        """A worker joins a collective of which nothing is on its way until all are there."""
+        rank = pending.task.rank
+        if not self._alone(pending) or self._transfers.uses(rank):
+            raise TrafficMet
+        pending.bytes = placed.bytes_sent[placed.position[rank]]
+        collective.waiting[rank] = pending
+        collective.joined_s[rank] = self._clock.now
+        if len(collective.waiting) < len(placed.members):
+            return
+        shared = self._job.transfer.sharing != "none"
+        if shared and not placed.access_only and self._transfers.begun != collective.begun:
+            raise TrafficMet
+        self._end_all(collective, placed, tag)
 
     def _join(
         self, collective: _CollectiveInFlight, placed: PlacedBlocks, pending: Pending, tag: Tag
@@ -136,7 +205,7 @@ class CollectivesInFlight:
         If each member does nothing else, and nobody else uses the links, then it is enough to know when the
         last one joined. If not, the blocks are on their way from the start.
         """
-        pending.bytes = placed.schedule.bytes_sent[placed.members.index(pending.task.rank)]
+        pending.bytes = placed.bytes_sent[placed.position[pending.task.rank]]
         collective.waiting[pending.task.rank] = pending
         collective.joined_s[pending.task.rank] = self._clock.now
         everybody = len(placed.members) == self._job.workers
@@ -144,7 +213,7 @@ class CollectivesInFlight:
             collective.flows is None
             and placed.own_links
             and (everybody or placed.access_only)
-            and not isinstance(pending.operation, ops.Broadcast)  # whose root need not wait for the last
+            and not isinstance(pending.operation, ops.Broadcast)
             and self._alone(pending)
         )
         if recursion:
@@ -156,18 +225,24 @@ class CollectivesInFlight:
                 placed, self._clock, self._transfers, partial(self._through, collective, tag)
             )
             for rank in collective.waiting:
-                collective.flows.join(placed.members.index(rank))
+                collective.flows.join(placed.position[rank])
         else:
-            collective.flows.join(placed.members.index(pending.task.rank))
+            collective.flows.join(placed.position[pending.task.rank])
 
-    def _end_all(self, collective: _CollectiveInFlight, placed: PlacedBlocks, tag: Tag) -> None:
-        """All members have joined, and their blocks have all links for themselves."""
+    def _end_all(self, collective: _CollectiveInFlight, placed: Placed, tag: Tag) -> None:
+        """All members have joined, and what they send has all links for itself."""
         now_s = self._clock.now
-        ready_s = tuple(collective.joined_s[host] - now_s for host in placed.members)
-        self._transfers.messages += len(placed.schedule.blocks)
-        for host, end_s in zip(placed.members, placed.completion_s(ready_s), strict=True):
-            pending = collective.waiting[host]
-            self._clock.at(now_s + max(end_s, 0.0), partial(self._finished, tag=tag), pending)
+        ready_s = tuple([collective.joined_s[host] - now_s for host in placed.members])
+        self._transfers.messages += placed.messages
+        self.work += min(placed.messages, PRICED_WORK * len(placed.members))
+        done_s, idle_s = placed.completion(ready_s)
+        ended = partial(self._finished, tag=tag)
+        for host, end_s, left_s in zip(placed.members, done_s, idle_s, strict=True):
+            self._clock.at(now_s + max(end_s, 0.0), ended, collective.waiting[host])
+            if self._priced:
+                self._idle_s[host] = now_s + left_s
+        if self._priced and self._job.transfer.sharing != "none" and not placed.access_only:
+            self._all_idle_s = now_s + max(done_s)
 
     def _through(self, collective: _CollectiveInFlight, tag: Tag, rank: int) -> None:
         assert collective.placed is not None
@@ -190,7 +265,10 @@ class CollectivesInFlight:
                 why = f"the members' values cannot be combined in one {pending.name}: {format_error(error)}"
                 place = getattr(pending.task.coroutine, "place", "")  # a user's scheme knows its line
                 raise SchemeError(f"{place}: {why}" if place else why) from error
-        pending.reply = part(operation, collective.result, members.index(pending.task.rank), len(members))
+        # Only a reduce-scatter gives every member something else; among many, looking for one takes long.
+        cut = isinstance(operation, ops.ReduceScatter)
+        position = members.index(pending.task.rank) if cut else 0
+        pending.reply = part(operation, collective.result, position, len(members))
         pending.peer_s = collective.last_s
         collective.waiting.pop(pending.task.rank, None)
         collective.left -= 1
@@ -199,86 +277,3 @@ class CollectivesInFlight:
             self._transfers.close(tag)
         pending.ready_s = self._clock.now
         self._complete(pending)
-
-
-class CollectiveRun:
-    """One worker's way through the rounds of a collective; ``finished`` is called after the last one."""
-
-    def __init__(
-        self,
-        pending: Pending,
-        part: RankRounds,
-        tag: Tag,
-        transfers: Transfers,
-        clock: Clock,
-        finished: Callable[[Pending], None],
-    ) -> None:
-        self.pending = pending
-        self._rounds = part.rounds
-        self._window = part.window
-        self._tag = tag
-        self._transfers = transfers
-        self._clock = clock
-        self._finished = finished
-        self._begun = 0
-        self._done = [False] * len(self._rounds)
-        self._first_open = 0
-
-    def advance(self) -> None:
-        """Post the rounds that may begin: at most a window of them after the first that is not complete."""
-        total = len(self._rounds)
-        while self._first_open < total and self._done[self._first_open]:
-            self._first_open += 1
-        if self._first_open == total:
-            self._finished(self.pending)
-            return
-        while self._begun < total and self._begun < self._first_open + self._window:
-            number = self._begun
-            self._begun += 1
-            self._post(number)
-
-    def _post(self, number: int) -> None:
-        part, now, rank = _RoundPart(self, number), self._rounds[number], self.pending.task.rank
-        part.parts = len(now.receives) + len(now.sends)
-        if part.parts == 0:
-            self._round_done(number)
-            return
-        for source, _ in now.receives:
-            self._transfers.receive(source, rank, self._tag, part, 0)
-        for destination, num_bytes in now.sends:
-            self._transfers.send(rank, destination, self._tag, num_bytes, part, None)
-
-    def settled(self, part: _RoundPart) -> None:
-        """All messages of a round have a time of completion."""
-        self._clock.at(part.ready_s, self._round_done, part.number)
-
-    def _round_done(self, number: int) -> None:
-        self._done[number] = True
-        self.advance()
-
-
-class _RoundPart:
-    """The messages of one round of one worker."""
-
-    __slots__ = ("number", "parts", "ready_s", "run")
-
-    def __init__(self, run: CollectiveRun, number: int) -> None:
-        self.run = run
-        self.number = number
-        self.parts = 0
-        self.ready_s = 0.0
-
-    def sent(self, time_s: float, peer_s: float) -> None:
-        """One send is complete at ``time_s``."""
-        self._part(time_s)
-
-    def received(self, slot: int, value: Payload | None, source: int, time_s: float, peer_s: float) -> None:
-        """One receive is complete at ``time_s``."""
-        self._part(time_s)
-
-    def _part(self, time_s: float) -> None:
-        if time_s > self.ready_s:
-            self.ready_s = time_s
-        self.parts -= 1
-        if self.parts == 0:
-            self.run.settled(self)

@@ -46,6 +46,8 @@ class EventDriver(ClockedRunner[Pending]):
         permute_seed: see ``Clock``.
         faults: rank -> number of the operation of its main coroutine at which that worker dies.
         progress: called with the total number of steps published so far.
+        priced: whether collectives are priced as a whole, which takes far less time here and gives the same
+            times; then ``run`` may raise ``TrafficMet``, and is to be begun again without.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class EventDriver(ClockedRunner[Pending]):
         permute_seed: int | None = None,
         faults: Mapping[int, int] | None = None,
         progress: Callable[[int], None] | None = None,
+        priced: bool = False,
     ) -> None:
         self._clock = Clock(permute_seed)
         super().__init__(job, dict(enumerate(programs)), self._clock, Pending)
@@ -80,7 +83,8 @@ class EventDriver(ClockedRunner[Pending]):
         self._over = False
         self._delays = WakeUpDelays(job.transfer, job.workers)
         ended = self.complete if self._delays.none_after_exchanges else self._settled
-        self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone)
+        priced = priced and not self.may_crash
+        self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
         self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [
             deque() for _ in range(job.workers)
         ]
@@ -101,6 +105,11 @@ class EventDriver(ClockedRunner[Pending]):
         return self._transfers.messages
 
     @property
+    def work(self) -> int:
+        """Transfers matched so far; a collective that is priced as a whole counts as few for each member."""
+        return self._transfers.begun + self._collectives.work
+
+    @property
     def traffic(self) -> MessageRange | None:
         """The range of its messages; None where messages are not sent over streams."""
         return self._transfers.traffic if isinstance(self._transfers, Streams) else None
@@ -112,6 +121,7 @@ class EventDriver(ClockedRunner[Pending]):
             Deadlock: no worker can go on and the run is not over.
             PeerLost: a worker died and another needed it.
             RunError: a scheme raised or broke a rule.
+            TrafficMet: see ``priced``.
         """
         try:
             # Thousands of coroutines live as long as the run: no need to look through them for garbage.
@@ -210,7 +220,7 @@ class EventDriver(ClockedRunner[Pending]):
         """Give up what one side of a transfer belongs to: the other side's worker is dead."""
         side, rank = lost
         self._transfers.drop(side)
-        pending: Pending = side if isinstance(side, Pending) else side.run.pending
+        pending: Pending = side if isinstance(side, Pending) else side.run.owner
         task = pending.task
         if not task.alive or pending.done:
             return
@@ -326,6 +336,7 @@ class EventDriver(ClockedRunner[Pending]):
     # --- exchanges ------------------------------------------------------------------------------
 
     def _begin_mix(self, pending: Pending) -> None:
+        self._collectives.check_idle(pending.task.rank)
         operation: ops.Mix = pending.operation  # type: ignore[assignment]
         rank, pattern, value = pending.task.rank, operation.pattern, operation.value
         sources, destinations = pattern.sources[rank], pattern.destinations[rank]
@@ -345,6 +356,7 @@ class EventDriver(ClockedRunner[Pending]):
             self._transfers.send(rank, destination, PATTERN_TAG, num_bytes, pending, value)
 
     def _begin_send(self, pending: Pending) -> None:
+        self._collectives.check_idle(pending.task.rank)
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         self._expect(pending, operation.destination)
         pending.parts, pending.on_settled = 1, self._settled
@@ -357,6 +369,7 @@ class EventDriver(ClockedRunner[Pending]):
         )
 
     def _begin_receive(self, pending: Pending) -> None:
+        self._collectives.check_idle(pending.task.rank)
         operation: ops.Receive = pending.operation  # type: ignore[assignment]
         if operation.source == ops.ANY:
             pending.task.breakdown.operations.add(ANY_SOURCE)
@@ -394,6 +407,7 @@ class EventDriver(ClockedRunner[Pending]):
         return pending.handle is None and not task.outstanding and len(self.tasks[task.rank]) == 1
 
     def _begin_collective(self, pending: Pending) -> None:
+        self._collectives.check_idle(pending.task.rank)
         groups = pending.operation.groups  # type: ignore[attr-defined]
         group = members(groups, self.job.workers, pending.task.rank)
         lost = self._dead.intersection(group)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -275,42 +275,46 @@ class Job:
         Raises:
             SchemeError: the root of a broadcast is not one of the members.
         """
+        return among(*self.table_of(operation, members, rank))[rank]
+
+    def table_of(
+        self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
+    ) -> tuple[Schedule, tuple[int, ...]]:
+        """A collective among ``members`` as a table of rounds, and who plays which rank of it.
+
+        Raises:
+            SchemeError: the root of a broadcast is not one of the members.
+        """
         as_gloo = self.transport.gloo_collectives or self.all_reduce == "gloo_ring"
+        n = len(members)
         match operation:
             case ops.AllReduce(value=value):
-                schedule = self._all_reduce_table(members, self.num_bytes(value))
+                return self._all_reduce_table(members, self.num_bytes(value))
             case ops.ReduceScatter(value=Encoded() as value):
-                schedule = among(algorithms.direct_reduce_scatter, members, self.num_bytes(value))
+                schedule = algorithms.direct_reduce_scatter(n, self.num_bytes(value))
             case ops.ReduceScatter(value=value):
-                schedule = among(algorithms.ring_reduce_scatter, members, self.num_bytes(value))
+                schedule = algorithms.ring_reduce_scatter(n, self.num_bytes(value))
             case ops.AllGatherShards(value=value, length=length):
-                own_bytes = shard_bytes(value, length, len(members), self.bytes_per_parameter)
+                own_bytes = shard_bytes(value, length, n, self.bytes_per_parameter)
                 if as_gloo:
-                    schedule = among(algorithms.gloo_all_gather, members, own_bytes)
+                    schedule = algorithms.gloo_all_gather(n, own_bytes)
                 elif isinstance(value, Encoded):
-                    schedule = among(algorithms.ring_gather_chunks, members, own_bytes * len(members))
+                    schedule = algorithms.ring_gather_chunks(n, own_bytes * n)
                 else:
-                    num_bytes = round(length * self.bytes_per_parameter)
-                    schedule = among(algorithms.ring_gather_chunks, members, num_bytes)
+                    schedule = algorithms.ring_gather_chunks(n, round(length * self.bytes_per_parameter))
             case ops.AllGather(value=value):
                 gather = algorithms.gloo_all_gather if as_gloo else algorithms.ring_all_gather
-                schedule = among(gather, members, value.numel() * value.element_size())
+                schedule = gather(n, value.numel() * value.element_size())
             case ops.Broadcast(value=value):
                 spread = algorithms.gloo_broadcast if as_gloo else algorithms.binomial_broadcast
-                root = members.index(root_of(operation, rank, members))
-                schedule = among(spread, members, self.num_bytes(value), root)
+                schedule = spread(n, self.num_bytes(value), members.index(root_of(operation, rank, members)))
             case _:
-                schedule = among(algorithms.dissemination_barrier, members)
-        return schedule[rank]
+                schedule = algorithms.dissemination_barrier(n)
+        return schedule, members
 
-    def _all_reduce_table(self, members: tuple[int, ...], num_bytes: int) -> Mapping[int, RankRounds]:
+    def _all_reduce_table(self, members: tuple[int, ...], num_bytes: int) -> tuple[Schedule, tuple[int, ...]]:
         name = self.transport.choices[0] if self.all_reduce == AUTO_ALGORITHM else self.all_reduce
         if name != "hierarchical":
-            return among(all_reduce_named(name), members, num_bytes)
+            return all_reduce_named(name)(len(members), num_bytes), members
         order, sites = self.by_site(members)
-        return among(_hierarchical(sites), order, num_bytes)
-
-
-@cache
-def _hierarchical(sites: tuple[int, ...]) -> Callable[[int, int], Schedule]:
-    return lambda n, num_bytes: algorithms.hierarchical_all_reduce(sites, num_bytes)
+        return algorithms.hierarchical_all_reduce(sites, num_bytes), order

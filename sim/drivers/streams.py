@@ -75,6 +75,10 @@ class Streams(Transfers):
         self._at_host = [0] * model.network.num_hosts
         self.traffic = MessageRange()
 
+    @override
+    def uses(self, host: int) -> bool:
+        return self._at_host[host] > 0
+
     def _stream(self, source: int, destination: int) -> _Stream:
         stream = self._streams.get((source, destination))
         if stream is None:

@@ -108,7 +108,12 @@ class _Box:
 
 
 class Transfers:
-    """Matches sends with receives and moves their bytes."""
+    """Matches sends with receives and moves their bytes.
+
+    Attributes:
+        messages: how many there were, with those of collectives that were priced as a whole.
+        begun: how many were matched.
+    """
 
     def __init__(self, clock: Clock, model: TransferModel) -> None:
         self._clock = clock
@@ -134,6 +139,17 @@ class Transfers:
         self._solving = False
         self._alarm_s = float("inf")
         self.messages = 0
+        self.begun = 0
+        self._delivered = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many matched transfers that share links have not arrived."""
+        return self.begun - self._delivered
+
+    def uses(self, host: int) -> bool:
+        """Whether bytes that a host sends are on their way, though their sender is done."""
+        return False
 
     def _box(self, tag: Tag) -> _Box:
         box = self._boxes.get(tag)
@@ -265,6 +281,7 @@ class Transfers:
 
     def _match(self, source: int, destination: int, transfer: Transfer) -> None:
         self.messages += 1
+        self.begun += 1
         announced = transfer.announced
         if isinstance(announced, Notice):
             if announced.arrival_s is None:
@@ -314,6 +331,7 @@ class Transfers:
         Both calls of ``side`` follow: when the last byte has left, and when it has arrived.
         """
         self.messages += 1
+        self.begun += 1
         transfer = Transfer()
         transfer.sender = transfer.receiver = side
         transfer.sender_s = transfer.receiver_s = self._clock.now
@@ -354,6 +372,7 @@ class Transfers:
         self._deliver(transfer, sent_s + transfer.latency_s)
 
     def _deliver(self, transfer: Transfer, time_s: float) -> None:
+        self._delivered += 1
         receiver, value = transfer.receiver, transfer.value
         receiver.received(transfer.slot, value, transfer.source, time_s, transfer.sender_s)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paceline.sim.collectives.pipelines import PIPELINES
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers import blocks
-from paceline.sim.drivers.blocks import fastest, place_blocks, price_s
+from paceline.sim.drivers.blocks import PlacedBlocks, fastest, place_blocks, price_s
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import Deadlock, PeerLost
@@ -62,8 +62,8 @@ def test_flows_take_what_the_recursion_takes(
     placed = place_blocks(PIPELINES[name]((n,), num_bytes), tuple(range(n)), model)
     assert placed.own_links
     assert placed.access_only
-    flows_s = price_s(replace(placed, own_links=False), model)
-    assert flows_s == pytest.approx(price_s(placed, model), rel=1e-7)
+    flows_s = price_s(replace(placed, own_links=False))
+    assert flows_s == pytest.approx(price_s(placed), rel=1e-7)
 
 
 @laws
@@ -171,9 +171,9 @@ def test_the_choice_is_made_once_for_each_size_and_group(monkeypatch: pytest.Mon
     priced: list[int] = []
     real = blocks.price_s
 
-    def count(placed: Any, model: Any) -> float:
+    def count(placed: PlacedBlocks) -> float:
         priced.append(placed.schedule.ranks)
-        return real(placed, model)
+        return real(placed)
 
     monkeypatch.setattr(blocks, "price_s", count)
     monkeypatch.setattr(blocks, "_prices", {})
