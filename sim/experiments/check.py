@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,53 +52,47 @@ class RouteKind:
 
 def route_kinds(network: Network) -> list[RouteKind]:
     """Group all routes: those of equal cost between the same sites together, in the order of the hosts."""
-    alike: dict[tuple[int, int, float, float], tuple[int, tuple[int, int]]] = {}
-    for (a, b), number in _unlike_pairs(network):
+    alike: dict[tuple[int, int, float, float], tuple[tuple[int, int], int]] = {}
+    for (a, b), pairs in _pairs_of_hosts(network):
         route = network.route(a, b)
         widths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
         key = (
             network.site_of[a], network.site_of[b], route.latency_s,
             min([route.per_flow_bytes_per_s, *widths]),
         )  # fmt: skip
-        known, first = alike.get(key, (0, (a, b)))
-        alike[key] = (known + number, min(first, (a, b)))
+        first, before = alike.get(key, ((a, b), 0))
+        alike[key] = first, before + pairs
     return [
         RouteKind(
             source=network.sites[source],
             destination=network.sites[destination],
-            pairs=number,
+            pairs=pairs,
             latency_s=latency_s,
             bytes_per_s=bandwidth,
-            hosts=pair,
-            links=tuple(network.links[link].name for link in network.route(*pair).links),
+            hosts=hosts,
+            links=tuple(network.links[link].name for link in network.route(*hosts).links),
         )
-        for (source, destination, latency_s, bandwidth), (number, pair) in sorted(
-            alike.items(), key=lambda item: item[1][1]
-        )
+        for (source, destination, latency_s, bandwidth), (hosts, pairs) in alike.items()
     ]
 
 
-def _unlike_pairs(network: Network) -> Iterator[tuple[tuple[int, int], int]]:
-    """Pairs of hosts, of those whose routes are alike only the first; and how many there are of each.
-
-    Where routes follow from the sites, hosts of a site with access links of one width are alike: of many
-    workers, all pairs would be too many.
-    """
+def _pairs_of_hosts(network: Network) -> list[tuple[tuple[int, int], int]]:
+    """Ordered pairs of hosts, in order, each with how many pairs like it there are, it included."""
+    hosts = range(network.num_hosts)
     if network.routes:
-        yield from ((pair, 1) for pair in itertools.permutations(range(network.num_hosts), 2))
-        return
-    kinds: dict[tuple[int, float, float], list[int]] = {}
-    for host, site in enumerate(network.site_of):
-        up, down = (
-            math.inf if link is None else network.links[link].bandwidth_bytes_per_s
-            for link in (network.up.get(host), network.down.get(host))
-        )
-        kinds.setdefault((site, up, down), []).append(host)
-    for sources, destinations in itertools.product(kinds.values(), repeat=2):
-        if sources is not destinations:
-            yield (sources[0], destinations[0]), len(sources) * len(destinations)
-        elif len(sources) > 1:
-            yield (sources[0], sources[1]), len(sources) * (len(sources) - 1)
+        return [(pair, 1) for pair in itertools.permutations(hosts, 2)]
+    kinds: dict[tuple[int, float | None, float | None], list[int]] = {}
+    for host in hosts:
+        ways = (network.up.get(host), network.down.get(host))
+        up, down = (None if link is None else network.links[link].bandwidth_bytes_per_s for link in ways)
+        kinds.setdefault((network.site_of[host], up, down), []).append(host)
+    pairs = []
+    for of_source, of_destination in itertools.product(kinds.values(), repeat=2):
+        same = of_source is of_destination
+        number = len(of_source) * (len(of_destination) - same)
+        if number:
+            pairs.append(((of_source[0], of_destination[1 if same else 0]), number))
+    return sorted(pairs)
 
 
 @dataclass(frozen=True)

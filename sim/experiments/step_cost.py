@@ -28,6 +28,7 @@ from typing_extensions import override
 
 from ..compute.model import ComputeModel
 from ..compute.settings import Straggler
+from ..drivers.collectives import TrafficMet
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..errors import RunError
@@ -86,7 +87,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     whole = clock_only(endless(prepare(scenario, entry, scenario.seed)))
     network = whole.transfer.network
     nominal = network.steady
-    steady = _with(replace(whole, compute=steady_compute(whole.compute, whole.workers)), nominal)
+    unvarying = _with(replace(whole, compute=steady_compute(whole.compute, whole.workers)), nominal)
     profile = scenario.cluster.profile
     differs = (
         nominal != network or whole.compute.random or _begins_later(whole.compute) or profile is not None
@@ -94,13 +95,13 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     if profile is not None:
         whole = over_profile(whole, profile)
     cycle = whole.scheme.cycle(whole.options, whole.workers)
-    free = _with(steady, _unlimited(nominal, latency=False), overhead_s=0.0, pattern_overhead_s=0.0)
+    free = _with(unvarying, _unlimited(nominal, latency=False), overhead_s=0.0, pattern_overhead_s=0.0)
     part, enough = partial(_enough, ENOUGH_PART_WORK), partial(_enough, ENOUGH_WORK)
     try:
         compute_s = follow(free, cycle, part).step_s
-        latency_s = follow(_with(steady, _unlimited(nominal, latency=True)), cycle, part).step_s
+        latency_s = follow(_with(unvarying, _unlimited(nominal, latency=True)), cycle, part).step_s
         total = follow(whole, cycle, enough)
-        steady_s = follow(steady, cycle, part).step_s if differs else total.step_s
+        steady_s = follow(unvarying, cycle, part).step_s if differs else total.step_s
     except RunError as error:
         return StepCost(entry.label, problem=str(error))
     return StepCost(
@@ -235,14 +236,22 @@ def follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Follo
     Raises:
         RunError: the run fails, or ends before a cycle is complete.
     """
+    try:
+        return _follow(job, cycle, is_enough, priced=True)
+    except TrafficMet:
+        return _follow(job, cycle, is_enough, priced=False)
+
+
+def _follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool], priced: bool) -> Followed:
     here = _device_s if job.start.device.type == "cuda" else time.process_time
     scorer = _Cycles(
         workload=None, task=None, every=job.every, on=job.on, target=None, fetch=as_they_are,
         workers=job.workers, synchronous=job.synchronous, cycle=cycle, here=here,
-        is_enough=lambda complete: is_enough(complete, driver.messages + scorer.published),
+        is_enough=lambda complete: is_enough(complete, driver.work + scorer.published),
     )  # fmt: skip
     scorer.begin_marks()
-    driver = EventDriver(job, [job.program(rank) for rank in range(job.workers)], scorer)
+    programs = [job.program(rank) for rank in range(job.workers)]
+    driver = EventDriver(job, programs, scorer, priced=priced)
     driver.run()
     complete = len(scorer.marks) - 1
     if not complete:
@@ -257,7 +266,7 @@ def follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Follo
         steps=steps,
         step_s=(end.time_s - begin.time_s) / steps,
         bytes_per_worker=(end.bytes_sent - begin.bytes_sent) / steps / job.workers,
-        work=driver.messages + scorer.published,
+        work=driver.work + scorer.published,
         here_s=(end.here_s - begin.here_s) / published if published else 0.0,
     )
 
@@ -301,16 +310,12 @@ def _with(job: Job, network: Network, **changes: Any) -> Job:
 
 def _unlimited(network: Network, latency: bool) -> Network:
     """``network`` without a link or cap that limits anything; with its latencies, or none."""
-
-    def latencies_s(rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-        return rows if latency else tuple((0.0,) * len(row) for row in rows)
-
-    routes = {
-        pair: Route((), route.latency_s if latency else 0.0, math.inf)
-        for pair, route in network.routes.items()
-    }
+    factor = 1.0 if latency else 0.0
     return replace(
-        network, links=(), routes=routes, up={}, down={}, pipe={}, leave={}, enter={},
-        latency_s=latencies_s(network.latency_s),
-        per_flow_bytes_per_s=tuple((math.inf,) * len(row) for row in network.per_flow_bytes_per_s),
+        network, links=(), up={}, down={}, pipe={}, leave={}, enter={},
+        latency_s=tuple(tuple(factor * each for each in row) for row in network.latency_s),
+        per_flow_bytes_per_s=tuple(tuple(math.inf for _ in row) for row in network.per_flow_bytes_per_s),
+        routes={
+            pair: Route((), factor * route.latency_s, math.inf) for pair, route in network.routes.items()
+        },
     )  # fmt: skip

@@ -23,7 +23,6 @@ from itertools import combinations
 from typing import Final
 
 import numpy as np
-from scipy.special import chdtri
 from typing_extensions import TypedDict
 
 from ..config.units import format_seconds
