@@ -50,6 +50,8 @@ lab: $(VENV)/ready-dev
 bench: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python benchmarks/gradients.py
 	PYTHONPATH=. $(BIN)/python benchmarks/messages.py
+	PYTHONPATH=. $(BIN)/python benchmarks/collectives.py
+	PYTHONPATH=. $(BIN)/python benchmarks/startup.py
 	PYTHONPATH=. $(BIN)/python benchmarks/memory.py
 	PYTHONPATH=. $(BIN)/python benchmarks/records.py
 	PYTHONPATH=. $(BIN)/python benchmarks/ddp.py

@@ -97,6 +97,7 @@ def simulate(
     task: Callable[..., Any] | None = None,
     changes: Sequence[str] = (),
     device: str = "auto",
+    jobs: int | None = None,
     progress: bool = True,
 ) -> Study:
     """Predict: run every scheme under every seed, with real gradients under a virtual clock.
@@ -122,6 +123,8 @@ def simulate(
             data); the options in ``workload`` are its parameters.
         changes: ``dotted.key=value`` each, as after ``--set``.
         device: where gradients are computed: ``auto``, ``cpu`` or ``cuda``.
+        jobs: at most so many runs at a time, each in a process of its own; None: one for each core. The runs
+            do not depend on it. What was handed over from Python (``task``) is run in this process.
         progress: show on standard error which run is under way.
 
     Returns:
@@ -135,19 +138,23 @@ def simulate(
 
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
+    from paceline.sim.experiments.jobs import check_jobs
     from paceline.sim.scenario.schema import resolve_scenario
     from paceline.study import Study
 
+    check_jobs(jobs)
     where = prepare.device_named(device)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
     tuning: list[Tuned] = []
     with watching(resolved) if progress else nullcontext(None) as on_progress:
         if resolved.tune is not None:
-            resolved, tuning = simulator.choose_values(resolved, device=where, progress=on_progress)
+            resolved, tuning = simulator.choose_values(
+                resolved, device=where, progress=on_progress, jobs=jobs
+            )
         if on_progress is not None:
             on_progress.begin()
         runs = []
-        for run in simulator.simulate(resolved, device=where, progress=on_progress, warn=say):
+        for run in simulator.simulate(resolved, device=where, progress=on_progress, warn=say, jobs=jobs):
             runs.append(run)
             if on_progress is not None:
                 on_progress.complete()

@@ -13,6 +13,7 @@ from paceline.commands.console import (
     Device,
     Engine,
     Force,
+    Jobs,
     Out,
     ProfileFile,
     ScenarioFile,
@@ -39,6 +40,7 @@ def simulate(
     out: Out = None,
     device: Device = "auto",
     engine: Engine = "auto",
+    jobs: Jobs = None,
     profile: ProfileFile = None,
     force: Force = False,
     trace: TraceOption = False,
@@ -49,11 +51,13 @@ def simulate(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.bounds import describe_schemes
+    from paceline.sim.experiments.jobs import check_jobs
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.lines import name_lines
     from paceline.sim.scenario.schema import load
 
     check_trace(trace, out)
+    check_jobs(jobs)
     if engine not in ("auto", "event"):
         raise InputError(f"--engine {engine}: {did_you_mean(engine, ['auto', 'event'])}")
     loaded = load(scenario, changes or [])
@@ -73,11 +77,11 @@ def simulate(
             with watching(resolved) as progress:
                 if resolved.tune is not None:
                     resolved, tuning = simulator.choose_values(
-                        resolved, device=where, progress=progress, parts=parts
+                        resolved, device=where, progress=progress, parts=parts, jobs=jobs
                     )
                 progress.begin(parts.num_runs)
                 for run in simulator.simulate(
-                    resolved, device=where, progress=progress, parts=parts, warn=say
+                    resolved, device=where, progress=progress, parts=parts, warn=say, jobs=jobs
                 ):
                     runs.append(run)
                     if len(runs) > parts.num_runs:

@@ -91,6 +91,11 @@ def load_object(path: str) -> Any:
     return thing
 
 
+def names_given(text: str) -> bool:
+    """Whether a scenario's text names an object that was handed over from Python, in this process alone."""
+    return any(path in text for path in _GIVEN)
+
+
 @contextmanager
 def report_errors(where: str, error: type[PacelineError] = InputError, hint: str = "") -> Iterator[None]:
     """Raise what a user's code raises in this block as ``error``: where, what, file and line, and a hint."""

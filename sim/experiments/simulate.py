@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ..config.problems import format_message
 from ..devices import one_thread
+from ..drivers.collectives import TrafficMet
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.outcome import run_record
 from ..errors import RunError, shorten
 from ..network.profile import Profile
+from ..records.intervals import FEWEST
 from ..records.run import Run
 from ..records.summary import Tuned
 from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
-from ..scenario.entries import SchemeEntry
-from ..scenario.repeats import are_enough
+from ..scenario.repeats import AutoRepeats, are_enough
 from ..scenario.schema import Scenario, dump
+from ..scenario.tune import with_values
+from .jobs import PlannedRun, run_all
 from .prepare import over_profile, prepare, resolve, resolved_in, seeds_of, warn_of_extrapolation
-from .tune import tune
+from .tune import planned_trials, tune
 
 Progress = Callable[[str, int], None]
 """Called with a run's label and the mean number of steps that its workers have done."""
@@ -49,8 +52,6 @@ def simulate_job(
     """
     if profile is not None:
         job = over_profile(job, profile)
-    scorer = job.scorer()
-    scorer.begin([job.start] * job.workers)
     report = None
     if progress is not None:
         call = progress
@@ -59,17 +60,24 @@ def simulate_job(
             if published % job.workers == 0:
                 call(job.label, published // job.workers)
 
-    driver = EventDriver(
-        job, [job.program(r) for r in range(job.workers)], scorer, permute_seed=permute_seed, progress=report
-    )
+    def run(priced: bool) -> Run:
+        scorer = job.scorer()
+        scorer.begin([job.start] * job.workers)
+        programs = [job.program(r) for r in range(job.workers)]
+        driver = EventDriver(job, programs, scorer, permute_seed=permute_seed, progress=report, priced=priced)
+        try:
+            outcome = driver.run()
+        except RunError as error:
+            outcome = driver.outcome(format_message(error))
+        if profile is not None and warn is not None and driver.traffic is not None:
+            for sentence in driver.traffic.outside(profile.range):
+                warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
+        return run_record(job, outcome, scorer, "simulated")
+
     try:
-        outcome = driver.run()
-    except RunError as error:
-        outcome = driver.outcome(format_message(error))
-    if profile is not None and warn is not None and driver.traffic is not None:
-        for sentence in driver.traffic.outside(profile.range):
-            warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
-    return run_record(job, outcome, scorer, "simulated")
+        return run(priced=profile is None)  # whose range is that of messages
+    except TrafficMet:
+        return run(priced=False)
 
 
 @contextmanager
@@ -121,33 +129,59 @@ def simulate(
     progress: Progress | None = None,
     parts: Parts = NOTHING_KEPT,
     warn: Callable[[str], None] | None = None,
+    jobs: int | None = 1,
 ) -> Iterator[Run]:
-    """Simulate all schemes under all seeds, with one torch thread; yields each run when it is complete.
+    """Simulate all schemes under all seeds, with one torch thread; yields the complete runs in order.
 
-    What ``parts`` has is not run again, and what is new is kept there. ``warn`` is as for ``simulate_job``,
-    and is called as well where the time of a gradient is extrapolated.
+    Args:
+        scenario: resolved, and its values chosen.
+        device: where gradients are computed.
+        progress: called as runs go on.
+        parts: what it has is not run again, and what is new is kept there.
+        warn: as for ``simulate_job``; called as well where the time of a gradient is extrapolated.
+        jobs: at most so many runs at a time, each in its process; None: as many as there are cores. The runs
+            do not depend on it.
     """
     labels = [entry.label for entry in scenario.schemes]
     runs: list[Run] = []
     beyond = warn_of_extrapolation(scenario)
     if beyond and warn is not None:
         warn(beyond)
+    seeds = seeds_of(scenario)
+    surely = FEWEST if isinstance(scenario.repeats, AutoRepeats) else len(seeds)
     with one_thread():
-        for seed in seeds_of(scenario):
-            if are_enough(scenario.repeats, labels, runs):
-                break
-            for entry in scenario.schemes:
-                run = parts.find("run", len(runs), entry.label, seed)
-                if run is None:
-                    run = simulate_job(
-                        prepare(scenario, entry, seed, device),
-                        progress=progress,
-                        profile=scenario.cluster.profile,
-                        warn=warn,
-                    )
-                    parts.keep("run", len(runs), run)
+        while len(runs) < len(seeds) * len(labels) and not are_enough(scenario.repeats, labels, runs):
+            done = len(runs) // len(labels)
+            now = seeds[done : max(surely, done + 1)]
+            pairs = [(seed, entry) for seed in now for entry in scenario.schemes]
+            planned = [
+                PlannedRun("run", number, scenario, entry, seed)
+                for number, (seed, entry) in enumerate(pairs, len(runs))
+            ]
+            run_here = partial(_run_here, device)
+            for run in run_all(
+                planned, run_here, _jobs_on(device, jobs), parts=parts, progress=progress, warn=warn
+            ):
                 runs.append(run)
                 yield run
+
+
+def _jobs_on(device: torch.device | None, jobs: int | None) -> int | None:
+    """A GPU does one run at a time."""
+    return jobs if device is None or device.type == "cpu" else 1
+
+
+def _run_here(
+    device: torch.device | None,
+    planned: PlannedRun,
+    progress: Progress | None,
+    warn: Callable[[str], None] | None,
+) -> Run:
+    scenario = planned.scenario
+    job = prepare(scenario, planned.entry, planned.seed, device)
+    if planned.kind == "trial":
+        job = replace(job, record_events=False)
+    return simulate_job(job, progress=progress, profile=scenario.cluster.profile, warn=warn)
 
 
 def choose_values(
@@ -156,21 +190,23 @@ def choose_values(
     device: torch.device | None = None,
     progress: Progress | None = None,
     parts: Parts = NOTHING_KEPT,
+    jobs: int | None = 1,
 ) -> tuple[Scenario, list[Tuned]]:
     """Run the trials of ``tune``; the scenario with the values chosen for each scheme, and what was tried.
 
-    What ``parts`` has is not run again, and what is new is kept there.
+    What ``parts`` has is not run again, and what is new is kept there; ``jobs`` is as for ``simulate``.
     """
-    numbers = itertools.count()
-
-    def run(plain: Scenario, entry: SchemeEntry, seed: int) -> Run:
-        number = next(numbers)
-        trial = parts.find("trial", number, entry.label, seed)
-        if trial is None:
-            job = replace(prepare(plain, entry, seed, device), record_events=False)
-            trial = simulate_job(job, progress=progress, profile=plain.cluster.profile)
-            parts.keep("trial", number, trial)
-        return trial
-
+    if scenario.tune is None:
+        return scenario, []
+    plain = scenario.model_copy(update={"tune": None})
+    trials = [
+        (with_values(entry, scenario.workload.optimizer, values), seed)
+        for entry in scenario.schemes
+        for values, seed in planned_trials(scenario.tune, scenario.seed)
+    ]
+    planned = [PlannedRun("trial", number, plain, entry, seed) for number, (entry, seed) in enumerate(trials)]
     with one_thread():
-        return tune(scenario, run)
+        runs = run_all(
+            planned, partial(_run_here, device), _jobs_on(device, jobs), parts=parts, progress=progress
+        )
+        return tune(scenario, lambda *_: next(runs))

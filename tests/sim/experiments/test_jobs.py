@@ -1,0 +1,129 @@
+"""Runs in several processes: the same bytes, kept as they come, and none left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from paceline.commands.app import app
+from paceline.sim.errors import InputError
+from paceline.sim.experiments import jobs
+from paceline.sim.experiments.jobs import PlannedRun, check_jobs, run_all
+from paceline.sim.experiments.simulate import simulate
+from paceline.sim.records.run import Run
+from paceline.sim.records.unfinished import NOTHING_KEPT
+from paceline.sim.scenario.schema import load
+from tests.support.made_runs import made_run
+
+SCENARIO = """\
+name: many-runs
+seed: 3
+workload: {task: quadratic, batch_size: 4, optimizer: {lr: 0.1}}
+cluster:
+  workers: 3
+  compute: {time: 20 ms, jitter: {lognormal: {cv: 0.2}}}
+  network: {latency: 1 ms, bandwidth: 1 Gbit/s}
+schemes: [all_reduce, "mine:scheme"]
+stop: {max_iterations: 6}
+repeats: 3
+"""
+MINE = """\
+import os
+from paceline import Worker
+
+if DIES and os.getpid() != PID:
+    os._exit(1)
+
+async def scheme(worker: Worker) -> None:
+    x = worker.start
+    async for k in worker.steps():
+        x = await worker.all_reduce(x)
+        await worker.publish(k, x)
+"""
+
+
+def write_scenario(folder: Path, dies: bool = False) -> Path:
+    code = MINE.replace("PID", str(os.getpid())).replace("DIES", str(dies))
+    (folder / f"{folder.name}.py").write_text(code, encoding="utf-8")
+    scenario = folder / "many-runs.yaml"
+    scenario.write_text(SCENARIO.replace("mine", folder.name), encoding="utf-8")
+    return scenario
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_the_bytes_do_not_depend_on_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's code beside the scenario is there in all of them."""
+    monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
+    scenario = write_scenario(tmp_path)
+    written = []
+    for number in ("1", "2"):
+        out = tmp_path / f"out{number}"
+        result = CliRunner().invoke(app, ["simulate", str(scenario), "--out", str(out), "--jobs", number])
+        assert result.exit_code == 0, result.output
+        written.append(digests(out))
+    assert written[0] == written[1]
+
+
+@pytest.mark.slow
+def test_what_a_lost_process_was_to_do_is_done_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    scenario = load(write_scenario(tmp_path, dies=True))
+    assert list(simulate(scenario, jobs=2)) == list(simulate(scenario))
+
+
+@pytest.mark.slow
+def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
+    started: list[int] = []
+    close = jobs._OtherProcesses.close
+
+    def note(self: jobs._OtherProcesses) -> None:
+        started.extend(self._executor._processes)
+        close(self)
+
+    monkeypatch.setattr(jobs._OtherProcesses, "close", note)
+    runs = simulate(load(write_scenario(tmp_path)), jobs=2)
+    next(runs)
+    next(runs)
+    runs.close()  # type: ignore[attr-defined]
+    assert started
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_one_at_a_time_begins_only_what_is_wanted(tmp_path: Path) -> None:
+    scenario = load(write_scenario(tmp_path))
+    begun: list[int] = []
+
+    def run_here(planned: PlannedRun, *_: object) -> Run:
+        begun.append(planned.seed)
+        return made_run(planned.entry.label, planned.seed)
+
+    planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(3)]
+    runs = run_all(planned, run_here, 1, parts=NOTHING_KEPT)
+    assert next(runs).seed == 0
+    assert begun == [0]
+
+
+def test_what_was_handed_over_from_python_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = load("scenarios/one-rack.yaml")
+    assert jobs._can_be_sent(scenario)
+    monkeypatch.setattr("paceline.sim.config.user_code._GIVEN", {"digits-cnn": object()})
+    assert not jobs._can_be_sent(scenario)
+
+
+def test_less_than_one_job_is_refused() -> None:
+    with pytest.raises(InputError, match="--jobs 0"):
+        check_jobs(0)
