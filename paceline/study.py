@@ -104,10 +104,10 @@ class Study:
         Raises:
             InputError: ``out`` is there already and is no report, or cannot be written.
         """
-        from paceline import reports
+        from paceline.reports import page
 
         with self._saved() as folder:
-            reports.build([folder], Path(out))
+            page.build([folder], Path(out))
         return Path(out)
 
     def plot(self) -> Figure:

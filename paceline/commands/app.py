@@ -93,7 +93,8 @@ def report(
     """
     from tempfile import TemporaryDirectory
 
-    from paceline import reports
+    from paceline.reports import bundle as bundles
+    from paceline.reports import page
     from paceline.reports.tables import render_comparison
     from paceline.sim.records.folder import describe_caveat, read_validation
 
@@ -101,7 +102,7 @@ def report(
         if len(folders) > 1:
             raise InputError("--bundle takes one folder")
         out = Path("bundle.json") if out is None else out
-        reports.write_bundle(folders[0], out)
+        bundles.write_bundle(folders[0], out)
         say(f"wrote {out}: read it before you send it")
         return
     out = Path("report.html") if out is None else out
@@ -109,7 +110,7 @@ def report(
     with TemporaryDirectory() as scratch:
         own = [path for path in folders if not path.is_file()]
         opened = {
-            path: reports.unpack(path, Path(scratch) / f"bundle-{number}")
+            path: bundles.unpack(path, Path(scratch) / f"bundle-{number}")
             for number, path in enumerate(folders)
             if path.is_file()
         }
@@ -119,11 +120,11 @@ def report(
 
             again = price_again(own, Path(scratch), say)
         shown = [opened[path][0] if path in opened else path for path in folders]
-        reports.build([*again, *shown], out, files)
+        page.build([*again, *shown], out, files)
         for comparison in filter(None, map(read_validation, shown)):
             terminal().print(render_comparison(comparison))
     for path, (_, content) in opened.items():
-        say(reports.describe_bundle(path, content))
+        say(bundles.describe_bundle(path, content))
     for caveat in filter(None, map(describe_caveat, own)):
         say(caveat)
     say(f"wrote {out} and {files}: tables and figures for papers")

@@ -193,13 +193,12 @@ def validate(
     """
     from contextlib import nullcontext
 
-    from paceline import reports
     from paceline.realrun.calibration import fit as calibration
     from paceline.realrun.calibration import measure as probing
     from paceline.realrun.calibration import validate as validation
     from paceline.realrun.driver import clocks
     from paceline.realrun.launch.slurm import script
-    from paceline.reports import tables
+    from paceline.reports import page, tables
     from paceline.sim.config.files import claim_folder
     from paceline.sim.records import folder as result_folder
     from paceline.sim.scenario.schema import load
@@ -227,7 +226,7 @@ def validate(
         if out is not None:
             validation.write(outcome, out, force)
             validation.write_factors(out, factors, probes)
-            reports.build([out], out / "report.html")
+            page.build([out], out / "report.html")
             say(f"wrote {out}")
     if as_json:
         print_json(outcome.comparison)

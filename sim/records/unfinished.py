@@ -23,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..config.files import claim_folder, remove, remove_unfinished_writes, write_folder_atomically
 from ..errors import InputError, shorten
+from . import folder as result_folder
 from .run import Run
 from .summary import SUMMARY_VERSION
 
@@ -87,8 +88,6 @@ class Parts:
             InputError: it cannot be written.
         """
         if self.folder is not None and run.status != "partial":
-            from . import folder as result_folder  # with tables and their libraries, which are slow to import
-
             path = _part(self.folder, kind, number)
             result_folder.write_results(path, self.scenario, self.scenario_name, [run], force=True)
 
@@ -123,8 +122,6 @@ def open_parts(
     Raises:
         InputError: ``out`` is in use, is taken, or holds unfinished runs of something else.
     """
-    from . import folder as result_folder
-
     with claim_folder(out):
         folder, was_there = out / result_folder.PARTS_FOLDER, out.exists()
         if out.is_dir():
@@ -174,8 +171,6 @@ def _part(folder: Path, kind: PartKind, number: int) -> Path:
 
 
 def _begin(folder: Path, index: Index) -> None:
-    from . import folder as result_folder
-
     with write_folder_atomically(folder) as new:
         text = json.dumps(asdict(index), indent=1, ensure_ascii=False)
         (new / result_folder.INDEX_FILE).write_text(text + "\n", encoding="utf-8")
@@ -184,8 +179,6 @@ def _begin(folder: Path, index: Index) -> None:
 
 def _read_index(out: Path, force: bool) -> Index | None:
     """What the runs in ``out`` belong to; None where there are none, or where they may be replaced unread."""
-    from . import folder as result_folder
-
     if not result_folder.is_unfinished(out):
         return None
     folder = out / result_folder.PARTS_FOLDER
@@ -213,8 +206,6 @@ def _find_difference(index: Index, command: str, fits: Callable[[str], bool]) ->
 
 
 def _read_parts(folder: Path, index: Index, say: Callable[[str], None]) -> dict[tuple[PartKind, int], Run]:
-    from . import folder as result_folder
-
     kept: dict[tuple[PartKind, int], Run] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):  # the claim is ours, so whoever was writing it is dead

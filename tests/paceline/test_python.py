@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import paceline
-from paceline import reports
+from paceline.reports.page import build
 from paceline.sim.errors import InputError
 from paceline.sim.records import folder
 from paceline.sim.scenario.schema import load, parse
@@ -70,7 +70,7 @@ def test_a_notebook_shows_a_table() -> None:
 def test_the_report_is_that_of_the_result_folder(tmp_path: Path) -> None:
     study = simulate(task=own_tasks.classify)
     study.save(tmp_path / "results")
-    reports.build([tmp_path / "results"], tmp_path / "written.html")
+    build([tmp_path / "results"], tmp_path / "written.html")
     page = study.report(tmp_path / "report.html")
     assert page == tmp_path / "report.html"
     assert page.read_bytes() == (tmp_path / "written.html").read_bytes()

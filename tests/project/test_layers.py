@@ -33,7 +33,10 @@ def _importers(module: str) -> set[str]:
     }
 
 
-SLOW = {"cvxpy", "matplotlib", "networkx", "pint", "pydoc_data", "rich", "scipy", "seaborn", "sklearn"}
+SLOW = {
+    "cvxpy", "joblib", "matplotlib", "networkx", "pandas", "pint", "pydoc_data", "rich", "scipy", "seaborn",
+    "sklearn",
+}  # fmt: skip
 """What may be imported when it is needed: loading it takes long, and most commands do without."""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline import reports
+from paceline.reports.page import build
 from paceline.sim.records.folder import write_results
 from tests.reports.test_page import SCENARIO, measured, simulated
 
@@ -65,7 +65,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_results(top / "simulated", SCENARIO, "four", simulated())
     write_results(top / "measured", SCENARIO, "four", measured())
     write_results(top / "other", SCENARIO.replace("four", "other"), "other", simulated()[:4])
-    reports.build([top / "simulated", top / "measured", top / "other"], top / "report.html")
+    build([top / "simulated", top / "measured", top / "other"], top / "report.html")
     return top / "report.html"
 
 

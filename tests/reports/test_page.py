@@ -14,13 +14,12 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex, to_rgba_array
 
-from paceline import reports
 from paceline.reports.figures.cluster_map import draw_cluster_map
 from paceline.reports.figures.curves import draw_curves
 from paceline.reports.figures.drawing import CSS, INK, figure, picture
 from paceline.reports.files import colour, recolour, write_csv, write_files
 from paceline.reports.folders import read_sources
-from paceline.reports.page import render, tight
+from paceline.reports.page import build, render, tight
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import compare, judge
 from paceline.sim.records.folder import REPORT_FILES, write_results
@@ -423,10 +422,10 @@ def test_timing_only(folders: Path) -> None:
 @pytest.mark.slow
 def test_an_older_report_is_replaced(folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    reports.build([folders / "timed"], out)
+    build([folders / "timed"], out)
     first = out.read_text()
     assert first.startswith("<!DOCTYPE html>")
-    reports.build([folders / "other"], out)
+    build([folders / "other"], out)
     assert out.read_text() != first
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
@@ -436,7 +435,7 @@ def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> No
     files = tmp_path / "r-files"
     files.mkdir()
     (files / "table.csv").write_text("an older one, to be replaced")
-    reports.build([folders / "measured"], tmp_path / "r.html", files)
+    build([folders / "measured"], tmp_path / "r.html", files)
     table = pd.read_csv(files / "table.csv")
     assert list(table["label"]) == ["gossip ring", "all_reduce"]
     assert list(table["time_to_target_s_median"]) == [12.5, 31.0]
@@ -539,19 +538,19 @@ def test_only_a_report_is_replaced(folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "index.html"
     out.write_text("<!DOCTYPE html><title>mine</title>")
     with pytest.raises(InputError, match=r"index\.html is there already, and it is no report"):
-        reports.build([folders / "other"], out)
+        build([folders / "other"], out)
     assert out.read_text() == "<!DOCTYPE html><title>mine</title>"
 
 
 def test_bad_places_and_folders(folders: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder: name a file"):
-        reports.build([folders / "timed"], tmp_path)
+        build([folders / "timed"], tmp_path)
     with pytest.raises(InputError, match="cannot write"):
-        reports.build([folders / "timed"], Path("/proc/nothing/report.html"))
+        build([folders / "timed"], Path("/proc/nothing/report.html"))
     with pytest.raises(InputError, match="no result folder"):
-        reports.build([tmp_path], tmp_path / "r.html")
+        build([tmp_path], tmp_path / "r.html")
     with pytest.raises(InputError, match="at least one"):
-        reports.build([], tmp_path / "r.html")
+        build([], tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []
 
 
