@@ -23,10 +23,10 @@ from paceline.sim.compute.batch_sizes import seconds_at
 from paceline.sim.compute.measure import timer_of, typical_times_s
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
-from paceline.sim.records.folder import target_of
+from paceline.sim.records.equal_terms import target_of
 from paceline.sim.records.summary import summarise, verdict_of
 from paceline.sim.scenario.schema import dump, load
 from paceline.sim.training.gradients import Method, TrainingProblem

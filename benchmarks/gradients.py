@@ -1,4 +1,4 @@
-"""Gradients a second: the event driver against a plain loop and against raw vmap, in one run.
+"""Gradients a second: both drivers against a plain loop and against raw vmap, in one run.
 
     python benchmarks/gradients.py
 
@@ -8,21 +8,24 @@ interleaved block by block; medians of rates, and of ratios within a block, are 
 Then, for tasks, numbers of workers and batch sizes, how many times faster a batch of all workers is than a
 loop over them, and what ``gradients: auto`` takes: the numbers in its rule (``choose_method``) are from here.
 
-The plain loop calls ``backward()`` and nothing else. The event driver also draws batches, updates and
-keeps the clock: alone between two averagings (local SGD), or averaging with one peer at every step
-(gossip).
+The plain loop calls ``backward()`` and nothing else. The drivers also draw batches, update and keep the
+clock: alone between two averagings (local SGD), or averaging with one peer at every step (gossip).
+
+At last, how much longer than local SGD an all-reduce at every step takes in lockstep, with 256 workers.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from paceline.sim.drivers.event import EventDriver
+from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.lockstep.driver import LockstepDriver
 from paceline.sim.training.gradients import TrainingProblem, choose_method
 from paceline.sim.workloads.partition import Batches, Partition, shards
 from paceline.sim.workloads.supervised import supervised
@@ -31,9 +34,10 @@ from tests.support.factory import make_job, make_problem
 
 WORKERS, STEPS, BLOCKS = 64, 20, 9
 SCHEMES: dict[str, tuple[str, dict[str, Any]]] = {
-    "event driver, local SGD": ("local_sgd", {"period": 10**9}),
-    "event driver, one-peer gossip": ("gossip", {"topology": "one_peer_exponential"}),
+    "local SGD": ("local_sgd", {"period": 10**9}),
+    "one-peer gossip": ("gossip", {"topology": "one_peer_exponential"}),
 }
+MANY, MANY_STEPS = 256, 50
 TASKS = ("digits-mlp", "logistic", "quadratic", "text-transformer", "digits-cnn")
 WIDTHS = (128, 256, 512)
 ROUNDS = 5
@@ -43,6 +47,7 @@ def main() -> None:
     """Measure and print."""
     torch.set_num_threads(1)
     compare_drivers()
+    compare_schemes()
     compare_methods()
 
 
@@ -86,7 +91,7 @@ def method_cell(workload: Workload, workers: int, batch_size: int) -> str:
 
 
 def compare_drivers() -> None:
-    """Print gradients a second of the event driver, of a plain loop and of raw vmap."""
+    """Print gradients a second of both drivers, of a plain loop and of raw vmap."""
     jobs = {
         name: make_job(
             scheme, options, task="digits-mlp", workers=WORKERS, cv=0.1, max_iterations=STEPS,
@@ -125,14 +130,10 @@ def compare_drivers() -> None:
         for _ in range(STEPS):
             batched(points, inputs, targets)
 
-    def simulation(name: str) -> Callable[[], None]:
-        def run() -> None:
-            job = jobs[name]
-            EventDriver(job, [job.program(r) for r in range(WORKERS)], job.scorer()).run()
-
-        return run
-
-    ways = {"plain loop": plain_loop, "raw vmap": raw_vmap, **{name: simulation(name) for name in jobs}}
+    ways = {"plain loop": plain_loop, "raw vmap": raw_vmap}
+    for name, each_job in jobs.items():
+        ways[f"event driver, {name}"] = partial(run_events, each_job)
+        ways[f"lockstep, {name}"] = partial(run_lockstep, each_job)
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for way in ways.values():
         way()
@@ -147,7 +148,42 @@ def compare_drivers() -> None:
             for other in ("plain loop", "raw vmap")
         )
         print(f"{name:>30}: {statistics.median(each):7,.0f} gradients/s, {against}")
-    print("bars: the event driver at least 2 of plain loop and 0.4 of raw vmap")
+    print("bars: the event driver at least 0.6 of raw vmap, lockstep at least 0.85")
+
+
+def run_events(job: Job) -> None:
+    """Run a job on the event driver."""
+    EventDriver(job, [job.program(rank) for rank in range(job.workers)], job.scorer()).run()
+
+
+def run_lockstep(job: Job) -> None:
+    """Run a job in lockstep."""
+    LockstepDriver(job, job.scorer()).run()
+
+
+def compare_schemes() -> None:
+    """Print how much longer than local SGD an all-reduce at every step takes, in lockstep."""
+    jobs = [
+        make_job(
+            name, options, task="digits-mlp", workers=MANY, cv=0.1, max_iterations=MANY_STEPS, every=10**9,
+            latency_s=0.01, bandwidth_bytes_per_s=1e8, transport="ideal", all_reduce="auto",
+            record_events=False,
+        )
+        for name, options in (("local_sgd", {"period": 10**9}), ("all_reduce", {}))
+    ]  # fmt: skip
+    times_s: list[list[float]] = []
+    for _ in range(ROUNDS):
+        times_s.append([])
+        for job in jobs:
+            begin_s = time.perf_counter()
+            run_lockstep(job)
+            times_s[-1].append(time.perf_counter() - begin_s)
+    local_s, reduced_s = (statistics.median(column) for column in zip(*times_s, strict=True))
+    ratio = statistics.median(reduced / local for local, reduced in times_s)
+    print(
+        f"{MANY} workers, {MANY_STEPS} steps in lockstep: local SGD {local_s:.2f} s, "
+        f"all-reduce {reduced_s:.2f} s, {ratio:.2f} times (bar: 1.3)"
+    )
 
 
 if __name__ == "__main__":

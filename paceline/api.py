@@ -97,6 +97,7 @@ def simulate(
     task: Callable[..., Any] | None = None,
     changes: Sequence[str] = (),
     device: str = "auto",
+    engine: str = "auto",
     jobs: int | None = None,
     progress: bool = True,
 ) -> Study:
@@ -123,6 +124,8 @@ def simulate(
             data); the options in ``workload`` are its parameters.
         changes: ``dotted.key=value`` each, as after ``--set``.
         device: where gradients are computed: ``auto``, ``cpu`` or ``cuda``.
+        engine: what moves the virtual clock: ``event``, one event after another; ``lockstep``, all workers at
+            once, where that is exact; ``auto``, lockstep wherever it is.
         jobs: at most so many runs at a time, each in a process of its own; None: one for each core. The runs
             do not depend on it. What was handed over from Python (``task``) is run in this process.
         progress: show on standard error which run is under way.
@@ -132,7 +135,7 @@ def simulate(
         ``.report()`` makes a page and ``.plot()`` a figure of them.
 
     Raises:
-        InputError: the scenario or the task is wrong.
+        InputError: the scenario or the task is wrong, or lockstep is asked for where it is not exact.
     """
     from contextlib import nullcontext
 
@@ -143,18 +146,20 @@ def simulate(
     from paceline.study import Study
 
     check_jobs(jobs)
-    where = prepare.device_named(device)
+    where, driver = prepare.device_named(device), simulator.engine_named(engine)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
     tuning: list[Tuned] = []
     with watching(resolved) if progress else nullcontext(None) as on_progress:
         if resolved.tune is not None:
             resolved, tuning = simulator.choose_values(
-                resolved, device=where, progress=on_progress, jobs=jobs
+                resolved, device=where, progress=on_progress, jobs=jobs, engine=driver
             )
         if on_progress is not None:
             on_progress.begin()
         runs = []
-        for run in simulator.simulate(resolved, device=where, progress=on_progress, warn=say, jobs=jobs):
+        for run in simulator.simulate(
+            resolved, device=where, progress=on_progress, warn=say, jobs=jobs, engine=driver
+        ):
             runs.append(run)
             if on_progress is not None:
                 on_progress.complete()

@@ -260,4 +260,7 @@ def _effort(answer: Mapping[str, Any]) -> str:
             f"{format_seconds(scoring['once_s'])}, every {scoring['every_steps']} steps, "
             f"{scoring['times_at_most']:,} times at most."
         )
+    by_events = [f"{row['label']} ({row['engine_reason']})" for row in known if row["engine"] == "event"]
+    if by_events:
+        sentences.append(f"Message by message, not in lockstep: {'; '.join(by_events)}.")
     return " ".join(sentences)

@@ -9,6 +9,7 @@
         ├── PeerLost      a worker that others need is gone
         ├── Deadlock      workers wait for each other and none can go on
         └── SchemeError   a scheme used an operation in a way that no driver allows
+            └── NotInLockstep  the event driver allows it, the lockstep driver does not
 
 Every error can be rebuilt from its ``args``: SimPy re-raises ``type(e)(*e.args)``.
 """
@@ -83,6 +84,10 @@ class Deadlock(RunError):
 
 class SchemeError(RunError):
     """A scheme broke a rule of the vocabulary (see ``docs/architecture.md``)."""
+
+
+class NotInLockstep(SchemeError):
+    """What the lockstep driver cannot do, or could not do exactly; the message says what and why."""
 
 
 MAX_QUOTED: Final = 80

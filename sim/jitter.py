@@ -65,18 +65,41 @@ class Jitter(OneOf):
 
     def factors(self, seed: int, worker: int, purpose: str, block: int) -> Floats:
         """``BLOCK`` independent factors of mean 1: those with the indices from ``block * BLOCK`` on."""
+        factors: Floats = self.factors_of(seed, range(worker, worker + 1), purpose, block)[0]
+        return factors
+
+    def factors_of(self, seed: int, workers: range, purpose: str, block: int) -> Floats:
+        """Each worker's ``factors``, [len(workers), BLOCK]."""
         if self.lognormal is not None:
             variance = math.log1p(self.lognormal.cv**2)
-            return np.exp(math.sqrt(variance) * seeds.normals(seed, worker, purpose, block) - variance / 2)
+            drawn = seeds.block_rows(seed, workers, purpose, block, _normals)
+            drawn *= math.sqrt(variance)
+            drawn -= variance / 2
+            np.exp(drawn, out=drawn)
+            return drawn
         if self.gamma is not None:
             scale = self.gamma.cv**2
-            return scale * seeds.generator(seed, worker, purpose, block).standard_gamma(
-                1 / scale, seeds.BLOCK
-            )
+
+            def gammas(numbers: np.random.Generator, row: Floats) -> None:
+                numbers.standard_gamma(1 / scale, out=row)
+
+            return scale * seeds.block_rows(seed, workers, purpose, block, gammas)
         if self.shifted_exponential is not None:
             cv = self.shifted_exponential.cv
-            return (1 - cv) + cv * seeds.exponentials(seed, worker, purpose, block)
+            return (1 - cv) + cv * seeds.block_rows(seed, workers, purpose, block, _exponentials)
         assert self.pareto is not None
         shape = self.pareto.shape
-        above = 1 - seeds.uniforms(seed, worker, purpose, block)
+        above = 1 - seeds.block_rows(seed, workers, purpose, block, _uniforms)
         return (shape - 1) / shape * above ** (-1 / shape)
+
+
+def _normals(numbers: np.random.Generator, row: Floats) -> None:
+    numbers.standard_normal(out=row)
+
+
+def _exponentials(numbers: np.random.Generator, row: Floats) -> None:
+    numbers.standard_exponential(out=row)
+
+
+def _uniforms(numbers: np.random.Generator, row: Floats) -> None:
+    numbers.random(out=row)

@@ -8,6 +8,7 @@ order cannot matter, so replay, resume, permutation and stacking see the same nu
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -23,9 +24,39 @@ SHARED = -1
 
 def generator(seed: int, worker: int, purpose: str, block: int = 0) -> np.random.Generator:
     """A fresh generator for one block of one stream."""
-    digest = hashlib.blake2b(f"{seed}/{purpose}/{worker}".encode(), digest_size=16).digest()
-    key = np.frombuffer(digest, dtype=np.uint64)
+    key = _key(seed, worker, purpose)
     return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, block], np.uint64)))
+
+
+def block_rows(
+    seed: int, workers: range, purpose: str, block: int, draw: Callable[[np.random.Generator, Floats], object]
+) -> Floats:
+    """One block of the streams of several workers, [len(workers), BLOCK].
+
+    Args:
+        seed, purpose, block: of the streams.
+        workers: whose.
+        draw: writes the numbers of one block into a row [BLOCK], given a generator as ``generator`` returns.
+    """
+    rows = np.empty((len(workers), BLOCK))
+    # One generator for all rows, set to the state of a fresh one each time: that is ten times as fast.
+    bits = np.random.Philox(key=0, counter=np.array([0, 0, 0, block], np.uint64))
+    state, numbers = bits.state, np.random.Generator(bits)
+    for row, key in zip(rows, _keys(seed, workers, purpose), strict=True):
+        state["state"]["key"] = key
+        bits.state = state
+        draw(numbers, row)
+    return rows
+
+
+@lru_cache(maxsize=8)
+def _keys(seed: int, workers: range, purpose: str) -> list[NDArray[np.uint64]]:
+    return [_key(seed, worker, purpose) for worker in workers]
+
+
+def _key(seed: int, worker: int, purpose: str) -> NDArray[np.uint64]:
+    digest = hashlib.blake2b(f"{seed}/{purpose}/{worker}".encode(), digest_size=16).digest()
+    return np.frombuffer(digest, dtype=np.uint64)
 
 
 @lru_cache(maxsize=4096)

@@ -63,8 +63,14 @@ Jobs = Annotated[
         "--jobs", metavar="N", help="runs at a time, each in a process of its own; absent: one for each core"
     ),
 ]
-Engine = Annotated[
-    str, typer.Option("--engine", metavar="auto|event", hidden=True, help="what moves the virtual clock")
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="auto|event|lockstep",
+        help="what moves the virtual clock: events one by one, or all workers in lockstep where that is "
+        "exact (auto: wherever it is)",
+    ),
 ]
 
 

@@ -11,7 +11,7 @@ import typer
 from paceline.commands.console import (
     AsJson,
     Device,
-    Engine,
+    EngineName,
     Force,
     Jobs,
     Out,
@@ -27,7 +27,6 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
-from paceline.sim.errors import InputError
 
 if TYPE_CHECKING:
     from paceline.sim.records.run import Run
@@ -39,7 +38,7 @@ def simulate(
     changes: SetOption = None,
     out: Out = None,
     device: Device = "auto",
-    engine: Engine = "auto",
+    engine: EngineName = "auto",
     jobs: Jobs = None,
     profile: ProfileFile = None,
     force: Force = False,
@@ -47,7 +46,6 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Predict: real gradients under a virtual clock, for every scheme and seed."""
-    from paceline.sim.errors import did_you_mean
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.bounds import describe_schemes
@@ -58,8 +56,7 @@ def simulate(
 
     check_trace(trace, out)
     check_jobs(jobs)
-    if engine not in ("auto", "event"):
-        raise InputError(f"--engine {engine}: {did_you_mean(engine, ['auto', 'event'])}")
+    driver = simulator.engine_named(engine)
     loaded = load(scenario, changes or [])
     if profile is not None:
         cluster = loaded.cluster.with_profile(profiles.load(profile), str(profile))
@@ -77,11 +74,11 @@ def simulate(
             with watching(resolved) as progress:
                 if resolved.tune is not None:
                     resolved, tuning = simulator.choose_values(
-                        resolved, device=where, progress=progress, parts=parts, jobs=jobs
+                        resolved, device=where, progress=progress, parts=parts, jobs=jobs, engine=driver
                     )
                 progress.begin(parts.num_runs)
                 for run in simulator.simulate(
-                    resolved, device=where, progress=progress, parts=parts, warn=say, jobs=jobs
+                    resolved, device=where, progress=progress, parts=parts, warn=say, jobs=jobs, engine=driver
                 ):
                     runs.append(run)
                     if len(runs) > parts.num_runs:

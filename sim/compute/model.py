@@ -41,6 +41,11 @@ class ComputeModel:
             or any(each.probability is not None or each.markov is not None for each in self.stragglers)
         )
 
+    @property
+    def varies(self) -> bool:
+        """Whether a worker's gradients may differ in how long they take."""
+        return self.random or any(straggler.at is not None for straggler in self.stragglers)
+
     def duration_s(self, worker: int, index: int) -> float:
         """Seconds that gradient ``index`` of ``worker`` takes."""
         number, offset = divmod(index, seeds.BLOCK)
@@ -65,37 +70,51 @@ class ComputeModel:
             InputError: the durations are to be measured, and that has not been done; or the user's function
                 gives none.
         """
-        durations = self._undisturbed_s(worker, block)
-        pauses = np.zeros(seeds.BLOCK)
+        durations: Floats = self.blocks_s(range(worker, worker + 1), block)[0]
+        return durations
+
+    def blocks_s(self, workers: range, block: int) -> Floats:
+        """Each worker's ``block_s``, [len(workers), BLOCK].
+
+        Raises:
+            InputError: as ``block_s``.
+        """
+        durations = self._undisturbed_s(workers, block)
+        pauses = None
         for number, straggler in enumerate(self.stragglers):
-            struck = slow_mask(straggler, number, self.seed, worker, block)
+            struck = np.stack([slow_mask(straggler, number, self.seed, worker, block) for worker in workers])
             if straggler.slowdown is not None:
                 durations = np.where(struck, durations * straggler.slowdown, durations)
             if straggler.pause is not None:
+                pauses = np.zeros_like(durations) if pauses is None else pauses
                 pauses += np.where(struck, straggler.pause, 0.0)
-        return durations + pauses
+        return durations if pauses is None else durations + pauses
 
-    def _undisturbed_s(self, worker: int, block: int) -> Floats:
-        compute = self.compute
-        if compute.trace is not None and compute.trace.workers:
-            return self._followed_s(compute.trace.workers[worker % len(compute.trace.workers)], block)
-        if compute.trace is not None:
-            values = np.array(compute.trace.durations)
-            draws = seeds.uniforms(self.seed, worker, "compute", block)
+    def _undisturbed_s(self, workers: range, block: int) -> Floats:
+        compute, trace = self.compute, self.compute.trace
+        if trace is not None and trace.workers:
+            own = [trace.workers[worker % len(trace.workers)] for worker in workers]
+            return np.stack([self._followed_s(values, block) for values in own])
+        if trace is not None:
+            values = np.array(trace.durations)
+            draws = np.stack([seeds.uniforms(self.seed, worker, "compute", block) for worker in workers])
             return values[(draws * len(values)).astype(np.int64)]
         if compute.model is not None:
             first = block * seeds.BLOCK
             indices = range(first, first + seeds.BLOCK)
-            return np.array([user_duration_s(compute.model, self.seed, worker, index) for index in indices])
+            return np.array([
+                [user_duration_s(compute.model, self.seed, worker, index) for index in indices]
+                for worker in workers
+            ])  # fmt: skip
         if compute.time is None:
             raise InputError(
                 "cluster.compute: 'measured' is for simulations; for a real run write a time (with 0 s its "
                 "computations last as long as they do)"
             )
-        durations = np.full(seeds.BLOCK, compute.time)
-        if compute.jitter is not None:
-            durations = durations * compute.jitter.factors(self.seed, worker, "compute", block)
-        return durations
+        if compute.jitter is None:
+            return np.full((len(workers), seeds.BLOCK), compute.time)
+        factors = compute.jitter.factors_of(self.seed, workers, "compute", block)
+        return np.multiply(factors, compute.time, out=factors)
 
     def _followed_s(self, values: tuple[float, ...], block: int) -> Floats:
         """The first of ``values`` first, then the others over and over, in order.

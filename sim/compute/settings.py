@@ -233,6 +233,11 @@ class Straggler(Settings):
         default=None, description="with workers and at: they are gone from that computation on, for good"
     )
 
+    @property
+    def always(self) -> bool:
+        """Whether it holds for every computation of its workers."""
+        return self.probability is None and self.markov is None and self.at is None
+
     @model_validator(mode="after")
     def _check(self) -> Straggler:
         when = [key for key in _WHEN if getattr(self, key) is not None]

@@ -151,7 +151,7 @@ class AveragingStepTime:
         scheme = Scheme("averaging", program, Settings, True, lambda options, workers: None)
         marks = []
         for steps in (WARM_UP_STEPS, TIMED_STEPS):
-            run = simulate_job(replace(self._job, scheme=scheme, max_iterations=steps))
+            run = simulate_job(replace(self._job, scheme=scheme, max_iterations=steps), engine="event")
             if run.status != "completed":
                 raise RunError(f"averaging on the graph failed: {run.message}")
             marks.append(run.wall_clock_s)

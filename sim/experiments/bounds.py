@@ -68,7 +68,7 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
     if profile is not None:
         job = over_profile(job, profile)
     cycle = job.scheme.cycle(job.options, job.workers)
-    if cycle > MAX_CYCLE_STEPS:
+    if cycle > MAX_CYCLE_STEPS or cycle * job.workers > MAX_CYCLE_WORK:  # their steps alone
         return None
     try:
         first = follow(job, cycle, lambda complete, _: complete > 0)
@@ -158,10 +158,10 @@ class _ScaledCompute(ComputeModel):
     slow: Collection[int] = ()
 
     @override
-    def block_s(self, worker: int, block: int) -> Floats:
-        rest_s = super().block_s(worker, block) - self.base_s
-        factor = self.slow_factor if worker in self.slow else 1.0
-        return (self.compute_factor * self.base_s + factor * rest_s).clip(min=0.0)
+    def blocks_s(self, workers: range, block: int) -> Floats:
+        rest_s = super().blocks_s(workers, block) - self.base_s
+        factors = [self.slow_factor if worker in self.slow else 1.0 for worker in workers]
+        return (self.compute_factor * self.base_s + np.array(factors)[:, None] * rest_s).clip(min=0.0)
 
 
 def _with_compute(job: Job, base_s: float, compute: float = 1.0, slow: Collection[int] = ()) -> Job:

@@ -20,9 +20,11 @@ from ..drivers.job import Job
 from ..network.network import Network
 from ..program.averaging import mean_model
 from ..records.transport import transport_of
+from ..scenario.entries import SchemeEntry
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
-from .prepare import prepare, resolve
+from .prepare import over_profile, prepare, resolve
+from .simulate import engine_of
 from .step_cost import StepCost, steady_compute, step_cost, training_s
 
 TRIAL_S: Final = 3.0
@@ -183,11 +185,12 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
     job = prepare(resolved, resolved.schemes[0], resolved.seed)
     network = job.transfer.network
     with one_thread():
+        engines = {entry.label: engine_of(_job(resolved, entry)) for entry in resolved.schemes}
         costs = [step_cost(resolved, entry) for entry in resolved.schemes]
         effort = measure_effort(resolved, device, [cost.label for cost in costs if not cost.problem])
     compute = steady_compute(job.compute, job.workers)
     durations = [compute.duration_s(rank, 0) for rank in range(job.workers)]
-    rows = [_row(resolved, cost, effort) for cost in costs]
+    rows = [_row(resolved, cost, effort) | _engine(*engines[cost.label]) for cost in costs]
     known = [row for row in rows if row["problem"] is None]
     expected = [row["simulation_s_expected"] for row in known]
     return {
@@ -226,6 +229,16 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
             "s_at_most": effort.score_s * sum(row["scorings_at_most"] for row in known),
         },
     }
+
+
+def _job(scenario: Scenario, entry: SchemeEntry) -> Job:
+    """The job of a scheme's first run."""
+    job, profile = prepare(scenario, entry, scenario.seed), scenario.cluster.profile
+    return job if profile is None else over_profile(job, profile)
+
+
+def _engine(engine: str, reason: str) -> dict[str, Any]:
+    return {"engine": engine, "engine_reason": reason or None}
 
 
 def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:

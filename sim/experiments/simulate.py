@@ -1,4 +1,4 @@
-"""Simulate a scenario: every scheme under every seed on the event driver."""
+"""Simulate a scenario: every scheme under every seed, in lockstep where that is exact, else by events."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final, Literal, get_args
 
 import torch
 
@@ -15,8 +16,10 @@ from ..devices import one_thread
 from ..drivers.collectives import TrafficMet
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
+from ..drivers.lockstep.driver import LockstepDriver
+from ..drivers.lockstep.exact import TRIED_STEPS, why_not
 from ..drivers.outcome import run_record
-from ..errors import RunError, shorten
+from ..errors import InputError, RunError, did_you_mean, shorten
 from ..network.profile import Profile
 from ..records.intervals import FEWEST
 from ..records.run import Run
@@ -25,12 +28,34 @@ from ..records.unfinished import NOTHING_KEPT, Parts, open_parts
 from ..scenario.repeats import AutoRepeats, are_enough
 from ..scenario.schema import Scenario, dump
 from ..scenario.tune import with_values
+from ..training.scoring import Scorer
 from .jobs import PlannedRun, run_all
-from .prepare import over_profile, prepare, resolve, resolved_in, seeds_of, warn_of_extrapolation
+from .prepare import clock_only, over_profile, prepare, resolve, resolved_in, seeds_of, warn_of_extrapolation
 from .tune import planned_trials, tune
 
 Progress = Callable[[str, int], None]
 """Called with a run's label and the mean number of steps that its workers have done."""
+
+
+Engine = Literal["auto", "event", "lockstep"]
+"""What moves the virtual clock; ``auto``: the lockstep driver exactly where it is exact."""
+
+MOST_TRIED_STEPS: Final = 64
+"""The most steps, of what may be a long cycle, after which the choice of an engine is foretold."""
+
+ENGINES: Final[tuple[Engine, ...]] = get_args(Engine)
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of that name.
+
+    Raises:
+        InputError: there is none.
+    """
+    for engine in ENGINES:
+        if engine == name:
+            return engine
+    raise InputError(f"--engine {name}: {did_you_mean(name, ENGINES)}")
 
 
 def simulate_job(
@@ -40,30 +65,72 @@ def simulate_job(
     progress: Progress | None = None,
     profile: Profile | None = None,
     warn: Callable[[str], None] | None = None,
+    engine: Engine = "auto",
 ) -> Run:
     """Run one job in virtual time; a run that fails is kept as partial, with the reason.
 
     Args:
         job: what to run.
-        permute_seed: see ``Clock``.
+        permute_seed: see ``Clock``; needs the event driver.
         progress: called as the run goes on.
         profile: correction factors; absent: the nominal cluster.
         warn: called with a sentence for every way in which the run left the profile's measured range.
+        engine: what moves the clock.
+
+    Raises:
+        InputError: the lockstep driver is asked for where it is not exact.
     """
     if profile is not None:
         job = over_profile(job, profile)
-    report = None
-    if progress is not None:
-        call = progress
+    reason = "the event driver is asked for"
+    if permute_seed is None and engine != "event":
+        run = _in_lockstep(job, progress)
+        if isinstance(run, Run):
+            return run
+        reason = run
+        if engine == "lockstep":
+            raise InputError(f"--engine lockstep: {shorten(job.label)}: {reason}; use --engine auto")
+    run = _by_events(job, permute_seed, progress, profile, warn)
+    return replace(run, engine="event", engine_reason=reason)
 
-        def report(published: int) -> None:
-            if published % job.workers == 0:
-                call(job.label, published // job.workers)
 
+def engine_of(job: Job) -> tuple[Engine, str]:
+    """What ``auto`` is for a job, as far as its first steps on the clock alone show it, and why."""
+    reason = why_not(job)
+    if not reason:
+        steps = min(job.scheme.cycle(job.options, job.workers), MOST_TRIED_STEPS)
+        short = replace(clock_only(job), max_iterations=max(steps, TRIED_STEPS))
+        try:
+            LockstepDriver(short, short.scorer()).run()
+        except RunError as error:
+            reason = str(error)
+    return ("event", reason) if reason else ("lockstep", "")
+
+
+def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
+    """The run in lockstep; or why that is not possible."""
+    reason = why_not(job)
+    if reason:
+        return reason
+    scorer = _begun_scorer(job)
+    try:
+        outcome = LockstepDriver(job, scorer, progress=_reporter(job, progress)).run()
+    except RunError as error:  # whatever it is, the event driver shows whether it is the scheme's own
+        return str(error)
+    return replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
+
+
+def _by_events(
+    job: Job,
+    permute_seed: int | None,
+    progress: Progress | None,
+    profile: Profile | None,
+    warn: Callable[[str], None] | None,
+) -> Run:
     def run(priced: bool) -> Run:
-        scorer = job.scorer()
-        scorer.begin([job.start] * job.workers)
-        programs = [job.program(r) for r in range(job.workers)]
+        scorer = _begun_scorer(job)
+        programs = [job.program(rank) for rank in range(job.workers)]
+        report = _reporter(job, progress)
         driver = EventDriver(job, programs, scorer, permute_seed=permute_seed, progress=report, priced=priced)
         try:
             outcome = driver.run()
@@ -78,6 +145,24 @@ def simulate_job(
         return run(priced=profile is None)  # whose range is that of messages
     except TrafficMet:
         return run(priced=False)
+
+
+def _begun_scorer(job: Job) -> Scorer[torch.Tensor]:
+    scorer = job.scorer()
+    scorer.begin([job.start] * job.workers)
+    return scorer
+
+
+def _reporter(job: Job, progress: Progress | None) -> Callable[[int], None] | None:
+    """Called with the number of steps that have been published; calls ``progress`` with whole ones."""
+    if progress is None:
+        return None
+
+    def report(published: int) -> None:
+        if published % job.workers == 0:
+            progress(job.label, published // job.workers)
+
+    return report
 
 
 @contextmanager
@@ -130,6 +215,7 @@ def simulate(
     parts: Parts = NOTHING_KEPT,
     warn: Callable[[str], None] | None = None,
     jobs: int | None = 1,
+    engine: Engine = "auto",
 ) -> Iterator[Run]:
     """Simulate all schemes under all seeds, with one torch thread; yields the complete runs in order.
 
@@ -141,6 +227,10 @@ def simulate(
         warn: as for ``simulate_job``; called as well where the time of a gradient is extrapolated.
         jobs: at most so many runs at a time, each in its process; None: as many as there are cores. The runs
             do not depend on it.
+        engine: as for ``simulate_job``.
+
+    Raises:
+        InputError: the lockstep driver is asked for where it is not exact.
     """
     labels = [entry.label for entry in scenario.schemes]
     runs: list[Run] = []
@@ -158,7 +248,7 @@ def simulate(
                 PlannedRun("run", number, scenario, entry, seed)
                 for number, (seed, entry) in enumerate(pairs, len(runs))
             ]
-            run_here = partial(_run_here, device)
+            run_here = partial(_run_here, device, engine)
             for run in run_all(
                 planned, run_here, _jobs_on(device, jobs), parts=parts, progress=progress, warn=warn
             ):
@@ -173,6 +263,7 @@ def _jobs_on(device: torch.device | None, jobs: int | None) -> int | None:
 
 def _run_here(
     device: torch.device | None,
+    engine: Engine,
     planned: PlannedRun,
     progress: Progress | None,
     warn: Callable[[str], None] | None,
@@ -181,7 +272,7 @@ def _run_here(
     job = prepare(scenario, planned.entry, planned.seed, device)
     if planned.kind == "trial":
         job = replace(job, record_events=False)
-    return simulate_job(job, progress=progress, profile=scenario.cluster.profile, warn=warn)
+    return simulate_job(job, progress=progress, profile=scenario.cluster.profile, warn=warn, engine=engine)
 
 
 def choose_values(
@@ -191,10 +282,12 @@ def choose_values(
     progress: Progress | None = None,
     parts: Parts = NOTHING_KEPT,
     jobs: int | None = 1,
+    engine: Engine = "auto",
 ) -> tuple[Scenario, list[Tuned]]:
     """Run the trials of ``tune``; the scenario with the values chosen for each scheme, and what was tried.
 
-    What ``parts`` has is not run again, and what is new is kept there; ``jobs`` is as for ``simulate``.
+    What ``parts`` has is not run again, and what is new is kept there; ``jobs`` and ``engine`` are as for
+    ``simulate``.
     """
     if scenario.tune is None:
         return scenario, []
@@ -207,6 +300,10 @@ def choose_values(
     planned = [PlannedRun("trial", number, plain, entry, seed) for number, (entry, seed) in enumerate(trials)]
     with one_thread():
         runs = run_all(
-            planned, partial(_run_here, device), _jobs_on(device, jobs), parts=parts, progress=progress
+            planned,
+            partial(_run_here, device, engine),
+            _jobs_on(device, jobs),
+            parts=parts,
+            progress=progress,
         )
         return tune(scenario, lambda *_: next(runs))

@@ -27,7 +27,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..compute.model import ComputeModel
-from ..compute.settings import Straggler
 from ..drivers.collectives import TrafficMet
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
@@ -89,9 +88,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     nominal = network.steady
     unvarying = _with(replace(whole, compute=steady_compute(whole.compute, whole.workers)), nominal)
     profile = scenario.cluster.profile
-    differs = (
-        nominal != network or whole.compute.random or _begins_later(whole.compute) or profile is not None
-    )
+    differs = nominal != network or whole.compute.varies or profile is not None
     if profile is not None:
         whole = over_profile(whole, profile)
     cycle = whole.scheme.cycle(whole.options, whole.workers)
@@ -289,17 +286,9 @@ def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
     elif compute.model is not None:
         undisturbed = ComputeModel(compute, (), model.seed)
         mean_s = sum(float(undisturbed.block_s(rank, 0).mean()) for rank in range(workers)) / workers
-    always = [s for s in model.stragglers if _is_always(s)]
+    always = [s for s in model.stragglers if s.always]
     update = {"time": mean_s, "jitter": None, "trace": None, "model": None}
     return ComputeModel(compute.model_copy(update=update), always, model.seed)
-
-
-def _begins_later(model: ComputeModel) -> bool:
-    return any(straggler.at is not None for straggler in model.stragglers)
-
-
-def _is_always(straggler: Straggler) -> bool:
-    return straggler.probability is None and straggler.markov is None and straggler.at is None
 
 
 def _with(job: Job, network: Network, **changes: Any) -> Job:

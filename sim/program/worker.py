@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .. import seeds
 from ..devices import to_device
-from ..errors import SchemeError
+from ..errors import NotInLockstep
 from . import groups as groups_of
 from . import operations as ops
 from .encoding import Payload
@@ -109,7 +109,7 @@ class Worker:
     def rank(self) -> int:
         """This worker's rank; a scheme that needs it cannot be vectorised."""
         if len(self.ranks) != 1:
-            raise SchemeError("a vectorised scheme has no single rank: run it on the event driver")
+            raise NotInLockstep("the scheme makes differences by a worker's rank: run it on the event driver")
         return self.ranks[0]
 
     def draw(self, purpose: str, index: int, bound: int) -> int:

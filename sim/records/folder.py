@@ -448,6 +448,8 @@ def runs_of(results: Results) -> list[Run]:
                 hosts=row.get("hosts", {}),
                 exchanges=tuple(row["exchanges"]) if "exchanges" in row else None,
                 bracket_s=(row["bracket_s"][0], row["bracket_s"][1]) if "bracket_s" in row else None,
+                engine=row.get("engine", ""),
+                engine_reason=row.get("engine_reason", ""),
             )
         )
     return runs

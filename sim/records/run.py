@@ -156,3 +156,8 @@ class Run:
     bracket_s: tuple[float, float] | None = None
     """Between which two scored moments the target was met; the second is ``time_to_target_s``. None where it
     was not met, and in a folder that was written before it was recorded."""
+    engine: str = ""
+    """Which driver moved the virtual clock, ``event`` or ``lockstep``; empty for measured runs, and in a
+    folder that was written before it was recorded."""
+    engine_reason: str = ""
+    """Why it was the event driver, in a sentence."""

@@ -55,7 +55,7 @@ class RunRow(TypedDict):
     """One run.
 
     ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``,
-    ``bracket_s``: see ``Run``.
+    ``bracket_s``, ``engine``, ``engine_reason``: see ``Run``.
     """
 
     scheme: str
@@ -76,6 +76,8 @@ class RunRow(TypedDict):
     hosts: NotRequired[dict[str, str]]
     exchanges: NotRequired[list[str]]
     bracket_s: NotRequired[list[float]]
+    engine: NotRequired[str]
+    engine_reason: NotRequired[str]
 
 
 Cost = Literal["compute", "waiting", "latency", "bandwidth", "software"]
@@ -421,6 +423,10 @@ def _run_row(run: Run) -> RunRow:
         row["exchanges"] = list(run.exchanges)
     if run.bracket_s is not None:
         row["bracket_s"] = list(run.bracket_s)
+    if run.engine:
+        row["engine"] = run.engine
+    if run.engine_reason:
+        row["engine_reason"] = run.engine_reason
     return row
 
 

@@ -103,21 +103,49 @@ class TrainingProblem:
         Raises:
             RunError: not even one of them fits into the memory.
         """
-        if self.method == "looped" or len(points) == 1 or self.workload.stochastic:
+        if self._one_by_one(len(points)):
             return [self.gradient(w, i, x) for w, i, x in zip(workers, indices, points, strict=True)]
         out: list[Evaluated] = []
-        while (a := len(out)) < len(points):
-            b = min(a + self._at_once, len(points))
+        for batch in self._in_batches(workers, indices, lambda a, b: torch.stack(points[a:b])):
+            out += map(Evaluated, batch.value.unbind(), batch.loss.unbind())
+        return out
+
+    def gradients_of_all(self, index: int, points: Tensor) -> Evaluated:
+        """Gradient ``index`` of every worker, [n, d] at ``points`` [n, d], and their losses [n, 1].
+
+        Raises:
+            RunError: as ``gradients``.
+        """
+        workers, indices = list(range(len(points))), [index] * len(points)
+        if self._one_by_one(len(points)):
+            each = [self.gradient(w, index, x) for w, x in zip(workers, points.unbind(), strict=True)]
+        else:
+            each = list(self._in_batches(workers, indices, lambda a, b: points[a:b]))
+            if len(each) == 1:
+                return each[0]
+            return Evaluated(torch.cat([e.value for e in each]), torch.cat([e.loss for e in each]))
+        return Evaluated(torch.stack([e.value for e in each]), torch.stack([e.loss for e in each]))
+
+    def _one_by_one(self, number: int) -> bool:
+        """Whether so many gradients are evaluated in a loop."""
+        return self.method == "looped" or number == 1 or self.workload.stochastic
+
+    def _in_batches(
+        self, workers: list[int], indices: list[int], points: Callable[[int, int], Tensor]
+    ) -> Iterator[Evaluated]:
+        """Gradients in batches that fit into the memory; ``points(a, b)`` are those of [a, b), stacked."""
+        a = 0
+        while a < len(workers):
+            b = min(a + self._at_once, len(workers))
             try:
-                values, losses = self.batched_gradients(workers[a:b], indices[a:b], torch.stack(points[a:b]))
+                yield self.batched_gradients(workers[a:b], indices[a:b], points(a, b))
             except torch.OutOfMemoryError:
                 if b - a == 1:
                     text = "one gradient does not fit into the device's memory: use a smaller batch_size"
                     raise RunError(text) from None
                 self._at_once = (b - a) // 2
                 continue
-            out += map(Evaluated, values.unbind(), losses.unbind())
-        return out
+            a = b
 
     def batched_gradients(self, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
         """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch."""

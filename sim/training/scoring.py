@@ -205,6 +205,11 @@ class Scorer(Generic[V]):
         return self._take(published)
 
     @property
+    def scores(self) -> bool:
+        """Whether it takes note of anything: it has begun, and there is something to score."""
+        return self._snapshots is not None
+
+    @property
     def due_s(self) -> float | None:
         """The instant to score as soon as it has passed, if there is one."""
         return None if self._snapshots is None else self._snapshots.due_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import SchemeError
 from tests.contract import cases
 from tests.contract.case import Case, Log, close_to, contract_job, says

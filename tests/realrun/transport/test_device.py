@@ -17,7 +17,7 @@ from paceline.sim.compute import measure
 from paceline.sim.devices import constants
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import RunError
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.training import gradients

@@ -20,6 +20,7 @@ from paceline.sim.compute.settings import Compute, Straggler
 from paceline.sim.compute.traces import read_durations
 from paceline.sim.config import files
 from paceline.sim.errors import InputError
+from paceline.sim.jitter import Jitter
 from paceline.sim.scenario.schema import dump, load, parse
 from tests.sim.scenario.test_schema import FLAT
 from tests.support.factory import make_job, run_events
@@ -33,6 +34,40 @@ def model(compute: Any, *stragglers: Any, seed: int = 1) -> ComputeModel:
 
 def durations(found: ComputeModel, worker: int = 0, blocks: int = 400) -> np.ndarray[Any, Any]:
     return np.concatenate([found.block_s(worker, block) for block in range(blocks)])
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        {"time": "2 s"},
+        {"time": "2 s", "jitter": {"lognormal": {"cv": 0.3}}},
+        {"time": "2 s", "jitter": {"gamma": {"cv": 0.3}}},
+        {"time": "2 s", "jitter": {"shifted_exponential": {"cv": 0.3}}},
+        {"time": "2 s", "jitter": {"pareto": {"shape": 3}}},
+        {"trace": {"durations": ["1 s", "2 s", "3 s"]}},
+        {"model": "tests.support.own_models:about_one"},
+    ],
+    ids=str,
+)
+def test_all_workers_at_once_take_as_long_as_each_alone(compute: Any) -> None:
+    """To the bit: whoever draws for all workers draws from each worker's own stream."""
+    drawn = model(
+        compute, {"workers": [1], "slowdown": 3.0}, {"probability": 0.1, "slowdown": 2.0, "pause": "1 s"}
+    )
+    for block in (0, 3):
+        together = drawn.blocks_s(range(5), block)
+        for worker in range(5):
+            alone = [drawn.duration_s(worker, block * seeds.BLOCK + index) for index in range(seeds.BLOCK)]
+            assert together[worker].tolist() == alone
+
+
+def test_draws_are_those_of_a_fresh_generator() -> None:
+    jitter = Jitter.model_validate({"lognormal": {"cv": 0.3}})
+    variance = math.log1p(0.3**2)
+    for worker in (0, 7):
+        normals = seeds.generator(5, worker, "compute", 2).standard_normal(seeds.BLOCK)
+        expected = np.exp(math.sqrt(variance) * normals - variance / 2)
+        assert jitter.factors_of(5, range(9), "compute", 2)[worker].tolist() == expected.tolist()
 
 
 # --- distributions ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import Deadlock, PeerLost, RunError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker

@@ -64,6 +64,16 @@ def test_runs_come_back_with_their_exchanges(tmp_path: Path) -> None:
     assert result_folder.runs_of(read_results(tmp_path / "r")) == made
 
 
+def test_runs_come_back_with_their_engines(tmp_path: Path) -> None:
+    made = [made_run("older"), replace(made_run("fast"), engine="lockstep")]
+    made.append(replace(made_run("slow"), engine="event", engine_reason="it has services"))
+    write_results(tmp_path / "r", SCENARIO, "s", made)
+    rows = read_results(tmp_path / "r").summary["runs"]
+    assert ["engine" in row for row in rows] == [False, True, True]
+    assert ["engine_reason" in row for row in rows] == [False, False, True]
+    assert result_folder.runs_of(read_results(tmp_path / "r")) == made
+
+
 def test_an_older_folder_is_read_without_the_second_score_of_an_instant(tmp_path: Path) -> None:
     right = [made_run("a"), made_run("b", reached_s=None), made_run("b", source="measured", wall_s=20.0)]
     last = right[0].evaluations[-1]

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.network.network import Network
 from paceline.sim.program import operations as ops

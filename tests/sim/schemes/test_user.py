@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError, SchemeError
 from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.schemes import find_scheme

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from docs.make import topologies
 from paceline.sim.config import yaml_file
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.topology import TOPOLOGIES, TopologyEntry, plan
 from paceline.sim.topology.matrix import circulant, in_degrees, off_diagonal, row_sums, support

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.training.gradients import TrainingProblem, cannot_batch, choose_method

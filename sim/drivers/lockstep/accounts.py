@@ -1,0 +1,188 @@
+"""Where the time of all workers went: operations as vectors over workers, and the accounts of these."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...collectives.pricing import Integers
+from ...records.accounting import EventLog, TimeBreakdown
+from ...records.run import RESUMPTIONS, Event
+from ...seeds import Floats
+
+_NO_OPERATIONS: Final = RESUMPTIONS | {"next_step"}
+"""Names of rows that are about an operation, or about none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackedOperation:
+    """One operation of all workers; vectors [n] in seconds on the run's clock.
+
+    Attributes:
+        name: as in ``Event``.
+        step: number of steps published before it, or the step that ``next_step`` refused.
+        start_s, end_s: of each worker.
+        peer_s: when the last peer that each worker needed had started.
+        known_s: from when on the event driver knows ``peer_s``: who is cut off before that has waited so far;
+            None: it knows nothing of peers before the end, and counts no waiting.
+        blocks: whether the coroutine was blocked meanwhile.
+        num_bytes: that a worker sends: one number for all of them, or each worker's.
+        peer: as in ``Event``: one for all workers, or each worker's.
+        handle: number of the started operation that it is about, -1 for an awaited one.
+    """
+
+    name: str
+    step: int
+    start_s: Floats
+    end_s: Floats
+    peer_s: Floats
+    known_s: Floats | None
+    blocks: bool = True
+    num_bytes: int | Integers = 0
+    peer: int | Integers = -1
+    handle: int = -1
+
+    def until(self, time_s: float, instant_s: float) -> StackedOperation | None:
+        """What of it has happened by ``time_s``, at which the run is cut off; None: nothing.
+
+        What ends up to ``instant_s`` is at the same instant. Who has not begun is blocked for no time at all,
+        and who has not ended has sent nothing.
+        """
+        if self.start_s.min() > instant_s:
+            return None
+        ended = self.end_s <= instant_s
+        if ended.all():
+            return self
+        so_far_s = self.start_s
+        if self.known_s is not None:
+            so_far_s = np.where(self.known_s <= time_s, self.peer_s, time_s)
+        return StackedOperation(
+            self.name,
+            self.step,
+            start_s=np.minimum(self.start_s, time_s),
+            end_s=np.where(ended, self.end_s, time_s),
+            peer_s=np.where(ended, self.peer_s, so_far_s),
+            known_s=self.known_s,
+            blocks=self.blocks,
+            num_bytes=np.where(ended, self.num_bytes, 0),
+            peer=self.peer,
+            handle=self.handle,
+        )
+
+
+class StackedAccounts:
+    """The accounts of all workers.
+
+    Args:
+        workers: n.
+        log: takes the events at the end; None: none are kept.
+        may_be_cut: whether the run may end before its operations do; what has begun and may be cut off is
+            then not entered before it is certain.
+    """
+
+    def __init__(self, workers: int, log: EventLog | None, may_be_cut: bool) -> None:
+        self._workers = workers
+        self._log = log
+        self._may_be_cut = may_be_cut
+        self._uncertain: deque[StackedOperation] = deque()
+        self._rows: list[tuple[StackedOperation, NDArray[np.bool_] | None]] = []
+        self._num_rows = 0
+        self._names: set[str] = set()
+        self._wait_s = np.zeros(workers)
+        self._communicate_s = np.zeros(workers)
+        self._bytes = np.zeros(workers, np.int64)
+
+    def add(self, operation: StackedOperation) -> None:
+        """Enter an operation, or put it aside until it is certain that all of it happens."""
+        if self._may_be_cut:
+            self._uncertain.append(operation)
+        else:
+            self._enter(operation, None)
+
+    def settle(self, time_s: float) -> None:
+        """Enter what has ended by ``time_s``: the run is not cut off before."""
+        while self._uncertain and self._uncertain[0].end_s.max() <= time_s:
+            self._enter(self._uncertain.popleft(), None)
+
+    def cut(self, time_s: float, instant_s: float) -> None:
+        """The run ends at ``time_s``: enter what has happened by then, or in that instant, and no more."""
+        for operation in self._uncertain:
+            happened = operation.until(time_s, instant_s)
+            if happened is not None:
+                self._enter(happened, operation.end_s <= instant_s)
+        self._uncertain.clear()
+
+    def _enter(self, operation: StackedOperation, ended: NDArray[np.bool_] | None) -> None:
+        if operation.name not in _NO_OPERATIONS:
+            self._names.add(operation.name)
+        if operation.blocks:
+            exposed_s = operation.end_s - operation.start_s
+            waited_s = operation.peer_s - operation.start_s
+            np.maximum(waited_s, 0.0, out=waited_s)
+            np.minimum(waited_s, exposed_s, out=waited_s)
+            self._wait_s += waited_s
+            exposed_s -= waited_s
+            self._communicate_s += exposed_s
+        if isinstance(operation.num_bytes, np.ndarray) or operation.num_bytes:
+            self._bytes += operation.num_bytes
+        log = self._log
+        if log is None or log.full or (log.until_step is not None and operation.step >= log.until_step):
+            return
+        self._rows.append((operation, ended))
+        self._num_rows += self._workers if ended is None else int(ended.sum())
+        if log.at_most is not None and self._num_rows > log.at_most:
+            self._rows.clear()
+            log.full = True
+
+    def breakdowns(self, steps: Integers, ended_s: Floats | None, until_s: float) -> list[TimeBreakdown]:
+        """The accounts, one for each worker.
+
+        Args:
+            steps: published by each.
+            ended_s: when each coroutine came to its end; None: the run was cut off before.
+            until_s: the last instant of the run.
+        """
+        rows = zip(
+            self._bytes.tolist(), steps.tolist(), self._wait_s.tolist(), self._communicate_s.tolist(),
+            [None] * self._workers if ended_s is None else ended_s.tolist(), strict=True,
+        )  # fmt: skip
+        return [
+            TimeBreakdown(
+                rank, num_bytes, done, wait_s, communicate_s,
+                ended_s=end_s if end_s is not None and end_s <= until_s else None, operations=self._names,
+            )
+            for rank, (num_bytes, done, wait_s, communicate_s, end_s) in enumerate(rows)
+        ]  # fmt: skip
+
+    def events(self) -> list[Event]:
+        """All rows, in the order of their ends, and of those of one worker in that of the operations."""
+        if not self._rows:
+            return []
+        ends_s = np.concatenate([operation.end_s for operation, _ in self._rows])
+        order = np.argsort(ends_s, kind="stable").tolist()
+        rows = [event for operation, ended in self._rows for event in self._events_of(operation, ended)]
+        return [event for event in (rows[place] for place in order) if event is not None]
+
+    def _events_of(
+        self, operation: StackedOperation, ended: NDArray[np.bool_] | None
+    ) -> Iterator[Event | None]:
+        n = self._workers
+        columns = zip(
+            operation.start_s.tolist(), operation.end_s.tolist(), operation.peer_s.tolist(),
+            np.broadcast_to(operation.num_bytes, n).tolist(), np.broadcast_to(operation.peer, n).tolist(),
+            [True] * n if ended is None else ended.tolist(), strict=True,
+        )  # fmt: skip
+        for rank, (start_s, end_s, peer_s, num_bytes, peer, happened) in enumerate(columns):
+            if not happened:
+                yield None
+                continue
+            peer_s = min(max(peer_s, start_s), end_s)
+            yield Event(
+                rank, 0, operation.handle, operation.step, operation.name, start_s, end_s, peer_s,
+                num_bytes, peer,
+            )  # fmt: skip

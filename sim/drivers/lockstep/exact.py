@@ -1,0 +1,126 @@
+"""Where the lockstep driver finds exactly what the event driver would, and why not elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from ...errors import RunError
+from ...records.run import Evaluation
+from ...schemes import SCHEMES
+from ..event import EventDriver
+from ..job import Job
+from ..outcome import Outcome, run_record
+from .driver import LockstepDriver
+
+TRIED_STEPS: Final = 3
+"""Steps after which a user's scheme that is the same on both drivers is taken to be so."""
+
+TIME_TOLERANCE: Final = 1e-9
+"""By which share times of both drivers may differ: by rounding."""
+VALUE_TOLERANCE: Final = 1e-5
+SCORE_TOLERANCE: Final = 1e-3
+"""By which share parameters, and scores, may differ: gradients of one worker may be rounded otherwise in a
+batch of other shape, and a score may count examples."""
+
+
+def why_not(job: Job) -> str:
+    """Why a job needs the event driver, in a sentence without a full stop; "" where nothing speaks for it.
+
+    What depends on the operations of a scheme shows when it runs: ``LockstepDriver`` then raises
+    ``NotInLockstep``. A scheme that is not Paceline's own has to pass a trial on both drivers.
+    """
+    transfer = job.transfer
+    if not job.synchronous:
+        return "the scheme is not synchronous: what its workers do depends on the clock"
+    if any(straggler.crash for straggler in job.compute.stragglers):
+        return "a worker crashes (cluster.stragglers)"
+    if transfer.network.varies:
+        return "latencies or bandwidths vary (network.jitter, network.variation)"
+    if transfer.resume_s or transfer.late_s or transfer.wake_up_delays_s or transfer.resume_jitter_s:
+        return "the profile has delays of workers that wake up"
+    if transfer.shares:
+        return "the profile draws the shares of messages that meet on a link"
+    if job.scheme.name in SCHEMES:
+        return ""
+    try:
+        return _trial(job)
+    except RunError as error:
+        return str(error)
+
+
+def _trial(job: Job) -> str:
+    """How the first steps of a job differ between the drivers; "" where they do not."""
+    short = replace(
+        job, max_iterations=TRIED_STEPS, max_time_s=math.inf, target=None, every=1, keep=1,
+        record_events=False,
+    )  # fmt: skip
+    expected, outcome = (_Tried.of(short, lockstep) for lockstep in (False, True))
+    differs = expected.difference(outcome)
+    return (
+        f"{differs} of its first {TRIED_STEPS} steps differ where all workers are one value"
+        if differs
+        else ""
+    )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What the first steps of a scheme have led to."""
+
+    outcome: Outcome
+    evaluations: Sequence[Evaluation]
+
+    @classmethod
+    def of(cls, job: Job, lockstep: bool) -> _Tried:
+        scorer = job.scorer()
+        scorer.begin([job.start] * job.workers)
+        if lockstep:
+            outcome = LockstepDriver(job, scorer).run()
+        else:
+            outcome = EventDriver(job, [job.program(rank) for rank in range(job.workers)], scorer).run()
+        return cls(outcome, run_record(job, outcome, scorer, "simulated").evaluations)
+
+    def difference(self, other: _Tried) -> str:
+        """What differs by more than rounding; "" where nothing does."""
+        ours, theirs = self.outcome, other.outcome
+        if not _close(ours.wall_s, theirs.wall_s, TIME_TOLERANCE):
+            return "the times"
+        for a, b in zip(ours.breakdowns, theirs.breakdowns, strict=True):
+            spent = zip((a.wait_s, a.communicate_s), (b.wait_s, b.communicate_s), strict=True)
+            if any(abs(u - v) > TIME_TOLERANCE * ours.wall_s for u, v in spent):
+                return "the times"
+            if (a.bytes_sent, a.steps) != (b.bytes_sent, b.steps):
+                return "the messages"
+        for x, y in zip(ours.finals, theirs.finals, strict=True):
+            if x.shape != y.shape or not torch.allclose(x, y, rtol=VALUE_TOLERANCE, atol=_small(x)):
+                return "the models"
+        return "" if _same_scores(self.evaluations, other.evaluations) else "the scores"
+
+
+def _small(value: Tensor) -> float:
+    """What counts as nothing beside ``value``."""
+    return VALUE_TOLERANCE * float(value.abs().max()) if value.numel() else 0.0
+
+
+def _close(a: float | None, b: float | None, tolerance: float) -> bool:
+    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=tolerance)
+
+
+def _same_scores(ours: Sequence[Evaluation], theirs: Sequence[Evaluation]) -> bool:
+    return len(ours) == len(theirs) and all(
+        a.steps == b.steps
+        and a.bytes_sent == b.bytes_sent
+        and _close(a.time_s, b.time_s, TIME_TOLERANCE)
+        and a.metrics.keys() == b.metrics.keys()
+        and all(
+            _close(value, b.metrics[name], SCORE_TOLERANCE) or name == "consensus_distance"
+            for name, value in a.metrics.items()
+        )
+        for a, b in zip(ours, theirs, strict=True)
+    )

@@ -1,0 +1,270 @@
+"""When the messages of a mix leave and arrive, for all workers at once: max-plus sums of vectors.
+
+A message from j to i leaves b / r after both sides are there, and arrives one latency later:
+
+    left = max(t_j, t_i + announcement) + overhead + b / r,    arrived = left + latency
+
+and a worker goes on when all its messages have left and all that it waits for have arrived. That holds where
+a message has its links for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from ...collectives.pricing import Integers
+from ...errors import NotInLockstep
+from ...network.network import Network, Route
+from ...network.transfer import TransferModel
+from ...program.pattern import Pattern
+from ...seeds import Floats
+
+KEPT_PATTERNS: Final = 64
+"""Patterns whose messages are kept at hand; a sequence of graphs seldom has more in one period."""
+
+Numbers = float | Floats
+"""One number for all messages, or one for each."""
+
+
+class HostRoutes:
+    """Latency and rate from any host to any other, for a network whose routes stay as they are.
+
+    Args:
+        model: of the network.
+    """
+
+    def __init__(self, model: TransferModel) -> None:
+        self._model = model
+        network = model.network
+        self._network: Network = network
+        self._sites = np.array(network.site_of)
+        if not network.routes:
+            self._latency_s = np.array(network.latency_s)
+            self._caps = np.array(network.per_flow_bytes_per_s)
+            number = len(network.sites)
+            self._up, self._down = (
+                self._rates(links, network.num_hosts) for links in (network.up, network.down)
+            )
+            leave, enter = (self._rates(links, number) for links in (network.leave, network.enter))
+            between = np.minimum(leave[:, None], enter[None, :])
+            for (a, b), link in network.pipe.items():
+                between[a, b] = min(between[a, b], network.links[link].bandwidth_bytes_per_s)
+            np.fill_diagonal(between, math.inf)
+            self._between = np.minimum(between, self._caps)
+
+    def _rates(self, links: Mapping[int, int], number: int) -> Floats:
+        rates = np.full(number, math.inf)
+        if links:
+            of_links = np.array([link.bandwidth_bytes_per_s for link in self._network.links])
+            rates[list(links.keys())] = of_links[list(links.values())]
+        return rates
+
+    def _rate(self, route: Route) -> float:
+        crossed = (self._network.links[link].bandwidth_bytes_per_s for link in route.links)
+        return min([route.per_flow_bytes_per_s, *crossed])
+
+    def of(self, sources: Integers, destinations: Integers) -> tuple[Floats, Floats]:
+        """Latency in seconds, and bytes per second, of each pair of hosts [m]."""
+        model = self._model
+        if self._network.routes:
+            routes = [
+                self._network.route(a, b)
+                for a, b in zip(sources.tolist(), destinations.tolist(), strict=True)
+            ]
+            latency_s = np.array([route.latency_s for route in routes])
+            rates = np.array([self._rate(route) for route in routes])
+        else:
+            a, b = self._sites[sources], self._sites[destinations]
+            latency_s = self._latency_s[a, b]
+            rates = np.minimum(np.minimum(self._up[sources], self._down[destinations]), self._between[a, b])
+        return latency_s + model.added_latency_s, rates * model.efficiency
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Messages:
+    """The messages of one pattern, receiver by receiver; m of them.
+
+    Attributes:
+        source, destination: of each [m].
+        by_source: their places, sender by sender [m].
+        receivers, senders: whose in- and out-degree is not 0, ascending.
+        received_from, sent_from: where the messages of these begin, in ``source`` and in ``by_source``.
+        one_peer: everybody receives one message and sends one.
+        at_most_one: nobody receives more than one, or sends more than one.
+        latency_s, announced_s, rate_bytes_per_s: of each, or of all.
+        num_sent: by each worker [n].
+        last_source: of whom each worker receives last if all begin at once, -1 where it receives nothing.
+    """
+
+    source: Integers
+    destination: Integers
+    by_source: Integers
+    receivers: Integers
+    senders: Integers
+    received_from: Integers
+    sent_from: Integers
+    one_peer: bool
+    at_most_one: bool
+    latency_s: Numbers
+    announced_s: Numbers
+    rate_bytes_per_s: Numbers
+    num_sent: int | Integers
+    last_source: Integers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixed:
+    """When a mix ends; vectors [n].
+
+    Attributes:
+        end_s: on each worker.
+        peer_s, known_s: see ``StackedOperation``.
+        num_bytes: that each sends.
+        messages: how many there are.
+        peer: from whom each received last, -1 where it received nothing.
+    """
+
+    end_s: Floats
+    peer_s: Floats
+    known_s: Floats
+    num_bytes: int | Integers
+    messages: int
+    peer: Integers
+
+
+class MixTimes:
+    """Times the mixes of a run.
+
+    Args:
+        model: of its network, on which nothing varies.
+        may_be_cut: whether the run may end before its operations do, so that ``known_s`` counts.
+    """
+
+    def __init__(self, model: TransferModel, may_be_cut: bool) -> None:
+        self._may_be_cut = may_be_cut
+        self._routes = HostRoutes(model)
+        self._shared = model.sharing != "none"
+        self._meeting = shared_links(model)
+        self._overhead_s = model.block_overhead_s
+        self._announcement = 0.0 if model.plain_patterns else model.announcement
+        self._known: dict[int, tuple[Pattern, _Messages]] = {}
+
+    def times(self, pattern: Pattern, begin_s: Floats, num_bytes: int) -> Mixed:
+        """When a mix that each worker begins at ``begin_s`` [n] ends.
+
+        Raises:
+            NotInLockstep: its messages share links.
+        """
+        if self._meeting:
+            raise NotInLockstep(self._meeting)
+        messages = self._messages(pattern)
+        if self._shared and not messages.at_most_one:
+            raise NotInLockstep(
+                "a worker has several messages under way at once, which share its link (network.sharing)"
+            )
+        number, by_links = len(messages.source), self._shared and self._may_be_cut
+        sender_s = begin_s.take(messages.source)
+        receiver_s = begin_s if messages.one_peer else begin_s.take(messages.destination)
+        together_s = np.maximum(sender_s, receiver_s)
+        announced_s = together_s
+        if self._announcement:
+            announced_s = np.maximum(sender_s, receiver_s + messages.announced_s)
+        # In the order of the event driver's sums: the same bits.
+        left_s = announced_s + self._overhead_s if self._overhead_s else announced_s
+        left_s = left_s + num_bytes / messages.rate_bytes_per_s
+        arrived_s = left_s + messages.latency_s
+        if messages.one_peer:
+            sent_s = left_s.take(messages.by_source)
+            end_s = np.maximum(arrived_s, sent_s)
+            peer_s = np.maximum(together_s, together_s.take(messages.by_source))
+            known_s = np.maximum(left_s, sent_s) if by_links else peer_s
+            return Mixed(end_s, peer_s, known_s, num_bytes, number, messages.source)
+        end_s = _latest(messages, begin_s, arrived_s, left_s)
+        peer_s = _latest(messages, begin_s, together_s, together_s)
+        known_s = _latest(messages, begin_s, left_s, left_s) if by_links else peer_s
+        last = _last_sources(messages, together_s)
+        return Mixed(end_s, peer_s, known_s, num_bytes * messages.num_sent, number, last)
+
+    def _messages(self, pattern: Pattern) -> _Messages:
+        known = self._known.get(id(pattern))
+        if known is None:
+            if len(self._known) == KEPT_PATTERNS:
+                self._known.pop(next(iter(self._known)))
+            # Kept with the pattern, so that no other one can come to have its id.
+            known = self._known[id(pattern)] = (pattern, self._place(pattern))
+        return known[1]
+
+    def _place(self, pattern: Pattern) -> _Messages:
+        n = pattern.workers
+        in_degrees = np.fromiter(map(len, pattern.sources), np.int64, n)
+        destination = np.repeat(np.arange(n), in_degrees)
+        source = np.fromiter(chain.from_iterable(pattern.sources), np.int64, len(destination))
+        out_degrees = np.bincount(source, minlength=n)
+        receivers, senders = np.flatnonzero(in_degrees), np.flatnonzero(out_degrees)
+        latency_s, rate_bytes_per_s = self._routes.of(source, destination)
+        back_s = self._routes.of(destination, source)[0] if self._announcement else np.zeros(1)
+        last_source = np.full(n, -1)
+        last_source[receivers] = source[np.cumsum(in_degrees)[receivers] - 1]
+        at_most_one = bool(in_degrees.max() <= 1 and out_degrees.max() <= 1)
+        one_peer = at_most_one and len(source) == n
+        return _Messages(
+            source=source,
+            destination=destination,
+            by_source=np.argsort(source, kind="stable"),
+            receivers=receivers,
+            senders=senders,
+            received_from=(np.cumsum(in_degrees) - in_degrees)[receivers],
+            sent_from=(np.cumsum(out_degrees) - out_degrees)[senders],
+            one_peer=one_peer,
+            at_most_one=at_most_one,
+            latency_s=_one_if_equal(latency_s),
+            announced_s=_one_if_equal(self._announcement * back_s),
+            rate_bytes_per_s=_one_if_equal(rate_bytes_per_s),
+            num_sent=1 if one_peer else out_degrees,
+            last_source=last_source,
+        )
+
+
+def _one_if_equal(values: Floats) -> Numbers:
+    return float(values[0]) if len(values) and (values == values[0]).all() else values
+
+
+def _latest(messages: _Messages, begin_s: Floats, received_s: Floats, sent_s: Floats) -> Floats:
+    """The latest of what concerns each worker [n]: its own begin, what it receives and what it sends [m]."""
+    latest_s = begin_s.copy()
+    if len(received_s):
+        for ranks, first, values in (
+            (messages.receivers, messages.received_from, received_s),
+            (messages.senders, messages.sent_from, sent_s[messages.by_source]),
+        ):
+            latest_s[ranks] = np.maximum(latest_s[ranks], np.maximum.reduceat(values, first))
+    return latest_s
+
+
+def _last_sources(messages: _Messages, together_s: Floats) -> Integers:
+    """From whom each worker received last: of several that came together, the last in order of ranks."""
+    last = messages.last_source.copy()
+    if len(together_s) and not messages.at_most_one:
+        latest_s = np.full(len(last), -np.inf)
+        latest_s[messages.receivers] = np.maximum.reduceat(together_s, messages.received_from)
+        among = together_s == latest_s[messages.destination]
+        last[messages.destination[among]] = messages.source[among]  # of several the last one stays
+    return last
+
+
+def shared_links(model: TransferModel) -> str:
+    """Why messages can meet on links though everybody has at most one under way; "" if they cannot."""
+    network = model.network
+    if model.sharing == "none":
+        return ""
+    if network.routes or network.pipe or network.leave or network.enter:
+        return "messages of different workers share links (network.sharing)"
+    if model.streams and not model.plain_patterns:
+        return "messages and announcements share TCP streams (network.transport)"
+    return ""

@@ -1,0 +1,421 @@
+"""The lockstep driver finds what the event driver finds, and refuses what it could not do exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.sim.compute.settings import Straggler
+from paceline.sim.drivers.event import EventDriver
+from paceline.sim.drivers.job import Job
+from paceline.sim.drivers.lockstep.driver import LockstepDriver
+from paceline.sim.drivers.lockstep.exact import why_not
+from paceline.sim.drivers.outcome import Outcome, run_record
+from paceline.sim.errors import InputError, NotInLockstep
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.program.worker import Worker
+from paceline.sim.records.run import Event, Run
+from paceline.sim.training.scoring import Target
+from tests.support.factory import NoOptions, make_job, make_scheme, network_of
+
+Options = dict[str, Any]
+
+SCHEMES: list[tuple[str, Options]] = [
+    ("all_reduce", {}),
+    ("all_reduce", {"part_reduce": True}),
+    ("all_reduce", {"compression": {"bf16": True}}),
+    ("local_sgd", {"period": 3}),
+    ("local_sgd", {"period": 2, "warmup": 2, "momentum": "mixed"}),
+    ("adaptive_local_sgd", {"initial_period": 1, "calibration": 2}),
+    ("post_local_sgd", {"switch_at": 2, "period": 2}),
+    ("gossip", {"topology": "one_peer_exponential"}),
+    ("gossip", {"topology": "one_peer_exponential", "order": "combine_while_adapting"}),
+    ("gossip", {"topology": "random_matching", "global_period": 3}),
+    ("sgp", {"topology": "one_peer_exponential"}),
+    ("easgd", {"period": 2}),
+    ("eamsgd", {"period": 2, "spread": 0.1}),
+]
+"""Exact also where hosts' access links are shared."""
+
+SEVERAL_PEERS: list[tuple[str, Options]] = [
+    ("gossip", {"topology": "ring"}),
+    ("gossip", {"topology": "ring", "order": "combine_while_adapting", "momentum": "mixed"}),
+    ("gossip", {"topology": "static_exponential", "compression": {"qsgd": {"bits": 8, "bucket": 16}}}),
+    ("sgp", {"topology": "star"}),
+]
+"""Exact where links are not shared."""
+
+STRAGGLERS: dict[str, tuple[Straggler, ...]] = {
+    "none": (),
+    "one is slow": (Straggler(workers=(1,), slowdown=3.0),),
+    "now and then": (
+        Straggler(probability=0.3, slowdown=2.0),
+        Straggler.model_validate({"markov": {"slow": "3 steps", "fast": "4 steps"}, "pause": "500 ms"}),
+    ),
+}
+
+
+def job_of(
+    which: tuple[str, Options],
+    *,
+    transport: str | None = "ideal",
+    all_reduce: str = "auto",
+    trains: bool = True,
+    **given: Any,
+) -> Job:
+    """A job on a named transport, whose rules and constants hold."""
+    trained: Options = {
+        "task": "quadratic",
+        "task_options": {"dimension": 6, "examples": 64},
+        "batch_size": 4,
+    }
+    job = make_job(
+        which[0], which[1], transport=transport, all_reduce=all_reduce if transport else "ring_stop_and_wait",
+        **(trained if trains else {}), **given,
+    )  # fmt: skip
+    return replace(job, transfer=job.transport.transfer(job.transfer))
+
+
+def by_events(job: Job) -> tuple[Outcome, Run]:
+    scorer = job.scorer()
+    scorer.begin([job.start] * job.workers)
+    outcome = EventDriver(job, [job.program(rank) for rank in range(job.workers)], scorer).run()
+    return outcome, run_record(job, outcome, scorer, "simulated")
+
+
+def in_lockstep(job: Job) -> tuple[Outcome, Run]:
+    assert why_not(job) == ""
+    scorer = job.scorer()
+    scorer.begin([job.start] * job.workers)
+    outcome = LockstepDriver(job, scorer).run()
+    return outcome, run_record(job, outcome, scorer, "simulated")
+
+
+def close(expected: Any) -> Any:
+    return None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def assert_the_same(job: Job) -> None:
+    """Everything that a run records: times within 1e-9, all else equal."""
+    events, expected = by_events(job)
+    lockstep, run = in_lockstep(job)
+    assert run.wall_clock_s == close(expected.wall_clock_s)
+    assert run.digest == expected.digest
+    assert (run.status, run.reached_target, run.iterations, run.bytes_sent, run.exchanges) == (
+        expected.status, expected.reached_target, expected.iterations, expected.bytes_sent, expected.exchanges
+    )  # fmt: skip
+    for name in ("time_to_target_s", "bracket_s"):
+        assert getattr(run, name) == close(getattr(expected, name))
+    assert len(run.evaluations) == len(expected.evaluations)
+    for ours, theirs in zip(run.evaluations, expected.evaluations, strict=True):
+        assert (ours.step, ours.steps, ours.bytes_sent) == (theirs.step, theirs.steps, theirs.bytes_sent)
+        assert ours.time_s == close(theirs.time_s)
+        assert ours.metrics == theirs.metrics
+    for mine, other in zip(lockstep.breakdowns, events.breakdowns, strict=True):
+        assert (mine.steps, mine.bytes_sent) == (other.steps, other.bytes_sent)
+        ours_s, theirs_s = mine.share(lockstep.wall_s), other.share(events.wall_s)
+        for share in ("compute", "communicate", "wait"):
+            assert getattr(ours_s, share) == pytest.approx(getattr(theirs_s, share), abs=1e-9 * events.wall_s)
+    shares = run.time_s
+    assert shares.compute + shares.communicate + shares.wait == close(run.wall_clock_s)
+    assert_same_events(job, run.events, expected.events)
+
+
+def assert_same_events(job: Job, ours: tuple[Event, ...], theirs: tuple[Event, ...]) -> None:
+    """What each coroutine resumed from in order, and all rows.
+
+    Where a started operation ends at the very instant of another row, which stands first is a tie; so is
+    whose message came last where several came at once.
+    """
+    assert len(ours) == len(theirs)
+    for rank in range(job.workers):
+        mine, other = ([event for event in events if event.worker == rank] for events in (ours, theirs))
+        assert [_resumed(event) for event in mine if _resumed(event)] == [
+            _resumed(event) for event in other if _resumed(event)
+        ]
+        for a, b in zip(sorted(mine, key=_what), sorted(other, key=_what), strict=True):
+            assert (_what(a), a.bytes) == (_what(b), b.bytes)
+            assert [a.start_s, a.end_s, a.peer_s] == close([b.start_s, b.end_s, b.peer_s])
+
+
+def _resumed(event: Event) -> str:
+    return event.operation if event.handle < 0 or event.operation == "wait" else ""
+
+
+def _what(event: Event) -> tuple[int, str, int, int]:
+    return event.step, event.operation, event.handle, event.task
+
+
+NETWORKS: list[Options] = [
+    {"latency_s": 0.0},
+    {"latency_s": 0.003, "bandwidth_bytes_per_s": 50.0},
+    {"latency_s": 0.7, "bandwidth_bytes_per_s": 1e3, "overhead_s": 0.01},
+    {"latency_s": 0.2, "bandwidth_bytes_per_s": 100.0, "announcement": 1.0},
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    which=st.sampled_from(SCHEMES),
+    workers=st.integers(2, 9),
+    network=st.sampled_from(NETWORKS),
+    transport=st.sampled_from(["ideal", "nccl"]),
+    sharing=st.sampled_from(["max_min", "rtt", "none"]),
+    cv=st.sampled_from([0.0, 0.4]),
+    stragglers=st.sampled_from(sorted(STRAGGLERS)),
+    seed=st.integers(0, 3),
+    every=st.sampled_from([1, 2]),
+)
+def test_is_what_the_event_driver_finds(
+    which: tuple[str, Options], workers: int, network: Options, transport: str, sharing: str, cv: float,
+    stragglers: str, seed: int, every: int,
+) -> None:  # fmt: skip
+    assert_the_same(
+        job_of(
+            which, workers=workers, transport=transport, sharing=sharing, cv=cv, seed=seed, every=every,
+            stragglers=STRAGGLERS[stragglers], max_iterations=7, **network,
+        )
+    )  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    which=st.sampled_from([*SEVERAL_PEERS, *(each for each in SCHEMES if each[0] in ("gossip", "sgp"))]),
+    workers=st.integers(2, 9),
+    network=st.sampled_from(NETWORKS),
+    transport=st.sampled_from([None, "ideal", "gloo", "nccl"]),
+    cv=st.sampled_from([0.0, 0.4]),
+    stragglers=st.sampled_from(sorted(STRAGGLERS)),
+)
+def test_is_what_the_event_driver_finds_where_nothing_is_shared(
+    which: tuple[str, Options],
+    workers: int,
+    network: Options,
+    transport: str | None,
+    cv: float,
+    stragglers: str,
+) -> None:
+    assert_the_same(
+        job_of(
+            which, workers=workers, transport=transport, sharing="none", cv=cv, max_iterations=6,
+            stragglers=STRAGGLERS[stragglers], **network,
+        )
+    )  # fmt: skip
+
+
+SITES: Options = {
+    "sites": {"a": 3, "b": 2},
+    "within": {"latency": "1 ms", "bandwidth": "800 bit/s", "upload": "400 bit/s"},
+    "between": {"latency": "50 ms", "bandwidth": "200 bit/s", "per_flow": "160 bit/s"},
+    "uplink": {"a": "240 bit/s"},
+}
+
+
+@pytest.mark.parametrize("which", [*SCHEMES, *SEVERAL_PEERS], ids=str)
+def test_sites_that_are_not_shared(which: tuple[str, Options]) -> None:
+    assert_the_same(
+        job_of(
+            which,
+            workers=5,
+            sharing="none",
+            network=network_of(5, **SITES),
+            cv=0.3,
+            max_iterations=6,
+            all_reduce="ring",
+        )
+    )
+
+
+COLLECTIVE = [which for which in SCHEMES if which[0] not in ("gossip", "sgp")]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    which=st.sampled_from(COLLECTIVE),
+    transport=st.sampled_from([None, "ideal", "gloo", "nccl"]),
+    sharing=st.sampled_from(["max_min", "rtt", "none"]),
+    sites=st.booleans(),
+    cv=st.sampled_from([0.0, 0.4]),
+)
+def test_collectives_that_share_links_with_themselves(
+    which: tuple[str, Options], transport: str | None, sharing: str, sites: bool, cv: float
+) -> None:
+    """As a whole where nothing else is on their links; where something may be, it says so."""
+    place: Options = {"latency_s": 0.05, "bandwidth_bytes_per_s": 80.0}
+    if sites:
+        place = {"network": network_of(5, **SITES)}
+    job = job_of(which, workers=5, transport=transport, sharing=sharing, cv=cv, max_iterations=5, **place)
+    run = simulate_job(job)
+    if run.engine == "lockstep":
+        assert_the_same(job)
+    else:
+        assert sharing != "none"
+        assert "way" in run.engine_reason or "one by one" in run.engine_reason
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    which=st.sampled_from(SCHEMES),
+    sharing=st.sampled_from(["max_min", "none"]),
+    cv=st.sampled_from([0.0, 0.4]),
+    limit_s=st.floats(0.5, 12.0),
+    network=st.sampled_from(NETWORKS[:3]),
+)
+def test_a_limit_of_time_cuts_both_alike(
+    which: tuple[str, Options], sharing: str, cv: float, limit_s: float, network: Options
+) -> None:
+    job = job_of(which, workers=5, sharing=sharing, cv=cv, max_iterations=8, every=2, **network)
+    assert_the_same(replace(job, max_time_s=limit_s))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    which=st.sampled_from(SCHEMES),
+    cv=st.sampled_from([0.0, 0.4]),
+    share=st.floats(0.3, 0.99),
+    slow=st.booleans(),
+    keep=st.sampled_from([1, 2]),
+)
+def test_a_target_ends_both_alike(
+    which: tuple[str, Options], cv: float, share: float, slow: bool, keep: int
+) -> None:
+    stragglers = STRAGGLERS["one is slow"] if slow else ()
+    job = job_of(
+        which, workers=5, sharing="max_min", cv=cv, max_iterations=30, every=2, latency_s=0.01,
+        bandwidth_bytes_per_s=100.0, stragglers=stragglers,
+    )  # fmt: skip
+    first = by_events(replace(job, max_iterations=1))[1].evaluations[0].metrics["train_loss"]
+    assert first is not None
+    assert_the_same(replace(job, keep=keep, target=Target("train_loss", share * first, falling=True)))
+
+
+def test_only_the_clock() -> None:
+    for which in SCHEMES:
+        assert_the_same(
+            job_of(
+                which,
+                workers=6,
+                trains=False,
+                cv=0.3,
+                max_iterations=9,
+                latency_s=0.1,
+                bandwidth_bytes_per_s=9.0,
+            )
+        )
+
+
+def test_digits_are_the_same_to_the_bit() -> None:
+    job = make_job(
+        PAIRS[0], PAIRS[1], task="digits-mlp", workers=8, max_iterations=6, cv=0.3, momentum=0.9,
+        latency_s=0.01, bandwidth_bytes_per_s=1e6, transport="ideal", all_reduce="auto",
+    )  # fmt: skip
+    assert_the_same(job)
+
+
+# --- what it refuses ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", SEVERAL_PEERS, ids=str)
+def test_refuses_several_messages_on_a_shared_link(which: tuple[str, Options]) -> None:
+    job = job_of(which, workers=6, bandwidth_bytes_per_s=50.0)
+    with pytest.raises(NotInLockstep, match="share"):
+        LockstepDriver(job, job.scorer()).run()
+
+
+ALONE: tuple[str, Options] = ("local_sgd", {"period": 2})
+PAIRS: tuple[str, Options] = ("gossip", {"topology": "one_peer_exponential"})
+CRASH = Straggler.model_validate({"workers": [1], "at": "2 steps", "crash": True})
+UNSTEADY: Options = {"latency": "1 ms", "jitter": {"gamma": {"cv": 0.2}}}
+
+
+@pytest.mark.parametrize(
+    ("which", "changes", "reason"),
+    [
+        (("ad_psgd", {}), {}, "not synchronous"),
+        (("easgd", {"period": 2, "asynchronous": True}), {}, "not synchronous"),
+        (ALONE, {"stragglers": [CRASH]}, "crashes"),
+        (ALONE, {"network": network_of(4, **UNSTEADY)}, "vary"),
+    ],
+    ids=str,
+)
+def test_says_why_not(which: tuple[str, Options], changes: Options, reason: str) -> None:
+    job = job_of(which, **changes)
+    assert reason in why_not(job)
+    with pytest.raises(InputError, match="--engine lockstep"):
+        simulate_job(job, engine="lockstep")
+    run = simulate_job(job)
+    assert (run.engine, run.status) == ("event", "partial" if "crashes" in reason else "completed")
+    assert reason in run.engine_reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"transport": "gloo", "bandwidth_bytes_per_s": 50.0}, "TCP streams"),
+        ({"workers": 5, "network": network_of(5, **SITES)}, "different workers"),
+    ],
+    ids=str,
+)
+def test_refuses_mixes_that_meet_on_links(changes: Options, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        simulate_job(job_of(PAIRS, **changes), engine="lockstep")
+
+
+@pytest.mark.parametrize(
+    ("which", "reason"),
+    [
+        (("all_reduce", {"overlap": True}), "gradient"),
+        (("sgp", {"topology": "one_peer_exponential", "overlap": 2}), "under way"),
+        (("leader_sgd", {"period": 2}), "broadcast"),
+    ],
+)
+def test_auto_leaves_the_rest_to_the_event_driver(which: tuple[str, Options], reason: str) -> None:
+    run = simulate_job(job_of(which, workers=4, latency_s=0.01, bandwidth_bytes_per_s=1e3, max_iterations=3))
+    assert run.engine == "event"
+    assert reason in run.engine_reason
+
+
+def test_auto_takes_it_where_it_is_exact() -> None:
+    run = simulate_job(job_of(PAIRS, bandwidth_bytes_per_s=1e3))
+    assert (run.engine, run.engine_reason) == ("lockstep", "")
+
+
+# --- users' schemes -----------------------------------------------------------------------------
+
+
+async def _averages(worker: Worker, options: NoOptions) -> None:
+    x = worker.start
+    async for k in worker.steps():
+        x = await worker.all_reduce(x - 0.1 * await worker.gradient(x))
+        await worker.publish(k, x)
+
+
+async def _normalises(worker: Worker, options: NoOptions) -> None:
+    """Its norm is that of all models where they are one value."""
+    x = worker.start
+    async for k in worker.steps():
+        gradient = await worker.gradient(x)
+        x = x - 0.1 * gradient / gradient.norm()
+        await worker.publish(k, x)
+
+
+async def _by_rank(worker: Worker, options: NoOptions) -> None:
+    x = worker.start
+    async for k in worker.steps():
+        x = x - 0.1 * (1 + worker.rank) * await worker.gradient(x)
+        await worker.publish(k, x)
+
+
+@pytest.mark.parametrize(
+    ("program", "engine", "reason"),
+    [(_averages, "lockstep", ""), (_normalises, "event", "the models"), (_by_rank, "event", "rank")],
+)
+def test_a_scheme_of_ones_own_is_tried_first(program: Any, engine: str, reason: str) -> None:
+    run = simulate_job(job_of((make_scheme(program), {}), latency_s=0.01, bandwidth_bytes_per_s=1e6))  # type: ignore[arg-type]
+    assert run.engine == engine
+    assert reason in run.engine_reason
+    assert run.status == "completed"
