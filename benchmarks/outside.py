@@ -18,10 +18,10 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -46,11 +46,17 @@ PAGE: Final = Path("docs/outside.md")
 MARK: Final = "<!-- Below: python -m benchmarks.outside -->\n"
 UNLIMITED: Final = {"gloo": "5 Gbit/s", "nccl": "10 Gbit/s"}
 """Hosts without netem: a single TCP flow of gloo's, and the network card, which NCCL's sockets fill."""
+PAUSE_S: Final = 1.0
+"""Between two messages in the script that measured them (pytorch_send_recv_test.py)."""
+STOCK: Final = {"gloo": ", tcp: {}", "nccl": ", tcp: {connections: 16}"}
+"""Linux 4.20 to 6.5, as Ubuntu 18.04 and 20.04 have it: cubic, 10 segments, tcp_rmem up to 6 MiB with
+tcp_adv_win_scale 1, tcp_wmem up to 4 MiB, slow start after idle. NCCL's sockets on AWS: 2 threads of 8."""
 LONG_S: Final = 1e-3
 """From this latency on a single message shows how TCP opens its window, which is no part of a transport."""
 COLUMNS: Final = ("collective", "workers", "latency", "bandwidth", "transport", "payload", "measured_ms")
 HEAD: Final = (
-    "collective | n | latency | bandwidth | transport | payload | predicted ms | measured ms | error | fitted"
+    "collective | n | latency | bandwidth | transport | payload | predicted ms | measured ms | error "
+    "| fitted | stock"
 )
 
 
@@ -90,21 +96,45 @@ def row_of(cells: Sequence[str]) -> Row:
 
 
 def predict_ms(row: Row, overhead_s: float | None = None) -> float:
-    """Milliseconds until the last worker is through; ``overhead_s`` stands for the packaged one of gloo.
+    """Milliseconds until the last worker is through, on tuned hosts.
+
+    Args:
+        row: what was measured.
+        overhead_s: software overhead of a message, in the place of gloo's packaged one.
 
     Raises:
         InputError: a quantity cannot be read.
         RunError: there is no such collective.
     """
+    return 1e3 * _wall_clock_s(row, "", overhead_s)
+
+
+def predict_stock_ms(row: Row) -> float:
+    """Milliseconds of a message on stock hosts, after another one and a pause.
+
+    Raises:
+        InputError: a quantity cannot be read.
+        RunError: there is no such collective.
+    """
+    hosts = STOCK[row.transport]
+    twice_s = _wall_clock_s(row, hosts, None, again=True)
+    return 1e3 * (twice_s - PAUSE_S - _wall_clock_s(row, hosts, None))
+
+
+def _wall_clock_s(row: Row, hosts: str, overhead_s: float | None, again: bool = False) -> float:
     known = {name for name, _ in _PROGRAMS}
     if row.collective not in known:
         raise RunError(f"no collective is called {row.collective}; choose from {', '.join(sorted(known))}")
     scenario = parse(
         _SCENARIO.format(
-            row=row, bandwidth=row.bandwidth or UNLIMITED[row.transport], bytes=parse_bytes(row.payload)
+            row=row,
+            bandwidth=row.bandwidth or UNLIMITED[row.transport],
+            bytes=parse_bytes(row.payload),
+            hosts=hosts,
         )
     )
-    program = _PROGRAMS[row.collective, row.transport]
+    once = _PROGRAMS[row.collective, row.transport]
+    program = _repeat(once) if again else once
     job = clock_only(prepare(scenario, scenario.schemes[0], 0))
     scheme = Scheme("outside", program, Settings, True, lambda options, workers: None)
     start = torch.zeros(row.workers)  # a number for each worker's share
@@ -122,7 +152,7 @@ def predict_ms(row: Row, overhead_s: float | None = None) -> float:
     run = simulate_job(job)
     if run.status != "completed":
         raise RunError(run.message)
-    return 1e3 * run.wall_clock_s
+    return run.wall_clock_s
 
 
 _SCENARIO: Final = """\
@@ -131,7 +161,7 @@ workload: {{timing_only: true, payload: {bytes} B}}
 cluster:
   workers: {row.workers}
   compute: {{time: 1 us}}
-  network: {{latency: {row.latency}, bandwidth: {bandwidth}, transport: {row.transport}}}
+  network: {{latency: {row.latency}, bandwidth: {bandwidth}, transport: {row.transport}{hosts}}}
 schemes: [all_reduce]
 stop: {{max_iterations: 1}}
 """
@@ -171,6 +201,18 @@ def gloo_reduce(workers: int, bytes: int) -> Schedule:
 
 def _if_any(peer: int, num_bytes: int) -> tuple[tuple[int, int], ...]:
     return ((peer, num_bytes),) if num_bytes else ()
+
+
+_Program = Callable[[Worker, Settings], Coroutine[Any, Any, None]]
+
+
+def _repeat(program: _Program) -> _Program:
+    async def again(worker: Worker, options: Settings) -> None:
+        await program(worker, options)
+        await worker.sleep(PAUSE_S)
+        await program(worker, options)
+
+    return again
 
 
 async def _all_reduce(worker: Worker, options: Settings) -> None:
@@ -242,7 +284,7 @@ def fit_overhead_s(rows: Iterable[Row]) -> tuple[float, int]:
 def render(rows: Sequence[Row]) -> str:
     """A table of all rows, and the errors of each collective and transport."""
     fit_s, fit_workers = fit_overhead_s(read_rows(ROWS))
-    lines = [f"| {HEAD} |", "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |"]
+    lines = [f"| {HEAD} |", "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     errors: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         predicted_ms = predict_ms(row)
@@ -258,10 +300,18 @@ def render(rows: Sequence[Row]) -> str:
             if row.workers > fit_workers:
                 key = (row.collective, "gloo, fitted", f"{netem}, n > {fit_workers}")
                 errors.setdefault(key, []).append(fitted_pct)
+        stock = ""
+        if row.collective == "point_to_point":
+            stock_pct = 100 * (predict_stock_ms(row) / row.measured_ms - 1)
+            stock = f"{stock_pct:+.1f} %"
+            delayed = "delay only" if not row.limited and parse_seconds(row.latency) >= LONG_S else netem
+            errors.setdefault((row.collective, f"{row.transport}, stock hosts", delayed), []).append(
+                stock_pct
+            )
         lines.append(
             f"| {row.collective} | {row.workers} | {row.latency} | {row.bandwidth or 'as it is'} | "
             f"{row.transport} | {row.payload} | {predicted_ms:.0f} | {row.measured_ms:g} | "
-            f"{error_pct:+.1f} % | {fitted} |"
+            f"{error_pct:+.1f} % | {fitted} | {stock} |"
         )
     packaged = GLOO_FACTORS["overhead_s"]
     lines += [

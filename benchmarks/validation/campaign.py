@@ -1,8 +1,9 @@
 """``make validate``: run the whole design on the lab and write ``docs/validation.md``.
 
-``python -m benchmarks.validation.campaign [--out PAGE] [--state FOLDER] [--cells N] [--profile FILE]``. Every
-run that is complete is kept in the state folder, so that an interrupted campaign goes on where it stopped.
-One set of processes serves all cells.
+``python -m benchmarks.validation.campaign [--hosts tuned|stock] [--congestion NAME] [--out PAGE]
+[--state FOLDER] [--cells N] [--profile FILE]``. Every run that is complete is kept in the state folder, so
+that an interrupted campaign goes on where it stopped. One set of processes serves all cells. Stock hosts have
+a page and a folder of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import torch
@@ -47,6 +48,7 @@ from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
+from paceline.sim.network.tcp import Congestion, HostTuning, TcpSettings
 from paceline.sim.records.comparison import SUM_TOLERANCE, error_pct, exact_exchanges, relative_difference
 from paceline.sim.records.run import Run
 
@@ -118,9 +120,11 @@ def same_draws(cell: DesignPoint, measured: Sequence[CampaignResult]) -> list[Ca
     return [each for number, each in enumerate(measured) if not cell.random or draws_of(number) is None]
 
 
-def measure_cell(processes: Processes, cell: DesignPoint, number: int) -> CampaignResult:
+def measure_cell(
+    processes: Processes, cell: DesignPoint, number: int, tcp: TcpSettings | None = None
+) -> CampaignResult:
     """One real run."""
-    scenario = cell.scenario()
+    scenario = measure.on_hosts(cell.scenario(), tcp)
     processes.shape(build_network(scenario.cluster.network, cell.workers))
     (request,) = run_requests(scenario)
     load = os.getloadavg()[0]
@@ -133,9 +137,10 @@ def other_wake_ups(job: Job, seed: int) -> Job:
     return replace(job, transfer=replace(job.transfer, seed=seed))
 
 
-def predict_cell(cell: DesignPoint, profile: Profile) -> dict[str, Any]:
+def predict_cell(cell: DesignPoint, profile: Profile, tcp: TcpSettings | None = None) -> dict[str, Any]:
     """The mechanism (the same draws) and the forecast (others, of the factors too)."""
     job = cell.job()
+    job = replace(job, transfer=replace(job.transfer, tcp=tcp))
     run = simulate_job(job, profile=profile)
     same = outcome(run, cell.workers)
     count = _DRAWS if cell.noise_decides or cell.random else 0
@@ -190,11 +195,8 @@ def key_of(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-_PROBE_KEY: Final = key_of(_PROBES, measure.standard_plan(_PROBE_REPEATS))
-
-
 def run(
-    cells: Sequence[DesignPoint], state: RunStore, profile: Profile | None
+    cells: Sequence[DesignPoint], state: RunStore, profile: Profile | None, tcp: TcpSettings | None = None
 ) -> tuple[list[dict[str, Any]], dict[str, Any], Profile, float]:
     """Measure what is missing, then predict.
 
@@ -202,33 +204,45 @@ def run(
         A row per cell, column (c), the profile and the seconds spent.
     """
     begin_s = time.monotonic()
+    hosts = () if tcp is None else (tcp.model_dump_json(),)
+
+    def cell_key(cell: DesignPoint) -> str:
+        return key_of(cell, SEED, STEPS, EVERY, *hosts)
+
+    probe_key = key_of(_PROBES, measure.standard_plan(_PROBE_REPEATS), *hosts)
     missing = [
         (cell, number)
         for number in range(_REPEATS_NOISY + _MORE_SAME_DRAWS)
         for cell in sorted(cells, key=lambda c: c.workers)
-        if number < runs_wanted(cell)
-        and state.get(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY)) is None
+        if number < runs_wanted(cell) and state.get(f"{cell.name}.{number}", cell_key(cell)) is None
     ]
     unprobed = []
     if profile is None:
-        unprobed = [k for k in range(_PROBES) if state.get(f"probe.{k}", _PROBE_KEY) is None]
-    unpadded_key = key_of(unpadded.STEPS, unpadded.scenario("all_reduce", {"time": "0 s"}))
+        unprobed = [k for k in range(_PROBES) if state.get(f"probe.{k}", probe_key) is None]
+    unpadded_key = key_of(unpadded.STEPS, unpadded.scenario("all_reduce", {"time": "0 s"}), *hosts)
     alone = state.get("unpadded", unpadded_key)
     if missing or alone is None or unprobed:
         start = build_network(
             max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
         )
-        with Processes(lab=Lab(start)) as processes:
+        with Processes(lab=Lab(start, hosts="tuned" if tcp is None else "stock", tcp=tcp)) as processes:
+
+            def probe(k: int) -> None:
+                _say(f"probe {k + 1} of {_PROBES}")
+                setting = measure.standard(tcp)
+                probed = measure.measure(processes, measure.lab_hosts(tcp), setting, repeats=_PROBE_REPEATS)
+                state.put(f"probe.{k}", probe_key, probed.model_dump(mode="json"))
+
             for done, (cell, number) in enumerate(missing):
                 while unprobed and done * (_PROBES - 1) >= unprobed[0] * len(missing):
-                    _probe(processes, state, unprobed.pop(0))
+                    probe(unprobed.pop(0))
                 _say(
                     f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}"
                 )
-                result = measure_cell(processes, cell, number)
-                state.put(f"{cell.name}.{number}", key_of(cell, SEED, STEPS, EVERY), asdict(result))
+                result = measure_cell(processes, cell, number, tcp)
+                state.put(f"{cell.name}.{number}", cell_key(cell), asdict(result))
             for k in unprobed:
-                _probe(processes, state, k)
+                probe(k)
             if alone is None:
                 _say("unpadded computation")
                 alone = unpadded.measure(processes, SCHEMES)
@@ -237,24 +251,17 @@ def run(
         _say("calibrating")
         read = measure.Measurements.model_validate_json
         profile = fit.calibrate(
-            [read(json.dumps(state.get(f"probe.{k}", _PROBE_KEY))) for k in range(_PROBES)]
+            [read(json.dumps(state.get(f"probe.{k}", probe_key))) for k in range(_PROBES)]
         ).profile
     _say("predicting")
     rows = []
     torch.set_num_threads(1)
     for cell in cells:
-        key = key_of(cell, SEED, STEPS, EVERY)
-        measured = [CampaignResult(**state.get(f"{cell.name}.{n}", key)) for n in range(runs_wanted(cell))]
-        rows.append(row_of(cell, predict_cell(cell, profile), measured))
-    alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile)
+        kept = [state.get(f"{cell.name}.{n}", cell_key(cell)) for n in range(runs_wanted(cell))]
+        measured = [CampaignResult(**each) for each in kept]
+        rows.append(row_of(cell, predict_cell(cell, profile, tcp), measured))
+    alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile, tcp)
     return rows, alone, profile, time.monotonic() - begin_s
-
-
-def _probe(processes: Processes, state: RunStore, k: int) -> None:
-    """Measure the standard setting once more, and keep it."""
-    _say(f"probe {k + 1} of {_PROBES}")
-    probed = measure.measure(processes, measure.lab_hosts(), repeats=_PROBE_REPEATS)
-    state.put(f"probe.{k}", _PROBE_KEY, probed.model_dump(mode="json"))
 
 
 def row_of(
@@ -331,9 +338,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     from benchmarks.validation import page
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.validation.campaign", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/validation.md"), help="the page to write")
     parser.add_argument(
-        "--state", type=Path, default=Path("out/validation"), help="where complete runs are kept"
+        "--hosts", choices=get_args(HostTuning), default="tuned", help="TCP of the lab's hosts"
+    )
+    parser.add_argument(
+        "--congestion", choices=get_args(Congestion), default="cubic", help="of stock hosts; absent: cubic"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="the page to write; absent: docs/validation.md, for stock hosts -stock"
+    )
+    parser.add_argument(
+        "--state", type=Path, help="where complete runs are kept; absent: out/validation, or -stock"
     )
     parser.add_argument(
         "--cells", type=int, default=None, metavar="N", help="only N of the cells, spread over the design"
@@ -344,10 +359,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     cells = list(CELLS) if arguments.cells is None else spread(arguments.cells)
     profile = profiles.load(arguments.profile) if arguments.profile is not None else None
-    rows, alone, profile, spent_s = run(cells, RunStore(arguments.state), profile)
-    write_atomically(arguments.state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
-    write_atomically(arguments.out, page.page(rows, alone, profile, spent_s))
-    _say(f"wrote {arguments.out}")
+    tcp = None if arguments.hosts == "tuned" else TcpSettings(congestion=arguments.congestion)
+    which = "validation" if tcp is None else "validation-stock"
+    state, out = arguments.state or Path("out", which), arguments.out or Path("docs", f"{which}.md")
+    rows, alone, profile, spent_s = run(cells, RunStore(state), profile, tcp)
+    write_atomically(state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_atomically(out, page.page(rows, alone, profile, spent_s))
+    _say(f"wrote {out}")
     return 0 if page.met(rows) else 1
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, Final
 
+from paceline.realrun.calibration.measure import on_hosts
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes
 from paceline.sim.config import yaml_file
@@ -16,6 +17,7 @@ from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
+from paceline.sim.network.tcp import TcpSettings
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, parse
 
@@ -68,12 +70,14 @@ def measure(processes: Processes, schemes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def predict(measured: dict[str, Any], schemes: dict[str, Any], profile: Profile) -> dict[str, float]:
+def predict(
+    measured: dict[str, Any], schemes: dict[str, Any], profile: Profile, tcp: TcpSettings | None = None
+) -> dict[str, float]:
     """The wall clock of every scheme with the measured computing times, mean of some draws."""
     compute = {"time": f"{measured['mean_s']!r} s", "jitter": {"lognormal": {"cv": measured["cv"]}}}
     means_s = {}
     for name, scheme in schemes.items():
-        whole = scenario(scheme, compute)
+        whole = on_hosts(scenario(scheme, compute), tcp)
         jobs = [prepare(whole, whole.schemes[0], SEED + k) for k in range(_DRAWS)]
         means_s[name] = statistics.fmean(simulate_job(job, profile=profile).wall_clock_s for job in jobs)
     return means_s

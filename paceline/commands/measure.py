@@ -60,8 +60,8 @@ def realrun(
     """Measure: the same scenario and the same scheme code on real processes."""
     from contextlib import ExitStack
 
+    from paceline.realrun.calibration.validate import lab_of
     from paceline.realrun.group.store import check_timeout
-    from paceline.realrun.lab import Lab
     from paceline.realrun.launch.cells import keep_runs, run_requests
     from paceline.realrun.launch.length import with_lengths
     from paceline.realrun.launch.processes import Processes, measure_runs
@@ -94,7 +94,7 @@ def realrun(
                 progress = stack.enter_context(watching(loaded))
                 requests = with_lengths(loaded, progress)
                 network = build_network(loaded.cluster.network, loaded.cluster.workers)
-                hosts = Lab(network, hosts=loaded.lab.hosts, queue=loaded.lab.queue) if lab else None
+                hosts = lab_of(loaded, network) if lab else None
                 pool = stack.enter_context(Processes(lab=hosts, timeout_s=timeout))
                 progress.begin(parts.num_runs)
                 for result in measure_runs(loaded, requests, pool, progress=progress, parts=parts):
@@ -219,9 +219,12 @@ def validate(
             probes = None
             if factors is None:
                 say("no --profile: probing this machine first")
-                network = loaded if hosts.kind == "cluster" and loaded.cluster.workers > 1 else None
-                probes = probing.measure(pool, hosts, network)
+                network = loaded.cluster.network
+                own = hosts.kind == "cluster" and loaded.cluster.workers > 1
+                probed = loaded if own else probing.standard(network.tcp, network.queue)
+                probes = probing.measure(pool, hosts, probed)
                 factors = calibration.calibrate([probes]).profile
+            say(f"measuring a {hosts}")
             outcome = validation.validate(loaded, pool, factors, steps, say, tolerance)
         if out is not None:
             validation.write(outcome, out, force)

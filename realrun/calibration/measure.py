@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import Field
 
@@ -22,7 +22,8 @@ from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.settings import NetworkSettings, QueueName
+from paceline.sim.network.tcp import TcpSettings, describe_hosts
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Event, Run
 from paceline.sim.scenario.schema import Scenario, parse
@@ -105,12 +106,13 @@ class Measurements(Settings):
         min_length=1, description="of training: from when a gradient was due until the next operation started"
     )
 
+    @property
+    def _settings(self) -> NetworkSettings:
+        return NetworkSettings.model_validate_json(json.dumps(self.network))  # from a file: lists, not tuples
+
     def nominal(self) -> Network:
         """The network that was measured, as the scenario has it."""
-        network = NetworkSettings.model_validate_json(
-            json.dumps(self.network)
-        )  # from a file: lists, not tuples
-        return build_network(network, self.plan.workers)
+        return build_network(self._settings, self.plan.workers)
 
     @property
     def origin(self) -> Origin:
@@ -138,10 +140,14 @@ class Measurements(Settings):
 
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
         """Seconds that each operation of the plan lasts in a simulation, and the range of its messages."""
-        plan = self.plan.model_copy(update={"repeats": 1})
-        job = probe_job(plan, replace(model, network=self.nominal()))
+        tcp = self._settings.tcp
+        first = 0 if tcp is None else 1  # as when measuring: windows are open from the time before
+        plan = self.plan.model_copy(update={"repeats": 1 + first})
+        queue = self.hosts.queue or "fair"
+        job = probe_job(plan, replace(model, network=self.nominal(), tcp=tcp, queue=queue))
         events, measured = simulate_programs(job, [job.program(rank) for rank in range(job.workers)])
-        return {key: values[0] for key, values in durations(events, len(plan.trials)).items()}, measured
+        lasted = durations(events, len(plan.trials), skip=first)
+        return {key: values[0] for key, values in lasted.items()}, measured
 
     def wake_up_delays_s(self) -> tuple[float, ...]:
         """Those of the training steps."""
@@ -308,8 +314,19 @@ def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
     return measurements
 
 
-def lab_hosts(
-    tuning: Literal["tuned", "stock"] = "tuned", queue: Literal["fair", "fifo"] = "fair"
-) -> HostKind:
-    """The kind of a lab's hosts, with this TCP and these queues."""
-    return HostKind(kind="lab", tuning=tuning, queue=queue)
+def lab_hosts(tcp: TcpSettings | None = None, queue: QueueName = "fair") -> HostKind:
+    """The kind of a lab's hosts, with this TCP (None: tuned) and these queues."""
+    return HostKind(kind="lab", tuning=describe_hosts(tcp), queue=queue)
+
+
+def standard(tcp: TcpSettings | None, queue: QueueName = "fair") -> Scenario:
+    """The standard setting, on hosts with this TCP (None: tuned) and links with these queues."""
+    return on_hosts(parse(STANDARD), tcp, queue)
+
+
+def on_hosts(scenario: Scenario, tcp: TcpSettings | None, queue: QueueName = "fair") -> Scenario:
+    """A scenario on hosts with this TCP (None: tuned) and links with these queues."""
+    hosts = {"hosts": "tuned" if tcp is None else "stock", "tcp": tcp, "queue": queue}
+    network = scenario.cluster.network.model_copy(update=hosts)
+    cluster = scenario.cluster.model_copy(update={"network": network})
+    return scenario.model_copy(update={"cluster": cluster})

@@ -81,7 +81,8 @@ def _training_run(run: Run, scenario: Scenario, folder: Path, measured_at: str) 
         "settings": {name: value for name, value in run.hosts.items() if name.startswith("net.")},
     }
     in_lab = run.hosts.get("kind") == "lab"
-    hosts = lab_hosts(scenario.lab.hosts, scenario.lab.queue) if in_lab else HostKind(kind="cluster")
+    network = scenario.cluster.network
+    hosts = lab_hosts(network.tcp, network.queue) if in_lab else HostKind(kind="cluster")
     taken = TrainingRun(record.model_copy(update=there), scenario, folder, hosts, "for real")
     taken.predict(TransferModel(taken.nominal(), announcement=1.0, streams=True))  # raises where they differ
     return taken

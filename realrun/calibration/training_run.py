@@ -31,6 +31,7 @@ from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
 from paceline.sim.network.profile import HostKind, MeasuredRange
+from paceline.sim.network.tcp import TcpSettings, describe_hosts
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES
@@ -135,12 +136,18 @@ class TrainingRun:
             record.made,
             record.machine,
             record.software,
-            self.hosts,
+            self.hosts
+            if self._tcp is None or self.hosts != _CLUSTER
+            else HostKind(kind="cluster", tuning=describe_hosts(self._tcp)),
             record.settings,
             record.workers,
             f"{record.steps} steps of {scheme} {self.where}, {record.workers} workers",
             complete=False,
         )
+
+    @property
+    def _tcp(self) -> TcpSettings | None:
+        return self.scenario.cluster.network.tcp
 
     def nominal(self) -> Network:
         """The network, as the scenario has it."""
@@ -218,7 +225,14 @@ class TrainingRun:
 
     def _simulated(self, model: TransferModel) -> tuple[list[Event], MeasuredRange]:
         network = self.scenario.cluster.network
-        transfer = replace(model, network=self._network, sharing=network.sharing, seed=self.record.seed)
+        transfer = replace(
+            model,
+            network=self._network,
+            sharing=network.sharing,
+            seed=self.record.seed,
+            queue=network.queue,
+            tcp=self._tcp,
+        )
         job = replace(self._job, transfer=transfer)
         try:
             events, measured = simulate_programs(

@@ -17,7 +17,9 @@ from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
+from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, Profile
+from paceline.sim.network.tcp import describe_hosts
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.comparison import DEFAULT_TOLERANCE_PCT, Comparison, Trajectory, compare, judge
 from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE
@@ -217,7 +219,16 @@ def write_factors(folder: Path, profile: Profile, probes: measure.Measurements |
 
 def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
     """The kind of hosts that a real run of the scenario would have."""
-    return measure.lab_hosts(scenario.lab.hosts, scenario.lab.queue) if lab else HostKind(kind="cluster")
+    tcp = scenario.cluster.network.tcp
+    if lab:
+        return measure.lab_hosts(tcp, scenario.cluster.network.queue)
+    return HostKind(kind="cluster", tuning="" if tcp is None else describe_hosts(tcp))
+
+
+def lab_of(scenario: Scenario, network: Network) -> Lab:
+    """A lab with the scenario's hosts and queues; they play ``network``."""
+    settings = scenario.cluster.network
+    return Lab(network, hosts=settings.hosts, tcp=settings.tcp, queue=settings.queue)
 
 
 def profile_for(scenario: Scenario, path: Path | None, hosts: HostKind) -> Profile | None:
@@ -240,4 +251,4 @@ def processes_for(scenario: Scenario, lab: bool, probing: bool) -> Processes:
     standard = parse(measure.STANDARD).cluster
     if probing and standard.workers > network.num_hosts:
         network = build_network(standard.network, standard.workers)
-    return Processes(lab=Lab(network, hosts=scenario.lab.hosts, queue=scenario.lab.queue))
+    return Processes(lab=lab_of(scenario, network))

@@ -134,7 +134,7 @@ def check(network: Network | None = None) -> LabCheck:
     load = os.getloadavg()[0]
     first = network or _star(_BANDWIDTHS[0], _LATENCIES_S[0])
     with Lab(first) as lab, ExitStack() as stack:
-        probes = [stack.enter_context(closing(_Probe(lab, host))) for host in range(first.num_hosts)]
+        probes = [stack.enter_context(closing(ProbeProcess(lab, host))) for host in range(first.num_hosts)]
         switch, sharing, busy = [], [], []
         if network:
             routes = [_check_route(lab, probes, network, a, b) for a, b in _kinds_of_routes(network)]
@@ -206,8 +206,8 @@ def render(measured: LabCheck) -> RenderableType:
     return Group(*parts)
 
 
-class _Probe:
-    """A probe process inside a host."""
+class ProbeProcess:
+    """A process inside a host that sends messages to others and times them."""
 
     def __init__(self, lab: Lab, host: int) -> None:
         command = [sys.executable, "-m", "paceline.realrun.lab.probe"]
@@ -220,24 +220,28 @@ class _Probe:
         self.finish()
 
     def start(self, *flows: ProbeFlow) -> None:
+        """Order flows, which begin together."""
         self._orders.write(flows_to_json(flows))
         self._orders.flush()
 
     def finish(self) -> list[_Times]:
+        """Wait for the flows that were ordered: for each of their messages, start and arrival."""
         times: list[_Times] = json.loads(self._answers.readline())
         return times
 
     def run(self, *flows: ProbeFlow) -> list[_Times]:
+        """Order flows and wait for them."""
         self.start(*flows)
         return self.finish()
 
     def close(self) -> None:
+        """End the process."""
         self._orders.close()
         self._answers.close()
         self._process.wait()
 
 
-def _check_route(lab: Lab, probes: Sequence[_Probe], network: Network, a: int, b: int) -> RouteCheck:
+def _check_route(lab: Lab, probes: Sequence[ProbeProcess], network: Network, a: int, b: int) -> RouteCheck:
     latency_s = network.route(a, b).latency_s
     bandwidth = _slowest(network, a, b)
     to = lab.address(b)
@@ -257,7 +261,9 @@ def _check_route(lab: Lab, probes: Sequence[_Probe], network: Network, a: int, b
     )
 
 
-def _check_sharing(lab: Lab, probes: Sequence[_Probe], bandwidth: float, latency_s: float) -> SharingCheck:
+def _check_sharing(
+    lab: Lab, probes: Sequence[ProbeProcess], bandwidth: float, latency_s: float
+) -> SharingCheck:
     size = int(min(_LARGEST_BYTES, bandwidth * 2 * _BULK_S))
     flow = ProbeFlow(lab.address(2), size, 1, _soon_s(latency_s))
     for probe in probes[:2]:
@@ -267,7 +273,9 @@ def _check_sharing(lab: Lab, probes: Sequence[_Probe], bandwidth: float, latency
     return SharingCheck(bandwidth, tuple(size / (end - first_s - latency_s) for _, end in times))
 
 
-def _check_busy(lab: Lab, probe: _Probe, queue: Discipline, bandwidth: float, latency_s: float) -> BusyCheck:
+def _check_busy(
+    lab: Lab, probe: ProbeProcess, queue: Discipline, bandwidth: float, latency_s: float
+) -> BusyCheck:
     soon_s = _soon_s(latency_s)
     bulk = ProbeFlow(lab.address(1), int(bandwidth * 0.5), 1, soon_s)
     small = ProbeFlow(lab.address(1), 64, 10, soon_s + 0.02, 0.003)

@@ -6,14 +6,12 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from paceline.sim.errors import InputError
+from paceline.sim.network.tcp import HostTuning, TcpSettings
 
 from . import kernel
 from .queues import MTU_BYTES
-
-HostTuning = Literal["tuned", "stock"]
 
 INTERFACE = "pace0"
 _NETWORK, _PREFIX = "10.0.0.0", 8
@@ -47,8 +45,22 @@ def address(host: int) -> str:
     return f"10.0.{host // 250}.{host % 250 + 1}"
 
 
-def make_host(host: int, hosts: HostTuning) -> Host:
+def sysctls(tcp: TcpSettings) -> dict[str, str]:
+    """The kernel's settings of stock hosts; their congestion control is that of the route."""
+    return {
+        "net.ipv4.tcp_slow_start_after_idle": str(int(tcp.slow_start_after_idle)),
+        "net.ipv4.tcp_rmem": f"4096 {min(131_072, int(tcp.receive_buffer))} {int(tcp.receive_buffer)}",
+        "net.ipv4.tcp_wmem": f"4096 {min(16_384, int(tcp.send_buffer))} {int(tcp.send_buffer)}",
+    }
+
+
+def make_host(host: int, hosts: HostTuning, tcp: TcpSettings | None = None) -> Host:
     """Move this process into a new network namespace and set it up as ``host``.
+
+    Args:
+        host: its number.
+        hosts: tuned or stock.
+        tcp: of stock hosts; None: as the kernel has it.
 
     Raises:
         InputError: the kernel does not allow or does not keep a setting.
@@ -58,29 +70,36 @@ def make_host(host: int, hosts: HostTuning) -> Host:
     if kernel.sysctl_path("net.ipv6").exists():
         for name, value in _ALWAYS.items():
             kernel.sysctl_path(name).write_text(value)
-    wanted = _TUNED_SYSCTLS if hosts == "tuned" else {}
+    wanted = _TUNED_SYSCTLS if hosts == "tuned" else {} if tcp is None else sysctls(tcp)
     metrics = _TUNED_METRICS if hosts == "tuned" else {}
+    if tcp is not None and tcp.initial_window != TcpSettings().initial_window:
+        metrics = {"initcwnd": tcp.initial_window}
     for name, value in wanted.items():
         try:
             kernel.sysctl_path(name).write_text(value)
         except OSError as error:
             raise InputError(
                 f"the lab cannot set {name} = {value} for its hosts: {error}; "
-                "it needs a writable /proc/sys/net, or lab: {hosts: stock}"
+                "it needs a writable /proc/sys/net and, for TCP, a congestion control that the kernel has"
             ) from error
     kernel.bring_up("lo")
     tun = kernel.open_tun(INTERFACE)
     kernel.add_address(INTERFACE, address(host))
     kernel.bring_up(INTERFACE, mtu_bytes=MTU_BYTES, queue_packets=_QUEUE_PACKETS)
-    kernel.add_route(INTERFACE, _NETWORK, _PREFIX, metrics)
+    congestion = None if tcp is None else tcp.congestion
+    kernel.add_route(INTERFACE, _NETWORK, _PREFIX, metrics, congestion)
 
     settings = {name: " ".join(kernel.sysctl_path(name).read_text().split()) for name in _TUNED_SYSCTLS}
-    read_metrics = kernel.route_metrics(address(host + 1))
+    read_metrics, read_congestion = kernel.route_metrics(address(host + 1))
     for name, value in wanted.items():
         if settings[name] != value:
             raise InputError(f"the kernel did not keep {name} = {value} but has {settings[name]}")
     if read_metrics != metrics:
         raise InputError(f"the kernel did not keep the route's metrics {metrics} but has {read_metrics}")
+    if congestion is not None:
+        if read_congestion != congestion:
+            raise InputError(f"the kernel has no congestion control {congestion} (modprobe tcp_{congestion})")
+        settings["net.ipv4.tcp_congestion_control"] = congestion
     settings |= {name: str(read_metrics.get(name, "default")) for name in _TUNED_METRICS}
     settings |= {"mtu": str(kernel.mtu(INTERFACE)), "kernel": platform.release()}
     return Host(namespace, tun, settings)

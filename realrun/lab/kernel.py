@@ -33,7 +33,7 @@ _RTM_NEWROUTE, _RTM_GETROUTE, _NLMSG_ERROR = 24, 26, 2
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_EXCL, _NLM_F_CREATE = 0x1, 0x4, 0x200, 0x400
 _RTA_DST, _RTA_OIF, _RTA_METRICS = 1, 4, 8
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST = 254, 4, 253, 1
-_RTAX_LOCK = 1
+_RTAX_LOCK, _RTAX_CONGESTION = 1, 16
 ROUTE_METRICS = {"initcwnd": 11, "rto_min_ms": 13, "initrwnd": 14}
 """Name -> number of the metrics that the lab sets on a route."""
 
@@ -117,15 +117,21 @@ def mtu(device: str) -> int:
     return int(struct.unpack_from("16xi", answer)[0])
 
 
-def add_route(device: str, network: str, prefix: int, metrics: Mapping[str, int]) -> None:
+def add_route(
+    device: str, network: str, prefix: int, metrics: Mapping[str, int], congestion: str | None = None
+) -> None:
     """Route ``network/prefix`` to ``device``; ``metrics`` as in ``ROUTE_METRICS``.
 
-    The kernel heeds ``rto_min_ms`` only where it is locked, so every metric is.
+    The kernel heeds ``rto_min_ms`` only where it is locked, so every metric is. ``congestion`` is the
+    congestion control of connections that go this way: a namespace may give a route one that the machine does
+    not allow it as its default.
     """
     pairs = {ROUTE_METRICS[name]: value for name, value in metrics.items()}
     if pairs:
         pairs[_RTAX_LOCK] = sum(1 << number for number in pairs)
     nested = b"".join(_attribute(number, struct.pack("I", value)) for number, value in sorted(pairs.items()))
+    if congestion is not None:
+        nested += _attribute(_RTAX_CONGESTION, congestion.encode() + b"\0")
     kind = (_RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST)
     body = struct.pack("8BI", socket.AF_INET, prefix, 0, 0, *kind, 0)
     body += _attribute(_RTA_DST, socket.inet_aton(network))
@@ -134,17 +140,18 @@ def add_route(device: str, network: str, prefix: int, metrics: Mapping[str, int]
     _netlink(_RTM_NEWROUTE, _NLM_F_ACK | _NLM_F_CREATE | _NLM_F_EXCL, body)
 
 
-def route_metrics(address: str) -> dict[str, int]:
-    """Read the metrics of the route that leads to ``address``."""
+def route_metrics(address: str) -> tuple[dict[str, int], str]:
+    """Read the metrics of the route that leads to ``address``, and its congestion control, if it has one."""
     body = struct.pack("8BI", socket.AF_INET, 32, *([0] * 7))
     body += _attribute(_RTA_DST, socket.inet_aton(address))
     answer = _netlink(_RTM_GETROUTE, 0, body)
     values = _attributes(_attributes(answer[12:]).get(_RTA_METRICS, b""))
+    congestion = values.get(_RTAX_CONGESTION, b"").rstrip(b"\0").decode()
     return {
         name: int(struct.unpack("I", values[number])[0])
         for name, number in ROUTE_METRICS.items()
         if number in values
-    }
+    }, congestion
 
 
 def _attribute(kind: int, value: bytes) -> bytes:

@@ -19,9 +19,10 @@ from typing import Any, Self
 
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
+from paceline.sim.network.tcp import HostTuning, TcpSettings
 
 from . import enter, kernel
-from .hosts import INTERFACE, HostTuning, address
+from .hosts import INTERFACE, address
 from .protocol import Discipline, Statistics, plan_of, to_json
 
 _ANSWER_S = 60.0
@@ -44,18 +45,30 @@ class Lab:
     Args:
         network: what to emulate. A link or cap without a limit runs as fast as the machine.
         hosts: ``tuned`` removes TCP's ramp-up and idle restart; ``stock`` keeps the kernel's defaults.
+        tcp: what to set in stock hosts instead; None: nothing.
         queue: discipline of every link, see ``paceline.realrun.lab.queues``.
 
     Raises:
-        InputError: on entry, when this machine cannot run a lab; the message says how to get there.
+        InputError: on entry, when this machine cannot run a lab; the message says how to get there. At once,
+            when TCP's settings have something that no lab has.
     """
 
     interface = INTERFACE
     """Name of the network device inside each host."""
 
-    def __init__(self, network: Network, *, hosts: HostTuning = "tuned", queue: Discipline = "fair") -> None:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        hosts: HostTuning = "tuned",
+        tcp: TcpSettings | None = None,
+        queue: Discipline = "fair",
+    ) -> None:
+        if tcp is not None and (tcp.loss or tcp.connections > 1):
+            key = "loss" if tcp.loss else "connections"
+            raise InputError(f"the lab loses nothing and has one connection; leave tcp.{key} out")
         self._network = network
-        self._hosts: HostTuning = hosts
+        self._hosts = hosts if tcp is None else tcp.model_dump_json()
         self._queue: Discipline = queue
         self._namespaces: list[int] = []
         self._user_namespace = -1

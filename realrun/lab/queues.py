@@ -31,10 +31,9 @@ from typing import Generic, Protocol, TypeVar
 from typing_extensions import override
 
 from paceline.sim.errors import InputError
+from paceline.sim.network.fifo import CellQueues
 
 MTU_BYTES = 1500
-CELL_S = 0.0005
-"""``Fifo`` cuts a packet into cells that occupy its slowest link for this long, or one MTU if longer."""
 
 P = TypeVar("P")
 P_in = TypeVar("P_in", contravariant=True)
@@ -271,78 +270,39 @@ def _order(num_links: int, paths: Iterable[Path]) -> list[int]:
     return rank
 
 
-@dataclass(slots=True, eq=False)
-class _Cell(Generic[P]):
-    """A piece of a packet on its way; ``first``..``last`` is when its bytes reach the next link."""
-
-    path: tuple[int, ...]
-    size: float
-    last_s: float
-    packet: P
-    final: bool
-    hop: int = 0
-
-
 class Fifo(Queue[P]):
-    """Serves packets in order of arrival at every link: see the head of this module.
+    """Serves packets in order of arrival at every link: ``paceline.sim.network.fifo``.
 
-    Arguments as for ``Fair``. The order at the links behind the first is that of cells, so that a packet that
-    trickles in from a slower link does not hold up others by its whole length.
+    Arguments as for ``Fair``.
     """
 
     def __init__(
         self, bandwidth_bytes_per_s: Sequence[float], paths: Iterable[Path], leave: Leave[P]
     ) -> None:
         _order(len(bandwidth_bytes_per_s), paths)
-        self._rate = list(bandwidth_bytes_per_s)
-        self._free_s = [-math.inf] * len(self._rate)
+        self._cells = CellQueues[P](bandwidth_bytes_per_s, leave)
         self._leave = leave
         self._flows: dict[Hashable, tuple[int, ...]] = {}
-        self._events: list[tuple[float, int, _Cell[P]]] = []
-        self._turn = 0
 
     @override
     def next_s(self) -> float:
-        return self._events[0][0] if self._events else math.inf
+        return self._cells.next_s()
 
     @override
     def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P) -> None:
         links = self._flows.get(flow)
         if links is None:
             links = self._flows[flow] = self._hops(path)
-        if not links:
+        if links:
+            self._cells.arrive(now_s, links, size_bytes, packet)
+        else:
             self._leave(now_s, packet)
-            return
-        pieces = 1
-        if len(links) > 1:
-            cell_bytes = max(MTU_BYTES, CELL_S * min(self._rate[link] for link in links))
-            pieces = math.ceil(size_bytes / cell_bytes)
-        for piece in range(pieces):
-            final = piece == pieces - 1
-            self._cross(now_s, _Cell(links, size_bytes / pieces, now_s, packet, final))
 
     @override
     def advance(self, now_s: float) -> None:
-        while self._events and self._events[0][0] <= now_s:
-            time_s, _, cell = heappop(self._events)
-            self._cross(time_s, cell)
+        self._cells.advance(now_s)
 
     def _hops(self, path: Path) -> tuple[int, ...]:
         if not math.isfinite(path.cap_bytes_per_s):
             return path.links
-        self._rate.append(path.cap_bytes_per_s)
-        self._free_s.append(-math.inf)
-        return (len(self._rate) - 1, *path.links)
-
-    def _cross(self, now_s: float, cell: _Cell[P]) -> None:
-        """A cell's first byte is at its next link ``now_s``, its last one at ``cell.last_s``."""
-        link = cell.path[cell.hop]
-        start_s = max(now_s, self._free_s[link])
-        self._free_s[link] = start_s + cell.size / self._rate[link]
-        cell.last_s = max(cell.last_s, self._free_s[link])
-        cell.hop += 1
-        if cell.hop < len(cell.path):
-            self._turn += 1
-            heappush(self._events, (start_s, self._turn, cell))
-        elif cell.final:
-            self._leave(cell.last_s, cell.packet)
+        return (self._cells.add_link(path.cap_bytes_per_s), *path.links)

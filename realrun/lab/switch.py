@@ -1,4 +1,4 @@
-"""Joins the hosts of a lab: ``python -m paceline.realrun.lab.switch HOSTS tuned|stock SOCKET``.
+"""Joins the hosts of a lab: ``python -m paceline.realrun.lab.switch HOSTS tuned|stock|JSON SOCKET``.
 
 It makes the hosts, then reads packets from their TUN devices and writes each to its destination's when it is
 due. All times are computed (``queues``, ``delays``) and do not depend on when the loop gets round to a
@@ -36,12 +36,12 @@ from heapq import heappop, heappush
 import numpy.random  # noqa: F401 - else numpy loads it at a run's first draw: 8 ms in which no packet is read
 
 from paceline.sim.errors import InputError
-from paceline.sim.network.latency import Factors
-from paceline.sim.network.variation import BandwidthChanges
+from paceline.sim.network.tcp import HostTuning, TcpSettings
+from paceline.sim.network.variation import BandwidthChanges, Factors
 
 from . import kernel, start
 from .delays import Delay
-from .hosts import INTERFACE, Host, HostTuning, address, make_host
+from .hosts import INTERFACE, Host, address, make_host
 from .protocol import Forwarding, Statistics, from_json
 from .queues import Fair, Fifo, Queue
 
@@ -278,7 +278,7 @@ def _write_line(descriptor: int, value: Mapping[str, object]) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _make_hosts(count: int, hosts: HostTuning) -> tuple[list[Host], int | None]:
+def _make_hosts(count: int, hosts: HostTuning, tcp: TcpSettings | None) -> tuple[list[Host], int | None]:
     """Make the hosts, in a new user namespace if need be; return it too."""
     user_namespace = None
     try:
@@ -286,7 +286,7 @@ def _make_hosts(count: int, hosts: HostTuning) -> tuple[list[Host], int | None]:
     except PermissionError:
         kernel.enter_user_namespace()
         user_namespace = os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    return [make_host(host, hosts) for host in range(count)], user_namespace
+    return [make_host(host, hosts, tcp) for host in range(count)], user_namespace
 
 
 def _run_ahead() -> bool:
@@ -297,13 +297,20 @@ def _run_ahead() -> bool:
     return os.sched_getscheduler(0) == os.SCHED_RR
 
 
-def main(count: int, kind: HostTuning, namespaces: int) -> None:
-    """Be the switch of ``count`` hosts."""
+def main(count: int, kind: str, namespaces: int) -> None:
+    """Be the switch of ``count`` hosts.
+
+    Args:
+        count: of hosts.
+        kind: ``tuned``, ``stock`` (as the kernel is), or ``TcpSettings`` in JSON.
+        namespaces: the socket that gets them.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # packets form no cycles, and a collection would be a pause
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        hosts, user_namespace = _make_hosts(count, kind)
+        tcp = TcpSettings.model_validate_json(kind) if kind.startswith("{") else None
+        hosts, user_namespace = _make_hosts(count, "tuned" if kind == "tuned" else "stock", tcp)
     except (OSError, InputError) as error:
         _write_line(1, {"error": str(error)})
         return
@@ -319,4 +326,4 @@ def main(count: int, kind: HostTuning, namespaces: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), "tuned" if sys.argv[2] == "tuned" else "stock", int(sys.argv[3]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -167,7 +167,9 @@ def place_blocks(schedule: BlockSchedule, members: tuple[int, ...], model: Trans
         members,
         model,
         tuple(costs),
-        own_links=not network.varies and (not shared or (schedule.in_order and routes.one_end)),
+        own_links=not network.varies
+        and not model.tcp
+        and (not shared or (schedule.in_order and routes.one_end and model.queue == "fair")),
         access_only=routes.access_only,
     )
 
@@ -228,7 +230,7 @@ def fastest(
         model.sharing, model.block_overhead_s, model.added_latency_s, model.efficiency,
     )  # fmt: skip
     if key not in _prices:
-        plain = replace(model, network=network.steady)
+        plain = replace(model, network=network.steady, queue="fair", tcp=None)
         hops = [network.route(a, b).latency_s for a, b in pairwise([*members, members[0]]) if a != b]
         best, best_s = "", math.inf
         for name, build in algorithms.items():

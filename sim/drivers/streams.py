@@ -7,6 +7,9 @@ What differs from the ideal transfers of ``paceline.sim.drivers.transfers``:
   leaves after them.
 - **Buffered sends.** The socket takes bytes off the sender's hands, up to the size of its buffer.
 
+- **First-in-first-out links** (``queue: fifo``) take all that a host sends at once, as windows allow, so that
+  messages and announcements wait there, in the same order, and not in the stream.
+
 A message that is split by the buffer's size is two flows one after the other; where several messages wait,
 the one at the head counts for the buffer (a later one is complete when its own turn has come).
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from typing_extensions import override
 
@@ -22,6 +26,9 @@ from ..network.profile import MessageRange
 from ..network.transfer import TransferModel
 from .clock import Clock
 from .transfers import Announced, Notice, Transfer, Transfers
+
+ANNOUNCEMENT_BYTES: Final = 100
+"""Of a receive, with its headers; it takes no time of its own where it waits for nothing."""
 
 
 class _Stream:
@@ -72,6 +79,8 @@ class Streams(Transfers):
         self._device_copy_s_per_byte = model.device_copy_s_per_byte / 2  # at each end
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._leaving: dict[int, tuple[_Message, float]] = {}
+        self._in_line = model.queue == "fifo"
+        self._notices: dict[int, tuple[Notice, _Stream, float]] = {}
         self._at_host = [0] * model.network.num_hosts
         self.traffic = MessageRange()
 
@@ -87,11 +96,28 @@ class Streams(Transfers):
 
     @override
     def _announce(self, receiver: int, sender: int) -> Announced:
+        if self._in_line and self._announcement:
+            return self._announce_in_line(receiver, sender)
         stream = self._streams.get((receiver, sender))
         if not self._announcement or stream is None or not stream.busy:
             return super()._announce(receiver, sender)
+        if self._tcp is not None:
+            self._connection(receiver, sender).sends(self._clock.now)
         notice = Notice()
         stream.waiting.append((notice, self._announcement * self._latency_s(receiver, sender)))
+        return notice
+
+    def _announce_in_line(self, receiver: int, sender: int) -> Notice:
+        """Send an announcement over the links; it waits for what is in front of it."""
+        assert self._sharing is not None
+        if self._tcp is not None:
+            self._connection(receiver, sender).sends(self._clock.now)
+        latency_s = self._announcement * self._latency_s(receiver, sender)
+        links = self._network.route(receiver, sender).links
+        number = self._sharing.start(self._clock.now, links, ANNOUNCEMENT_BYTES, float("inf"))
+        self._solve_late()
+        notice = Notice()
+        self._notices[number] = (notice, self._stream(receiver, sender), latency_s)
         return notice
 
     @override
@@ -113,7 +139,7 @@ class Streams(Transfers):
         stream.unsent_bytes += num_bytes
         if stream.unsent_bytes <= self._buffer_bytes:
             self._take(message)
-        if stream.busy:
+        if stream.busy and not self._in_line:
             stream.waiting.append(message)
         else:
             self._leave(message)
@@ -138,13 +164,18 @@ class Streams(Transfers):
         """A message's turn has come."""
         message.stream.busy = True
         num_bytes = message.transfer.num_bytes
-        last = num_bytes if message.taken else min(num_bytes, self._buffer_bytes)
+        whole = message.taken or self._in_line
+        last = num_bytes if whole else min(num_bytes, self._buffer_bytes)
         self._leaving[self._flow(message.transfer, num_bytes - last)] = (message, last)
 
     @override
     def _arrive(self, number: int, sent_s: float) -> None:
         if number in self._flows:
             super()._arrive(number, sent_s)
+            return
+        if number in self._notices:
+            notice, stream, latency_s = self._notices.pop(number)
+            notice.arrives(stream.arrives(sent_s + latency_s))
             return
         message, left = self._leaving.pop(number)
         if not message.taken:

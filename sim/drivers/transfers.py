@@ -14,10 +14,11 @@ from functools import partial
 from typing import Final, Protocol
 
 from .. import seeds
-from ..network.latency import Latencies
+from ..network.fifo import FifoSharing
 from ..network.sharing import FairSharing, rtt_weight
+from ..network.tcp import Connection
 from ..network.transfer import TransferModel
-from ..network.variation import BandwidthChanges
+from ..network.variation import BandwidthChanges, Latencies, peak_bytes_per_s
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
@@ -107,6 +108,18 @@ class _Box:
         self.known: dict[int, deque[int]] | None = None
 
 
+@dataclass(slots=True, eq=False)
+class _Windows:
+    """Bytes of a transfer that leave as TCP's window allows, piece by piece, as one flow to the outside."""
+
+    connection: Connection
+    transfer: Transfer
+    flow: int
+    rest: float
+    piece: float = 0.0
+    since_s: float = 0.0
+
+
 class Transfers:
     """Matches sends with receives and moves their bytes.
 
@@ -127,7 +140,9 @@ class Transfers:
         self._changes = BandwidthChanges(model.network.links, model.seed)
         self._efficiency = model.efficiency
         bandwidths = [link.bandwidth_bytes_per_s * model.efficiency for link in model.network.links]
-        self._sharing = FairSharing(bandwidths) if model.sharing != "none" else None
+        self._sharing: FairSharing | FifoSharing | None = None
+        if model.sharing != "none":
+            self._sharing = FairSharing(bandwidths) if model.queue == "fair" else FifoSharing(bandwidths)
         self._by_rtt = model.sharing == "rtt"
         self._shares, self._seed = model.shares, model.seed
         self._shared = [0] * model.network.num_hosts  # messages of a host that have drawn their share
@@ -136,6 +151,10 @@ class Transfers:
         self._alone: dict[int, float] = {}
         self._boxes: dict[Tag, _Box] = {}
         self._flows: dict[int, Transfer] = {}
+        self._tcp = model.tcp
+        self._connections: dict[int, Connection] = {}
+        self._pieces: dict[int, _Windows] = {}
+        self._num_windows = 0
         self._solving = False
         self._alarm_s = float("inf")
         self.messages = 0
@@ -253,6 +272,8 @@ class Transfers:
         """When the sender knows of a receive that is posted now."""
         if not self._announcement:
             return self._clock.now
+        if self._tcp is not None:
+            self._connection(receiver, sender).sends(self._clock.now)
         return self._clock.now + self._announcement * self._latency_s(receiver, sender)
 
     def close(self, tag: Tag) -> None:
@@ -346,9 +367,26 @@ class Transfers:
             self._clock.at(start_s, self._begin, transfer)
 
     def _weight(self, source: int, destination: int) -> int:
-        """Of a connection on its links; round trips as they are without jitter."""
+        """Of a connection on its links."""
+        return rtt_weight(self._round_trip_s(source, destination))
+
+    def _round_trip_s(self, source: int, destination: int) -> float:
+        """There and back, without jitter and without queues."""
         there, back = self._network.route(source, destination), self._network.route(destination, source)
-        return rtt_weight(there.latency_s + back.latency_s + 2 * self._added_latency_s)
+        return there.latency_s + back.latency_s + 2 * self._added_latency_s
+
+    def _connection(self, source: int, destination: int) -> Connection:
+        """TCP's state in one direction between two hosts."""
+        key = source * self._workers + destination
+        connection = self._connections.get(key)
+        if connection is None:
+            assert self._tcp is not None
+            route = self._network.route(source, destination)
+            peaks = [peak_bytes_per_s(self._network.links[link]) for link in route.links]
+            peak = self._efficiency * min([route.per_flow_bytes_per_s, *peaks])
+            connection = Connection(self._tcp, self._round_trip_s(source, destination), peak)
+            self._connections[key] = connection
+        return connection
 
     def _drawn_weight(self, source: int, weight: int) -> int:
         """The weight of a host's next message, around what it has by its round trip."""
@@ -381,11 +419,42 @@ class Transfers:
 
     def _flow(self, transfer: Transfer, num_bytes: float) -> int:
         """Let bytes of a transfer flow from now on; returns the number of the flow."""
+        if self._tcp is None or not num_bytes:
+            return self._share(transfer, num_bytes, transfer.cap)
+        self._num_windows -= 1  # below 0, apart from the numbers of shares
+        connection = self._connection(transfer.source, transfer.destination)
+        self._open_window(_Windows(connection, transfer, self._num_windows, num_bytes))
+        return self._num_windows
+
+    def _share(self, transfer: Transfer, num_bytes: float, cap: float) -> int:
         assert self._sharing is not None
-        now_s = self._clock.now
-        number = self._sharing.start(now_s, transfer.links, num_bytes, transfer.cap, transfer.weight)
+        number = self._sharing.start(self._clock.now, transfer.links, num_bytes, cap, transfer.weight)
         self._solve_late()
         return number
+
+    def _open_window(self, windows: _Windows) -> None:
+        """Let leave what TCP's window allows now, or wait until it has grown."""
+        now_s = self._clock.now
+        leave = windows.connection.next(now_s, windows.rest)
+        if not leave.num_bytes:
+            self._clock.at(leave.not_before_s, self._open_window, windows)
+            return
+        windows.piece, windows.since_s = leave.num_bytes, now_s
+        windows.rest -= leave.num_bytes
+        cap = min(windows.transfer.cap, leave.cap_bytes_per_s)
+        self._pieces[self._share(windows.transfer, leave.num_bytes, cap)] = windows
+
+    def _finish(self, number: int, now_s: float) -> None:
+        """The last byte of a share has left: of a whole flow, or of a window."""
+        windows = self._pieces.pop(number, None)
+        if windows is None:
+            self._arrive(number, now_s)
+            return
+        windows.connection.left(windows.since_s, now_s, windows.piece)
+        if windows.rest > 0:
+            self._open_window(windows)
+        else:
+            self._arrive(windows.flow, now_s)
 
     def _solve_late(self) -> None:
         if not self._solving:
@@ -398,7 +467,7 @@ class Transfers:
         self._solving = False
         now_s = self._clock.now
         for number in self._sharing.finished(now_s):
-            self._arrive(number, now_s)
+            self._finish(number, now_s)
         for link, bandwidth in self._changes.until(now_s).items():
             self._sharing.change(link, bandwidth * self._efficiency)
         self._sharing.solve(now_s)

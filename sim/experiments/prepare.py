@@ -253,6 +253,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
                 overhead_s=cluster.network.overhead,
                 announcement=cluster.network.announcement,
                 seed=seed,
+                queue=cluster.network.queue,
+                tcp=cluster.network.tcp,
             )
         ),
         transport=transport,

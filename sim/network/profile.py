@@ -74,8 +74,9 @@ class HostKind(Settings):
     transport: Literal["gloo"] = "gloo"
 
     def __str__(self) -> str:
-        lab = f"lab with {self.tuning} hosts and {self.queue} queues" if self.kind == "lab" else "cluster"
-        return f"{lab} over {self.transport}"
+        hosts = f" with {self.tuning} hosts" if self.tuning else ""
+        queues = f" and {self.queue} queues" if self.kind == "lab" else ""
+        return f"{self.kind}{hosts}{queues} over {self.transport}"
 
 
 class MeasuredRange(Settings):

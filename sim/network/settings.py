@@ -39,6 +39,7 @@ from ..config.units import BoundedSeconds, BytesPerSecond, parse_bandwidth, pars
 from ..errors import InputError, did_you_mean, quote
 from ..jitter import Jitter
 from .graph_files import read_graph
+from .tcp import HostTuning, TcpSettings
 
 
 def _check_rate(value: float) -> float:
@@ -51,6 +52,7 @@ Rate = Annotated[BytesPerSecond, Field(gt=0, le=MAX_RATE), AfterValidator(_check
 Count = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
 TransportName = Literal["ideal", "gloo", "nccl"]
+QueueName = Literal["fair", "fifo"]
 
 DEFAULT: Final = "default"
 _QUANTITY: Final = {"type": "string", "examples": ["40 ms"]}
@@ -321,6 +323,19 @@ class NetworkSettings(Settings):
         "bandwidth alone), gloo, or nccl (messages of one worker to another then go over gloo); absent where "
         "there is a profile: the profile's; null: as in result folders that name none",
     )
+    hosts: HostTuning = Field(
+        default="tuned",
+        description="TCP of the hosts: tuned (no slow start, windows that limit nothing) or stock (Linux as "
+        "it comes, in a simulation and in the lab); absent where there is `tcp`: stock",
+    )
+    tcp: TcpSettings | None = Field(
+        default=None, description="of stock hosts, where something differs from Linux's defaults"
+    )
+    queue: QueueName = Field(
+        default="fair",
+        description="how links serve what waits, simulated and in the lab: per connection, as `sharing` "
+        "says, or first in, first out",
+    )
     overhead: BoundedSeconds = Field(
         default=0.0, description="software overhead of one transfer, beside the transport's own"
     )
@@ -330,6 +345,17 @@ class NetworkSettings(Settings):
         le=1000,
         description="cost of a rendezvous, as a factor on the route's latency; gloo has 1",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_stock(cls, data: Any) -> Any:
+        """TCP's settings are those of stock hosts, which name them all."""
+        match data:
+            case {"hosts": "stock"} if data.get("tcp") is None:
+                return {**data, "tcp": {}}
+            case {"tcp": tcp} if tcp is not None and "hosts" not in data:
+                return {**data, "hosts": "stock"}
+        return data
 
     @model_validator(mode="wrap")
     @classmethod
@@ -362,6 +388,16 @@ class NetworkSettings(Settings):
         parts = [key for key in ("sites", "within", "between", "uplink") if getattr(self, key)]
         if self.variation and self.sharing == "none":
             return [Mistake(("variation",), "needs sharing: max_min or rtt")]
+        if self.tcp is not None and self.hosts == "tuned":
+            return [Mistake(("tcp",), "is of stock hosts; write hosts: stock, or leave it out")]
+        if self.tcp is not None and self.sharing == "none":
+            return [Mistake(("hosts",), "'stock' needs sharing: max_min or rtt")]
+        if self.queue == "fifo" and self.sharing != "max_min":
+            return [Mistake(("queue",), "'fifo' needs sharing: max_min")]
+        if self.queue == "fifo" and self.variation:
+            return [
+                Mistake(("variation",), "needs queue: fair; what waits in one line has its times already")
+            ]
         whole = [key for key in ("graph", "model") if getattr(self, key) is not None]
         if whole and (flat or parts or len(whole) > 1):
             other = [*flat, *parts, *whole[1:]][0]

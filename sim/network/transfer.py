@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .network import Network
+from .tcp import TcpSettings
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class TransferModel:
             never ends before its transfers.
         shares: equally likely weights of a message on links that it shares with others; none: all are equal.
         seed: of the run, for latencies and bandwidths that vary at random, wake-up delays and shares.
+        queue: how links serve: ``fair`` is as ``sharing`` says; ``fifo``: what comes later waits, in streams
+            announcements too. Not where each is alone.
+        tcp: of stock hosts; None: windows limit nothing, as on tuned ones. Not where each is alone.
     """
 
     network: Network
@@ -58,6 +62,8 @@ class TransferModel:
     resume_jitter_s: tuple[float, ...] = ()
     shares: tuple[float, ...] = ()
     seed: int = 0
+    queue: str = "fair"
+    tcp: TcpSettings | None = None
 
     @property
     def block_overhead_s(self) -> float:

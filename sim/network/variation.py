@@ -1,4 +1,8 @@
-"""Bandwidths that change as time goes on: piecewise constant, from a table or from random slow periods."""
+"""What varies: latencies from message to message, bandwidths as time goes on.
+
+A latency is that of the route, times a random factor where there is jitter. A bandwidth is piecewise
+constant, from a table or from random slow periods.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,15 @@ from itertools import count
 from math import inf
 
 from .. import seeds
-from .network import Link
+from ..jitter import Jitter
+from .network import Link, Network
 from .settings import BandwidthTrace, SlowPeriods
+
+
+def peak_bytes_per_s(link: Link) -> float:
+    """The most that a link ever carries."""
+    trace = link.variation.trace if link.variation is not None else None
+    return max(step.bandwidth for step in trace.steps) if trace is not None else link.bandwidth_bytes_per_s
 
 
 class BandwidthChanges:
@@ -74,3 +85,49 @@ def _markov(periods: SlowPeriods, nominal: float, index: int, seed: int) -> Iter
         length = float(seeds.exponentials(seed, index, "bandwidth", block)[offset])
         time_s += length * (periods.slow if slow else periods.fast)
         slow = not slow
+
+
+class Factors:
+    """Random factors of latencies; the k-th message that a host sends has the k-th factor of that host.
+
+    Args:
+        jitter: their distribution.
+        hosts: how many there are.
+        seed: of the run.
+    """
+
+    def __init__(self, jitter: Jitter, hosts: int, seed: int) -> None:
+        self._jitter = jitter
+        self._seed = seed
+        self._drawn = [0] * hosts
+        self._factors: list[list[float]] = [[] for _ in range(hosts)]
+
+    def draw(self, source: int) -> float:
+        """The factor of the next message from ``source``."""
+        block, offset = divmod(self._drawn[source], seeds.BLOCK)
+        self._drawn[source] += 1
+        if offset == 0:
+            self._factors[source] = self._jitter.factors(self._seed, source, "latency", block).tolist()
+        return self._factors[source][offset]
+
+
+class Latencies:
+    """Draws latencies, see ``Factors``.
+
+    Args:
+        network: for the routes and the jitter; without it every message takes its route's latency.
+        seed: of the run.
+        added_s: what hosts and switches add, without jitter.
+    """
+
+    def __init__(self, network: Network, seed: int, added_s: float) -> None:
+        self._network = network
+        self._added_s = added_s
+        self._factors = Factors(network.jitter, network.num_hosts, seed) if network.jitter else None
+
+    def draw_s(self, source: int, destination: int) -> float:
+        """One-way latency of the next message from ``source``, here to ``destination``."""
+        latency_s = self._network.route(source, destination).latency_s
+        if self._factors is not None:
+            latency_s *= self._factors.draw(source)
+        return latency_s + self._added_s

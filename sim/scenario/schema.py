@@ -42,7 +42,8 @@ from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean, quote, shorten
 from ..network.build import build_network
 from ..network.profile import Profile
-from ..network.settings import Graph, NetworkSettings, TransportName
+from ..network.settings import Graph, NetworkSettings, QueueName, TransportName
+from ..network.tcp import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..schemes import find_scheme
@@ -284,14 +285,10 @@ class CollectiveSettings(Settings):
 
 
 class LabSettings(Settings):
-    """The emulated network on which ``--lab`` measures; it changes nothing in a simulation."""
+    """The emulated network on which ``--lab`` measures."""
 
-    hosts: Literal["tuned", "stock"] = Field(
-        default="tuned", description="TCP of the hosts: without ramp-up and idle restart, or the kernel's"
-    )
-    queue: Literal["fair", "fifo"] = Field(
-        default="fair", description="how packets wait at the lab's links: per connection, or in one line"
-    )
+    hosts: HostTuning | None = Field(default=None, description="older name of cluster.network.hosts")
+    queue: QueueName | None = Field(default=None, description="older name of cluster.network.queue")
 
 
 class Scenario(Settings):
@@ -348,6 +345,27 @@ class Scenario(Settings):
                     **data,
                     "cluster": {**cluster, "network": {**network, "transport": law}},
                     "collectives": {"all_reduce": all_reduce},
+                }
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _move_lab(cls, data: Any) -> Any:
+        """``lab`` says of the network what simulations did not know of once."""
+        match data:
+            case {"lab": Mapping() as lab, "cluster": {"network": Mapping() as network} as cluster}:
+                names = {"hosts": get_args(HostTuning), "queue": get_args(QueueName)}
+                moved = {key: lab[key] for key, known in names.items() if lab.get(key) in known}
+                stock = {"hosts": "stock"} if network.get("tcp") is not None else {}
+                for key, value in moved.items():
+                    named = {**stock, **network}.get(key, value)
+                    if named != value:
+                        text = f"is an older name of cluster.network.{key}, which is {quote(str(named))}"
+                        raise mistake(f"{text}; leave it out", "lab", key)
+                return {
+                    **data,
+                    "lab": {key: value for key, value in lab.items() if key not in moved},
+                    "cluster": {**cluster, "network": {**network, **moved}},
                 }
         return data
 

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from benchmarks.outside import ROWS, Row, fit_overhead_s, gloo_reduce, predict_ms, read_rows
+from benchmarks.outside import ROWS, Row, fit_overhead_s, gloo_reduce, predict_ms, predict_stock_ms, read_rows
 from paceline.sim.collectives.schedule import critical_path_s
 
 
@@ -31,6 +31,13 @@ def test_gloos_broadcasts_and_messages() -> None:
     short = [row for row in limited("point_to_point", "gloo") if row.latency == "0.05 ms"]
     assert max(map(abs, errors_pct(short))) < 1.5
     assert max(map(abs, errors_pct(limited("point_to_point", "nccl")))) < 2.0
+
+
+def test_messages_between_stock_hosts() -> None:
+    rows = [row for row in read_rows(ROWS) if row.collective == "point_to_point"]
+    delayed = [row for row in rows if not row.limited and row.latency != "0.05 ms"]
+    assert len(delayed) == 12
+    assert max(abs(100 * (predict_stock_ms(row) / row.measured_ms - 1)) for row in delayed) < 15.0
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from paceline.realrun.calibration.probes import plan_for
 from paceline.sim.network.transfer import TransferModel
 from tests.support.factory import flat_network
 
-NETWORK = {"latency": "5 ms", "bandwidth": "1 Gbit/s"}
+NETWORK: dict[str, Any] = {"latency": "5 ms", "bandwidth": "1 Gbit/s"}
 TRUE = {
     "overhead_s": 2e-4,
     "added_latency_s": 3e-4,
@@ -25,7 +25,11 @@ TRUE = {
 
 
 def measurements(
-    truth: Mapping[str, float | tuple[float, ...]], noise: float = 0.0, outliers: int = 0, **changes: Any
+    truth: Mapping[str, float | tuple[float, ...]],
+    noise: float = 0.0,
+    outliers: int = 0,
+    nominal: dict[str, Any] = NETWORK,
+    **changes: Any,
 ) -> measure.Measurements:
     """What a cluster with these factors would have measured, five times, with relative noise."""
     network = flat_network(4, 0.005, 125e6)
@@ -34,7 +38,7 @@ def measurements(
         version=measure.MEASUREMENTS_VERSION, made="2026-01-01T00:00:00+00:00",
         machine="test", software="test",
         hosts=measure.lab_hosts(), settings={"net.ipv4.tcp_wmem": "4096 33554432 33554432"}, load=(0.0, 0.0),
-        switch={}, network=NETWORK, plan=plan, steps_s=(1e-4, 2e-4, 3e-4),
+        switch={}, network=nominal, plan=plan, steps_s=(1e-4, 2e-4, 3e-4),
         durations=(measure.Duration(trial=0, operation="send", worker=0, part=0, values_s=(1.0,)),),
     )  # fmt: skip
     model = TransferModel(network, announcement=1.0, streams=True, buffer_bytes=33554432.0)

@@ -44,6 +44,10 @@ def why_not(job: Job) -> str:
         return "latencies or bandwidths vary (network.jitter, network.variation)"
     if transfer.resume_s or transfer.late_s or transfer.wake_up_delays_s or transfer.resume_jitter_s:
         return "the profile has delays of workers that wake up"
+    if transfer.tcp is not None:
+        return "stock hosts have TCP windows, which last from message to message"
+    if transfer.queue != "fair":
+        return "links serve what comes first, whoever sends it (network.queue)"
     if transfer.shares:
         return "the profile draws the shares of messages that meet on a link"
     if job.scheme.name in SCHEMES:

@@ -19,7 +19,8 @@ from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.settings import NetworkSettings
 from paceline.sim.network.sharing import FairSharing
-from tests.support.made_measurements import TRUE, exact_fit, measurements
+from paceline.sim.network.tcp import TcpSettings
+from tests.support.made_measurements import NETWORK, TRUE, exact_fit, measurements
 
 
 def test_exact_durations_give_exact_factors() -> None:
@@ -45,6 +46,19 @@ def test_factors_come_back(**truth: float) -> None:
     fit = calibrate.calibrate([measurements({**truth, "copy_s_per_byte": 4e-10})])
     for name, value in truth.items():
         assert fit.profile.factors[name].value == pytest.approx(value, rel=0.02), name
+
+
+@pytest.mark.slow
+def test_probes_of_stock_hosts_are_fitted_with_their_windows() -> None:
+    nominal = {**NETWORK, "hosts": "stock", "tcp": {"congestion": "reno"}}
+    hosts = measure.lab_hosts(TcpSettings(congestion="reno"))
+    probed = measurements(TRUE, nominal=nominal, hosts=hosts)
+    tuned = {d.key: d.median_s for d in measurements(TRUE).durations}
+    assert max(d.median_s / tuned[d.key] for d in probed.durations) > 1.5
+    fit = calibrate.calibrate([probed])
+    for name, value in TRUE.items():
+        assert fit.profile.factors[name].value == pytest.approx(value, rel=0.05), name
+    assert str(fit.profile.hosts) == "lab with stock (congestion reno) hosts and fair queues over gloo"
 
 
 def test_uneven_shares_come_back() -> None:

@@ -21,6 +21,7 @@ from paceline.realrun.lab.check import LabCheck, check, render
 from paceline.realrun.lab.lab import python_environment
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
+from paceline.sim.network.tcp import TcpSettings
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
@@ -135,6 +136,22 @@ class TestHosts:
             assert settings["initcwnd"] == "default"
             control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
             assert settings["net.ipv4.tcp_congestion_control"] == control
+
+    def test_stock_hosts_have_what_a_scenario_says(self) -> None:
+        given = {"congestion": "reno", "initial_window": 4, "slow_start_after_idle": False}
+        tcp = TcpSettings.model_validate({**given, "send_buffer": "1 MiB"})
+        with Lab(star(2, 1e6, 0.0), hosts="stock", tcp=tcp) as lab:
+            for settings in lab.settings:
+                assert settings["net.ipv4.tcp_congestion_control"] == "reno"
+                assert settings["net.ipv4.tcp_slow_start_after_idle"] == "0"
+                assert settings["net.ipv4.tcp_wmem"] == "4096 16384 1048576"
+                assert settings["net.ipv4.tcp_rmem"] == "4096 131072 6291456"
+                assert settings["initcwnd"] == "4"
+
+    def test_what_no_lab_has_is_refused(self) -> None:
+        for tcp in (TcpSettings(loss=0.01), TcpSettings(connections=2)):
+            with pytest.raises(InputError, match=r"leave tcp\.(loss|connections) out"):
+                Lab(star(2, 1e6, 0.0), hosts="stock", tcp=tcp)
 
     def test_loopback_is_up_and_the_outside_is_not_there(self) -> None:
         code = (

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from paceline.sim.errors import Deadlock, InputError
 from paceline.sim.jitter import Jitter
 from paceline.sim.network.build import build_network
-from paceline.sim.network.latency import Latencies
 from paceline.sim.network.network import Network
 from paceline.sim.network.sharing import FairSharing
-from paceline.sim.network.variation import BandwidthChanges
+from paceline.sim.network.variation import BandwidthChanges, Latencies
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import dump, load, parse
 from tests.sim.scenario.test_schema import FLAT, SITES

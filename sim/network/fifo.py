@@ -1,0 +1,165 @@
+"""First-in-first-out links: what comes later waits for all bytes in front of it.
+
+Exact arithmetic on given times, for packets of the lab and for whole messages of a simulation. Bytes stream
+through the links of their path at once (cut-through): crossing two links of equal speed takes hardly longer
+than one. They are cut into *cells*, whose order at the links behind the first is that of arrival there, so
+that what trickles in from a slower link does not hold up others by its whole length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final, Generic, TypeVar
+
+from .sharing import TIE
+
+FRAME_BYTES: Final = 1500
+"""The smallest cell is an Ethernet frame, or what is sent, if less."""
+CELL_S: Final = 0.0005
+"""A cell occupies the slowest link for this long, or is a frame if that takes longer."""
+MOST_CELLS: Final = 64
+"""Of a simulated message."""
+
+_P = TypeVar("_P")
+
+
+@dataclass(slots=True, eq=False)
+class _Cell(Generic[_P]):
+    """A piece on its way, whose last byte is at the next link at ``last_s``."""
+
+    links: tuple[int, ...]
+    size: float
+    last_s: float
+    packet: _P
+    final: bool
+    hop: int = 0
+
+
+class CellQueues(Generic[_P]):
+    """The links and what waits at them. Times never decrease from call to call.
+
+    Args:
+        bytes_per_s: of each link.
+        leave: called for each packet with the time at which its last byte leaves its last link.
+    """
+
+    def __init__(self, bytes_per_s: Sequence[float], leave: Callable[[float, _P], None]) -> None:
+        self._rate = list(bytes_per_s)
+        self._free_s = [-math.inf] * len(self._rate)
+        self._leave = leave
+        self._events: list[tuple[float, int, _Cell[_P]]] = []
+        self._turn = 0
+
+    def add_link(self, bytes_per_s: float) -> int:
+        """One more link; returns its index."""
+        self._rate.append(bytes_per_s)
+        self._free_s.append(-math.inf)
+        return len(self._rate) - 1
+
+    def next_s(self) -> float:
+        """When ``advance`` next has something to do; ``inf`` if nothing waits."""
+        return self._events[0][0] if self._events else math.inf
+
+    def arrive(
+        self,
+        now_s: float,
+        links: tuple[int, ...],
+        size_bytes: float,
+        packet: _P,
+        most_cells: float = math.inf,
+    ) -> None:
+        """Let a packet reach the first of its links, of which there is one; call ``advance(now_s)`` first."""
+        cells = 1
+        if len(links) > 1:
+            cell_bytes = max(FRAME_BYTES, CELL_S * min(self._rate[link] for link in links))
+            cells = int(min(math.ceil(size_bytes / cell_bytes), most_cells))
+        for number in range(cells):
+            final = number == cells - 1
+            self._cross(now_s, _Cell(links, size_bytes / cells, now_s, packet, final))
+
+    def advance(self, now_s: float) -> None:
+        """Do everything that happens up to ``now_s``."""
+        while self._events and self._events[0][0] <= now_s:
+            time_s, _, cell = heappop(self._events)
+            self._cross(time_s, cell)
+
+    def _cross(self, now_s: float, cell: _Cell[_P]) -> None:
+        """The first byte of a cell is at its next link ``now_s``, its last one at ``cell.last_s``."""
+        link = cell.links[cell.hop]
+        start_s = max(now_s, self._free_s[link])
+        self._free_s[link] = start_s + cell.size / self._rate[link]
+        cell.last_s = max(cell.last_s, self._free_s[link])
+        cell.hop += 1
+        if cell.hop < len(cell.links):
+            self._turn += 1
+            heappush(self._events, (start_s, self._turn, cell))
+        elif cell.final:
+            self._leave(cell.last_s, cell.packet)
+
+
+class FifoSharing:
+    """Transfers over first-in-first-out links; calls as for ``FairSharing``, whose weights do not count here.
+
+    Args:
+        bandwidth_bytes_per_s: one positive number per link; ``inf`` is a link that limits nothing.
+
+    >>> sharing = FifoSharing([8.0])
+    >>> flows = [sharing.start(0.0, (0,), size, float("inf")) for size in (8.0, 16.0)]
+    >>> sharing.solve(0.0)
+    >>> sharing.next_finish_s, sharing.finished(1.0)
+    (1.0, [0])
+    >>> sharing.solve(1.0)
+    >>> sharing.next_finish_s
+    3.0
+    """
+
+    def __init__(self, bandwidth_bytes_per_s: Sequence[float]) -> None:
+        self._links = CellQueues[int](bandwidth_bytes_per_s, self._left)
+        self._bandwidth = list(bandwidth_bytes_per_s)
+        self._caps: dict[tuple[tuple[int, ...], float], int] = {}
+        self._done: list[tuple[float, int]] = []
+        self._num_started = 0
+        self.next_finish_s = math.inf
+
+    def _left(self, time_s: float, number: int) -> None:
+        heappush(self._done, (time_s, number))
+
+    def start(
+        self, now_s: float, links: tuple[int, ...], size_bytes: float, cap_bytes_per_s: float, weight: int = 1
+    ) -> int:
+        """Begin a transfer; a cap is a link of its own in front of the others."""
+        number = self._num_started
+        self._num_started = number + 1
+        limited = tuple(link for link in links if self._bandwidth[link] < math.inf)
+        if cap_bytes_per_s < min((self._bandwidth[link] for link in limited), default=math.inf):
+            key = links, cap_bytes_per_s
+            if key not in self._caps:
+                self._caps[key] = self._links.add_link(cap_bytes_per_s)
+            limited = (self._caps[key], *limited)
+        if size_bytes == 0 or not limited:
+            self._left(now_s, number)
+            return number
+        self._links.advance(now_s)
+        self._links.arrive(now_s, limited, size_bytes, number, MOST_CELLS)
+        return number
+
+    def change(self, link: int, bandwidth_bytes_per_s: float) -> None:
+        """Raise ``ValueError``: what waits at these links has its times already."""
+        raise ValueError(f"first-in-first-out link {link} cannot change to {bandwidth_bytes_per_s} bytes/s")
+
+    def solve(self, now_s: float) -> None:
+        """Advance to ``now_s``; set ``next_finish_s``."""
+        self._links.advance(now_s)
+        self.next_finish_s = min(self._links.next_s(), self._done[0][0] if self._done else math.inf)
+
+    def finished(self, now_s: float) -> list[int]:
+        """Remove and return the transfers that end at ``now_s``, ascending; call ``solve`` next."""
+        self._links.advance(now_s)
+        until_s = now_s + TIE * abs(now_s)
+        numbers = []
+        while self._done and self._done[0][0] <= until_s:
+            numbers.append(heappop(self._done)[1])
+        return sorted(numbers)

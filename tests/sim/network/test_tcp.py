@@ -1,0 +1,230 @@
+"""TCP's windows by hand: segments of 1448 bytes, ten of them first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.sim.network.tcp import (
+    SEGMENT_BYTES,
+    Congestion,
+    Connection,
+    TcpSettings,
+    describe_hosts,
+    leave_alone,
+)
+from paceline.sim.network.transfer import TransferModel
+from paceline.sim.program.worker import Worker
+from tests.support.factory import flat_network, make_job, make_scheme, run_events
+
+IW = 10 * SEGMENT_BYTES
+RTT_S = 0.125
+FAST = 1e12
+"""At this rate bytes take no time worth mentioning."""
+
+
+def connection(tcp: TcpSettings | None = None, peak: float = FAST) -> Connection:
+    return Connection(tcp or TcpSettings(), RTT_S, peak)
+
+
+def test_a_window_doubles_in_every_round_trip() -> None:
+    # 10, 20, 40 segments leave at 0, 1 and 2 round trips, at once but for the bytes' own time.
+    each = connection()
+    end_s = leave_alone(each, 0.0, IW + 2 * IW + 1000, FAST)
+    assert end_s == pytest.approx(2 * RTT_S, abs=1e-6)
+    assert each.window == 4 * IW
+
+
+def test_what_fits_into_the_window_takes_its_bytes_time_alone() -> None:
+    assert leave_alone(connection(), 1.0, IW, 1e6) == 1.0 + IW / 1e6
+
+
+def test_at_the_links_rate_there_are_no_more_rounds() -> None:
+    # A round trip holds four windows: after 1 and 2 of them the third leaves without a pause.
+    rate = 4 * IW / RTT_S
+    each = connection(TcpSettings(congestion="reno"), rate)
+    end_s = leave_alone(each, 0.0, 100 * IW, rate)
+    assert end_s == pytest.approx(2 * RTT_S + 97 * IW / rate, rel=0.01)
+
+
+def test_an_acknowledgement_comes_when_two_segments_are_there() -> None:
+    each = connection(peak=1e6)
+    assert each.next(0.0, 2 * IW).num_bytes == IW
+    assert each.next(0.0, IW).not_before_s == RTT_S + 2 * SEGMENT_BYTES / 1e6
+
+
+def test_pieces_of_a_message_do_not_grow_with_its_length() -> None:
+    each, pieces, now_s = connection(peak=1.25e8), 0, 0.0
+    rest = 1e12
+    while rest:
+        leave = each.next(now_s, rest)
+        if leave.num_bytes:
+            pieces += 1
+            end_s = now_s + leave.num_bytes / min(leave.cap_bytes_per_s, 1.25e8)
+            each.left(now_s, end_s, leave.num_bytes)
+            rest, now_s = rest - leave.num_bytes, end_s
+        else:
+            now_s = leave.not_before_s
+    assert pieces < 12
+
+
+def test_the_window_stays_between_messages_and_is_halved_for_every_idle_time_out() -> None:
+    timeout_s = RTT_S + 0.2
+    for idle_s, halvings in ((0.9 * timeout_s, 0), (1.5 * timeout_s, 1), (2.5 * timeout_s, 2), (100.0, 9)):
+        each = connection()
+        end_s = leave_alone(each, 0.0, 7 * IW, FAST)
+        assert each.next(end_s + idle_s, 1e9).num_bytes == max(8 * IW / 2**halvings, IW)
+
+
+def test_bbr_and_a_kernel_told_so_do_not_shrink_windows() -> None:
+    for tcp in (TcpSettings(congestion="bbr"), TcpSettings(slow_start_after_idle=False)):
+        each = connection(tcp)
+        end_s = leave_alone(each, 0.0, 7 * IW, FAST)
+        assert each.next(end_s + 10.0, 1e9).num_bytes == pytest.approx(8 * IW)
+
+
+def test_a_window_grows_to_no_more_than_twice_what_was_on_its_way() -> None:
+    each, now_s = connection(), 0.0
+    for _ in range(10):
+        now_s = leave_alone(each, now_s, 10_000, FAST) + RTT_S
+    assert each.next(now_s, 1e9).num_bytes == 20_000
+
+
+def test_a_window_comes_near_to_what_is_used() -> None:
+    each = connection()
+    now_s = leave_alone(each, 0.0, 31 * IW, FAST)
+    for _ in range(12):  # little is sent, too often to be idle, for about seven time-outs
+        now_s = leave_alone(each, now_s + 0.2, IW, FAST)
+    assert each.next(now_s + RTT_S, 1e9).num_bytes <= 2 * IW
+
+
+def test_something_short_now_and_then_is_not_idle() -> None:
+    each = connection()
+    end_s = leave_alone(each, 0.0, 7 * IW, FAST)
+    for number in range(1, 40):
+        each.sends(end_s + 0.3 * number)
+    assert each.next(end_s + 0.3 * 40, 1e9).num_bytes == 8 * IW
+
+
+@pytest.mark.parametrize("buffers", [{"receive_buffer": "2 MB"}, {"send_buffer": "1 MB"}])
+def test_a_full_buffer_is_a_window_in_every_round_trip(buffers: dict[str, str]) -> None:
+    each = connection(TcpSettings.model_validate(buffers))
+    end_s = leave_alone(each, 0.0, 1e8, FAST)
+    assert each.next(end_s, 1e8).cap_bytes_per_s == 1e6 / RTT_S
+    # Seven windows of 10 to 640 segments, then a megabyte in a round trip.
+    assert end_s == pytest.approx((7 + (1e8 - 127 * IW) / 1e6) * RTT_S)
+
+
+def test_losses_bound_the_rate() -> None:
+    # Mathis: sqrt(3/2) / sqrt(p) segments a round trip; cubic's own law is above it over long round trips.
+    reno, cubic, bbr = (
+        TcpSettings(congestion=name, loss=1e-4).window_at_loss_bytes(RTT_S) for name in CONTROLS
+    )
+    assert reno == pytest.approx(SEGMENT_BYTES * math.sqrt(1.5e4))
+    assert cubic == pytest.approx(SEGMENT_BYTES * 1.0537 * (RTT_S * 1e4) ** 0.75, rel=1e-3)
+    assert bbr == math.inf
+    assert TcpSettings(loss=1e-4).window_at_loss_bytes(1e-3) == pytest.approx(reno)
+    each = connection(TcpSettings(congestion="reno", loss=1e-4))
+    end_s = leave_alone(each, 0.0, 1e8, FAST)
+    assert end_s == pytest.approx(1e8 / reno * RTT_S, rel=0.01)
+
+
+CONTROLS: tuple[Congestion, ...] = ("reno", "cubic", "bbr")
+
+
+def test_cubics_slow_start_ends_when_acknowledgements_come_for_half_a_round_trip() -> None:
+    rate = 8 * IW / RTT_S
+    each = connection(peak=100 * rate)  # others share the link
+    leave_alone(each, 0.0, 100 * IW, rate)
+    # The fourth window of 8 IW takes a round trip; when half of it was acknowledged, it was 8 + 4 IW.
+    assert each.threshold == pytest.approx(8 * IW + rate * (RTT_S / 2 + 0.0005))
+    assert connection(TcpSettings(congestion="reno")).threshold == math.inf
+
+
+def test_after_slow_start_windows_grow_by_reno_s_segment_a_round_trip() -> None:
+    each = connection(TcpSettings(congestion="reno"))
+    each.window = each.threshold = 100 * SEGMENT_BYTES
+    leave_alone(each, 0.0, 10_500 * SEGMENT_BYTES, FAST)
+    # As long as it is about 100 to 160 segments: 50 to 100 round trips.
+    assert 160 * SEGMENT_BYTES < each.window < 190 * SEGMENT_BYTES
+
+
+def test_bbr_s_windows_are_paced() -> None:
+    # Ten segments leave at once; the next window at 0.99 * 2 / ln 2 of their rate, but for its first packet.
+    each = connection(TcpSettings(congestion="bbr"))
+    pace = 0.99 * 2 / math.log(2) * IW / RTT_S
+    end_s = leave_alone(each, 0.0, 3 * IW, FAST)
+    assert end_s == pytest.approx(RTT_S + (2 * IW - 2 * SEGMENT_BYTES) / pace, rel=0.02)
+
+
+def test_bbr_s_pace_is_that_of_the_message_before() -> None:
+    # 20 segments: 10 at once and 10 at the first pace, in 0.35 round trips, seen as 20 / 1.35 a round trip.
+    each = connection(TcpSettings(congestion="bbr"))
+    each.window = 4.0 * IW
+    gain = 0.99 * 2 / math.log(2)
+    end_s = leave_alone(each, 0.0, 2 * IW, FAST)
+    assert end_s == pytest.approx(RTT_S / gain, rel=1e-3)
+    start_s = end_s + RTT_S
+    pace = gain * 2 * IW / (RTT_S + end_s)
+    end_s = leave_alone(each, start_s, 2 * IW, FAST)
+    assert end_s - start_s == pytest.approx((2 * IW - 2 * SEGMENT_BYTES) / pace, rel=0.01)
+
+
+def test_several_connections_open_as_many_windows() -> None:
+    each = connection(TcpSettings(connections=16))
+    assert leave_alone(each, 0.0, 16 * IW, FAST) == 16 * IW / FAST
+
+
+@given(
+    sizes=st.lists(st.floats(1.0, 1e8), min_size=1, max_size=5),
+    gaps=st.lists(st.floats(0.0, 5.0), min_size=5, max_size=5),
+    congestion=st.sampled_from(CONTROLS),
+    rate=st.floats(1e4, 1e9),
+    rtt_s=st.floats(1e-4, 0.5),
+)
+def test_no_message_is_faster_than_the_link_and_every_one_ends(
+    sizes: list[float], gaps: list[float], congestion: Congestion, rate: float, rtt_s: float
+) -> None:
+    each, now_s = Connection(TcpSettings(congestion=congestion), rtt_s, rate), 0.0
+    for size, gap in zip(sizes, gaps, strict=False):
+        end_s = leave_alone(each, now_s, size, rate)
+        assert end_s - now_s >= size / rate - 1e-9 * end_s
+        assert each.window >= IW
+        rounds = 2 + math.log2(max(2.0, rate * rtt_s / IW))
+        slowest = min(rate, 3 * 2**20 / rtt_s)
+        assert end_s - now_s <= 1e-9 * end_s + 20 * (size / slowest + rounds * rtt_s)
+        now_s = end_s + gap
+
+
+def test_the_event_driver_has_the_same_windows() -> None:
+    # A new connection, one byte per parameter: 3 windows and 1000 bytes, then as much again.
+    async def program(worker: Worker, options: object) -> None:
+        for _ in range(2):
+            value = torch.zeros(3 * IW + 1000)
+            await (worker.send(1, value) if worker.rank == 0 else worker.receive(0, value))
+
+    rate = 1e7
+    model = TransferModel(flat_network(2, RTT_S / 2, rate))
+    ends = {}
+    for tcp in (None, TcpSettings()):
+        job = make_job(make_scheme(program, synchronous=False), workers=2, bytes_per_parameter=1.0)
+        events = run_events(replace(job, transfer=replace(model, tcp=tcp))).events
+        ends[tcp] = [event.end_s for event in events if event.operation == "receive"]
+    size = 3 * IW + 1000
+    assert ends[None] == pytest.approx([size / rate + RTT_S / 2, 2 * size / rate + RTT_S])
+    each = Connection(TcpSettings(), RTT_S, rate)
+    first_s = leave_alone(each, 0.0, size, rate)
+    second_s = leave_alone(each, first_s + RTT_S / 2, size, rate)  # when it is received again
+    assert ends[TcpSettings()] == pytest.approx([first_s + RTT_S / 2, second_s + RTT_S / 2], rel=1e-12)
+    assert first_s == pytest.approx(2 * RTT_S + (1000 + 2 * 2 * SEGMENT_BYTES) / rate, abs=2e-4)
+
+
+def test_hosts_are_named_with_what_is_not_usual() -> None:
+    assert describe_hosts(None) == "tuned"
+    assert describe_hosts(TcpSettings()) == "stock"
+    assert describe_hosts(TcpSettings(congestion="bbr")) == "stock (congestion bbr)"

@@ -1,0 +1,96 @@
+"""``cluster.network.hosts``, its TCP, and the older name ``lab.hosts``."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.network.tcp import TcpSettings
+from paceline.sim.scenario.schema import Scenario, dump, parse
+
+TEXT = """
+name: hosts
+workload: {{timing_only: true, payload: 1 MB}}
+cluster:
+  workers: 2
+  compute: {{time: 10 ms}}
+  network: {{latency: 20 ms, bandwidth: 100 Mbit/s{network}}}
+schemes: [all_reduce]
+stop: {{max_iterations: 3}}
+{more}
+"""
+
+
+def scenario(network: str = "", more: str = "") -> Scenario:
+    return parse(TEXT.format(network=network and f", {network}", more=more))
+
+
+def test_tuned_hosts_are_the_default_and_have_no_windows() -> None:
+    network = scenario().cluster.network
+    assert (network.hosts, network.tcp) == ("tuned", None)
+
+
+@pytest.mark.parametrize(
+    ("network", "more"),
+    [
+        ("hosts: stock", ""),
+        ("tcp: {}", ""),
+        ("", "lab: {hosts: stock}"),
+        ("hosts: stock", "lab: {hosts: stock}"),
+    ],
+)
+def test_stock_hosts_can_be_written_in_several_ways(network: str, more: str) -> None:
+    settings = scenario(network, more).cluster.network
+    assert (settings.hosts, settings.tcp) == ("stock", TcpSettings())
+
+
+def test_the_resolved_scenario_names_every_setting() -> None:
+    resolved = dump(scenario("hosts: stock"))
+    for text in ("hosts: stock", "congestion: cubic", "initial_window: 10", "slow_start_after_idle: true"):
+        assert text in resolved
+    assert parse(resolved) == scenario("hosts: stock")
+    assert dump(parse(resolved)) == resolved
+
+
+def test_a_resolved_scenario_of_before_is_that_of_tuned_hosts() -> None:
+    now = dump(scenario())
+    older = now.replace("    hosts: tuned\n", "").replace("    queue: fair\n", "")
+    older = older.replace("lab: {}", "lab: {hosts: tuned, queue: fair}")
+    assert len(older) == len(now) - len("    hosts: tuned\n    queue: fair\n") + len(
+        "hosts: tuned, queue: fair"
+    )
+    assert dump(parse(older)) == now
+
+
+@pytest.mark.parametrize(
+    ("network", "more", "message"),
+    [
+        ("hosts: stok", "", "stock"),
+        ("hosts: tuned, tcp: {congestion: bbr}", "", "cluster.network.tcp: is of stock hosts"),
+        ("tcp: {congestion: vegas}", "", "cluster.network.tcp.congestion"),
+        ("tcp: {initial_window: 0}", "", "cluster.network.tcp.initial_window"),
+        ("tcp: {send_buffer: 1 B}", "", "cluster.network.tcp.send_buffer"),
+        ("tcp: {loss: 1}", "", "cluster.network.tcp.loss"),
+        ("tcp: {congestoin: bbr}", "", "congestion"),
+        ("hosts: stock, sharing: none", "", "cluster.network.hosts: 'stock' needs sharing"),
+        ("hosts: stock", "lab: {hosts: tuned}", "lab.hosts: is an older name of cluster.network.hosts"),
+        ("", "lab: {hosts: both}", "lab.hosts"),
+        ("", "lab: {queue: red}", "lab.queue"),
+        ("queue: fifo", "lab: {queue: fair}", "lab.queue: is an older name of cluster.network.queue"),
+        ("queue: fifo, sharing: rtt", "", "cluster.network.queue: 'fifo' needs sharing: max_min"),
+    ],
+)
+def test_bad_values_are_named(network: str, more: str, message: str) -> None:
+    with pytest.raises(InputError, match=message.replace(".", r"\.")):
+        scenario(network, more)
+
+
+def test_stock_hosts_take_longer() -> None:
+    tuned, stock = (
+        simulate_job(prepare(each, each.schemes[0], 0)).wall_clock_s
+        for each in (scenario(), scenario("hosts: stock"))
+    )
+    # 500 kB each way per round: windows of 10, 20 and 40 segments, 40 ms apart, the first time.
+    assert tuned + 0.1 < stock < tuned + 1.0
