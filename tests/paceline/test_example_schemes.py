@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.sim.config.code_files import add_folders
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.training.scoring import digest
 from tests.support.factory import make_job, run_events, simulated
 from tests.support.quadratics import close, finals_of, quadratic_job

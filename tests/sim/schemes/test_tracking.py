@@ -11,7 +11,7 @@ import torch
 
 from paceline.sim import topology
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.lockstep import run_lockstep
+from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.records.run import Run
 from paceline.sim.schemes import SCHEMES
