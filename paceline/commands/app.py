@@ -140,7 +140,7 @@ def schema() -> None:
 
 @app.command("list")
 def list_names(as_json: AsJson = False) -> None:
-    """List the ready scenarios, and the schemes, topologies and tasks that scenarios can name."""
+    """List the ready scenarios, and what scenarios can name: schemes, topologies, tasks."""
     from paceline.sim.scenario.ready import describe_scenario, ready_scenarios
     from paceline.sim.schemes import SCHEMES
     from paceline.sim.topology import TOPOLOGIES

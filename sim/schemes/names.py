@@ -57,7 +57,7 @@ OTHER_NAMES: Final = (
     OtherNames(("elastic averaging", "elastic averaging SGD"), "easgd: {period: 10}"),
 )
 
-EXAMPLES: Final = {
+EXAMPLE_FILES: Final = {
     "d2": ("D2",),
     "demo": ("DeMo", "DisTrO"),
     "eager": ("eager DiLoCo", "eager updates"),
@@ -91,7 +91,7 @@ def explain_unknown(name: str, schemes: Iterable[str]) -> str:
     choices = choices or [f"'{scheme}'" for scheme in known if bare == _bare(scheme)]
     if choices:
         return f"unknown scheme {quote(name)}; write {' or '.join(choices)}"
-    for file, names in EXAMPLES.items():
+    for file, names in EXAMPLE_FILES.items():
         if bare in map(_bare, names):
             return (
                 f"scheme {quote(name)} is an example, not built in; copy docs/schemes/{file}.py of "

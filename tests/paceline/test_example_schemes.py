@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.sim.config.code_files import add_folders
+from paceline.sim.config.code_files import search_beside
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.training.scoring import digest
 from tests.support.factory import make_job, run_events, simulated
@@ -22,7 +23,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sparseloco": {"period": 3},
 }  # fmt: skip
 
-add_folders([str(FOLDER)])
+
+@pytest.fixture(autouse=True, scope="module")
+def _beside_them() -> Iterator[None]:
+    with search_beside(FOLDER):
+        yield
 
 
 def _path(name: str) -> str:

@@ -21,7 +21,7 @@ from .driver import LockstepDriver
 TRIED_STEPS: Final = 3
 """Steps after which a user's scheme that is the same on both drivers is taken to be so."""
 
-TIME_TOLERANCE: Final = 1e-9
+CLOCK_TOLERANCE: Final = 1e-9
 """By which share times of both drivers may differ: by rounding."""
 VALUE_TOLERANCE: Final = 1e-5
 SCORE_TOLERANCE: Final = 1e-3
@@ -93,11 +93,11 @@ class _Tried:
     def difference(self, other: _Tried) -> str:
         """What differs by more than rounding; "" where nothing does."""
         ours, theirs = self.outcome, other.outcome
-        if not _close(ours.wall_s, theirs.wall_s, TIME_TOLERANCE):
+        if not _close(ours.wall_s, theirs.wall_s, CLOCK_TOLERANCE):
             return "the times"
         for a, b in zip(ours.breakdowns, theirs.breakdowns, strict=True):
             spent = zip((a.wait_s, a.communicate_s), (b.wait_s, b.communicate_s), strict=True)
-            if any(abs(u - v) > TIME_TOLERANCE * ours.wall_s for u, v in spent):
+            if any(abs(u - v) > CLOCK_TOLERANCE * ours.wall_s for u, v in spent):
                 return "the times"
             if (a.bytes_sent, a.steps) != (b.bytes_sent, b.steps):
                 return "the messages"
@@ -120,7 +120,7 @@ def _same_scores(ours: Sequence[Evaluation], theirs: Sequence[Evaluation]) -> bo
     return len(ours) == len(theirs) and all(
         a.steps == b.steps
         and a.bytes_sent == b.bytes_sent
-        and _close(a.time_s, b.time_s, TIME_TOLERANCE)
+        and _close(a.time_s, b.time_s, CLOCK_TOLERANCE)
         and a.metrics.keys() == b.metrics.keys()
         and all(
             _close(value, b.metrics[name], SCORE_TOLERANCE) or name == "consensus_distance"

@@ -84,6 +84,10 @@ class StackedRunner(Runner[InFlight]):
 
     def complete(self, task: StackedTask, operation: ops.Operation[Any]) -> Any:
         """Everybody's reply to an operation that is awaited at once."""
+        value = getattr(operation, "value", None)
+        if isinstance(value, Tensor) and (value.dim() == 0 or len(value) != self.job.workers):
+            name = ops.name_of(type(operation))
+            raise NotInLockstep(f"{name} takes a value that is not of all workers: {_ELSEWHERE}")
         return self._replies[type(operation)](operation)
 
     @override

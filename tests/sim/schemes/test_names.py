@@ -10,7 +10,7 @@ from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import SCHEMES, find_scheme
-from paceline.sim.schemes.names import EXAMPLES, OTHER_NAMES, OtherNames
+from paceline.sim.schemes.names import EXAMPLE_FILES, OTHER_NAMES, OtherNames
 
 PAGE = Path(__file__).parents[3] / "docs" / "scenario.md"
 
@@ -54,7 +54,7 @@ def test_other_names_are_answered_with_ours(name: str, write: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [(name, file) for file, names in EXAMPLES.items() for name in names]
+    ("name", "file"), [(name, file) for file, names in EXAMPLE_FILES.items() for name in names]
 )
 def test_examples_are_named_with_their_file(name: str, file: str) -> None:
     assert answer(name) == (
@@ -78,4 +78,4 @@ def test_what_is_to_be_written_is_a_scheme(row: OtherNames) -> None:
 
 
 def test_no_example_has_the_name_of_a_scheme() -> None:
-    assert not set(EXAMPLES) & set(SCHEMES)
+    assert not set(EXAMPLE_FILES) & set(SCHEMES)
