@@ -19,7 +19,7 @@ from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
 from paceline.sim.scenario.schema import Cluster, Scenario
 from paceline.sim.scenario.tune import Tune
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.names import EXAMPLES, OTHER_NAMES
+from paceline.sim.schemes.names import EXAMPLE_FILES, OTHER_NAMES
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.training.optimizer import OptimizerSettings
 from paceline.sim.workloads import TASKS
@@ -63,7 +63,7 @@ def _sections() -> Iterator[str]:
     yield "## Names in papers and tools\n\n| there | here |\n| --- | --- |"
     for row in OTHER_NAMES:
         yield f"| {', '.join(row.names)}{f' ({row.about})' if row.about else ''} | `{row.write}` |"
-    examples = (f"{', '.join(names)} ([`{file}`](schemes/{file}.py))" for file, names in EXAMPLES.items())
+    examples = (f"{', '.join(names)} ([`{file}`](schemes/{file}.py))" for file, names in EXAMPLE_FILES.items())
     yield f"\nExamples to copy, in `docs/schemes`: {', '.join(examples)}.\n"
 
 
