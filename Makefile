@@ -32,7 +32,7 @@ test: $(VENV)/ready-dev
 test-all: $(VENV)/ready-dev
 	$(BIN)/pytest $(PARALLEL) -m slow
 
-# Up to half an hour, on a quiet machine; what is complete is kept in out/validation and not repeated.
+# Up to 40 minutes, on a quiet machine; what is complete is kept in out/validation and not repeated.
 validate: $(VENV)/ready
 	$(BIN)/python -m benchmarks.validation.campaign
 

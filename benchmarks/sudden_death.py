@@ -169,6 +169,9 @@ def go_on(place: Place, whole: Place, command: Command) -> tuple[str, list[str]]
     names |= {path.name for path in place.temporary.iterdir() if path.name.startswith("paceline")}
     if names:
         wrong.append(f"left over: {', '.join(sorted(names))}")
+    deadline_s = time.monotonic() + _GONE_S
+    while place.processes() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
     if place.processes():
         wrong.append("processes are left")
     return came, wrong

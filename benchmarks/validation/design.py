@@ -54,6 +54,13 @@ OTHER_SCHEMES: Final[dict[str, Any]] = {
     "easgd_async": {"easgd": {"period": 2, "pull": 0.5, "asynchronous": True}},
     "eamsgd_async": {"eamsgd": {"period": 2, "pull": 0.5, "asynchronous": True, **_PLAIN}},
     "downpour": {"downpour": {"period": 2, "optimizer": {"lr": 0.02}}},
+    "diloco": {"diloco": {"period": 5}},
+    "streaming": {"diloco": {"period": 6, "fragments": 2, "delay": 1}},
+    "slowmo": {"slowmo": {"period": 4}},
+    "fedavg": {"fedavg": {"period": 4}},
+    "tracking": {"gradient_tracking": {"topology": "ring"}},
+    "choco": {"choco_sgd": {"topology": "ring", "compression": {"qsgd": {"bits": 8}}}},
+    "halos": {"halos": {"period": 4, "exchange": 4}},
 }
 """The others: with several neighbours, groups, a centre, and what travels otherwise."""
 
@@ -227,6 +234,13 @@ CELLS: Final[Sequence[DesignPoint]] = (
     DesignPoint("easgd_async", 8, 20, 100, 200, "straggler", 20),
     DesignPoint("eamsgd_async", 4, 50, 100, 200, "lognormal", 60),
     DesignPoint("downpour", 6, 20, 100, 200, "two sites", 40),
+    DesignPoint("diloco", 6, 20, 100, 1000, "three sites", 60),
+    DesignPoint("streaming", 6, 20, 100, 1000, "three sites", 60),
+    DesignPoint("slowmo", 4, 50, 400, 1000, "straggler", 30),
+    DesignPoint("fedavg", 6, 2, 100, 1000, "lognormal", 60),
+    DesignPoint("tracking", 8, 50, 100, 200, "homogeneous", 60),
+    DesignPoint("choco", 4, 20, 400, 1000, "straggler", 40),
+    DesignPoint("halos", 6, 20, 100, 200, "three sites", 40),
 )
 """In three quarters of them computation takes at most half of the predicted wall clock, by test."""
 

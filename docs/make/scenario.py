@@ -63,7 +63,9 @@ def _sections() -> Iterator[str]:
     yield "## Names in papers and tools\n\n| there | here |\n| --- | --- |"
     for row in OTHER_NAMES:
         yield f"| {', '.join(row.names)}{f' ({row.about})' if row.about else ''} | `{row.write}` |"
-    examples = (f"{', '.join(names)} ([`{file}`](schemes/{file}.py))" for file, names in EXAMPLE_FILES.items())
+    examples = (
+        f"{', '.join(names)} ([`{file}`](schemes/{file}.py))" for file, names in EXAMPLE_FILES.items()
+    )
     yield f"\nExamples to copy, in `docs/schemes`: {', '.join(examples)}.\n"
 
 

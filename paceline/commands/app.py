@@ -96,6 +96,7 @@ def report(
     from paceline.reports import bundle as bundles
     from paceline.reports import page
     from paceline.reports.tables import render_comparison
+    from paceline.sim.config.files import is_file
     from paceline.sim.records.folder import describe_caveat, read_validation
 
     if bundle:
@@ -108,11 +109,11 @@ def report(
     out = Path("report.html") if out is None else out
     files = out.with_name(f"{out.stem}-files")
     with TemporaryDirectory() as scratch:
-        own = [path for path in folders if not path.is_file()]
+        own = [path for path in folders if not is_file(path)]
         opened = {
             path: bundles.unpack(path, Path(scratch) / f"bundle-{number}")
             for number, path in enumerate(folders)
-            if path.is_file()
+            if path not in own
         }
         again: list[Path] = []
         if len(own) > 1:

@@ -21,6 +21,14 @@ from .settings import Settings
 from .yaml_file import read_text, validate_document
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is there; no name is too long to ask."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to a temporary name beside ``path``, then rename.
 

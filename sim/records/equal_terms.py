@@ -25,6 +25,15 @@ class Goal(TypedDict):
     value: float
 
 
+def workers_of(scenario_yaml: str) -> int | None:
+    """The number of workers that a resolved scenario names, if any."""
+    try:
+        workers = yaml.safe_load(scenario_yaml)["cluster"]["workers"]
+    except (yaml.YAMLError, TypeError, KeyError, ValueError):
+        return None
+    return workers if isinstance(workers, int) else None
+
+
 def target_of(scenario_yaml: str) -> Goal | None:
     """The target that a resolved scenario names, if any; its metric as evaluations name it."""
     try:

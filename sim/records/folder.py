@@ -23,7 +23,7 @@ from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
 from ..errors import MAX_QUOTED, InputError, quote, shorten
 from .comparison import Comparison
-from .equal_terms import target_of
+from .equal_terms import target_of, workers_of
 from .parquet import (
     RUN_KEY,
     STEP_VECTOR,
@@ -292,6 +292,12 @@ def _find_contradiction(results: Results) -> str:
         of_runs = set(table[RUN_KEY].drop_duplicates().itertuples(index=False, name=None))
         if of_runs - keys:
             return f"{name} has rows of {quote(min(str(key[0]) for key in of_runs - keys))}, which is no run"
+    workers = workers_of(results.scenario)
+    for vector in results.metrics.get(STEP_VECTOR, ()):
+        if isinstance(vector, np.ndarray) and (
+            len(vector) != (workers or len(vector)) or not ((vector >= 0) & (vector <= MAX_STEPS)).all()
+        ):
+            return f"{METRICS_FILE} holds impossible {STEP_VECTOR}"
     operations = results.events["operation"].drop_duplicates()
     if not all(0 < len(str(operation)) <= MAX_QUOTED for operation in operations):
         return f"{EVENTS_FILE} holds an impossible operation"
@@ -303,7 +309,7 @@ TIME_TOLERANCE: Final = 1e-6
 MAX_CLOCK_ERROR_S: Final = 1.0
 """Seconds by which something measured may seem to come before the run's beginning: hosts' clocks differ."""
 _TIMES_S: Final = (-MAX_CLOCK_ERROR_S, MAX_TIME_S)
-_METRICS_RANGES: Final = {"time_s": _TIMES_S, "step": (0, MAX_STEPS), "bytes_sent": (0, 2**63 - 1)}
+_METRICS_RANGES: Final = {"time_s": _TIMES_S, "step": (0, MAX_STEPS), "bytes_sent": (0, 2**61)}
 _EVENTS_RANGES: Final = {
     "start_s": _TIMES_S, "end_s": _TIMES_S, "peer_s": _TIMES_S,
     "worker": (0, MAX_WORKERS - 1), "peer": (-1, MAX_WORKERS - 1), "task": (0, 2**15 - 1),

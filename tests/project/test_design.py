@@ -29,10 +29,6 @@ from tests.support.made_measurements import exact_fit
 ROOT = Path(__file__).parents[2]
 
 
-NOT_MEASURED = {"choco_sgd", "diloco", "fedavg", "gradient_tracking", "halos", "slowmo"}
-"""Schemes that are younger than the last campaign; each next campaign takes some of them in."""
-
-
 def test_every_level_is_in_the_design() -> None:
     assert len(CELLS) >= 24
     assert len({cell.name for cell in CELLS}) == len(CELLS)
@@ -52,7 +48,7 @@ def test_every_level_is_in_the_design() -> None:
         "homogeneous", "straggler", "lognormal", "two sites", "three sites",
     }  # fmt: skip
     run = {entry.name for cell in CELLS for entry in cell.scenario().schemes}
-    assert run == set(SCHEMES) - NOT_MEASURED, "a grid that validates contains every scheme"
+    assert run == set(SCHEMES), "a grid that validates contains every scheme"
     for scheme in ("all_reduce", "local_sgd", "ring", "one_peer", "ad_psgd"):
         assert len({c.disturbance for c in CELLS if c.scheme == scheme}) >= 3, scheme
 
@@ -67,7 +63,7 @@ def test_computation_does_not_hide_the_network_and_the_time_is_enough() -> None:
         low += computation_s(job, run) <= 0.5 * run.wall_clock_s
         total_s += run.wall_clock_s * runs_wanted(cell)
     assert low >= 0.75 * len(CELLS)
-    assert total_s < 22 * 60
+    assert total_s < 25 * 60
 
 
 @pytest.mark.parametrize(("scheme", "step_s"), [("all_reduce", 3 * 0.04), ("ad_psgd", 0.04)])
@@ -236,6 +232,6 @@ def test_some_of_the_cells_are_spread_over_all() -> None:
     assert spread(len(CELLS)) == list(CELLS)
     assert spread(1) == [CELLS[0]]
     assert spread(3) == [CELLS[k * len(CELLS) // 3] for k in range(3)]
-    for count in (0, 51):
-        with pytest.raises(InputError, match=f"--cells {count}: the design has 50"):
+    for count in (0, 58):
+        with pytest.raises(InputError, match=f"--cells {count}: the design has 57"):
             spread(count)
