@@ -185,7 +185,7 @@ _LEADER: Final = (
     ),
     Claim(
         "nor do its workers",
-        "gradient_norm_on_workers", ("matrix", "EASGD 0.1"), ("matrix", "LGD"), at_least=100.0,
+        "gradient_norm", ("matrix, workers", "EASGD 0.1"), ("matrix, workers", "LGD"), at_least=100.0,
     ),
     Claim(
         "on strong springs it goes down more slowly",
@@ -306,6 +306,7 @@ PAPERS: Final[Mapping[str, Paper]] = {
     "leader-sgd": Paper(
         (
             PaperStudy("matrix", "matrix"),
+            PaperStudy("matrix, workers", "matrix", ("evaluate.on=workers",)),
             PaperStudy("matrix, to 1 %", "matrix", ("stop.target={metric: relative_error, value: 0.01}",)),
             PaperStudy("4 workers", "digits"),
             PaperStudy("16 workers", "nodes"),
