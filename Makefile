@@ -30,7 +30,7 @@ test: $(VENV)/ready-dev
 
 # Exactly the tests that `make test` leaves out as slow.
 test-all: $(VENV)/ready-dev
-	$(BIN)/pytest $(PARALLEL) -m slow
+	$(BIN)/pytest $(PARALLEL) -m "slow and not lab"
 
 # Up to 40 minutes, on a quiet machine; what is complete is kept in out/validation and not repeated.
 validate: $(VENV)/ready
@@ -44,8 +44,9 @@ gpu:
 	$(VENV)-gpu/bin/pip install --disable-pip-version-check -e .
 	PYTHONPATH=. $(VENV)-gpu/bin/python -m benchmarks.gpu
 
+# Whole validations on two hosts, ten minutes more: .venv/bin/pytest -m "lab and slow"
 lab: $(VENV)/ready-dev
-	$(BIN)/pytest -m lab
+	$(BIN)/pytest -m "lab and not slow"
 
 bench: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python benchmarks/gradients.py
