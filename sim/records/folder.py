@@ -295,7 +295,7 @@ def _find_contradiction(results: Results) -> str:
     workers = workers_of(results.scenario)
     for vector in results.metrics.get(STEP_VECTOR, ()):
         if isinstance(vector, np.ndarray) and (
-            len(vector) != (workers or len(vector)) or not ((vector >= 0) & (vector <= MAX_STEPS)).all()
+            len(vector) > (workers or MAX_WORKERS) or not ((vector >= 0) & (vector <= MAX_STEPS)).all()
         ):
             return f"{METRICS_FILE} holds impossible {STEP_VECTOR}"
     operations = results.events["operation"].drop_duplicates()
