@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from paceline.sim.config.child_process import end_with_parent
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten
-
-from .launch.parent import end_with_parent
 
 if TYPE_CHECKING:
     from paceline.sim.records.run import Run

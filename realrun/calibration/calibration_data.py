@@ -81,8 +81,8 @@ class CalibrationData(Protocol):
     def deviations_s(self, model: TransferModel) -> Sequence[float]:
         """By how much exchanges differ from their medians for no reason that ``model`` knows."""
 
-    def shares(self) -> Sequence[float]:
-        """What messages got of a link that they shared, beside even shares (mean 1); none if not known."""
+    def uneven_s_per_byte(self) -> Sequence[float]:
+        """How much longer bytes took than those of messages beside them on one link; none if not known."""
 
     def buffered_bytes(self) -> float:
         """The largest message that a sender's socket took at once; 0 if none is known of."""

@@ -24,7 +24,6 @@ from paceline.sim.config.files import save_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.network.profile import (
     FACTORS,
-    MOST_OF_A_SHARE,
     PROFILE_VERSION,
     Factor,
     MeasuredRange,
@@ -149,7 +148,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
     model = replace(known, **final)
     ranges = [m.predict(model)[1] for m in several]
-    shares = [share for m in several for share in m.shares() if 0 < share <= MOST_OF_A_SHARE]
+    uneven_s_per_byte = [value for m in several for value in m.uneven_s_per_byte()]
     profile = Profile(
         version=PROFILE_VERSION,
         made=max(origin.measured_at for origin in origins),
@@ -167,7 +166,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
         residual_pct=float(np.median(np.abs(solution.fitted_s / solution.measured_s - 1)) * 100),
         lateness_s=tuple(late),
         unevenness_s=_equally_likely([value for m in several for value in m.deviations_s(model)]),
-        shares=_equally_likely(shares) if shares else (),
+        uneven_s_per_byte=_equally_likely(uneven_s_per_byte) if uneven_s_per_byte else (),
     )
     labels = tuple(row.label for _, row in rows)
     return Fit(profile, labels, solution.measured_s, solution.fitted_s, _undetermined(solution, profile))

@@ -162,18 +162,23 @@ class Measurements(Settings):
             for value in d.values_s
         ]
 
-    def shares(self) -> list[float]:
-        """Those of the messages that came to one host together."""
+    def uneven_s_per_byte(self) -> list[float]:
+        """How much longer bytes took than those of other messages that came to the same host at once."""
+        links = self.nominal().links
+        if not links:
+            return []
+        byte_s = 1 / min(link.bandwidth_bytes_per_s for link in links)
         round_trip_s = 2 * max(max(row) for row in self.nominal().latency_s)
         crowds: dict[int, list[tuple[float, ...]]] = defaultdict(list)
         for d in self.durations:
             if self.plan.trials[d.trial].kind == "crowd" and d.operation == "receive":
                 crowds[d.trial].append(d.values_s)
         return [
-            share
+            byte_s * (1 / share - 1)
             for messages in crowds.values()
             for ends_s in zip(*messages, strict=True)
             for share in shares_of([end_s - round_trip_s for end_s in ends_s])
+            if share > 0
         ]
 
     def buffered_bytes(self) -> float:

@@ -199,7 +199,7 @@ class TrainingRun:
             if a > 0
         ]
 
-    def shares(self) -> tuple[float, ...]:
+    def uneven_s_per_byte(self) -> tuple[float, ...]:
         """Not known of a run, none: its messages do not begin together."""
         return ()
 

@@ -28,6 +28,9 @@ Tag = str | tuple[str, int, int]
 _EVEN: Final = 1_000
 """The weight of an even share, where shares are drawn: weights are whole numbers."""
 
+_MOST_UNEVEN: Final = 2.0
+"""How much more or less than an even share a message gets at most."""
+
 PATTERN_TAG: Final = "mix"
 """Of the messages of mixes."""
 
@@ -144,7 +147,7 @@ class Transfers:
         if model.sharing != "none":
             self._sharing = FairSharing(bandwidths) if model.queue == "fair" else FifoSharing(bandwidths)
         self._by_rtt = model.sharing == "rtt"
-        self._shares, self._seed = model.shares, model.seed
+        self._uneven_s_per_byte, self._seed = model.uneven_s_per_byte, model.seed
         self._shared = [0] * model.network.num_hosts  # messages of a host that have drawn their share
         self._added_latency_s = model.added_latency_s
         self._bandwidths = bandwidths
@@ -326,10 +329,7 @@ class Transfers:
         """Whether a transfer's bytes have to share links; if not, its end is known at once."""
         latency_s = self._latency_s(source, destination)
         if self._sharing is None:
-            rate = self._alone.get(source * self._workers + destination) or self._rate_alone(
-                source, destination
-            )
-            sent_s = start_s + transfer.num_bytes / rate
+            sent_s = start_s + transfer.num_bytes / self._rate_alone(source, destination)
             transfer.sender.sent(sent_s, transfer.receiver_s)
             transfer.receiver.received(
                 transfer.slot, transfer.value, source, sent_s + latency_s, transfer.sender_s
@@ -340,8 +340,8 @@ class Transfers:
         transfer.latency_s, transfer.links = latency_s, route.links
         transfer.cap = route.per_flow_bytes_per_s * self._efficiency
         transfer.weight = self._weight(source, destination) if self._by_rtt else 1
-        if self._shares:
-            transfer.weight = self._drawn_weight(source, transfer.weight)
+        if self._uneven_s_per_byte:
+            transfer.weight = self._drawn_weight(source, destination, transfer.weight)
         return True
 
     def carry(
@@ -388,15 +388,22 @@ class Transfers:
             self._connections[key] = connection
         return connection
 
-    def _drawn_weight(self, source: int, weight: int) -> int:
-        """The weight of a host's next message, around what it has by its round trip."""
+    def _drawn_weight(self, source: int, destination: int, weight: int) -> int:
+        """The weight of a host's next message, around what it has by its round trip.
+
+        Time on hosts counts for little beside slow links: shares are the more uneven, the faster links are.
+        """
         number = self._shared[source]
         self._shared[source] = number + 1
-        drawn = self._shares[seeds.integer(self._seed, source, "shares", number, len(self._shares))]
-        return max(1, round(_EVEN * weight * drawn))
+        drawn = seeds.integer(self._seed, source, "shares", number, len(self._uneven_s_per_byte))
+        slower = 1 + self._uneven_s_per_byte[drawn] * self._rate_alone(source, destination)
+        return max(1, round(_EVEN * weight / min(max(slower, 1 / _MOST_UNEVEN), _MOST_UNEVEN)))
 
     def _rate_alone(self, source: int, destination: int) -> float:
         """Rate of a transfer that has its route for itself."""
+        known = self._alone.get(source * self._workers + destination)
+        if known is not None:
+            return known
         route = self._network.route(source, destination)
         cap = route.per_flow_bytes_per_s * self._efficiency
         rate = min([cap, *(self._bandwidths[link] for link in route.links)])

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from ..config import user_code
-from ..config.code_files import add_folders, code_folders
+from ..config.child_process import prepare, tell_parent
+from ..config.code_files import code_folders
 from ..devices import one_thread
 from ..errors import InputError, PacelineError
 from ..records.run import Run
@@ -141,20 +139,20 @@ class _OtherProcesses:
     ) -> None:
         # Unlike those of multiprocessing these processes do not run the user's script again.
         from joblib.externals.loky import ProcessPoolExecutor
+        from joblib.externals.loky.backend import get_context
 
         self._run_here, self._parts, self._progress, self._warn = run_here, parts, progress, warn
-        self._folder = TemporaryDirectory(prefix="paceline-jobs-")
-        self._executor = ProcessPoolExecutor(jobs, initializer=_prepare, initargs=(code_folders(),))
+        context = get_context("loky")
+        self._from_children, self._to_parent = context.Pipe(duplex=False)
+        self._steps: dict[int, int] = {}
+        begin = os.getpid(), code_folders(), self._to_parent
+        self._executor = ProcessPoolExecutor(jobs, context=context, initializer=prepare, initargs=begin)
         self._planned = list(planned)
         self._complete: dict[int, Run] = {}
         self._futures: dict[Future[tuple[Run, list[str]]], PlannedRun] = {}
         for each in planned:
             which = each.kind, each.number, each.seed
-            steps = str(self._steps_file(each))
-            self._futures[self._executor.submit(_run_text, run_here, _text(each), *which, steps)] = each
-
-    def _steps_file(self, each: PlannedRun) -> Path:
-        return Path(self._folder.name) / f"{each.kind}-{each.number}"
+            self._futures[self._executor.submit(_run_text, run_here, _text(each), *which)] = each
 
     def take(self, wanted: PlannedRun) -> Run:
         """The run, once it is complete; whatever is complete meanwhile is kept."""
@@ -182,17 +180,20 @@ class _OtherProcesses:
 
     def _show(self) -> None:
         """Say how far the first of the runs is that are under way."""
-        if self._progress is None:
-            return
-        for each in self._futures.values():
-            with suppress(OSError, ValueError):  # it has not begun, or writes just now
-                self._progress(each.entry.label, int(self._steps_file(each).read_text(encoding="ascii")))
-                return
+        while self._from_children.poll():
+            number, steps = self._from_children.recv_bytes().split()
+            self._steps[int(number)] = int(steps)
+        if self._progress is not None:
+            for each in self._futures.values():
+                if each.number in self._steps:
+                    self._progress(each.entry.label, self._steps[each.number])
+                    return
 
     def close(self) -> None:
         """End the processes, whatever they do."""
         self._executor.shutdown(wait=True, kill_workers=True)
-        self._folder.cleanup()
+        self._from_children.close()
+        self._to_parent.close()
 
 
 def _text(planned: PlannedRun) -> str:
@@ -200,18 +201,10 @@ def _text(planned: PlannedRun) -> str:
     return dump(planned.scenario.model_copy(update={"schemes": (planned.entry,)}))
 
 
-def _prepare(folders: list[str]) -> None:
-    """Prepare a process for runs: the parent ends it, and says where the user's code lies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    add_folders(folders)
-
-
 _read = lru_cache(maxsize=16)(parse)
 
 
-def _run_text(
-    run_here: RunHere, text: str, kind: PartKind, number: int, seed: int, steps: str
-) -> tuple[Run, list[str]]:
+def _run_text(run_here: RunHere, text: str, kind: PartKind, number: int, seed: int) -> tuple[Run, list[str]]:
     """Do a run in another process than the one that planned it; returns it with its warnings."""
     scenario = _read(text)
     warnings: list[str] = []
@@ -221,7 +214,7 @@ def _run_text(
         nonlocal shown_s
         if time.monotonic() - shown_s >= _LOOK_S:
             shown_s = time.monotonic()
-            Path(steps).write_text(str(done), encoding="ascii")
+            tell_parent(f"{number} {done}".encode())
 
     with one_thread():
         run = run_here(PlannedRun(kind, number, scenario, scenario.schemes[0], seed), show, warnings.append)

@@ -30,9 +30,6 @@ PROFILE_VERSION: Final = 2
 _EFFICIENCIES: Final = (0.5, 1.0)
 """Between which a drawn efficiency stays; the other factors only cannot be negative."""
 
-MOST_OF_A_SHARE: Final = 100.0
-"""What a message gets of a link at most, in even shares."""
-
 FACTORS: Final[Mapping[str, str]] = {
     "overhead_s": "s",
     "added_latency_s": "s",
@@ -109,10 +106,10 @@ class Profile(Settings):
         min_length=1,
         description="equally likely values: by how much a small exchange differs from its median",
     )
-    shares: tuple[Annotated[float, Field(gt=0, le=MOST_OF_A_SHARE)], ...] = Field(
+    uneven_s_per_byte: tuple[Annotated[float, Field(ge=-1, le=1)], ...] = Field(
         default=(),
-        description="equally likely values: what a message gets of a link that it shares, beside an even "
-        "share; absent: shares are even",
+        description="equally likely values: how much longer hosts take for each byte of a message than for "
+        "another's, so that it gets less of a link; absent: shares are even",
     )
 
     @model_validator(mode="after")
@@ -153,7 +150,7 @@ class Profile(Settings):
             streams=True,
             wake_up_delays_s=self.lateness_s,
             resume_jitter_s=self.unevenness_s,
-            shares=self.shares,
+            uneven_s_per_byte=self.uneven_s_per_byte,
             **values,
         )
 

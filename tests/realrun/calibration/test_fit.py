@@ -62,13 +62,13 @@ def test_probes_of_stock_hosts_are_fitted_with_their_windows() -> None:
 
 
 def test_uneven_shares_come_back() -> None:
-    drawn = tuple(float(share) for share in 1 + 0.02 * np.linspace(-1.5, 1.5, 31))
-    uneven = measurements({**TRUE, "shares": drawn})
-    shares = uneven.shares()
-    assert len(shares) == 5 * 5 * 3  # trials, times, messages
-    assert np.mean(shares) == pytest.approx(1)
-    assert np.std(shares) == pytest.approx(np.std(drawn) * np.sqrt(2 / 3), rel=0.3)  # less their crowd's mean
-    assert calibrate.calibrate([measurements(TRUE)]).profile.shares == pytest.approx([1.0] * 200)
+    drawn = tuple(float(each) for each in 1e-9 * np.linspace(-1.5, 1.5, 31))
+    uneven = measurements({**TRUE, "uneven_s_per_byte": drawn}).uneven_s_per_byte()
+    assert len(uneven) == 5 * 5 * 3  # trials, times, messages
+    assert np.mean(uneven) == pytest.approx(0, abs=5e-11)
+    assert np.std(uneven) == pytest.approx(np.std(drawn) * np.sqrt(2 / 3), rel=0.3)  # less their crowd's mean
+    even = calibrate.calibrate([measurements(TRUE)]).profile.uneven_s_per_byte
+    assert even == pytest.approx([0.0] * 200, abs=1e-13)
 
 
 @given(st.lists(st.integers(980, 1020), min_size=2, max_size=5))

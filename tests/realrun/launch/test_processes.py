@@ -31,6 +31,7 @@ from paceline.sim.records.folder import read_results, runs_of
 from paceline.sim.records.run import Event, Machine, Run
 from paceline.sim.scenario.schema import Scenario, parse
 from tests.support import warm
+from tests.support.alive import wait_for_end
 from tests.support.factory import make_job, simulated
 
 SCENARIO = """
@@ -288,19 +289,7 @@ def test_processes_die_with_their_parent(tmp_path: Path) -> None:
     assert len(children) == 2
     parent.kill()
     parent.join()
-    for child in children:
-        with pytest.raises(ProcessLookupError):
-            _wait_until_gone(child)
-
-
-def _wait_until_gone(pid: int) -> None:
-    """Raises ProcessLookupError when the process is gone, or a zombie of whoever took it over."""
-    for _ in range(1000):
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state in "ZX":
-            raise ProcessLookupError(pid)
-        signal.sigtimedwait([], 0.01)
+    wait_for_end(children)
 
 
 def test_a_run_without_an_end_is_refused() -> None:
@@ -363,9 +352,7 @@ def test_torchrun_goes_on_after_its_death(tmp_path: Path) -> None:
         ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
         agent.kill()
     assert len(ranks) == 2
-    for rank in ranks:
-        with pytest.raises((ProcessLookupError, FileNotFoundError)):
-            _wait_until_gone(int(rank))
+    wait_for_end([int(rank) for rank in ranks])
     before = runs_of(read_results(out))
     assert 2 <= len(before) < 6
     done = _torchrun(*arguments)

@@ -173,17 +173,31 @@ def test_shares_that_are_drawn_are_of_links_that_are_shared() -> None:
     model = replace(GLOO, network=flat_network(3, 1.0, 100.0))
     even = times(_crowd, model, 3)
     assert (even[0, "receive", 0], even[0, "receive", 1]) == (4.0, 4.0)
-    assert times(_crowd, replace(model, shares=(0.5,)), 3) == even, "all shares are alike"
+    assert times(_crowd, replace(model, uneven_s_per_byte=(0.01,)), 3) == even, "all shares are alike"
     # One of them has three times the other's share: through after 4/3 of the 2 s. The link is never idle.
     ends = set()
     for seed in range(9):
-        uneven = times(_crowd, replace(model, shares=(0.5, 1.5), seed=seed), 3)
-        assert uneven == times(_crowd, replace(model, shares=(0.5, 1.5), seed=seed), 3)
+        drawn = replace(model, uneven_s_per_byte=(0.01, -1 / 300), seed=seed)  # weights of 1/2 and 3/2
+        uneven = times(_crowd, drawn, 3)
+        assert uneven == times(_crowd, drawn, 3)
         ends.add((round(uneven[0, "receive", 0], 9), round(uneven[0, "receive", 1], 9)))
     early = round(2 + 4 / 3, 9)
     assert {(4.0, 4.0), (early, 4.0)} <= ends <= {(4.0, 4.0), (early, 4.0), (4.0, early)}
-    alone = times(_two_messages, replace(GLOO, shares=(0.5, 1.5)))
+    alone = times(_two_messages, replace(GLOO, uneven_s_per_byte=(0.01, -1 / 300)))
     assert alone == times(_two_messages, GLOO), "a message that has its links to itself takes what it takes"
+
+
+def test_shares_are_the_more_even_the_slower_the_link() -> None:
+    """A host that is 1 ms later with each byte loses a tenth at 100 bytes/s, and a hundredth at 10."""
+    for rate, lost in ((100.0, 0.1), (10.0, 0.01)):
+        model = replace(GLOO, network=flat_network(3, 0.0, rate), uneven_s_per_byte=(0.0, 1e-3))
+        ends = set()
+        for seed in range(9):
+            uneven = times(_crowd, replace(model, seed=seed), 3)
+            ends.add(min(uneven[0, "receive", source] for source in (0, 1)) * rate)
+        # Of two messages of 100 bytes the first is through when 100 (1 + weight of the other) have left.
+        assert max(ends) == pytest.approx(200, rel=1e-6)
+        assert min(ends) == pytest.approx(100 * (1 + 1 / (1 + lost)), rel=1e-3)
 
 
 def test_efficiency_and_added_latency() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT
 from paceline.sim.scenario.schema import load
+from tests.support.alive import wait_for_end
 from tests.support.made_runs import made_run
 
 SCENARIO = """\
@@ -101,6 +104,42 @@ def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for pid in started:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+KILLED = """
+import os, sys
+from paceline.sim.experiments import jobs
+from paceline.sim.experiments.simulate import simulate
+from paceline.sim.scenario.schema import load
+
+jobs.MIN_WORK_S = 0.0
+take = jobs._OtherProcesses.take
+
+def note(self, wanted):
+    print(*self._executor._processes, flush=True)
+    return take(self, wanted)
+
+jobs._OtherProcesses.take = note
+for run in simulate(load(sys.argv[1]).model_copy(update={"repeats": 1000}), jobs=2):
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_nothing_is_left_where_the_command_is_killed(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-c", KILLED, str(write_scenario(tmp_path))]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)})
+    assert child.stdout is not None
+    started = [int(pid) for pid in child.stdout.readline().split()]
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert started
+    wait_for_end(started)
+    assert not list(temporary.glob("paceline*"))
 
 
 def test_one_at_a_time_begins_only_what_is_wanted(tmp_path: Path) -> None:

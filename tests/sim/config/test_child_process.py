@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
-GONE_S = 2.0
+from tests.support.alive import wait_for_end
 
 CHILD = """
 import os, signal, sys
+from paceline.sim.config.child_process import end_with_parent
 sys.platform = sys.argv[1]
-from paceline.realrun.launch.parent import end_with_parent
 end_with_parent(orders=sys.argv[2] == "orders")
 print(os.getpid(), flush=True)
 if sys.argv[3] == "stopped":
@@ -30,14 +28,6 @@ import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdin=subprocess.PIPE)
 child.wait()
 """
-
-
-def _is_there(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -60,7 +50,4 @@ def test_a_process_ends_with_its_parent(platform: str, orders: str, doing: str) 
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    until_s = time.monotonic() + 5 * GONE_S  # on a busy machine too
-    while _is_there(child):
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    wait_for_end([child])
