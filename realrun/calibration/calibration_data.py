@@ -81,8 +81,11 @@ class CalibrationData(Protocol):
     def deviations_s(self, model: TransferModel) -> Sequence[float]:
         """By how much exchanges differ from their medians for no reason that ``model`` knows."""
 
+    def uneven_s(self) -> Sequence[float]:
+        """How much longer short messages took than others beside them on one link; none if not known."""
+
     def uneven_s_per_byte(self) -> Sequence[float]:
-        """How much longer bytes took than those of messages beside them on one link; none if not known."""
+        """How much longer each byte of long ones took; none if not known."""
 
     def buffered_bytes(self) -> float:
         """The largest message that a sender's socket took at once; 0 if none is known of."""

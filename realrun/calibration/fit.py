@@ -148,6 +148,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     final: dict[str, Any] = {name: factor.value for name, factor in factors.items()}
     model = replace(known, **final)
     ranges = [m.predict(model)[1] for m in several]
+    uneven_s = [value for m in several for value in m.uneven_s()]
     uneven_s_per_byte = [value for m in several for value in m.uneven_s_per_byte()]
     profile = Profile(
         version=PROFILE_VERSION,
@@ -166,6 +167,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
         residual_pct=float(np.median(np.abs(solution.fitted_s / solution.measured_s - 1)) * 100),
         lateness_s=tuple(late),
         unevenness_s=_equally_likely([value for m in several for value in m.deviations_s(model)]),
+        uneven_s=_equally_likely(uneven_s) if uneven_s else (),
         uneven_s_per_byte=_equally_likely(uneven_s_per_byte) if uneven_s_per_byte else (),
     )
     labels = tuple(row.label for _, row in rows)

@@ -162,19 +162,34 @@ class Measurements(Settings):
             for value in d.values_s
         ]
 
+    def uneven_s(self) -> list[float]:
+        """How much longer short messages took than others that came to the same host at once."""
+        sizes = self._crowds
+        return self._longer_s(min(sizes)) if len(sizes) > 1 else []
+
     def uneven_s_per_byte(self) -> list[float]:
-        """How much longer bytes took than those of other messages that came to the same host at once."""
+        """How much longer each byte of long ones took."""
+        sizes = self._crowds
+        return [longer_s / max(sizes) for longer_s in self._longer_s(max(sizes))] if sizes else []
+
+    @property
+    def _crowds(self) -> set[int]:
+        """Sizes of the messages that went to one host at once."""
+        return {trial.num_bytes for trial in self.plan.trials if trial.kind == "crowd"}
+
+    def _longer_s(self, num_bytes: int) -> list[float]:
         links = self.nominal().links
         if not links:
             return []
-        byte_s = 1 / min(link.bandwidth_bytes_per_s for link in links)
+        alone_s = num_bytes / min(link.bandwidth_bytes_per_s for link in links)
         round_trip_s = 2 * max(max(row) for row in self.nominal().latency_s)
         crowds: dict[int, list[tuple[float, ...]]] = defaultdict(list)
         for d in self.durations:
-            if self.plan.trials[d.trial].kind == "crowd" and d.operation == "receive":
+            trial = self.plan.trials[d.trial]
+            if trial.kind == "crowd" and trial.num_bytes == num_bytes and d.operation == "receive":
                 crowds[d.trial].append(d.values_s)
         return [
-            byte_s * (1 / share - 1)
+            alone_s * (1 / share - 1)
             for messages in crowds.values()
             for ends_s in zip(*messages, strict=True)
             for share in shares_of([end_s - round_trip_s for end_s in ends_s])

@@ -56,6 +56,9 @@ NOMINAL_GRADIENT_S: Final = 0.02
 _CROWDS: Final = 5
 """Trials of that kind: how even shares are takes more of them than a median."""
 
+_SHORT_BYTES: Final = 200_000
+"""The shortest messages of that kind: others are through before all have begun."""
+
 _BYTES_PER_PARAMETER: Final = 64
 """Values are padded on the wire, as in validation: large tensors would cost fresh memory each time."""
 
@@ -98,8 +101,10 @@ def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> ProbePla
     trials = [
         ProbeTrial(kind=kind, num_bytes=size, slot_s=slot_s(kind, size)) for size in sizes for kind in sized
     ]
-    crowd = ProbeTrial(kind="crowd", num_bytes=max(sizes), slot_s=slot_s("crowd", max(sizes)))
-    trials += [crowd] * _CROWDS
+    for size in sorted(
+        {min((size for size in sizes if size >= _SHORT_BYTES), default=max(sizes)), max(sizes)}
+    ):
+        trials += [ProbeTrial(kind="crowd", num_bytes=size, slot_s=slot_s("crowd", size))] * _CROWDS
     trials += [ProbeTrial(kind="all_gather", num_bytes=8, slot_s=slot_s("all_gather", 8))]
     trials += [ProbeTrial(kind="barrier", num_bytes=0, slot_s=slot_s("barrier", 0))]
     trials += [ProbeTrial(kind="gradient", num_bytes=0, slot_s=2 * NOMINAL_GRADIENT_S)] * 5

@@ -199,8 +199,12 @@ class TrainingRun:
             if a > 0
         ]
 
-    def uneven_s_per_byte(self) -> tuple[float, ...]:
+    def uneven_s(self) -> tuple[float, ...]:
         """Not known of a run, none: its messages do not begin together."""
+        return ()
+
+    def uneven_s_per_byte(self) -> tuple[float, ...]:
+        """Not known of a run either."""
         return ()
 
     def buffered_bytes(self) -> float:

@@ -169,9 +169,7 @@ class CollectivesInFlight:
     def _can_be_priced(self, placed: Placed | None, pending: Pending) -> bool:
         """Whether nothing that is under way can meet a collective, whose first member joins now."""
         transfer = self._job.transfer
-        depends = (
-            transfer.network.varies or transfer.uneven_s_per_byte or transfer.tcp or transfer.queue != "fair"
-        )
+        depends = transfer.network.varies or transfer.uneven or transfer.tcp or transfer.queue != "fair"
         if not self._priced or placed is None or depends:
             return False
         shared = transfer.sharing != "none"

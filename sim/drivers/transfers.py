@@ -147,7 +147,9 @@ class Transfers:
         if model.sharing != "none":
             self._sharing = FairSharing(bandwidths) if model.queue == "fair" else FifoSharing(bandwidths)
         self._by_rtt = model.sharing == "rtt"
-        self._uneven_s_per_byte, self._seed = model.uneven_s_per_byte, model.seed
+        self._uneven, self._seed = model.uneven, model.seed
+        self._uneven_s = model.uneven_s or (0.0,)
+        self._uneven_s_per_byte = model.uneven_s_per_byte or (0.0,)
         self._shared = [0] * model.network.num_hosts  # messages of a host that have drawn their share
         self._added_latency_s = model.added_latency_s
         self._bandwidths = bandwidths
@@ -340,8 +342,8 @@ class Transfers:
         transfer.latency_s, transfer.links = latency_s, route.links
         transfer.cap = route.per_flow_bytes_per_s * self._efficiency
         transfer.weight = self._weight(source, destination) if self._by_rtt else 1
-        if self._uneven_s_per_byte:
-            transfer.weight = self._drawn_weight(source, destination, transfer.weight)
+        if self._uneven and transfer.num_bytes:
+            transfer.weight = self._drawn_weight(transfer)
         return True
 
     def carry(
@@ -388,16 +390,25 @@ class Transfers:
             self._connections[key] = connection
         return connection
 
-    def _drawn_weight(self, source: int, destination: int, weight: int) -> int:
+    def _drawn_weight(self, transfer: Transfer) -> int:
         """The weight of a host's next message, around what it has by its round trip.
 
-        Time on hosts counts for little beside slow links: shares are the more uneven, the faster links are.
+        Time on hosts counts for little beside slow links: shares are the more uneven, the faster links are,
+        and the shorter a message is.
         """
+        source = transfer.source
         number = self._shared[source]
         self._shared[source] = number + 1
-        drawn = seeds.integer(self._seed, source, "shares", number, len(self._uneven_s_per_byte))
-        slower = 1 + self._uneven_s_per_byte[drawn] * self._rate_alone(source, destination)
-        return max(1, round(_EVEN * weight / min(max(slower, 1 / _MOST_UNEVEN), _MOST_UNEVEN)))
+        longer_s = (
+            self._uneven_s[seeds.integer(self._seed, source, "share", number, len(self._uneven_s))]
+            + self._uneven_s_per_byte[
+                seeds.integer(self._seed, source, "share of bytes", number, len(self._uneven_s_per_byte))
+            ]
+            * transfer.num_bytes
+        )
+        alone_s = transfer.num_bytes / self._rate_alone(source, transfer.destination)
+        slower = 1 + longer_s / alone_s
+        return max(1, round(_EVEN * transfer.weight / min(max(slower, 1 / _MOST_UNEVEN), _MOST_UNEVEN)))
 
     def _rate_alone(self, source: int, destination: int) -> float:
         """Rate of a transfer that has its route for itself."""

@@ -144,7 +144,7 @@ def _is_random(job: Job) -> bool:
     return (
         job.compute.random
         or transfer.network.varies
-        or bool(transfer.wake_up_delays_s or transfer.resume_jitter_s or transfer.uneven_s_per_byte)
+        or bool(transfer.wake_up_delays_s or transfer.resume_jitter_s or transfer.uneven)
     )
 
 

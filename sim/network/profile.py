@@ -106,10 +106,13 @@ class Profile(Settings):
         min_length=1,
         description="equally likely values: by how much a small exchange differs from its median",
     )
-    uneven_s_per_byte: tuple[Annotated[float, Field(ge=-1, le=1)], ...] = Field(
+    uneven_s: tuple[Annotated[float, Field(ge=-MAX_TIME_S, le=MAX_TIME_S)], ...] = Field(
         default=(),
-        description="equally likely values: how much longer hosts take for each byte of a message than for "
-        "another's, so that it gets less of a link; absent: shares are even",
+        description="equally likely values: how much longer hosts take for a message than for another, so "
+        "that it gets less of a link that both share; absent: shares are even",
+    )
+    uneven_s_per_byte: tuple[Annotated[float, Field(ge=-1, le=1)], ...] = Field(
+        default=(), description="equally likely values: the same for each of its bytes, in addition"
     )
 
     @model_validator(mode="after")
@@ -150,6 +153,7 @@ class Profile(Settings):
             streams=True,
             wake_up_delays_s=self.lateness_s,
             resume_jitter_s=self.unevenness_s,
+            uneven_s=self.uneven_s,
             uneven_s_per_byte=self.uneven_s_per_byte,
             **values,
         )

@@ -37,8 +37,9 @@ class TransferModel:
             goes through them from one drawn at random on, and begins its run that late too.
         resume_jitter_s: equally likely deviations from ``resume_s``, of which each exchange draws one; it
             never ends before its transfers.
-        uneven_s_per_byte: equally likely values of what a message's bytes take longer on its hosts than
-            another's, which gives it less of links that both share; none: shares are even.
+        uneven_s: equally likely values of what a message takes longer on its hosts than another, which gives
+            it less of links that both share; none: shares are even.
+        uneven_s_per_byte: those of each of its bytes, in addition; as many or none.
         seed: of the run, for latencies and bandwidths that vary at random, wake-up delays and uneven shares.
         queue: how links serve: ``fair`` is as ``sharing`` says; ``fifo``: what comes later waits, in streams
             announcements too. Not where each is alone.
@@ -61,7 +62,14 @@ class TransferModel:
     late_s: float = 0.0
     wake_up_delays_s: tuple[float, ...] = ()
     resume_jitter_s: tuple[float, ...] = ()
+    uneven_s: tuple[float, ...] = ()
     uneven_s_per_byte: tuple[float, ...] = ()
+
+    @property
+    def uneven(self) -> bool:
+        """Whether messages get uneven shares of a link."""
+        return bool(self.uneven_s or self.uneven_s_per_byte)
+
     seed: int = 0
     queue: str = "fair"
     tcp: TcpSettings | None = None

@@ -48,7 +48,7 @@ def why_not(job: Job) -> str:
         return "stock hosts have TCP windows, which last from message to message"
     if transfer.queue != "fair":
         return "links serve what comes first, whoever sends it (network.queue)"
-    if transfer.uneven_s_per_byte:
+    if transfer.uneven:
         return "the profile draws the shares of messages that meet on a link"
     if job.scheme.name in SCHEMES:
         return ""

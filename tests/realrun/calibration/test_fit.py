@@ -62,13 +62,18 @@ def test_probes_of_stock_hosts_are_fitted_with_their_windows() -> None:
 
 
 def test_uneven_shares_come_back() -> None:
-    drawn = tuple(float(each) for each in 1e-9 * np.linspace(-1.5, 1.5, 31))
+    drawn = tuple(float(each) for each in 3e-10 * np.linspace(-1.5, 1.5, 31))
     uneven = measurements({**TRUE, "uneven_s_per_byte": drawn}).uneven_s_per_byte()
     assert len(uneven) == 5 * 5 * 3  # trials, times, messages
-    assert np.mean(uneven) == pytest.approx(0, abs=5e-11)
+    assert np.mean(uneven) == pytest.approx(0, abs=3e-11)
     assert np.std(uneven) == pytest.approx(np.std(drawn) * np.sqrt(2 / 3), rel=0.3)  # less their crowd's mean
-    even = calibrate.calibrate([measurements(TRUE)]).profile.uneven_s_per_byte
-    assert even == pytest.approx([0.0] * 200, abs=1e-13)
+    late = tuple(float(each) for each in 1e-4 * np.linspace(-1.5, 1.5, 31))
+    uneven_s = measurements({**TRUE, "uneven_s": late}).uneven_s()
+    assert len(uneven_s) == 5 * 5 * 3
+    assert np.std(uneven_s) == pytest.approx(np.std(late) * np.sqrt(2 / 3), rel=0.3)
+    profile = calibrate.calibrate([measurements(TRUE)]).profile
+    assert profile.uneven_s == pytest.approx([0.0] * 200, abs=1e-9)
+    assert profile.uneven_s_per_byte == pytest.approx([0.0] * 200, abs=1e-13)
 
 
 @given(st.lists(st.integers(980, 1020), min_size=2, max_size=5))

@@ -187,14 +187,17 @@ def test_shares_that_are_drawn_are_of_links_that_are_shared() -> None:
     assert alone == times(_two_messages, GLOO), "a message that has its links to itself takes what it takes"
 
 
-def test_shares_are_the_more_even_the_slower_the_link() -> None:
-    """A host that is 1 ms later with each byte loses a tenth at 100 bytes/s, and a hundredth at 10."""
+@pytest.mark.parametrize(
+    "uneven", [{"uneven_s_per_byte": (0.0, 1e-3)}, {"uneven_s": (0.0, 0.1)}], ids=["bytes", "messages"]
+)
+def test_shares_are_the_more_even_the_slower_the_link(uneven: dict[str, tuple[float, ...]]) -> None:
+    """A host that takes 0.1 s longer for 100 bytes loses a tenth at 100 bytes/s, and a hundredth at 10."""
     for rate, lost in ((100.0, 0.1), (10.0, 0.01)):
-        model = replace(GLOO, network=flat_network(3, 0.0, rate), uneven_s_per_byte=(0.0, 1e-3))
+        model = replace(GLOO, network=flat_network(3, 0.0, rate), **uneven)  # type: ignore[arg-type]
         ends = set()
         for seed in range(9):
-            uneven = times(_crowd, replace(model, seed=seed), 3)
-            ends.add(min(uneven[0, "receive", source] for source in (0, 1)) * rate)
+            ended = times(_crowd, replace(model, seed=seed), 3)
+            ends.add(min(ended[0, "receive", source] for source in (0, 1)) * rate)
         # Of two messages of 100 bytes the first is through when 100 (1 + weight of the other) have left.
         assert max(ends) == pytest.approx(200, rel=1e-6)
         assert min(ends) == pytest.approx(100 * (1 + 1 / (1 + lost)), rel=1e-3)
