@@ -187,6 +187,33 @@ def halving_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
     return Schedule(tuple(table), 1)
 
 
+@lru_cache(maxsize=64)
+def recursive_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
+    """Exchange everything with rank xor 1, 2, 4, ...: the fewest rounds, and in each of them all bytes.
+
+    Ranks beyond the largest power of two fold into others first, as in ``halving_doubling_all_reduce``. On a
+    power of two of equal hosts it takes log2(n) (latency + num_bytes / bandwidth). Thakur et al. recommend it
+    for short vectors; the TCP back end of torch up to 1.x did all of them so.
+
+    Raises:
+        ValueError: n is not positive or num_bytes is negative.
+    """
+    _check(n, num_bytes)
+    core = 1 << (n.bit_length() - 1)
+    table: list[tuple[Round, ...]] = []
+    for rank in range(n):
+        partner = rank + core if rank < core else rank - core
+        give = Round((), _message(partner, num_bytes))
+        take = Round(_message(partner, num_bytes), ())
+        if rank >= core:
+            table.append((give, take))
+            continue
+        peers = (rank ^ (1 << k) for k in range(core.bit_length() - 1))
+        exchanges = tuple(Round(_message(peer, num_bytes), _message(peer, num_bytes)) for peer in peers)
+        table.append((take, *exchanges, give) if partner < n else exchanges)
+    return Schedule(tuple(table), 1)
+
+
 def _halving_exchanges(core: int, rank: int) -> list[tuple[int, range, range]]:
     """(peer, received chunks, sent chunks) of a rank in order; there are ``core`` chunks, a power of two."""
     scatter = []
@@ -367,6 +394,7 @@ ALL_REDUCE: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
         "ring_stop_and_wait": ring_all_reduce,
         "gloo_ring": gloo_ring_all_reduce,
         "halving_doubling": halving_doubling_all_reduce,
+        "recursive_doubling": recursive_doubling_all_reduce,
     }
 )
 

@@ -26,6 +26,7 @@ from .algorithms import (
     dissemination_barrier,
     halving_doubling_all_reduce,
     hierarchical_all_reduce,
+    recursive_doubling_all_reduce,
 )  # fmt: skip
 from .blocks import BlockSchedule, CollectiveBlock, without_rendezvous
 
@@ -62,6 +63,12 @@ def _around(n: int, chunks: list[int], steps: range, pieces: int) -> BlockSchedu
                 after = () if before is None else (before,)
                 blocks.append(CollectiveBlock(rank, (rank + 1) % n, size, min(pieces, size), after))
     return BlockSchedule(n, tuple(blocks))
+
+
+@lru_cache(maxsize=64)
+def recursive_doubling(sites: Sites, num_bytes: int) -> BlockSchedule:
+    """Recursive doubling of all bytes, each exchange as soon as its sender has the exchange before."""
+    return without_rendezvous(recursive_doubling_all_reduce(sum(sites), num_bytes))
 
 
 @lru_cache(maxsize=64)
@@ -312,6 +319,7 @@ PIPELINES: Final[Mapping[str, Callable[[Sites, int], BlockSchedule]]] = MappingP
         "ring": ring,
         "double_tree": double_tree,
         "halving_doubling": halving_doubling,
+        "recursive_doubling": recursive_doubling,
         "hierarchical": hierarchical,
         "nccl_ring": nccl_ring,
         "nccl_tree": nccl_tree,

@@ -17,7 +17,7 @@ from ..config import user_code
 from ..config.limits import MAX_BATCH, MAX_FACTOR, MAX_TIME_S
 from ..config.problems import mistake, place_errors
 from ..config.settings import OneOf, Settings, read_beside
-from ..config.units import BoundedSeconds, Steps
+from ..config.units import BoundedSeconds, FlopsPerSecond, Steps
 from ..jitter import Jitter
 from . import attached
 from .batch_sizes import seconds_at
@@ -158,11 +158,16 @@ class MeasuredCompute(Settings):
 
 
 class Compute(OneOf):
-    """Duration of one gradient: a ``time``, a ``trace``, ``measured`` on this device, or a ``model``."""
+    """Duration of one gradient: a ``time``, a ``speed``, a ``trace``, ``measured`` here, or a ``model``."""
 
-    alternatives: ClassVar[tuple[str, ...]] = ("time", "trace", "measured", "model")
+    alternatives: ClassVar[tuple[str, ...]] = ("time", "speed", "trace", "measured", "model")
 
     time: BoundedSeconds | None = Field(default=None, description="mean duration of one gradient")
+    speed: FlopsPerSecond | None = Field(
+        default=None,
+        description="instead of a time: what the operations of `workload.layer_profile` are divided by, so "
+        "the peak of a worker's device times its utilisation",
+    )
     jitter: Jitter | None = Field(default=None, description="how it varies; absent: constant")
     trace: Trace | None = Field(default=None, description="instead of a time: durations measured elsewhere")
     measured: MeasuredCompute | None = Field(
@@ -190,8 +195,15 @@ class Compute(OneOf):
                 user_duration_s(self.model, 0, 0, 0)
         return self
 
-    def at(self, batch_size: int) -> Compute:
-        """These settings with the time that was measured, or predicted, for this batch size."""
+    def at(self, batch_size: int, flops: float | None = None) -> Compute:
+        """These settings with the time that was measured, or predicted, for this batch size.
+
+        Args:
+            batch_size: of a gradient.
+            flops: floating-point operations of its forward and backward pass for one example, where known.
+        """
+        if self.speed is not None and flops is not None:
+            return self.model_copy(update={"time": batch_size * flops / self.speed, "speed": None})
         if self.measured is None or not self.measured.times:
             return self
         return self.model_copy(update={"time": self.measured.seconds(batch_size), "measured": None})

@@ -20,6 +20,10 @@ MAX_PARAMETERS: Final = 1_000_000_000
 MAX_WIDTH: Final = 1_000_000
 """Numbers between two layers of a model."""
 MAX_LAYERS: Final = 1000
+MAX_PROFILE_PARAMETERS: Final = 10**15
+"""Of a layer that is not trained here."""
+MAX_PROFILE_FLOPS: Final = 1e24
+"""Operations of one layer for one example."""
 MAX_REPEATS: Final = 10_000
 MAX_SCHEMES: Final = 100
 MAX_VALUES_TUNED: Final = 100
@@ -40,6 +44,8 @@ MIN_RATE: Final = 0.125
 """Bytes per second, one bit."""
 MAX_RATE: Final = 1e18
 """Bytes per second."""
+MIN_FLOPS_PER_S: Final = 1.0
+MAX_FLOPS_PER_S: Final = 1e24
 MAX_MODEL_BYTES: Final = 1e18
 """Of one model on the wire."""
 MAX_POSITIVE: Final = 1e30

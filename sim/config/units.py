@@ -20,7 +20,15 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from ..errors import InputError, did_you_mean, quote
-from .limits import MAX_RATE, MAX_STEPS, MAX_TIME_S, MIN_RATE, MIN_TIME_S
+from .limits import (
+    MAX_FLOPS_PER_S,
+    MAX_RATE,
+    MAX_STEPS,
+    MAX_TIME_S,
+    MIN_FLOPS_PER_S,
+    MIN_RATE,
+    MIN_TIME_S,
+)
 
 if TYPE_CHECKING:
     import pint
@@ -30,12 +38,14 @@ _T = TypeVar("_T")
 TIME: Final = "a time"
 DATA: Final = "an amount of data"
 RATE: Final = "a data rate"
+SPEED: Final = "a computing speed"
 
-_EXAMPLES: Final = {TIME: "50 ms", DATA: "100 MB", RATE: "1 Gbit/s"}
+_EXAMPLES: Final = {TIME: "50 ms", DATA: "100 MB", RATE: "1 Gbit/s", SPEED: "10 Tflop/s"}
 _USUAL: Final = {
     TIME: ("us", "ms", "s", "min", "h"),
     DATA: ("B", "kB", "MB", "GB", "KiB", "MiB", "GiB"),
     RATE: ("kbit/s", "Mbit/s", "Gbit/s", "MB/s", "GB/s"),
+    SPEED: ("Gflop/s", "Tflop/s", "Pflop/s"),
 }
 _DEFINITIONS: Final = (
     "second = [time] = s = sec",
@@ -47,6 +57,10 @@ _DEFINITIONS: Final = (
     "nanosecond = second / 1000000000 = ns",
     "byte = [information] = B",
     "bit = byte / 8",
+    "flop = [operations]",
+    "gigaflop = 1000000000 * flop = Gflop",
+    "teraflop = 1000000000000 * flop = Tflop",
+    "petaflop = 1000000000000000 * flop = Pflop",
 )
 _PREFIXES: Final = {
     "k": ("kilo", 10**3),
@@ -95,7 +109,8 @@ def _unit(text: str) -> tuple[Fraction, str]:
             one = one / registry.Quantity(Fraction(1), registry.parse_units(match[2]))
     except (AttributeError, ValueError) as error:  # pint's UndefinedUnitError is an AttributeError
         raise KeyError(text) from error
-    for kind, base in ((TIME, "second"), (DATA, "byte"), (RATE, "byte / second")):
+    bases = ((TIME, "second"), (DATA, "byte"), (RATE, "byte / second"), (SPEED, "flop / second"))
+    for kind, base in bases:
         if one.is_compatible_with(base):
             return Fraction(one.to(base).magnitude), kind
     return Fraction(1), ""
@@ -110,7 +125,7 @@ def _unknown(unit: str, kind: str) -> str:
     if unit.startswith(("KB", "Kbit")):
         return f"may mean 1000 or 1024; write 'k{unit[1:]}' or 'Ki{unit[1:]}'"
     symbols = [f"{prefix}{symbol}" for symbol in ("B", "bit") for prefix in ("", *_PREFIXES)]
-    every = [*_USUAL[TIME], *symbols, *(f"{symbol}/s" for symbol in symbols)]
+    every = [*_USUAL[TIME], *_USUAL[SPEED], *symbols, *(f"{symbol}/s" for symbol in symbols)]
     same = [known for known in every if known.lower() == unit.lower()]
     hint = f"did you mean '{same[0]}'?" if len(same) == 1 else did_you_mean(unit, _USUAL[kind])
     return f"has an unknown unit {quote(unit)}; {hint}"
@@ -202,8 +217,21 @@ def parse_bandwidth(value: object) -> float:
     return rate
 
 
+def parse_speed(value: object) -> float:
+    """Read what a device computes, such as ``10 Tflop/s``, in floating-point operations per second.
+
+    Raises:
+        InputError: as for ``parse_seconds``, or it is less than one in a second, or too much.
+    """
+    speed = _parse(value, SPEED)
+    if not MIN_FLOPS_PER_S <= speed <= MAX_FLOPS_PER_S:
+        raise InputError(f"{quote(value)} must be from 1 flop/s to {MAX_FLOPS_PER_S:g} flop/s")
+    return speed
+
+
 _SECONDS: Final = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _BYTES: Final = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
+_SPEEDS: Final = {"Pflop/s": 1e15, "Tflop/s": 1e12, "Gflop/s": 1e9, "flop/s": 1.0}
 _RATES: Final = {"Tbit/s": 125e9, "Gbit/s": 125e6, "Mbit/s": 125e3, "kbit/s": 125.0, "bit/s": 0.125}
 
 
@@ -301,6 +329,14 @@ BytesPerSecond = Annotated[
     _described(RATE),
 ]
 """A field that is written ``1 Gbit/s`` and held in bytes per second."""
+
+FlopsPerSecond = Annotated[
+    float,
+    _reader(parse_speed),
+    PlainSerializer(_exact(SPEED, _SPEEDS, "flop/s"), when_used="json-unless-none"),
+    _described(SPEED),
+]
+"""A field that is written ``10 Tflop/s`` and held in floating-point operations per second."""
 
 _STEPS: Final = re.compile(r"([0-9]{1,15}) +steps?")
 

@@ -64,6 +64,7 @@ class Job:
         chosen: what ``auto`` is for the whole model among all workers; empty: still to be priced.
         priced: on which network ``auto`` is priced, where it is not that of ``transfer``.
         segments: (name, start, stop) of the layers in backward order; none where they are not known.
+        ready_at: when each of them is ready, as a fraction of a gradient's duration; none: by its parameters.
         every, on: evaluation.
         keep: a worker's models are kept for it at every ``keep``-th step.
         target, max_iterations, max_time_s: what ends the run.
@@ -98,6 +99,7 @@ class Job:
     transport: TransportRules = TRANSPORTS[None]
     chosen: str = ""
     priced: TransferModel | None = None
+    ready_at: tuple[float, ...] = ()
 
     @property
     def synchronous(self) -> bool:
@@ -174,8 +176,11 @@ class Job:
     def ready_fractions(self) -> tuple[float, ...]:
         """When each segment is ready, as a fraction of a gradient's duration.
 
-        The forward pass takes one third; the backward pass the rest, in proportion to parameters.
+        Without ``ready_at`` the forward pass takes one third; the backward pass the rest, in proportion to
+        parameters.
         """
+        if self.ready_at:
+            return self.ready_at
         total = sum(stop - start for _, start, stop in self.segments)
         done, fractions = 0, []
         for _, start, stop in self.segments:

@@ -31,6 +31,8 @@ from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
 from ..training.snapshots import keep_every
 from ..workloads import find_task
+from ..workloads.layers.segments import UNITS, layer_segments, ready_fractions
+from ..workloads.layers.settings import LayerProfile
 from ..workloads.partition import Batches, shards
 from ..workloads.workload import Task
 from .memory import check_memory
@@ -215,9 +217,12 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         problem = _problem(workload, cluster.workers, seed, method, device)
     buffers = problem.workload.num_buffers if problem else 0
     scheme = find_scheme(entry.name)
-    buckets = 0 if workload.payload is None else scheme.num_buckets(entry.options, workload.payload)
+    profile = workload.layer_profile
+    standing = workload.model_bytes  # for another model
+    buckets = 0 if standing is None or profile else scheme.num_buckets(entry.options, standing)
     parts = scheme.parts(entry.options)
-    start = problem.workload.start if problem else torch.zeros(max(1, buckets, parts))
+    length = max(1, buckets, parts) if profile is None else UNITS
+    start = problem.workload.start if problem else torch.zeros(length)
     if parts > start.numel():
         raise InputError(
             f"schemes ({entry.label}): the model is cut into {parts} parts, but the one that is trained "
@@ -228,8 +233,13 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
             f"schemes ({entry.label}): the payload has {buckets} buckets, the model that is trained "
             f"({workload.task}) only {start.numel()} parameters; write a larger bucket"
         )
+    if profile is not None and len(profile.layers) > start.numel():
+        raise InputError(
+            f"workload.layer_profile: {len(profile.layers)} layers, and the model that is trained "
+            f"({workload.task}) has only {start.numel()} parameters; train a larger one"
+        )
     rule = make_optimizer(entry.optimizer or workload.optimizer, buffers)
-    model_bytes = workload.payload if workload.payload is not None else start.numel() * start.element_size()
+    model_bytes = standing if standing is not None else start.numel() * start.element_size()
     target = None
     if stop.target is not None:
         falling = stop.target.metric in task.falling
@@ -245,7 +255,11 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         problem=problem,
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
-        compute=ComputeModel(cluster.compute.at(workload.batch_size), cluster.stragglers, seed),
+        compute=ComputeModel(
+            cluster.compute.at(workload.batch_size, profile.flops if profile else None),
+            cluster.stragglers,
+            seed,
+        ),
         transfer=transport.transfer(
             TransferModel(
                 network=build_network(cluster.network, cluster.workers),
@@ -260,9 +274,10 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         transport=transport,
         all_reduce=scenario.collectives.all_reduce,
         chosen=scenario.collectives.chosen or "",
-        segments=problem.workload.segments
-        if problem and workload.payload is None
-        else equal_segments(start.numel(), buckets),
+        segments=_segments(profile, start.numel(), buckets)
+        if problem is None or standing is not None
+        else problem.workload.segments,
+        ready_at=ready_fractions(profile.layers) if profile else (),
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
         keep=_kept(scenario, start).keep_every,
@@ -273,6 +288,11 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         max_events=MAX_EVENTS if scenario.events == "auto" else None,
         events_until_step=scenario.first_steps,
     )
+
+
+def _segments(profile: LayerProfile | None, length: int, buckets: int) -> tuple[tuple[str, int, int], ...]:
+    """Where a gradient [length] that stands for another model's is cut."""
+    return equal_segments(length, buckets) if profile is None else layer_segments(length, profile.layers)
 
 
 def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]:

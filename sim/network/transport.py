@@ -100,16 +100,18 @@ _TABLES: Final = ("ring_stop_and_wait", "gloo_ring")
 
 TRANSPORTS: Final[Mapping[str | None, TransportRules]] = MappingProxyType(
     {
-        None: TransportRules("", (*_TABLES, "halving_doubling", "hierarchical"), ("ring_stop_and_wait",)),
+        None: TransportRules(
+            "", (*_TABLES, "halving_doubling", "recursive_doubling", "hierarchical"), ("ring_stop_and_wait",)
+        ),
         "ideal": TransportRules(
             "ideal",
-            ("ring", "double_tree", "halving_doubling", "hierarchical", *_TABLES),
+            ("ring", "double_tree", "halving_doubling", "recursive_doubling", "hierarchical", *_TABLES),
             ("halving_doubling", "double_tree", "hierarchical", "ring"),
             posted_ahead=True,
         ),
         "gloo": TransportRules(
             "gloo",
-            ("gloo_ring", "ring_stop_and_wait", "halving_doubling", "hierarchical"),
+            ("gloo_ring", "ring_stop_and_wait", "halving_doubling", "recursive_doubling", "hierarchical"),
             ("gloo_ring",),
             gloo_messages=True,
             gloo_collectives=True,

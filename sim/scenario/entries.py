@@ -27,6 +27,7 @@ from ..schemes import SCHEMES, find_scheme
 from ..schemes.scheme import Scheme
 from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
+from ..workloads.layers.settings import FLOAT_BYTES, LayerProfile
 from ..workloads.partition import Partition
 
 
@@ -39,10 +40,18 @@ class WorkloadEntry(Settings):
     partition: Partition = Field(default=Partition(), description="how the examples are spread")
     optimizer: OptimizerSettings = Field(description="update rule of every scheme that has none of its own")
     payload: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
-        default=None, description="bytes that one model stands for on the wire; absent: its own size"
+        default=None,
+        description="bytes that one model stands for on the wire; absent: 4 B for a parameter of "
+        "`layer_profile`, or its own size",
+    )
+    layer_profile: LayerProfile | None = Field(
+        default=None,
+        description="whose layers the model stands for: when they are ready in a backward pass, what they "
+        "send and, with `compute.speed`, how long they take; a name or a CSV file",
     )
     timing_only: bool = Field(
-        default=False, description="train nothing, follow the clock only; then only payload is needed here"
+        default=False,
+        description="train nothing, follow the clock only; then only payload or layer_profile is needed here",
     )
 
     @model_validator(mode="wrap")
@@ -63,9 +72,20 @@ class WorkloadEntry(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.timing_only and self.payload is None:
-            raise mistake("needs a payload; add for example 'payload: 100 MB'", "timing_only")
+        if self.timing_only and self.model_bytes is None:
+            raise mistake(
+                "needs a payload or a layer_profile; add for example 'payload: 100 MB' or "
+                "'layer_profile: resnet-50'",
+                "timing_only",
+            )
         return self
+
+    @property
+    def model_bytes(self) -> float | None:
+        """What one model stands for on the wire; None: its own size."""
+        if self.payload is None and self.layer_profile is not None:
+            return float(FLOAT_BYTES * self.layer_profile.num_parameters)
+        return self.payload
 
     @model_serializer(mode="wrap")
     def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -81,7 +101,13 @@ class WorkloadEntry(Settings):
         out["properties"]["task"] |= {"anyOf": [{"enum": sorted(TASKS)}, IMPORT_PATH]}
         clock_only = {"properties": {"timing_only": {"const": True}}, "required": ["timing_only"]}
         required = [key for key in out.pop("required") if key != "options"]
-        out["allOf"] = [{"if": clock_only, "then": {"required": ["payload"]}, "else": {"required": required}}]
+        out["allOf"] = [
+            {
+                "if": clock_only,
+                "then": {"anyOf": [{"required": ["payload"]}, {"required": ["layer_profile"]}]},
+                "else": {"required": required},
+            }
+        ]
         for name, task in TASKS.items():
             own = read.resolve_ref_schema(read(task.options.__pydantic_core_schema__))
             known = {**dict.fromkeys(out["properties"], True), **own.get("properties", {})}

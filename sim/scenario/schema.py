@@ -412,6 +412,11 @@ class Scenario(Settings):
         if self.cluster.compute.time == 0 and self.stop.max_iterations is None:
             text = "0 s needs stop.max_iterations too, or the clock may stand still for ever"
             yield Mistake(("cluster", "compute", "time"), text)
+        elif self.cluster.compute.speed is not None and self.workload.layer_profile is None:
+            text = (
+                "needs workload.layer_profile, whose operations it divides; add it, for example 'resnet-50'"
+            )
+            yield Mistake(("cluster", "compute", "speed"), text)
         elif measured is not None and not measured.known_at(self.workload.batch_size):
             text = (
                 f"one batch size ({measured.batch_sizes[0]}) tells nothing about another "
@@ -487,7 +492,7 @@ class Scenario(Settings):
                 if scheme.check_sites is not None:
                     network = build_network(self.cluster.network, self.cluster.workers)
                     scheme.check_sites(entry.options, len(set(network.site_of)))
-                if self.workload.payload is not None:
+                if self.workload.payload is not None and self.workload.layer_profile is None:
                     scheme.num_buckets(entry.options, self.workload.payload)
             except InputError as error:
                 yield Mistake(("schemes", number, entry.name), str(error))

@@ -6,7 +6,7 @@ It is the update of one process with the n-fold batch. Bytes per step and worker
 with a ring. Waits for: everybody.
 
 ``overlap``: parts of the gradient are all-reduced while the backward pass goes on, a layer at a time or in
-buckets, as DistributedDataParallel does; of a payload, whose layers are not known, in equal buckets.
+buckets, as DistributedDataParallel does; of a payload without ``workload.layer_profile`` in equal buckets.
 ``part_reduce``: every worker owns a shard of the model; gradients
 are reduce-scattered, the shard is updated, its optimiser's state nowhere else, and all gather the shards:
 the same update and the same bytes. ``compression``: gradients travel encoded.
@@ -37,8 +37,8 @@ class AllReduceOptions(Settings):
     overlap: bool = Field(default=False, description="all-reduce each layer while the backward pass goes on")
     bucket: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None,
-        description="with overlap: layers are put together until they have this size; a payload, which has "
-        "no layers, is cut into equal buckets of at least this size",
+        description="with overlap: layers are put together until they have this size; a payload without "
+        "`workload.layer_profile` is cut into equal buckets of at least this size",
     )
     part_reduce: bool = Field(
         default=False,

@@ -99,7 +99,7 @@ class Scheme:
     def num_buckets(self, options: Settings, payload_bytes: float) -> int:
         """How many equal buckets the gradient of a payload has; 0: it is not sent during the backward pass.
 
-        Nothing is known of a payload's layers, so they cannot decide what is ready when.
+        Of a payload without ``workload.layer_profile`` they cannot decide what is ready when.
 
         Raises:
             InputError: the options do not say how large a bucket is, or there would be very many.
@@ -110,7 +110,8 @@ class Scheme:
         if not bucket_bytes:
             raise InputError(
                 "nothing is known of a payload's layers, so they cannot be sent during the backward pass; "
-                "write for example 'bucket: 25 MB' beside overlap, for equal buckets of at least that size"
+                "write for example 'bucket: 25 MB' beside overlap, for equal buckets of at least that size, "
+                "or name them: 'workload.layer_profile: resnet-50'"
             )
         number = max(1, int(payload_bytes / bucket_bytes))
         if number > MAX_BUCKETS:

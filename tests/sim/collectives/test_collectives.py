@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from math import ceil, log2
 
@@ -20,6 +20,7 @@ from paceline.sim.collectives.algorithms import (
     gloo_broadcast,
     gloo_ring_all_reduce,
     halving_doubling_all_reduce,
+    recursive_doubling_all_reduce,
     ring_all_gather,
     ring_all_reduce,
     ring_gather_chunks,
@@ -130,6 +131,9 @@ def test_an_all_reduce_moves_the_least_bytes_possible(n: int, num_bytes: int, na
     core = 2 ** (n.bit_length() - 1)
     if name == "halving_doubling":  # 2 m (p - 1) in the core, 2 m for each extra rank
         assert sum(sent(schedule)) == 2 * num_bytes * (n - 1) == 2 * num_bytes * (core - 1 + n - core)
+    elif name == "recursive_doubling":  # m p in each round of the core, 2 m for each extra rank
+        rounds = core.bit_length() - 1
+        assert sum(sent(schedule)) == num_bytes * (core * rounds + 2 * (n - core))
     else:
         assert sum(sent(schedule)) == 2 * num_bytes * (n - 1)
     if name == "ring_stop_and_wait":
@@ -183,6 +187,32 @@ def test_halving_and_doubling_sums_every_chunk_everywhere(n: int, num_bytes: int
         into, out = [list(r) for _, r, _ in exchanges], [list(s) for _, _, s in exchanges]
         pieces.append(([chunks, *into], [*out, chunks]) if rank + core < n else (into, out))
     check_flow(halving_doubling_all_reduce(n, num_bytes), lengths, pieces)
+
+
+@pytest.mark.parametrize("n", range(1, 18))
+def test_doubling_sums_everything_everywhere(n: int) -> None:
+    """Contributions of the ranks, moved as the table says: in the end each has each once."""
+    rounds = [list(each) for each in recursive_doubling_all_reduce(n, 100).rounds]
+    has: list[set[int]] = [{rank} for rank in range(n)]
+    core = 2 ** (n.bit_length() - 1)
+
+    def exchange(step: int, ranks: Iterable[int]) -> None:
+        sent_by = {rank: frozenset(has[rank]) for rank in range(n)}
+        for rank in ranks:
+            for peer, size in rounds[rank][step].receives:
+                assert size == 100
+                assert has[rank].isdisjoint(sent_by[peer]) or sent_by[peer] == set(range(n))
+                has[rank] |= sent_by[peer]
+
+    folding = [rank for rank in range(core) if rank + core < n]
+    exchange(0, folding)
+    for rank in range(core):
+        rounds[rank] = rounds[rank][rank in folding :]
+    for step in range(core.bit_length() - 1):
+        exchange(step, range(core))
+    for rank in range(core, n):
+        has[rank] |= has[rank - core]
+    assert has == [set(range(n))] * n
 
 
 def check_flow(
@@ -368,6 +398,8 @@ def test_times_worked_out_by_hand() -> None:
     # Fold 16 bytes (2 + .5), halves of 16 bytes both ways (1 + .5 each), give 16 back (2 + .5).
     assert critical_path_s(halving_doubling_all_reduce(3, 16), latency, bandwidth) == 2.5 + 1.5 + 1.5 + 2.5
     # The root's third send ends at 6 and arrives at 6.5; via rank 1 it is 2 * 2.5 only.
+    assert critical_path_s(recursive_doubling_all_reduce(3, 16), latency, bandwidth) == 3 * 2.5
+    assert critical_path_s(recursive_doubling_all_reduce(8, 16), latency, bandwidth) == 3 * 2.5
     assert critical_path_s(binomial_broadcast(5, 16, 0), latency, bandwidth) == 6.5
     assert critical_path_s(dissemination_barrier(5), latency, bandwidth) == 1.5
     # Uneven ring of two: chunks of 2 and 3 bytes, the longer one decides in both rounds.

@@ -178,7 +178,7 @@ def test_a_batch_size_beyond_the_measured_ones_is_told(monkeypatch: pytest.Monke
         ),
         ("{measured: {batch_sizes: [8, 8]}}", "write them in ascending order, each once"),
         ("{measured: {batch_sizes: [8, 9], times: [1 s]}}", "1 times for 2 batch sizes; give one for each"),
-        ("{measured: true, time: 1 s}", "give exactly one of time, trace, measured, model"),
+        ("{measured: true, time: 1 s}", "give exactly one of time, speed, trace, measured, model"),
     ],
 )
 def test_wrong_batch_sizes_are_refused(compute: str, message: str) -> None:

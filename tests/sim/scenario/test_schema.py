@@ -159,7 +159,8 @@ def test_timing_only_needs_a_payload_and_no_task() -> None:
     assert found.workload.payload == 1e6
     assert parse(dump(found)) == found
     assert refusal(text.replace(", payload: 1 MB", "")) == (
-        "f.yaml:2: workload.timing_only: needs a payload; add for example 'payload: 100 MB'"
+        "f.yaml:2: workload.timing_only: needs a payload or a layer_profile; "
+        "add for example 'payload: 100 MB' or 'layer_profile: resnet-50'"
     )
     assert refusal(
         text.replace("max_iterations: 100", "max_time: 1 s, target: {metric: train_loss, value: 1}")

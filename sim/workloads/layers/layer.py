@@ -1,0 +1,80 @@
+"""What one layer of a model computes, keeps and sends, from its shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer, per example (an image, a frame, a sequence).
+
+    Attributes:
+        name: in messages.
+        parameters: of its own, weights and everything else that is trained.
+        forward_flops: floating-point operations of a forward pass; a multiplication with its addition
+            counts as two. A backward pass takes twice as many: gradients by inputs and by weights.
+        inputs, outputs: numbers that come in and go out.
+    """
+
+    name: str
+    parameters: int
+    forward_flops: float
+    inputs: int
+    outputs: int
+
+    @property
+    def flops(self) -> float:
+        """Of a forward and a backward pass."""
+        return 3 * self.forward_flops
+
+
+def convolution(
+    name: str,
+    channels: tuple[int, int],
+    kernel: int,
+    size: int,
+    *,
+    stride: int = 1,
+    padding: int | None = None,
+    bias: bool = True,
+    norm: bool = False,
+) -> Layer:
+    """A convolution over square images.
+
+    Args:
+        name: in messages.
+        channels: (in, out).
+        kernel: its width and height.
+        size: width and height of what comes in.
+        stride, padding: as usual; without padding, so much that stride 1 keeps the size (odd kernels).
+        bias: whether there is one for each channel that goes out.
+        norm: whether a batch normalisation follows, with a scale and a shift for each of them.
+
+    >>> layer = convolution("conv", (3, 64), 3, 224)
+    >>> layer.parameters, layer.forward_flops / 2  # multiplications of weights
+    (1792, 86704128.0)
+    """
+    entering, leaving = channels
+    padding = kernel // 2 if padding is None else padding
+    out = (size + 2 * padding - kernel) // stride + 1
+    weights = entering * leaving * kernel**2
+    own = weights + leaving * (bias + 2 * norm)
+    return Layer(name, own, 2.0 * weights * out**2, entering * size**2, leaving * out**2)
+
+
+def fully_connected(name: str, entering: int, leaving: int, *, bias: bool = True, rows: int = 1) -> Layer:
+    """A matrix product; ``rows``: how often an example goes through it (the tokens of a sequence)."""
+    weights = entering * leaving
+    return Layer(name, weights + bias * leaving, 2.0 * weights * rows, entering * rows, leaving * rows)
+
+
+def put_together(name: str, parts: tuple[Layer, ...]) -> Layer:
+    """One layer of several that follow each other, or stand beside each other on the same inputs."""
+    return Layer(
+        name,
+        sum(part.parameters for part in parts),
+        sum(part.forward_flops for part in parts),
+        parts[0].inputs,
+        parts[-1].outputs,
+    )

@@ -1,0 +1,50 @@
+"""A vector that stands for a model cut where its layers are, and when each part's gradient is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Final
+
+from .layer import Layer
+
+UNITS: Final = 8192
+"""Elements that stand for a model of which nothing is trained: each layer's share is right to one of them."""
+
+
+def layer_segments(length: int, layers: Sequence[Layer]) -> tuple[tuple[str, int, int], ...]:
+    """(name, start, stop) of the layers with parameters in a vector [length], in backward order.
+
+    Each has its share of the vector, to less than an element, and at least one; ``length`` must be at least
+    the number of layers.
+
+    >>> layers = [Layer("small", 1, 0.0, 0, 0), Layer("large", 999, 0.0, 0, 0)]
+    >>> layer_segments(100, layers)
+    (('large', 1, 100), ('small', 0, 1))
+    """
+    owners = [layer for layer in layers if layer.parameters]
+    total = sum(layer.parameters for layer in owners)
+    spare = length - len(owners)  # beyond the one that each has
+    exact = accumulate((max(0.0, layer.parameters / total * length - 1) for layer in owners), initial=0.0)
+    ends = list(exact)
+    cuts = [k + round(end / max(ends[-1], 1e-300) * spare) for k, end in enumerate(ends)]
+    cuts[-1] = length
+    parts = [(owner.name, *cut) for owner, cut in zip(owners, pairwise(cuts), strict=True)]
+    return tuple(reversed(parts))
+
+
+def ready_fractions(layers: Sequence[Layer]) -> tuple[float, ...]:
+    """When the gradient of each layer with parameters is there, of the time of a gradient, in backward order.
+
+    The forward pass takes a third of it; in the backward pass each layer has its share of operations. A
+    layer's gradient by its weights is computed before that by its inputs, and counts as half of it.
+    """
+    total = sum(layer.flops for layer in layers)
+    if not total:
+        return tuple(1.0 for layer in layers if layer.parameters)
+    done, fractions = sum(layer.forward_flops for layer in layers), []
+    for layer in reversed(layers):
+        if layer.parameters:
+            fractions.append(min(1.0, (done + layer.forward_flops) / total))
+        done += 2 * layer.forward_flops
+    return (*fractions[:-1], 1.0)

@@ -1,0 +1,91 @@
+"""Models that stand for larger ones by their layers: what they send, and when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.simulate import simulate
+from paceline.sim.records.run import Run
+from paceline.sim.scenario.schema import dump, load, parse
+
+TWO_LAYERS = "layer,parameters,forward_flops\nfirst,250000,1e9\nlast,750000,3e9\n"
+SCENARIO = """\
+name: layers
+workload: {timing_only: true, layer_profile: two.csv, batch_size: 2}
+cluster:
+  workers: 2
+  compute: {speed: 24 Gflop/s}
+  network: {latency: 0 s, bandwidth: 80 Mbit/s}
+collectives: {all_reduce: ring}
+schemes: [all_reduce, {all_reduce: {overlap: true}}]
+stop: {max_iterations: 3}
+"""
+
+
+def runs(folder: Path, text: str = SCENARIO) -> list[Run]:
+    (folder / "two.csv").write_text(TWO_LAYERS)
+    (folder / "layers.yaml").write_text(text)
+    return list(simulate(load(folder / "layers.yaml")))
+
+
+def test_layers_are_sent_as_they_are_ready(tmp_path: Path) -> None:
+    """A gradient takes 24 Gflop / 24 Gflop/s; 4 MB take 0.4 s, the last layer's 3 MB leave after 7/12 s."""
+    plain, overlapped = runs(tmp_path)
+    assert plain.wall_clock_s == pytest.approx(3 * 1.4)
+    assert overlapped.wall_clock_s == pytest.approx(3 * 1.1)
+    assert plain.bytes_sent == overlapped.bytes_sent == 3 * 2 * 4e6
+
+
+def test_a_bucket_waits_for_its_layers(tmp_path: Path) -> None:
+    text = SCENARIO.replace("overlap: true", "overlap: true, bucket: 4 MB")
+    assert runs(tmp_path, text)[1].wall_clock_s == pytest.approx(3 * 1.4)
+
+
+def test_a_payload_says_what_the_layers_weigh(tmp_path: Path) -> None:
+    text = SCENARIO.replace("layer_profile: two.csv", "layer_profile: two.csv, payload: 2 MB")
+    assert runs(tmp_path, text)[0].wall_clock_s == pytest.approx(3 * 1.2)
+
+
+def test_a_small_model_learns_with_the_layers_of_a_large_one(tmp_path: Path) -> None:
+    workload = "{task: digits-mlp, optimizer: {lr: 0.1}, layer_profile: two.csv, batch_size: 2}"
+    text = SCENARIO.replace("{timing_only: true, layer_profile: two.csv, batch_size: 2}", workload)
+    plain, overlapped = runs(tmp_path, text)
+    assert plain.wall_clock_s == pytest.approx(3 * 1.4, rel=1e-3)
+    assert overlapped.wall_clock_s == pytest.approx(3 * 1.1, rel=1e-3)
+    assert plain.digest == overlapped.digest
+
+
+def test_a_resolved_scenario_has_the_layers(tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text(TWO_LAYERS)
+    (tmp_path / "layers.yaml").write_text(SCENARIO)
+    scenario = load(tmp_path / "layers.yaml")
+    (tmp_path / "two.csv").unlink()
+    assert parse(dump(scenario)) == scenario
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("layer_profile: two.csv", "layer_profile: vgg_a", "did you mean 'vgg-a'"),
+        ("layer_profile: two.csv", "layer_profile: none.csv", "none.csv"),
+        ("layer_profile: two.csv, ", "payload: 1 MB, ", "needs workload.layer_profile"),
+        ("24 Gflop/s", "24 GB/s", "is a data rate, not a computing speed"),
+        ("24 Gflop/s", "24 GFlops", "24 GFlops"),
+    ],
+)
+def test_what_cannot_be_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        runs(tmp_path, SCENARIO.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "row", ["first,1.5,1e9", "first,-1,1e9", "first,1,nan", "first,1,1e300", "first,0,1e9", ",1,1"]
+)
+def test_files_of_layers_are_read_with_care(tmp_path: Path, row: str) -> None:
+    (tmp_path / "two.csv").write_text(f"layer,parameters,forward_flops\n{row}\n")
+    (tmp_path / "layers.yaml").write_text(SCENARIO)
+    with pytest.raises(InputError, match=r"layers|two\.csv"):
+        load(tmp_path / "layers.yaml")
