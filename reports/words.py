@@ -254,7 +254,37 @@ def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any
     age = staleness(results.metrics[results.metrics["label"] == row["label"]])
     if keep not in (None, "all") and age is not None:
         texts.append(f"models kept {keep}, on average {age:.1f} steps old when scored")
-    return texts
+    late = left_out(
+        [run["left_out"] for run in summary["runs"] if run["label"] == row["label"] and "left_out" in run]
+    )
+    return [*texts, late] if late else texts
+
+
+def left_out(runs: Sequence[Sequence[Sequence[int]]]) -> str:
+    """Whose contributions averages went on without, in a few words; "" where that is not counted.
+
+    Args:
+        runs: for each run and worker, how many averages lacked its contribution, and of how many.
+
+    >>> left_out([[[0, 10], [0, 10], [9, 10]], [[1, 10], [0, 10], [9, 10]]])
+    'late contributions left out: 90 % of worker 2, 5 % of worker 0, none of the others'
+    """
+    if not runs:
+        return ""
+    sums = [[sum(column) for column in zip(*of_worker, strict=True)] for of_worker in zip(*runs, strict=True)]
+    shares = {rank: late / of for rank, (late, of) in enumerate(sums) if of and late}
+    worst = sorted(shares, key=lambda rank: (-shares[rank], rank))
+    named = [f"{percent(shares[rank])} of worker {rank}" for rank in worst[:_MOST_NAMED]]
+    rest = (
+        [f"at most {percent(shares[worst[_MOST_NAMED]])} of the others"] if len(worst) > _MOST_NAMED else []
+    )
+    if not rest and len(worst) < len(sums):
+        rest = ["none of the others" if named else "none"]
+    return f"late contributions left out: {', '.join([*named, *rest])}"
+
+
+_MOST_NAMED: Final = 4
+"""Workers whose late contributions are named one by one."""
 
 
 def staleness(metrics: pd.DataFrame) -> float | None:

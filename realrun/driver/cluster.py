@@ -250,7 +250,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     def finish(self, pending: ClusterPending) -> None:
         if isinstance(pending.operation, ops.Gradient):
             self._computing.ended(pending)
-        elif not isinstance(pending.operation, ops.Sleep):
+        elif not isinstance(pending.operation, ops.Sleep | ops.AwaitSignal):
             pending.reply = self.exchanges.reply(pending)
 
     @override

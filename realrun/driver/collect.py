@@ -60,6 +60,8 @@ def time_breakdown(log: RankLog, starts: StartTimes) -> TimeBreakdown:
     """A worker's time, with its blocked time split into waiting and communicating."""
     breakdown = TimeBreakdown(log.rank, log.bytes_sent, log.steps, ended_s=log.ended_s)
     breakdown.operations = log.operations
+    for published in log.published:
+        breakdown.count(published.notes)
     for each in log.exposures:
         peer_s = starts.last_s(each.exchange, each.peer_s)
         breakdown.blocked(each.start_s, each.start_s + each.exposed_s, peer_s, 0.0)

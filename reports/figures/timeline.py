@@ -32,7 +32,9 @@ _MOST_STEPS: Final = 40
 """Steps that are shown of the fastest scheme at most."""
 _WIDTH_IN: Final = 9.6
 _ROW_IN: Final = 0.11
-_NO_EXCHANGE: Final = RESUMPTIONS | {"gradient", "segment", "poll", "now", "next_step", "sleep"}
+_NO_EXCHANGE: Final = RESUMPTIONS | {
+    "gradient", "segment", "poll", "now", "next_step", "sleep", "await_signal",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

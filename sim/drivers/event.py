@@ -427,6 +427,8 @@ class EventDriver(ClockedRunner[Pending]):
     @override
     def publish(self, task: _Task, operation: ops.Publish) -> None:
         task.breakdown.steps = operation.step + 1
+        if operation.notes:
+            task.breakdown.count(operation.notes)
         self._finals[task.rank] = operation.value
         self._published += 1
         if self._progress is not None:

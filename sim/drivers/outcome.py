@@ -13,7 +13,7 @@ from ..records.run import Event, Run, Source, Status
 from ..training.scoring import Scorer, digest
 from .job import Job
 
-_ALONE: Final = frozenset({"gradient", "sleep"})
+_ALONE: Final = frozenset({"gradient", "sleep", "await_signal"})
 """Operations of one worker, in which nothing is exchanged."""
 
 
@@ -76,4 +76,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         exchanges=tuple(sorted(set[str]().union(*(a.operations for a in outcome.breakdowns)) - _ALONE)),
         message=message,
         bracket_s=scorer.bracket_s,
+        left_out=tuple((a.left_out, a.averages) for a in outcome.breakdowns)
+        if any(a.averages for a in outcome.breakdowns)
+        else (),
     )

@@ -101,6 +101,7 @@ class _Replay(Runner[_Issued]):
         self.handlers |= {
             ops.NextStep: self._next_step,
             ops.Publish: self._publish,
+            ops.Signal: lambda task, _: None,
             ops.Now: self._now,
             ops.BatchLoss: lambda task, _: loss_given(self._losses[task.rank], task.rank),
             ops.Poll: self._poll,

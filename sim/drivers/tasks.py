@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -255,17 +255,20 @@ class ClockedRunner(Runner[_P]):
         self._time = clock
         self._in_flight = in_flight
         self._fractions = job.ready_fractions()
+        self._signals: Counter[tuple[int, str]] = Counter()  # given, and not yet awaited
+        self._awaiting: dict[tuple[int, str], deque[_P]] = defaultdict(deque)
         self._begins: dict[type, tuple[str, Callable[[_P], None]]] = {}
         self.handlers |= {
             ops.NextStep: self._next_step,
             ops.Publish: self.publish,
             ops.Now: self._now,
+            ops.Signal: self._signal,
             ops.Wait: self._wait,
             ops.WaitAny: self._wait_any,
             ops.Poll: self._poll,
             ops.NextSegment: self.next_segment,
         }
-        self.add_timed({ops.Sleep: self._begin_sleep})
+        self.add_timed({ops.Sleep: self._begin_sleep, ops.AwaitSignal: self._begin_await})
 
     def add_timed(self, begins: Mapping[type, Callable[[_P], None]]) -> None:
         """Let operations of these kinds take time; each is begun by its function."""
@@ -334,6 +337,26 @@ class ClockedRunner(Runner[_P]):
     def _begin_sleep(self, pending: _P) -> None:
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
         pending.ready_s = pending.start_s + operation.duration_s
+        self._time.at(pending.ready_s, self.complete, pending)
+
+    def _begin_await(self, pending: _P) -> None:
+        key = pending.task.rank, pending.operation.name  # type: ignore[attr-defined]
+        if self._signals[key]:
+            self._signals[key] -= 1
+            self._signalled(pending)
+        else:
+            self._awaiting[key].append(pending)
+
+    def _signal(self, task: CoroutineTask[_P], operation: ops.Signal) -> None:
+        """Wake whoever has waited longest for a signal of this name, or keep it."""
+        key = task.rank, operation.name
+        if waiting := self._awaiting[key]:
+            self._signalled(waiting.popleft())
+        else:
+            self._signals[key] += 1
+
+    def _signalled(self, pending: _P) -> None:
+        pending.ready_s = pending.peer_s = self._time.now
         self._time.at(pending.ready_s, self.complete, pending)
 
     def complete(self, pending: _P) -> None:

@@ -237,6 +237,23 @@ class Now(Operation[float]):
     """Seconds since the run began, on the driver's clock; takes no time."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Signal(Operation[None]):
+    """Let a coroutine of this worker that awaits the signal ``name`` go on, at once or when it does.
+
+    Takes no time; each signal is for one ``AwaitSignal``. So a service can wake its worker's main coroutine.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AwaitSignal(Operation[None]):
+    """Wait until another coroutine of this worker has given the signal ``name``."""
+
+    name: str
+
+
 # --- operations on operations -------------------------------------------------------------------
 
 
@@ -305,6 +322,8 @@ def describe(operation: Operation[Any]) -> str:
         case Receive(source=peer, tag=tag):
             whom = "anybody" if peer == ANY else str(peer)
             return f"receive from {whom}" + (f" ({tag})" if tag else "")
+        case AwaitSignal(name=name):
+            return f"await the signal {name}"
         case Wait(handle=handle):
             return f"wait for {describe(handle.operation)}"
         case WaitAny(handles=handles):

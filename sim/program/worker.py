@@ -245,6 +245,14 @@ class Worker:
         """Tell the seconds since the run began. Takes no time."""
         return await ops.Now()
 
+    async def signal(self, name: str) -> None:
+        """Let a coroutine of this worker that awaits ``name`` go on. Takes no time."""
+        await ops.Signal(name)
+
+    async def await_signal(self, name: str) -> None:
+        """Wait until another coroutine of this worker has given the signal ``name``."""
+        await ops.AwaitSignal(name)
+
     async def begin(self, operation: ops.Operation[Any]) -> ops.Handle:
         """Start an operation and go on; ``wait`` for the handle later. Takes no time."""
         return await ops.Start(operation)

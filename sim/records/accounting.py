@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from .run import Event, TimeShare
+
+LATE_NOTE: Final = "left_out"
+"""Note of a step that ends an average: 1 where the worker's contribution was too late for it, else 0."""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,8 @@ class TimeBreakdown:
     the coroutine itself is), *wait* (blocked until the last needed peer has started) and
     *communicate* (blocked after that). Communication hidden behind a running gradient is compute.
     ``operations`` are the names of what was begun, with ``ANY_SOURCE`` for a receive from anybody.
+    ``averages`` is how many averages that leave out who is late were to have a contribution of this worker,
+    ``left_out`` how many were made without it.
     """
 
     worker: int
@@ -48,9 +55,17 @@ class TimeBreakdown:
     communicate_s: float = 0.0
     ended_s: float | None = None
     operations: set[str] = field(default_factory=set)
+    averages: int = 0
+    left_out: int = 0
     _running: int = 0
     _since_s: float = 0.0
     _busy_s: float = 0.0
+
+    def count(self, notes: Mapping[str, float]) -> None:
+        """Take what is counted from the notes of a step."""
+        if LATE_NOTE in notes:
+            self.averages += 1
+            self.left_out += bool(notes[LATE_NOTE])
 
     def computing(self, now_s: float) -> None:
         """A gradient of this worker starts."""

@@ -456,6 +456,7 @@ def runs_of(results: Results) -> list[Run]:
                 bracket_s=(row["bracket_s"][0], row["bracket_s"][1]) if "bracket_s" in row else None,
                 engine=row.get("engine", ""),
                 engine_reason=row.get("engine_reason", ""),
+                left_out=tuple((late, of) for late, of in row.get("left_out", ())),
             )
         )
     return runs

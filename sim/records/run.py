@@ -161,3 +161,7 @@ class Run:
     folder that was written before it was recorded."""
     engine_reason: str = ""
     """Why it was the event driver, in a sentence."""
+    left_out: tuple[tuple[int, int], ...] = ()
+    """For each worker, how many averages were made without its contribution, which was too late, and how many
+    were made that wanted one; empty where averages wait for all, and in a folder that was written before it
+    was recorded."""

@@ -55,7 +55,7 @@ class RunRow(TypedDict):
     """One run.
 
     ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``,
-    ``bracket_s``, ``engine``, ``engine_reason``: see ``Run``.
+    ``bracket_s``, ``engine``, ``engine_reason``, ``left_out``: see ``Run``.
     """
 
     scheme: str
@@ -78,6 +78,7 @@ class RunRow(TypedDict):
     bracket_s: NotRequired[list[float]]
     engine: NotRequired[str]
     engine_reason: NotRequired[str]
+    left_out: NotRequired[list[list[int]]]
 
 
 Cost = Literal["compute", "waiting", "latency", "bandwidth", "software"]
@@ -427,6 +428,8 @@ def _run_row(run: Run) -> RunRow:
         row["engine"] = run.engine
     if run.engine_reason:
         row["engine_reason"] = run.engine_reason
+    if run.left_out:
+        row["left_out"] = [list(each) for each in run.left_out]
     return row
 
 

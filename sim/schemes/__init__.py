@@ -20,8 +20,8 @@ SCHEMES: Mapping[str, Scheme] = {
             averages=True, bucket_bytes=all_reduce.bucket_bytes,
         ),
         Scheme(
-            "local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, averages=True,
-            long_run=local_sgd.without_warmup,
+            "local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, local_sgd.check,
+            averages=True, long_run=local_sgd.without_warmup,
         ),
         Scheme(
             "adaptive_local_sgd", local_sgd.adaptive_local_sgd, local_sgd.AdaptiveLocalSgdOptions, True,
@@ -67,7 +67,7 @@ SCHEMES: Mapping[str, Scheme] = {
             averages=False,
         ),
         Scheme("halos", halos.halos, halos.HalosOptions, False, averages=False, cycle=halos.cycle),
-        Scheme("fedavg", fedavg.fedavg, fedavg.FedavgOptions, True, averages=True),
+        Scheme("fedavg", fedavg.fedavg, fedavg.FedavgOptions, True, fedavg.check, averages=True),
     )
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ buckets, as DistributedDataParallel does; of a payload without ``workload.layer_
 ``part_reduce``: every worker owns a shard of the model; gradients
 are reduce-scattered, the shard is updated, its optimiser's state nowhere else, and all gather the shards:
 the same update and the same bytes. ``compression``: gradients travel encoded.
+``quorum``, ``deadline``: whose gradient is late is left out (how, and what it costs: ``quorum/rounds.py``).
 
 Source: Das et al., arXiv 1602.06709 (part-reduce and part-broadcast); QSGD: Alistarh et al., NeurIPS 2017.
 """
@@ -27,8 +28,10 @@ from ..config.units import Bytes
 from ..errors import InputError
 from ..program import operations as ops
 from ..program.encoding import Compression
-from ..program.worker import Worker
+from ..program.worker import Program, Worker
 from .compressed import CompressedAllReduce
+from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
+from .quorum.rounds import Rounds
 
 
 class AllReduceOptions(Settings):
@@ -47,6 +50,8 @@ class AllReduceOptions(Settings):
     compression: Compression | None = Field(
         default=None, description="how gradients are encoded when they travel; absent: not at all"
     )
+    quorum: Quorum = None
+    deadline: Deadline = None
 
 
 def check(options: AllReduceOptions, workers: int) -> None:
@@ -56,6 +61,7 @@ def check(options: AllReduceOptions, workers: int) -> None:
     chosen = [name for name in ("overlap", "part_reduce", "compression") if getattr(options, name)]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; choose one of them")
+    check_quorum(options, workers, "overlap", "part_reduce", "compression")
 
 
 def bucket_bytes(options: AllReduceOptions) -> float | None:
@@ -63,11 +69,15 @@ def bucket_bytes(options: AllReduceOptions) -> float | None:
     return (options.bucket or 0.0) if options.overlap else None
 
 
-async def all_reduce(worker: Worker, options: AllReduceOptions) -> None:
+def all_reduce(worker: Worker, options: AllReduceOptions) -> Program:
     """Synchronous SGD: average the gradients of all workers at every step."""
-    if options.part_reduce:
-        await _part_reduce(worker)
-        return
+    if leaves_out(options):
+        rounds = Rounds(worker, options.quorum, options.deadline, worker.start)
+        return Program(_reduce_in_time(worker, rounds), rounds.services())
+    return Program(_part_reduce(worker) if options.part_reduce else _reduce(worker, options))
+
+
+async def _reduce(worker: Worker, options: AllReduceOptions) -> None:
     x = worker.start
     state = worker.optimizer.init(x)
     average = CompressedAllReduce(worker, options.compression)
@@ -78,6 +88,18 @@ async def all_reduce(worker: Worker, options: AllReduceOptions) -> None:
             gradient = await average.all_reduce(await worker.gradient(x), k)
         x, state = worker.optimizer.update(x, gradient, state)
         await worker.publish(k, x, averaged=x)
+
+
+async def _reduce_in_time(worker: Worker, rounds: Rounds) -> None:
+    x = worker.start
+    state = worker.optimizer.init(x)
+    async for k in worker.steps():
+        gradient = await rounds.gradient(x)
+        if gradient is not None:
+            await rounds.contribute(gradient)
+        x, state = worker.optimizer.update(x, await rounds.average(), state)
+        await rounds.publish(k, x)
+    await rounds.leave()
 
 
 async def _part_reduce(worker: Worker) -> None:

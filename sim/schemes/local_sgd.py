@@ -6,8 +6,9 @@ Bytes per step and worker: those of an all-reduce over the period. Waits for: ev
 that a straggler's jitter averages out inside a period. Three schemes choose the period.
 
 ``local_sgd``: ``period`` is constant. Steps are counted from the end of the warm-up, in which the models are
-averaged at every step. Source: Stich, ICLR 2019; CPSGD (constant period) in Jiang and Agrawal, arXiv
-2007.06134, whose FULLSGD is ``all_reduce``.
+averaged at every step. With ``quorum`` or ``deadline`` a worker that is late is left out; it gives up the
+rest of its period and takes the average (``quorum/rounds.py``). Source: Stich, ICLR 2019; CPSGD (constant
+period) in Jiang and Agrawal, arXiv 2007.06134, whose FULLSGD is ``all_reduce``.
 
 ``adaptive_local_sgd``: averages often where the models drift apart fast, seldom later. After every window of
 p local steps
@@ -43,8 +44,10 @@ from pydantic import Field
 from ..config.settings import Settings
 from ..errors import InputError
 from ..program.encoding import Compression
-from ..program.worker import Worker
-from .compressed import CompressedAllReduce, Momentum, all_average, average_of_changes, pack
+from ..program.worker import Program, Worker
+from .compressed import CompressedAllReduce, Momentum, all_average, average_of_changes, pack, unpack
+from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
+from .quorum.rounds import Rounds
 
 
 class LocalSgdOptions(Settings):
@@ -56,6 +59,13 @@ class LocalSgdOptions(Settings):
     compression: Compression | None = Field(
         default=None, description="how changes since the last average are encoded; absent: models travel"
     )
+    quorum: Quorum = None
+    deadline: Deadline = None
+
+
+def check(options: LocalSgdOptions, workers: int) -> None:
+    """Raise ``InputError`` where a quorum cannot come together, or what travels needs everybody."""
+    check_quorum(options, workers, "compression")
 
 
 def without_warmup(options: LocalSgdOptions | AdaptiveLocalSgdOptions) -> Settings:
@@ -63,18 +73,45 @@ def without_warmup(options: LocalSgdOptions | AdaptiveLocalSgdOptions) -> Settin
     return options.model_copy(update={"warmup": 0})
 
 
-async def local_sgd(worker: Worker, options: LocalSgdOptions) -> None:
+def local_sgd(worker: Worker, options: LocalSgdOptions) -> Program:
     """Local SGD: everybody steps alone and the models are averaged every ``period`` steps."""
+    if leaves_out(options):
+        like = pack(worker.start, worker.optimizer.init(worker.start), options.momentum)
+        rounds = Rounds(worker, options.quorum, options.deadline, like)
+        return Program(_local_steps_in_time(worker, options, rounds), rounds.services())
+    return Program(local_steps(worker, options))
+
+
+async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
+    """Local SGD whose averages are of everybody."""
     x = worker.start
     state = worker.optimizer.init(x)
     average, last = CompressedAllReduce(worker, options.compression), pack(x, state, options.momentum)
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
-        averages = k < options.warmup or (k + 1 - options.warmup) % options.period == 0
+        averages = _averages_after(k, options)
         if averages:
             x, state, last = await average_of_changes(average, k, x, state, options.momentum, last)
         await worker.publish(k, x, averaged=x if averages else None)
+
+
+def _averages_after(k: int, options: LocalSgdOptions) -> bool:
+    """Whether step ``k`` ends a period, or is one of the first."""
+    return k < options.warmup or (k + 1 - options.warmup) % options.period == 0
+
+
+async def _local_steps_in_time(worker: Worker, options: LocalSgdOptions, rounds: Rounds) -> None:
+    x = worker.start
+    state = worker.optimizer.init(x)
+    async for k in worker.steps():
+        x, state, in_time = await rounds.step(x, state)
+        if _averages_after(k, options):
+            if in_time:
+                await rounds.contribute(pack(x, state, options.momentum))
+            x, state = unpack(await rounds.average(), state, options.momentum)
+        await rounds.publish(k, x)
+    await rounds.leave()
 
 
 class AdaptiveLocalSgdOptions(Settings):

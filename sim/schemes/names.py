@@ -27,6 +27,9 @@ class OtherNames:
 
 OTHER_NAMES: Final = (
     OtherNames(("FULLSGD", "AR-SGD", "DDP", "Horovod", "parallel SGD", "PSGD", "BSP"), "all_reduce"),
+    OtherNames(
+        ("backup workers", "Sync-Opt", "K-sync SGD", "SyncReplicasOptimizer"), "all_reduce: {quorum: 6}"
+    ),
     OtherNames(("QSGD",), "all_reduce: {compression: {qsgd: {bits: 8}}}"),
     OtherNames(("CPSGD", "periodic averaging"), "local_sgd: {period: 8}"),
     OtherNames(("LSGD", "leader SGD"), "leader_sgd: {period: 16}", "a leader pulls"),

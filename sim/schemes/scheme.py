@@ -15,6 +15,7 @@ from ..config.limits import MAX_FACTOR
 from ..config.settings import Settings
 from ..errors import InputError
 from ..program.worker import Program, Worker
+from .quorum.options import leaves_out
 
 
 def accept_any_number(options: Settings, workers: int) -> None:
@@ -55,7 +56,7 @@ class Scheme:
         program: ``async def program(worker, options)``, or a function that returns a ``Program``.
         options: the settings model of ``options``.
         synchronous: only pattern operations, so that its iterates do not depend on the clock, unless its
-            options say ``asynchronous``.
+            options say ``asynchronous``, or that averages go on without who is late.
         check: raises ``InputError`` where the options do not fit that many workers.
         own_momentum: it brings its momentum itself, so that its optimiser must not have any.
         averages: it publishes the averages that it makes, unless its options say ``asynchronous``; None: that
@@ -90,7 +91,7 @@ class Scheme:
 
     def in_step(self, options: Settings) -> bool:
         """Whether it is synchronous under these options."""
-        return self.synchronous and not getattr(options, "asynchronous", False)
+        return self.synchronous and not (getattr(options, "asynchronous", False) or leaves_out(options))
 
     def publishes_averages(self, options: Settings) -> bool | None:
         """Whether it publishes averages under these options; None: that is not known."""

@@ -41,7 +41,9 @@ from ..program.worker import Program, Worker
 from ..training.optimizer import Sgd
 from .scheme import Scheme
 
-_POINT_TO_POINT: Final = (ops.Send, ops.Receive, ops.Sleep, ops.Poll, ops.WaitAny)
+_POINT_TO_POINT: Final = (
+    ops.Send, ops.Receive, ops.Sleep, ops.Poll, ops.WaitAny, ops.Signal, ops.AwaitSignal,
+)  # fmt: skip
 _TRIED_STEPS: Final = 3
 _TRIED_WORKERS: Final = 4
 """Steps and workers of the trial that shows whether a scheme is synchronous."""
@@ -176,6 +178,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
     "destination": (int, "a rank"),
     "root": (int | Tensor, "a rank"),
     "tag": (str, "text"),
+    "name": (str, "text"),
     "duration_s": (int | float, "a number of seconds"),
     "pattern": (Pattern, "a Pattern"),
     "handle": (ops.Handle, "a handle, which 'begin' returns"),

@@ -538,6 +538,32 @@ def _leaves_services_waiting(worker: Worker, log: Log) -> Program:
     return Program(main(), (listens(), expects(), calls()))
 
 
+def _is_woken_by_its_service(worker: Worker, log: Log) -> Program:
+    """A signal is kept until it is awaited, each is for one who waits, and names are apart."""
+
+    async def main() -> None:
+        await worker.await_signal("now")
+        await log.at(worker)
+        await worker.sleep(4 * UNIT)
+        waiting = await worker.begin(ops.AwaitSignal("now"))
+        other = await worker.begin(ops.AwaitSignal("other"))
+        log.say((await worker.wait_any(waiting, other)) is waiting)
+        await log.at(worker)
+        await worker.wait(other)
+        await worker.wait(waiting)
+        await log.at(worker)
+
+    async def service() -> None:
+        await worker.sleep(2 * UNIT)
+        await worker.signal("now")
+        await worker.sleep(UNIT)
+        await worker.signal("now")
+        await worker.sleep(5 * UNIT)
+        await worker.signal("other")
+
+    return Program(main(), (service(),))
+
+
 POINT_TO_POINT = [
     Case(_send_waits_for_its_receive, 2, ((), (X.tolist(),)), times=((3,), (3,))),
     Case(_sends_encoded, 2, ((), (decoded(ROUGH).tolist(),))),
@@ -551,6 +577,7 @@ POINT_TO_POINT = [
     Case(_a_message_beats_a_sleep, 2, ((True,), ()), times=((8,), ())),
     Case(_serves_while_computing, 2, ((), (0.0, 2.0, 4.0)), times=((2,), ())),
     Case(_leaves_services_waiting, 3, (("done",),) * 3),
+    Case(_is_woken_by_its_service, 2, ((True,),) * 2, times=((2, 6, 8),) * 2),
 ]
 
 GOOD = [*_by_value(), *PATTERNS_IN_TIME, *POINT_TO_POINT]

@@ -17,7 +17,7 @@ from paceline.sim.records.folder import write_results
 from paceline.sim.scenario.ready import ready_scenarios
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.local_sgd import local_sgd
+from paceline.sim.schemes.local_sgd import local_steps
 from tests.support.made_runs import made_run
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_the_readme_names_ready_scenarios() -> None:
 
 def test_the_scheme_is_the_one_that_runs() -> None:
     (shown,) = blocks("python", SCHEMES_PAGE)
-    code = inspect.getsource(local_sgd)
+    code = inspect.getsource(local_steps)
     assert shown == re.sub(r'    """.*?"""\n', "", code, flags=re.DOTALL)
 
 

@@ -181,3 +181,17 @@ def test_schemes_with_one_choice_share_a_sentence() -> None:
         "b runs with optimizer.lr 0.4, the best of 4 trials; optimizer.lr at the edge of the grid: a better "
         "value may lie beyond.",
     ]
+
+
+def test_late_contributions_are_named_for_the_worst_and_summed_up_for_the_others() -> None:
+    assert words.left_out([]) == ""
+    assert words.left_out([[[0, 5], [0, 5]]]) == "late contributions left out: none"
+    run = [[k, 10] for k in range(7)]
+    assert words.left_out([run, run]) == (
+        "late contributions left out: 60 % of worker 6, 50 % of worker 5, 40 % of worker 4, "
+        "30 % of worker 3, at most 20 % of the others"
+    )
+    never_chosen = [[0, 0], [1, 2]]
+    assert (
+        words.left_out([never_chosen]) == "late contributions left out: 50 % of worker 1, none of the others"
+    )

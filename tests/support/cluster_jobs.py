@@ -11,6 +11,7 @@ import torch
 
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group
+from paceline.sim.compute.settings import Straggler
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Program
 from tests.support import nccl_rules as nccl_rules  # its backend is known once it is imported
@@ -35,13 +36,14 @@ def run_scheme(group: Group, scheme: str, options: dict[str, Any], **job: Any) -
     """Run a registered scheme; every rank answers with its last model, the collector with the record too.
 
     ``dies``: a rank, and the number of its operation at which its process ends; ``backend``: as ``run_job``;
-    ``sites``: of the network, by name with their numbers of workers.
+    ``sites``: of the network, by name with their numbers of workers; ``stragglers``: as in a scenario.
     """
+    slow = [Straggler.model_validate(each) for each in job.pop("stragglers", ())]
     max_time_s, timeout_s = job.pop("max_time_s", None), job.pop("timeout_s", 20.0)
     dies, backend = job.pop("dies", None), job.pop("backend", "gloo")
     if sites := job.pop("sites", None):
         job["network"] = sites_of(sites)
-    made = make_job(scheme, options, workers=group.size, **job)
+    made = make_job(scheme, options, workers=group.size, stragglers=slow, **job)
     if max_time_s is not None:
         made = replace(made, max_time_s=max_time_s)
     seen: list[torch.Tensor] = []

@@ -19,6 +19,9 @@ are done; then, with x_i as it is by then,
 A delay is shorter than ``period`` / P, so that one fragment is under way at a time. The last ones of a run
 are received, and not used. With ``compression``, D_i travels encoded.
 
+With ``quorum`` or ``deadline``, D_i of a worker that is late is left out of the mean; the worker gives up the
+rest of its period and takes the new t (``quorum/rounds.py``).
+
 Bytes per step and worker: those of an all-reduce over the period. Waits for: everybody, P times a period,
 with a delay only if the average is not there after T steps.
 
@@ -37,8 +40,10 @@ from torch import Tensor
 from ...config.settings import Settings
 from ...errors import InputError
 from ...program.encoding import Compression
-from ...program.worker import Worker
+from ...program.worker import Program, Worker
 from ..compressed import AverageUnderWay, CompressedAllReduce
+from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
+from ..quorum.rounds import Rounds
 from .rule import OuterOptimizer, buffers_in, outer_rule
 
 
@@ -59,6 +64,8 @@ class DilocoOptions(Settings):
     compression: Compression | None = Field(
         default=None, description="how changes since the last outer step are encoded; absent: not at all"
     )
+    quorum: Quorum = None
+    deadline: Deadline = None
 
 
 def check(options: DilocoOptions, workers: int) -> None:
@@ -75,6 +82,7 @@ def check(options: DilocoOptions, workers: int) -> None:
             f"a delay of {options.delay} steps is too long: the next fragment leaves {between}; "
             f"write 'delay: {spacing - 1}', or a longer period"
         )
+    check_quorum(options, workers, "fragments", "delay", "alpha", "compression")
 
 
 def fragments(options: DilocoOptions) -> int:
@@ -82,11 +90,34 @@ def fragments(options: DilocoOptions) -> int:
     return options.fragments
 
 
-async def diloco(worker: Worker, options: DilocoOptions) -> None:
+def diloco(worker: Worker, options: DilocoOptions) -> Program:
     """DiLoCo: local steps, and every ``period`` steps an outer step with momentum along their mean change.
 
     Streaming where there are several ``fragments``.
     """
+    if leaves_out(options):
+        rounds = Rounds(worker, options.quorum, options.deadline, worker.start)
+        return Program(_outer_steps_in_time(worker, options, rounds), rounds.services())
+    return Program(_outer_steps(worker, options))
+
+
+async def _outer_steps_in_time(worker: Worker, options: DilocoOptions, rounds: Rounds) -> None:
+    x = common = worker.start
+    state = worker.optimizer.init(x)
+    rule = outer_rule(options.outer, buffers_in(worker, 0, x.shape[-1]))
+    outer_state = rule.init(common)
+    async for k in worker.steps():
+        x, state, in_time = await rounds.step(x, state)
+        if (k + 1) % options.period == 0:
+            if in_time:
+                await rounds.contribute(common - x)
+            common, outer_state = rule.update(common, await rounds.average(), outer_state)
+            x = common
+        await rounds.publish(k, x)
+    await rounds.leave()
+
+
+async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
     x = worker.start
     state = worker.optimizer.init(x)
     length = x.shape[-1]

@@ -10,6 +10,9 @@ The others compute nothing, and wait for the end of the round; their steps count
 begins each round anew. All workers' batches have one size, so the mean has equal weights. With all workers,
 and plain SGD, it is ``local_sgd``.
 
+With ``quorum`` or ``deadline`` the change of a participant that is late is left out, and the others' mean
+goes to all (``quorum/rounds.py``).
+
 Bytes per step and worker, over the period: those of an all-reduce among m = |S| workers, 2 (m-1)/n models,
 and, unless m = n, of a broadcast of the mean to all, (n-1)/n models; ``compression`` encodes the first. Waits
 for: everybody in S(r), once a round.
@@ -21,6 +24,7 @@ sends the mean to the next round's workers alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,8 +33,10 @@ from pydantic import Field
 from ... import seeds
 from ...config.settings import Settings
 from ...program.encoding import Compression
-from ...program.worker import Worker
+from ...program.worker import Program, Worker
 from ..compressed import CompressedAllReduce
+from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
+from ..quorum.rounds import Chosen, Rounds
 
 
 class FedavgOptions(Settings):
@@ -41,14 +47,56 @@ class FedavgOptions(Settings):
     compression: Compression | None = Field(
         default=None, description="how changes since the round began are encoded; absent: not at all"
     )
+    quorum: Quorum = None
+    deadline: Deadline = None
 
 
-async def fedavg(worker: Worker, options: FedavgOptions) -> None:
+def check(options: FedavgOptions, workers: int) -> None:
+    """Raise ``InputError`` where a quorum cannot come together, or what travels needs everybody."""
+    check_quorum(options, _number(options, workers), "compression")
+
+
+def _number(options: FedavgOptions, workers: int) -> int:
+    """How many workers take part in a round."""
+    return max(1, math.floor(options.participation * workers + 0.5))
+
+
+def fedavg(worker: Worker, options: FedavgOptions) -> Program:
     """Federated averaging: in each round of ``period`` steps some workers train, and are averaged."""
+    if not leaves_out(options):
+        return Program(_rounds_of_all(worker, options))
+    number = _number(options, worker.size)
+
+    def chosen(turn: int) -> Sequence[int]:
+        return participants(worker.seed, turn, worker.size, number)
+
+    rounds = Rounds(worker, options.quorum, options.deadline, worker.start, chosen)
+    return Program(_rounds_in_time(worker, options, rounds, chosen), rounds.services())
+
+
+async def _rounds_in_time(worker: Worker, options: FedavgOptions, rounds: Rounds, chosen: Chosen) -> None:
+    x = common = worker.start
+    state = worker.optimizer.init(x)
+    in_time = takes_part = False
+    async for k in worker.steps():
+        turn, since = divmod(k, options.period)
+        if since == 0:
+            state, takes_part = worker.optimizer.init(x), worker.rank in chosen(turn)
+        if takes_part:
+            x, state, in_time = await rounds.step(x, state)
+        if since == options.period - 1:
+            if takes_part and in_time:
+                await rounds.contribute(x - common)
+            x = common = common + await rounds.average()
+        await rounds.publish(k, x)
+    await rounds.leave()
+
+
+async def _rounds_of_all(worker: Worker, options: FedavgOptions) -> None:
     x = common = worker.start
     state = worker.optimizer.init(x)
     average = CompressedAllReduce(worker, options.compression)
-    number = max(1, math.floor(options.participation * worker.size + 0.5))
+    number = _number(options, worker.size)
     chosen = tuple(range(worker.size))
     for_all = number == worker.size
     async for k in worker.steps():

@@ -20,10 +20,18 @@ SCHEMES: list[tuple[str, dict[str, Any], int, int]] = [
     ("ad_psgd", {}, 4, 15),
     ("diloco", {"period": 2, "fragments": 2}, 3, 9),
     ("halos", {"period": 1, "exchange": 1}, 3, 7),
+    ("local_sgd", {"period": 1, "quorum": 2}, 3, 11),
 ]
 
 
-WITH_NCCLS_RULES = {"all_reduce": (1, 2, 5), "gossip": (1, 5), "ad_psgd": (6,), "diloco": (2,), "halos": (4,)}
+WITH_NCCLS_RULES = {
+    "all_reduce": (1, 2, 5),
+    "gossip": (1, 5),
+    "ad_psgd": (6,),
+    "diloco": (2,),
+    "halos": (4,),
+    "local_sgd": (3,),
+}
 """Operations at which a worker dies there."""
 
 

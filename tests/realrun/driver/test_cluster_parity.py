@@ -281,6 +281,10 @@ def _leaders(events: Sequence[Event]) -> list[tuple[int, int]]:
         ("eamsgd", {"period": 1, "asynchronous": True, "host": 2}),
         ("downpour", {"period": 2}),
         ("halos", {"period": 2, "exchange": 2}),
+        ("all_reduce", {"quorum": 3}),
+        ("local_sgd", {"period": 2, "quorum": 3, "deadline": "30 ms"}),
+        ("diloco", {"period": 2, "deadline": "10 ms"}),
+        ("fedavg", {"period": 2, "participation": 0.5, "quorum": 1}),
     ],
 )
 @pytest.mark.parametrize("limit", [{"max_iterations": 15}, {"max_iterations": None, "max_time_s": 0.15}])
@@ -294,6 +298,41 @@ def test_a_real_asynchronous_run_again_in_one_process(
     events = [Event(**event) for event in measured["events"]]
     finals = replay(job, [job.program(rank) for rank in range(4)], events)
     assert digest(finals) == measured["digest"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("all_reduce", {}),
+        ("local_sgd", {"period": 3, "momentum": "mixed"}),
+        ("diloco", {"period": 3}),
+        ("fedavg", {"period": 3}),
+    ],
+)
+def test_a_quorum_of_all_is_the_same_average_on_real_processes(
+    four: Pool, scheme: str, options: dict[str, Any]
+) -> None:
+    """And the simulated run has the same bits.
+
+    The server's last sends may not have been noted when the run is over: what they brought is there.
+    """
+    measured = _measured(four, scheme, {**options, "quorum": 4}, **WORKLOAD, **PADDED)
+    predicted = simulated(make_job(scheme, {**options, "quorum": 4}, workers=4, **WORKLOAD, **PADDED))
+    assert measured["digest"] == predicted.digest
+    rounds = predicted.left_out[0][1]
+    last = 0.5 * predicted.bytes_sent / rounds
+    assert predicted.bytes_sent - last <= measured["bytes_sent"] <= predicted.bytes_sent
+    assert [tuple(each) for each in measured["left_out"]] == list(predicted.left_out)
+    assert {late for late, _ in predicted.left_out} == {0}
+
+
+def test_who_is_late_is_left_out_of_a_real_average(four: Pool) -> None:
+    workload = {**WORKLOAD, "compute_s": 0.02, "stragglers": [{"workers": [2], "slowdown": 20}]}
+    measured = _measured(four, "all_reduce", {"quorum": 3}, **workload)
+    late, of = zip(*measured["left_out"], strict=True)
+    assert of == (12,) * 4
+    assert late[2] >= 10
+    assert sum(late) == 12
 
 
 def test_servers_of_two_sites_again_in_one_process(four: Pool) -> None:

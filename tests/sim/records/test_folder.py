@@ -64,6 +64,13 @@ def test_runs_come_back_with_their_exchanges(tmp_path: Path) -> None:
     assert result_folder.runs_of(read_results(tmp_path / "r")) == made
 
 
+def test_runs_come_back_with_what_they_left_out(tmp_path: Path) -> None:
+    made = [made_run("older"), replace(made_run("late"), left_out=((0, 4), (3, 4), (0, 0)))]
+    write_results(tmp_path / "r", SCENARIO, "s", made)
+    assert ["left_out" in row for row in read_results(tmp_path / "r").summary["runs"]] == [False, True]
+    assert result_folder.runs_of(read_results(tmp_path / "r")) == made
+
+
 def test_runs_come_back_with_their_engines(tmp_path: Path) -> None:
     made = [made_run("older"), replace(made_run("fast"), engine="lockstep")]
     made.append(replace(made_run("slow"), engine="event", engine_reason="it has services"))

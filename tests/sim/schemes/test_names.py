@@ -31,6 +31,7 @@ def answer(name: str) -> str:
         ("qsgd", "'all_reduce: {compression: {qsgd: {bits: 8}}}'"),
         ("PSGD", "'all_reduce'"),
         ("bsp", "'all_reduce'"),
+        ("backup_workers", "'all_reduce: {quorum: 6}'"),
         ("ddp", "'all_reduce'"),
         ("cpsgd", "'local_sgd: {period: 8}'"),
         ("local sgd", "'local_sgd'"),
