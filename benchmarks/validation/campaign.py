@@ -1,9 +1,11 @@
 """``make validate``: run the whole design on the lab and write ``docs/validation.md``.
 
-``python -m benchmarks.validation.campaign [--hosts tuned|stock] [--congestion NAME] [--out PAGE]
-[--state FOLDER] [--cells N] [--profile FILE]``. Every run that is complete is kept in the state folder, so
-that an interrupted campaign goes on where it stopped. One set of processes serves all cells. Stock hosts have
-a page and a folder of their own.
+``python -m benchmarks.validation.campaign [--hosts tuned|stock] [--congestion NAME] [--queue fair|fifo]
+[--out PAGE] [--state FOLDER] [--cells N] [--profile FILE]``. Every run that is complete is kept in the state
+folder, so that an interrupted campaign goes on where it stopped. One set of processes serves all cells. Stock
+hosts, and first-in-first-out links, have pages and folders (with probes) of their own. Of the latter the
+cells are the twelve of the design with the largest error (a) of the wall clock on the page of the same hosts
+with fair queues, unless ``--cells`` says otherwise.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from benchmarks.validation.design import (
     computation_s,
     spread,
     time_to_target_s,
+    worst,
 )
 from paceline.realrun.calibration import fit, measure
 from paceline.realrun.calibration.validate import successful_run
@@ -48,6 +51,7 @@ from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
+from paceline.sim.network.settings import QueueName
 from paceline.sim.network.tcp import Congestion, HostTuning, TcpSettings
 from paceline.sim.records.comparison import SUM_TOLERANCE, error_pct, exact_exchanges, relative_difference
 from paceline.sim.records.run import Run
@@ -63,6 +67,9 @@ _PROBES: Final = 4
 """Spread over the campaign: their mean is of the machine as it was, their spread of how it changed."""
 
 _PROBE_REPEATS: Final = 4
+
+_FIFO_CELLS: Final = 12
+"""Cells that are run with first-in-first-out links: those that fair queues got worst."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +128,14 @@ def same_draws(cell: DesignPoint, measured: Sequence[CampaignResult]) -> list[Ca
 
 
 def measure_cell(
-    processes: Processes, cell: DesignPoint, number: int, tcp: TcpSettings | None = None
+    processes: Processes,
+    cell: DesignPoint,
+    number: int,
+    tcp: TcpSettings | None = None,
+    queue: QueueName = "fair",
 ) -> CampaignResult:
     """One real run."""
-    scenario = measure.on_hosts(cell.scenario(), tcp)
+    scenario = measure.on_hosts(cell.scenario(), tcp, queue)
     processes.shape(build_network(scenario.cluster.network, cell.workers))
     (request,) = run_requests(scenario)
     load = os.getloadavg()[0]
@@ -137,10 +148,12 @@ def other_wake_ups(job: Job, seed: int) -> Job:
     return replace(job, transfer=replace(job.transfer, seed=seed))
 
 
-def predict_cell(cell: DesignPoint, profile: Profile, tcp: TcpSettings | None = None) -> dict[str, Any]:
+def predict_cell(
+    cell: DesignPoint, profile: Profile, tcp: TcpSettings | None = None, queue: QueueName = "fair"
+) -> dict[str, Any]:
     """The mechanism (the same draws) and the forecast (others, of the factors too)."""
     job = cell.job()
-    job = replace(job, transfer=replace(job.transfer, tcp=tcp))
+    job = replace(job, transfer=replace(job.transfer, tcp=tcp, queue=queue))
     run = simulate_job(job, profile=profile)
     same = outcome(run, cell.workers)
     count = _DRAWS if cell.noise_decides or cell.random else 0
@@ -196,7 +209,11 @@ def key_of(*parts: object) -> str:
 
 
 def run(
-    cells: Sequence[DesignPoint], state: RunStore, profile: Profile | None, tcp: TcpSettings | None = None
+    cells: Sequence[DesignPoint],
+    state: RunStore,
+    profile: Profile | None,
+    tcp: TcpSettings | None = None,
+    queue: QueueName = "fair",
 ) -> tuple[list[dict[str, Any]], dict[str, Any], Profile, float]:
     """Measure what is missing, then predict.
 
@@ -205,6 +222,8 @@ def run(
     """
     begin_s = time.monotonic()
     hosts = () if tcp is None else (tcp.model_dump_json(),)
+    if queue != "fair":
+        hosts = (*hosts, queue)
 
     def cell_key(cell: DesignPoint) -> str:
         return key_of(cell, SEED, STEPS, EVERY, *hosts)
@@ -225,12 +244,13 @@ def run(
         start = build_network(
             max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
         )
-        with Processes(lab=Lab(start, hosts="tuned" if tcp is None else "stock", tcp=tcp)) as processes:
+        lab = Lab(start, hosts="tuned" if tcp is None else "stock", tcp=tcp, queue=queue)
+        with Processes(lab=lab) as processes:
 
             def probe(k: int) -> None:
                 _say(f"probe {k + 1} of {_PROBES}")
-                setting = measure.standard(tcp)
-                probed = measure.measure(processes, measure.lab_hosts(tcp), setting, repeats=_PROBE_REPEATS)
+                setting, kind = measure.standard(tcp, queue), measure.lab_hosts(tcp, queue)
+                probed = measure.measure(processes, kind, setting, repeats=_PROBE_REPEATS)
                 state.put(f"probe.{k}", probe_key, probed.model_dump(mode="json"))
 
             for done, (cell, number) in enumerate(missing):
@@ -239,7 +259,7 @@ def run(
                 _say(
                     f"{done + 1} of {len(missing)}: {cell.name}, run {number}, load {os.getloadavg()[0]:.1f}"
                 )
-                result = measure_cell(processes, cell, number, tcp)
+                result = measure_cell(processes, cell, number, tcp, queue)
                 state.put(f"{cell.name}.{number}", cell_key(cell), asdict(result))
             for k in unprobed:
                 probe(k)
@@ -259,8 +279,8 @@ def run(
     for cell in cells:
         kept = [state.get(f"{cell.name}.{n}", cell_key(cell)) for n in range(runs_wanted(cell))]
         measured = [CampaignResult(**each) for each in kept]
-        rows.append(row_of(cell, predict_cell(cell, profile, tcp), measured))
-    alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile, tcp)
+        rows.append(row_of(cell, predict_cell(cell, profile, tcp, queue), measured))
+    alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile, tcp, queue)
     return rows, alone, profile, time.monotonic() - begin_s
 
 
@@ -345,28 +365,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--congestion", choices=get_args(Congestion), default="cubic", help="of stock hosts; absent: cubic"
     )
     parser.add_argument(
-        "--out", type=Path, help="the page to write; absent: docs/validation.md, for stock hosts -stock"
+        "--queue", choices=get_args(QueueName), default="fair", help="how the lab's links serve what waits"
     )
     parser.add_argument(
-        "--state", type=Path, help="where complete runs are kept; absent: out/validation, or -stock"
+        "--out", type=Path, help="the page to write; absent: docs/validation.md, for others -stock, -fifo"
     )
     parser.add_argument(
-        "--cells", type=int, default=None, metavar="N", help="only N of the cells, spread over the design"
+        "--state", type=Path, help="where complete runs are kept; absent: out/validation, or -stock, -fifo"
     )
+    parser.add_argument(
+        "--cells", type=int, default=None, metavar="N", help="only N of the cells, spread over the design; "
+        f"absent: all, with --queue fifo the {_FIFO_CELLS} worst of the page with fair queues"
+    )  # fmt: skip
     parser.add_argument(
         "--profile", type=Path, default=None, help="use this profile instead of probing first"
     )
     arguments = parser.parse_args(argv)
-    cells = list(CELLS) if arguments.cells is None else spread(arguments.cells)
+    hosts = "validation" if arguments.hosts == "tuned" else "validation-stock"
+    if arguments.cells is not None:
+        cells = spread(arguments.cells)
+    elif arguments.queue == "fair":
+        cells = list(CELLS)
+    else:
+        cells = worst(Path("docs", f"{hosts}.md"), _FIFO_CELLS)
     profile = profiles.load(arguments.profile) if arguments.profile is not None else None
     tcp = None if arguments.hosts == "tuned" else TcpSettings(congestion=arguments.congestion)
-    which = "validation" if tcp is None else "validation-stock"
+    which = hosts if arguments.queue == "fair" else f"{hosts}-fifo"
     state, out = arguments.state or Path("out", which), arguments.out or Path("docs", f"{which}.md")
-    rows, alone, profile, spent_s = run(cells, RunStore(state), profile, tcp)
+    rows, alone, profile, spent_s = run(cells, RunStore(state), profile, tcp, arguments.queue)
     write_atomically(state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
-    write_atomically(out, page.page(rows, alone, profile, spent_s))
+    write_atomically(out, page.page(rows, alone, profile, spent_s, arguments.queue))
     _say(f"wrote {out}")
-    return 0 if page.met(rows) else 1
+    return 0 if page.met(rows, arguments.queue) else 1
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from paceline.realrun.launch.cells import with_draws
@@ -254,3 +255,32 @@ def spread(count: int) -> list[DesignPoint]:
     if not 0 < count <= len(CELLS):
         raise InputError(f"--cells {count}: the design has {len(CELLS)}")
     return [CELLS[k * len(CELLS) // count] for k in range(count)]
+
+
+def worst(page: Path, count: int) -> list[DesignPoint]:
+    """The ``count`` cells of the design with the largest error (a) of the wall clock on a page of a campaign.
+
+    Cells of the page that are no longer in the design do not count. In the order of the design.
+
+    Raises:
+        InputError: the page cannot be read, or has fewer cells of the design.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{page}: {error.strerror}; run the campaign with fair queues first") from None
+    table = text.partition("## Cells")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if "|" in line]
+    if len(rows) < 3 or _WALL not in rows[0]:
+        raise InputError(f"{page} has no table of cells; run the campaign with fair queues first")
+    column = rows[0].index(_WALL)
+    errors = {row[0]: abs(float(row[column].split()[0])) for row in rows[2:]}
+    known = [cell for cell in CELLS if cell.name in errors]
+    if len(known) < count:
+        raise InputError(f"{page} has {len(known)} cells of the design, {count} are wanted; run it anew")
+    chosen = sorted(known, key=lambda cell: -errors[cell.name])[:count]
+    return [cell for cell in CELLS if cell in chosen]
+
+
+_WALL: Final = "(a) wall"
+"""Heading of the column of a campaign's page that has the errors of wall clocks with the same draws."""

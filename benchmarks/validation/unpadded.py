@@ -17,6 +17,7 @@ from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
+from paceline.sim.network.settings import QueueName
 from paceline.sim.network.tcp import TcpSettings
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, parse
@@ -71,13 +72,17 @@ def measure(processes: Processes, schemes: dict[str, Any]) -> dict[str, Any]:
 
 
 def predict(
-    measured: dict[str, Any], schemes: dict[str, Any], profile: Profile, tcp: TcpSettings | None = None
+    measured: dict[str, Any],
+    schemes: dict[str, Any],
+    profile: Profile,
+    tcp: TcpSettings | None = None,
+    queue: QueueName = "fair",
 ) -> dict[str, float]:
     """The wall clock of every scheme with the measured computing times, mean of some draws."""
     compute = {"time": f"{measured['mean_s']!r} s", "jitter": {"lognormal": {"cv": measured["cv"]}}}
     means_s = {}
     for name, scheme in schemes.items():
-        whole = on_hosts(scenario(scheme, compute), tcp)
+        whole = on_hosts(scenario(scheme, compute), tcp, queue)
         jobs = [prepare(whole, whole.schemes[0], SEED + k) for k in range(_DRAWS)]
         means_s[name] = statistics.fmean(simulate_job(job, profile=profile).wall_clock_s for job in jobs)
     return means_s

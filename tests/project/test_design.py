@@ -16,7 +16,7 @@ from benchmarks.validation.campaign import (
     runs_wanted,
     same_draws,
 )
-from benchmarks.validation.design import CELLS, DesignPoint, Disturbance, computation_s, spread
+from benchmarks.validation.design import CELLS, DesignPoint, Disturbance, computation_s, spread, worst
 from benchmarks.validation.page import bars, choices, met, page
 from paceline.realrun.calibration import measure
 from paceline.realrun.launch.cells import with_draws
@@ -235,3 +235,31 @@ def test_some_of_the_cells_are_spread_over_all() -> None:
     for count in (0, 58):
         with pytest.raises(InputError, match=f"--cells {count}: the design has 57"):
             spread(count)
+
+
+def test_cells_for_other_queues_are_the_worst_of_a_page(tmp_path: Path) -> None:
+    errors = dict(zip(CELLS[:5], (1.0, -4.0, 0.5, 3.0, -2.0), strict=True))
+    rows = [row(cell=cell.name, mechanism_pct=error) for cell, error in errors.items()]
+    rows.append(row(cell="no-longer-there", mechanism_pct=50.0))
+    path = tmp_path / "validation.md"
+    path.write_text(page(rows, ALONE, exact_fit().profile, 90.0))
+    assert worst(path, 3) == [CELLS[1], CELLS[3], CELLS[4]]
+    with pytest.raises(InputError, match="has 5 cells of the design, 6 are wanted"):
+        worst(path, 6)
+    path.write_text("# Validation\n")
+    with pytest.raises(InputError, match="no table of cells"):
+        worst(path, 1)
+    with pytest.raises(InputError, match=r"none\.md: No such file"):
+        worst(tmp_path / "none.md", 1)
+
+
+def test_there_are_twelve_cells_for_other_queues_on_the_page_that_is_committed() -> None:
+    assert len(worst(ROOT / "docs" / "validation.md", 12)) == 12
+
+
+def test_first_in_first_out_links_have_one_promise_of_their_own() -> None:
+    assert met([row(mechanism_pct=7.9, exchange_pct=30.0)], "fifo")
+    assert not met([row(mechanism_pct=-8.1)], "fifo")
+    text = page([row(mechanism_pct=6.0)], ALONE, exact_fit().profile, 90.0, "fifo")
+    assert "| (a) wall clock, worst cell | 8 % | 6.00 % | met |" in text
+    assert "the twelve with the largest error (a) of" in text
