@@ -2,8 +2,9 @@
 
 A simulated message has one latency, and a message is many packets. So the packets of one *burst* share a
 factor: what starts while nothing with contents is in flight from this host to that one draws the host's next
-factor, what follows while something is keeps it. Mere acknowledgements take the nominal latency. Nothing
-overtakes on the way from one host to another.
+factor, what follows while something is keeps it. Mere acknowledgements take the nominal latency. What links
+add to latencies as time goes on is added to every packet that comes then. Nothing overtakes on the way from
+one host to another.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ class Delay:
     Args:
         latency_s: one-way, nominal.
         draw: gives the factor of the next burst; None: there is no jitter.
+        added: what the links add at a time, in seconds; None: nothing, ever.
     """
 
-    __slots__ = ("_draw", "_factor", "_last_s", "_over_s", "_queued", "latency_s")
+    __slots__ = ("_added", "_draw", "_factor", "_last_s", "_over_s", "_queued", "latency_s")
 
-    def __init__(self, latency_s: float, draw: Callable[[], float] | None) -> None:
+    def __init__(
+        self,
+        latency_s: float,
+        draw: Callable[[], float] | None,
+        added: Callable[[float], float] | None = None,
+    ) -> None:
         self.latency_s = latency_s
         self._draw = draw
+        self._added = added
         self._factor = 1.0
         self._queued = 0  # packets with contents that have not left the last link
         self._over_s = -math.inf  # when the last of those that have will be there
@@ -32,19 +40,20 @@ class Delay:
 
     def enters(self, now_s: float, contents: bool) -> float:
         """Let a packet reach the first link; returns its latency."""
+        added_s = 0.0 if self._added is None else self._added(now_s)
         if self._draw is None or not contents:
-            return self.latency_s
+            return self.latency_s + added_s
         if not self._queued and now_s >= self._over_s:
             self._factor = self._draw()
         self._queued += 1
-        return self.latency_s * self._factor
+        return self.latency_s * self._factor + added_s
 
     def arrives_s(self, left_s: float, latency_s: float, contents: bool) -> float:
         """When a packet arrives that leaves the last link at ``left_s``; call in the order of leaving."""
-        if self._draw is None:
+        if self._draw is None and self._added is None:
             return left_s + latency_s
         self._last_s = max(self._last_s, left_s + latency_s)
-        if contents:
+        if contents and self._draw is not None:
             self._queued -= 1
             self._over_s = self._last_s
         return self._last_s

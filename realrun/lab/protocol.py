@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter
 from paceline.sim.errors import InputError
 from paceline.sim.jitter import Jitter
 from paceline.sim.network.network import Link, Network
+from paceline.sim.network.variation import trace_of
 
 from .queues import Path
 
@@ -47,6 +48,12 @@ class Forwarding:
     def bandwidth_bytes_per_s(self) -> tuple[float, ...]:
         """Nominal bandwidth of each link."""
         return tuple(link.bandwidth_bytes_per_s for link in self.links)
+
+    @property
+    def adds_latency(self) -> bool:
+        """Whether links add to latencies as time goes on."""
+        traces = map(trace_of, self.links)
+        return any(trace is not None and trace.adds_latency for trace in traces)
 
 
 _FORWARDING: Final = TypeAdapter(Forwarding)

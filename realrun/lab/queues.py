@@ -146,7 +146,11 @@ class Fair(Queue[P]):
                 self._share(f.path, now_s)
             elif f.empties == 0:
                 self._schedule(f, now_s)
-        elif size_bytes <= MTU_BYTES and (f.not_before_s - now_s) * f.slowest_bytes_per_s <= MTU_BYTES:
+        elif (
+            size_bytes <= MTU_BYTES
+            and f.slowest_bytes_per_s > 0
+            and (f.not_before_s - now_s) * f.slowest_bytes_per_s <= MTU_BYTES
+        ):
             f.not_before_s = max(now_s, f.not_before_s) + size_bytes / f.slowest_bytes_per_s
             self._leave(f.not_before_s, packet)
         else:
@@ -181,7 +185,7 @@ class Fair(Queue[P]):
                 self._share(flow.path, time_s)
 
     def change(self, now_s: float, link: int, bytes_per_s: float) -> None:
-        """Give a link another bandwidth from now on; call ``advance(now_s)`` first."""
+        """Give a link another bandwidth, perhaps 0, from now on; call ``advance(now_s)`` first."""
         changed = self._links[link]
         changed.bytes_per_s = bytes_per_s
         for flow in self._flows.values():

@@ -37,7 +37,7 @@ import numpy.random  # noqa: F401 - else numpy loads it at a run's first draw: 8
 
 from paceline.sim.errors import InputError
 from paceline.sim.network.tcp import HostTuning, TcpSettings
-from paceline.sim.network.variation import BandwidthChanges, Factors
+from paceline.sim.network.variation import AddedLatencies, Factors, LinkChanges, bandwidth_changes
 
 from . import kernel, start
 from .delays import Delay
@@ -113,13 +113,18 @@ class Switch:
         self._queue: Queue[Packet] = discipline(plan.bandwidth_bytes_per_s, paths, self._leave)
         self._plan = plan
         self._factors: Factors | None = None
-        self._changes: BandwidthChanges | None = None
+        self._changes: LinkChanges | None = None
+        self._added: AddedLatencies | None = None
         self._change_s = math.inf
         self._zero_s = self._now_s = -math.inf
         self._routes = {
             _raw_address(a) + _raw_address(b): (
                 path,
-                Delay(latency_s, partial(self._factor, a) if plan.jitter else None),
+                Delay(
+                    latency_s,
+                    partial(self._factor, a) if plan.jitter else None,
+                    partial(self._added_s, path.links) if plan.adds_latency else None,
+                ),
                 self._hosts[b].tun,
             )
             for (a, b), (path, latency_s) in plan.routes.items()
@@ -133,11 +138,15 @@ class Switch:
         """Start a run: its latencies from now on, its bandwidths from ``zero_s`` on."""
         if self._plan.jitter is not None:
             self._factors = Factors(self._plan.jitter, len(self._hosts), seed)
-        self._changes, self._zero_s = BandwidthChanges(self._plan.links, seed), zero_s
+        self._changes, self._zero_s = bandwidth_changes(self._plan.links, seed), zero_s
+        self._added = AddedLatencies(self._plan.links)
         self._change_s = zero_s + self._changes.next_s
 
     def _factor(self, source: int) -> float:
         return 1.0 if self._factors is None else self._factors.draw(source)
+
+    def _added_s(self, links: Sequence[int], now_s: float) -> float:
+        return 0.0 if self._added is None else self._added.at_s(now_s - self._zero_s, links)
 
     def _change_bandwidths(self) -> None:
         # Only the links of ``Fair`` can change: ``plan_of`` refuses the others.

@@ -18,7 +18,7 @@ from ..network.fifo import FifoSharing
 from ..network.sharing import FairSharing, rtt_weight
 from ..network.tcp import Connection
 from ..network.transfer import TransferModel
-from ..network.variation import BandwidthChanges, Latencies, peak_bytes_per_s
+from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
@@ -140,7 +140,7 @@ class Transfers:
         self._pattern_overhead_s = model.pattern_overhead_s
         self._announcement = model.announcement
         self._latencies = Latencies(model.network, model.seed, model.added_latency_s)
-        self._changes = BandwidthChanges(model.network.links, model.seed)
+        self._changes = bandwidth_changes(model.network.links, model.seed)
         self._efficiency = model.efficiency
         bandwidths = [link.bandwidth_bytes_per_s * model.efficiency for link in model.network.links]
         self._sharing: FairSharing | FifoSharing | None = None
@@ -271,7 +271,7 @@ class Transfers:
         waiting.append(transfer)
 
     def _latency_s(self, source: int, destination: int) -> float:
-        return self._latencies.draw_s(source, destination)
+        return self._latencies.draw_s(source, destination, self._clock.now)
 
     def _announce(self, receiver: int, sender: int) -> Announced:
         """When the sender knows of a receive that is posted now."""
@@ -490,7 +490,7 @@ class Transfers:
             self._sharing.change(link, bandwidth * self._efficiency)
         self._sharing.solve(now_s)
         next_s = self._sharing.next_finish_s
-        if next_s != float("inf"):  # where nothing is in flight, changes must not keep the clock going
+        if self._sharing.in_flight:  # else changes must not keep the clock going
             next_s = min(next_s, self._changes.next_s)
         if next_s < self._alarm_s or self._alarm_s <= now_s:
             if next_s != float("inf"):

@@ -150,6 +150,11 @@ class FifoSharing:
         """Raise ``ValueError``: what waits at these links has its times already."""
         raise ValueError(f"first-in-first-out link {link} cannot change to {bandwidth_bytes_per_s} bytes/s")
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether any transfer has not ended."""
+        return self.next_finish_s < math.inf
+
     def solve(self, now_s: float) -> None:
         """Advance to ``now_s``; set ``next_finish_s``."""
         self._links.advance(now_s)

@@ -35,7 +35,7 @@ from ..config.limits import MAX_GRAPH_HOSTS, MAX_RATE, MAX_SITES, MAX_WORKERS, M
 from ..config.problems import KeyPath, Mistake, explain, mistake, one_line, raise_mistakes
 from ..config.settings import OneOf, Printable, Settings, read_beside
 from ..config.tables import read_table
-from ..config.units import BoundedSeconds, BytesPerSecond, parse_bandwidth, parse_duration
+from ..config.units import BoundedSeconds, BytesPerSecond, parse_bandwidth, parse_duration, parse_rate
 from ..errors import InputError, did_you_mean, quote
 from ..jitter import Jitter
 from .graph_files import read_graph
@@ -194,20 +194,31 @@ class Graph(Settings):
         return {"anyOf": [read(schema), {"type": "string", "examples": ["campus.graphml"]}]}
 
 
-class BandwidthStep(Settings):
-    """From this time on, this bandwidth."""
+def _check_rate_or_none(value: float) -> float:
+    return value if value == 0 else _check_rate(value)
+
+
+class TraceStep(Settings):
+    """From this time on, this bandwidth and this latency."""
 
     at: BoundedSeconds = Field(description="time on the run's clock")
-    bandwidth: Rate = Field(description="of the link, until the next step")
+    bandwidth: Annotated[BytesPerSecond, Field(ge=0, le=MAX_RATE), AfterValidator(_check_rate_or_none)] = (
+        Field(description="of the link, until the next step; 0 Mbit/s: it carries nothing")
+    )
+    latency: BoundedSeconds = Field(
+        default=0.0, description="added to the latency of all that crosses the link, until the next step"
+    )
 
 
-class BandwidthTrace(Settings):
-    """A piecewise constant bandwidth."""
+class LinkTrace(Settings):
+    """A piecewise constant bandwidth and latency."""
 
     file: str | None = Field(
-        default=None, description="CSV with the columns time and bandwidth; relative to the scenario's folder"
+        default=None,
+        description="CSV with the columns time, bandwidth and perhaps latency; relative to the scenario's "
+        "folder",
     )
-    steps: tuple[BandwidthStep, ...] = Field(
+    steps: tuple[TraceStep, ...] = Field(
         default=(), description="instead of a file, or what was read from it; the first at 0 s"
     )
     period: BoundedSeconds | None = Field(
@@ -220,10 +231,10 @@ class BandwidthTrace(Settings):
         """A file is read once: the resolved scenario has its contents."""
         if not isinstance(data, Mapping) or not isinstance(data.get("file"), str) or data.get("steps"):
             return data
-        return {**data, "steps": read_beside(info, data["file"], _bandwidth_steps, "file")}
+        return {**data, "steps": read_beside(info, data["file"], _trace_steps, "file")}
 
     @model_validator(mode="after")
-    def _check(self) -> BandwidthTrace:
+    def _check(self) -> LinkTrace:
         if not self.steps:
             raise ValueError("give a file, or steps")
         if self.steps[0].at != 0:
@@ -235,20 +246,33 @@ class BandwidthTrace(Settings):
             raise mistake(f"has to be longer than the last step's {self.steps[-1].at:g} s", "period")
         if self.period is not None and self.period < MIN_PERIOD_S:
             raise mistake(f"must be at least {MIN_PERIOD_S:g} s", "period")
+        if not any(step.bandwidth for step in self.steps):
+            raise mistake("one step at least needs a bandwidth above 0", "steps")
         return self
 
+    @property
+    def adds_latency(self) -> bool:
+        """Whether any step of it adds to latencies."""
+        return any(step.latency for step in self.steps)
 
-def _bandwidth_steps(path: Path) -> tuple[dict[str, str], ...]:
+
+def _parse_rate_or_none(value: object) -> float:
+    return parse_rate(value) and parse_bandwidth(value)
+
+
+def _trace_steps(path: Path) -> tuple[dict[str, str], ...]:
     table = read_table(path)
-    times, rates = table.values("time", parse_duration), table.values("bandwidth", parse_bandwidth)
+    times, rates = table.values("time", parse_duration), table.values("bandwidth", _parse_rate_or_none)
     lines = [line for line, _ in table.rows]
     for line, before, at in zip(lines, [-1.0, *times], times, strict=False):
         if at <= before or (before < 0 < at):
             why = "is not later than the one before" if before >= 0 else "the first has to be 0 s"
             raise InputError(f"{table.source}:{line}: time: {why}")
-    return tuple(
-        {"at": f"{at!r} s", "bandwidth": f"{rate!r} B/s"} for at, rate in zip(times, rates, strict=True)
-    )
+    steps = [{"at": f"{at!r} s", "bandwidth": f"{rate!r} B/s"} for at, rate in zip(times, rates, strict=True)]
+    if "latency" in table.names:
+        for step, added_s in zip(steps, table.values("latency", parse_duration), strict=True):
+            step["latency"] = f"{added_s!r} s"
+    return tuple(steps)
 
 
 class SlowPeriods(Settings):
@@ -261,16 +285,35 @@ class SlowPeriods(Settings):
     factor: float = Field(ge=1e-6, lt=1, description="share of the nominal bandwidth in a slow period")
 
 
-class Variation(OneOf):
-    """How the bandwidth of some links changes as time goes on; give a trace or markov."""
+class Outage(Settings):
+    """A time in which a link carries nothing."""
 
-    alternatives: ClassVar[tuple[str, ...]] = ("trace", "markov")
+    at: BoundedSeconds = Field(description="when it begins, on the run's clock")
+    duration: Annotated[BoundedSeconds, Field(gt=0)] = Field(description="how long it lasts")
+
+
+def _check_outages(outages: tuple[Outage, ...]) -> tuple[Outage, ...]:
+    if not outages:
+        raise ValueError("give one outage at least")
+    for before, after in pairwise(outages):
+        if after.at <= before.at + before.duration:
+            raise mistake(f"an outage at {after.at:g} s is not later than the end of the one before")
+    return outages
+
+
+class Variation(OneOf):
+    """How some links change as time goes on; give a trace, markov or outages."""
+
+    alternatives: ClassVar[tuple[str, ...]] = ("trace", "markov", "outages")
 
     links: str = Field(
         description="their names, as `paceline check` shows them, with * and ?: 'us->*', 'host? up'"
     )
-    trace: BandwidthTrace | None = Field(default=None, description="from a table")
+    trace: LinkTrace | None = Field(default=None, description="from a table")
     markov: SlowPeriods | None = Field(default=None, description="at random, each link on its own")
+    outages: Annotated[tuple[Outage, ...], AfterValidator(_check_outages)] | None = Field(
+        default=None, description="times in which the links carry nothing, in order; messages wait and go on"
+    )
 
 
 class NetworkSettings(Settings):
@@ -310,7 +353,7 @@ class NetworkSettings(Settings):
         default=None, description="how a message's latency varies around its route's; absent: not at all"
     )
     variation: tuple[Variation, ...] = Field(
-        default=(), description="bandwidths that change as time goes on; needs sharing: max_min or rtt"
+        default=(), description="links that change as time goes on; needs sharing: max_min or rtt"
     )
     sharing: Literal["max_min", "rtt", "none"] = Field(
         default="max_min",

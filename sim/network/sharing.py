@@ -163,11 +163,13 @@ class FairSharing:
     def change(self, link: int, bandwidth_bytes_per_s: float) -> None:
         """Give a link another bandwidth; it takes effect at the next ``solve``, from that instant on.
 
+        With 0 it carries nothing, and what is on it waits.
+
         Raises:
-            ValueError: the bandwidth is not positive and finite.
+            ValueError: the bandwidth is negative or not finite.
         """
-        if not 0 < bandwidth_bytes_per_s < inf:
-            raise ValueError("a link that varies needs a finite bandwidth above zero")
+        if not 0 <= bandwidth_bytes_per_s < inf:
+            raise ValueError("a link that varies needs a finite bandwidth, zero or above")
         bandwidth = self._bandwidth
         bandwidth[link] = bandwidth_bytes_per_s
         self._touched[link] = None
@@ -178,6 +180,11 @@ class FairSharing:
                 self._touched[crossed] = None
             flow.peak = peak
             self._changed.append(flow)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether any flow has not ended; a link that carries nothing may hold it up."""
+        return bool(self._flows)
 
     def solve(self, now_s: float) -> None:
         """Give every flow of a touched component its fair rate from ``now_s`` on; set ``next_finish_s``."""
@@ -375,5 +382,5 @@ def _apply(now_s: float, rates: _Rates, changed: list[tuple[float, int]]) -> Non
         flow.numerator = numerator
         flow.divisor = divisor
         flow.rate = rate
-        flow.finish_s = finish_s = now_s + remaining * divisor / numerator
+        flow.finish_s = finish_s = now_s + remaining * divisor / numerator if numerator else inf
         changed.append((finish_s, flow.number))

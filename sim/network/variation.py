@@ -1,42 +1,44 @@
-"""What varies: latencies from message to message, bandwidths as time goes on.
+"""What varies: latencies from message to message, links as time goes on.
 
-A latency is that of the route, times a random factor where there is jitter. A bandwidth is piecewise
-constant, from a table or from random slow periods.
+A latency is that of the route, times a random factor where there is jitter, and what the links' tables add
+at that moment. A bandwidth is piecewise constant, from a table, from random slow periods or from outages, in
+which it is 0: what is on a link then stays there and goes on when it is back, as if nothing had been lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
 from itertools import count
 from math import inf
+from typing import Literal
 
 from .. import seeds
 from ..jitter import Jitter
 from .network import Link, Network
-from .settings import BandwidthTrace, SlowPeriods
+from .settings import LinkTrace, Outage, SlowPeriods
+
+
+def trace_of(link: Link) -> LinkTrace | None:
+    """The table by which a link varies, if it has one."""
+    return link.variation.trace if link.variation is not None else None
 
 
 def peak_bytes_per_s(link: Link) -> float:
     """The most that a link ever carries."""
-    trace = link.variation.trace if link.variation is not None else None
+    trace = trace_of(link)
     return max(step.bandwidth for step in trace.steps) if trace is not None else link.bandwidth_bytes_per_s
 
 
-class BandwidthChanges:
-    """The bandwidths of all links that vary, in the order of time.
+class LinkChanges:
+    """A number of each link that varies, in the order of time: its bandwidth, or the latency that it adds.
 
     Args:
-        links: of the network; those without a variation never change.
-        seed: of the run. Each link has its own random numbers, so its periods depend on nothing else.
+        steps: link -> its (time, number), without an end or with one.
     """
 
-    def __init__(self, links: Sequence[Link], seed: int) -> None:
-        self._heap: list[tuple[float, int, float, Iterator[tuple[float, float]]]] = []
-        for index, link in enumerate(links):
-            if link.variation is not None:
-                steps = _steps(link, index, seed)
-                self._heap.append((*_first(steps, index), steps))
+    def __init__(self, steps: Mapping[int, Iterator[tuple[float, float]]]) -> None:
+        self._heap = [(*_first(each, index), each) for index, each in steps.items()]
         heapify(self._heap)
 
     @property
@@ -45,32 +47,77 @@ class BandwidthChanges:
         return self._heap[0][0] if self._heap else inf
 
     def until(self, now_s: float) -> dict[int, float]:
-        """Take all changes up to ``now_s``: link -> its bandwidth now, in bytes per second."""
-        bandwidths: dict[int, float] = {}
+        """Take all changes up to ``now_s``: link -> its number now."""
+        numbers: dict[int, float] = {}
         while self._heap and self._heap[0][0] <= now_s:
-            _, index, bandwidth, steps = self._heap[0]
-            bandwidths[index] = bandwidth
+            _, index, number, steps = self._heap[0]
+            numbers[index] = number
             heapreplace(self._heap, (*_first(steps, index), steps))
-        return bandwidths
+        return numbers
+
+
+def bandwidth_changes(links: Sequence[Link], seed: int) -> LinkChanges:
+    """The bandwidths of all links that vary, in bytes per second.
+
+    Args:
+        links: of the network; those without a variation never change.
+        seed: of the run. Each link has its own random numbers, so its periods depend on nothing else.
+    """
+    varying = ((index, link) for index, link in enumerate(links) if link.variation is not None)
+    return LinkChanges({index: _steps(link, index, seed) for index, link in varying})
+
+
+class AddedLatencies:
+    """What the links' tables add to latencies, as time goes on.
+
+    Args:
+        links: of the network.
+    """
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        traces = ((index, trace_of(link)) for index, link in enumerate(links))
+        steps = {
+            index: _traced(trace, "latency")
+            for index, trace in traces
+            if trace is not None and trace.adds_latency
+        }
+        self._changes = LinkChanges(steps)
+        self._added_s = dict.fromkeys(steps, 0.0)
+
+    def __bool__(self) -> bool:
+        return bool(self._added_s)
+
+    def at_s(self, now_s: float, links: Sequence[int]) -> float:
+        """In seconds, of a route over these links; ``now_s`` never decreases from call to call."""
+        self._added_s |= self._changes.until(now_s)
+        return sum(self._added_s.get(link, 0.0) for link in links)
 
 
 def _first(steps: Iterator[tuple[float, float]], index: int) -> tuple[float, int, float]:
-    time_s, bandwidth = next(steps, (inf, 0.0))
-    return time_s, index, bandwidth
+    time_s, number = next(steps, (inf, 0.0))
+    return time_s, index, number
 
 
 def _steps(link: Link, index: int, seed: int) -> Iterator[tuple[float, float]]:
     assert link.variation is not None
     if link.variation.trace is not None:
-        return _traced(link.variation.trace)
+        return _traced(link.variation.trace, "bandwidth")
+    if link.variation.outages is not None:
+        return _interrupted(link.variation.outages, link.bandwidth_bytes_per_s)
     assert link.variation.markov is not None
     return _markov(link.variation.markov, link.bandwidth_bytes_per_s, index, seed)
 
 
-def _traced(trace: BandwidthTrace) -> Iterator[tuple[float, float]]:
+def _interrupted(outages: Sequence[Outage], nominal: float) -> Iterator[tuple[float, float]]:
+    for outage in outages:
+        yield outage.at, 0.0
+        yield outage.at + outage.duration, nominal
+
+
+def _traced(trace: LinkTrace, what: Literal["bandwidth", "latency"]) -> Iterator[tuple[float, float]]:
     for cycle in count():
         for step in trace.steps:
-            yield cycle * (trace.period or 0.0) + step.at, step.bandwidth
+            yield cycle * (trace.period or 0.0) + step.at, getattr(step, what)
         if trace.period is None:
             return
 
@@ -123,11 +170,15 @@ class Latencies:
     def __init__(self, network: Network, seed: int, added_s: float) -> None:
         self._network = network
         self._added_s = added_s
+        self._by_links = AddedLatencies(network.links)
         self._factors = Factors(network.jitter, network.num_hosts, seed) if network.jitter else None
 
-    def draw_s(self, source: int, destination: int) -> float:
-        """One-way latency of the next message from ``source``, here to ``destination``."""
-        latency_s = self._network.route(source, destination).latency_s
+    def draw_s(self, source: int, destination: int, now_s: float = 0.0) -> float:
+        """One-way latency of the next message from ``source``, here to ``destination``, which is sent now."""
+        route = self._network.route(source, destination)
+        latency_s = route.latency_s
         if self._factors is not None:
             latency_s *= self._factors.draw(source)
+        if self._by_links:
+            latency_s += self._by_links.at_s(now_s, route.links)
         return latency_s + self._added_s

@@ -54,3 +54,17 @@ def test_order_is_kept_whatever_is_drawn(packets: list[tuple[float, bool, float]
         arrivals.append(delay.arrives_s(now, delay.enters(now, contents), contents))
         assert arrivals[-1] >= now
     assert arrivals == sorted(arrivals)
+
+
+def test_what_links_add_is_that_of_the_time_and_reorders_nothing() -> None:
+    delay = Delay(1.0, None, lambda now_s: 5.0 if now_s < 2.0 else 0.5)
+    first, second = delay.enters(1.0, True), delay.enters(3.0, False)
+    assert (first, second) == (6.0, 1.5)
+    assert [delay.arrives_s(1.0, first, True), delay.arrives_s(3.0, second, False)] == [7.0, 7.0]
+    assert delay.arrives_s(8.0, delay.enters(8.0, True), True) == 9.5
+
+
+def test_what_links_add_comes_beside_the_jitter() -> None:
+    delay = Delay(1.0, iter([2.0, 3.0]).__next__, lambda _: 0.25)
+    assert delay.enters(0.0, True) == 2.25
+    assert delay.enters(0.0, False) == 1.25

@@ -16,7 +16,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Link, Network
 from paceline.sim.network.settings import NetworkSettings
-from paceline.sim.network.variation import BandwidthChanges
+from paceline.sim.network.variation import bandwidth_changes
 
 # Two sites of one host each: own access links, a pipe from the first to the second only.
 NETWORK = Network(
@@ -65,7 +65,7 @@ def test_a_plan_says_what_varies() -> None:
     assert from_json(to_json(plan)) == plan
     assert plan.jitter == VARYING.jitter
     # The same numbers as in the simulator: links are told apart by their place.
-    ours, theirs = BandwidthChanges(plan.links, seed=7), BandwidthChanges(VARYING.links, seed=7)
+    ours, theirs = bandwidth_changes(plan.links, seed=7), bandwidth_changes(VARYING.links, seed=7)
     assert [ours.until(float(t)) for t in range(20)] == [theirs.until(float(t)) for t in range(20)]
 
 

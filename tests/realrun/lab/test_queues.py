@@ -108,6 +108,41 @@ class TestChanges:
         assert times == [3.2]
 
 
+class TestOutages:
+    """A link of 1,000 bytes/s that carries nothing from 2 to 5 s."""
+
+    def leaving(self, links: Sequence[float], out: int, arrivals: Sequence[Arrival]) -> list[float]:
+        times = [math.nan] * len(arrivals)
+        queue = Fair[int](links, [path for _, _, path, _ in arrivals], lambda t, i: times.__setitem__(i, t))
+        ahead = sorted(
+            [(time_s, 1, i) for i, (time_s, *_) in enumerate(arrivals)] + [(2.0, 0, 0), (5.0, 0, 1)]
+        )
+        for time_s, kind, number in ahead:
+            queue.advance(time_s)
+            if kind:
+                _, flow, path, size = arrivals[number]
+                queue.arrive(time_s, flow, path, size, number)
+            else:
+                queue.change(time_s, out, 1000.0 * number)
+        while queue.next_s() < math.inf:
+            queue.advance(queue.next_s())
+        return times
+
+    def test_what_is_under_way_waits(self) -> None:
+        assert self.leaving([1000.0], 0, [(0.0, "a", ONE, 5000)]) == [8.0]
+
+    def test_what_comes_meanwhile_waits_too_small_packets_in_their_order(self) -> None:
+        arrivals = [(3.0, "a", ONE, 100), (3.5, "a", ONE, 200), (4.0, "b", ONE, 3000)]
+        # From 5 s on 500 bytes/s each: a's 300 bytes are through after 0.6 s, b has 2,700 left at 1,000.
+        assert self.leaving([1000.0], 0, arrivals) == pytest.approx([5.2, 5.6, 8.3])
+
+    def test_a_link_further_on_is_filled_meanwhile(self) -> None:
+        assert self.leaving([1000.0, 1000.0], 1, [(0.0, "a", BOTH, 5000)]) == [8.0]
+
+    def test_other_links_do_not_notice(self) -> None:
+        assert self.leaving([1000.0, 1000.0], 1, [(0.0, "a", ONE, 5000)]) == [5.0]
+
+
 class TestFair:
     def test_two_flows_get_half_each(self) -> None:
         arrivals = [(0.0, "a", ONE, 4000), (0.0, "b", ONE, 4000)]

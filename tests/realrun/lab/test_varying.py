@@ -147,3 +147,42 @@ def test_bandwidth_follows_its_table() -> None:
     assert times[-1][0] == pytest.approx(1.6, rel=0.05)
     for (at, mbit), until in zip(steps, (0.6, 1.2, 1.6), strict=True):
         assert rate(times, at + 0.1, until - 0.05) == pytest.approx(mbit * MBIT, rel=0.1)
+
+
+def test_an_outage_holds_up_what_is_sent_and_loses_nothing() -> None:
+    outages = [{"at": "0.4 s", "duration": "0.5 s"}]
+    varying = Variation.model_validate({"links": "up 0", "outages": outages})
+    network = pair(100 * MBIT)
+    network = replace(network, links=(replace(network.links[0], variation=varying), network.links[1]))
+    size = 10_000_000  # 5 MB by 0.4 s, the rest from 0.9 to 1.3 s
+    with Lab(network) as lab:
+        sent, received = exchanged(lab, STREAM, str(size))
+    zero_s = sent[0][0] + LATENCY_S
+    times = [(time - zero_s, count) for time, count in received]
+    assert times[-1][0] == pytest.approx(1.3, rel=0.05)
+    assert times[-1][1] == size
+    inside = [count for time, count in times if 0.45 <= time <= 0.88]
+    assert not inside, "nothing arrives in an outage"
+    assert rate(times, 0.95, 1.25) == pytest.approx(100 * MBIT, rel=0.15)
+
+
+def test_latencies_follow_their_table() -> None:
+    """Before the run the nominal 20 ms; then 50 ms are added, which end while datagrams are under way."""
+    steps = [(0.0, 50), (0.4, 0)]
+    trace = {
+        "steps": [{"at": f"{at} s", "bandwidth": "100 Mbit/s", "latency": f"{ms} ms"} for at, ms in steps]
+    }
+    varying = Variation.model_validate({"links": "up 0", "trace": trace})
+    network = pair()
+    network = replace(network, links=(replace(network.links[0], variation=varying), network.links[1]))
+    with Lab(network) as lab:
+        sent, received = exchanged(lab, DATAGRAMS, json.dumps([None, *[0.01] * 60]), str(SEED))
+    assert [number for number, _ in received] == list(range(61)), "nothing overtakes"
+    late = [b - a for (_, a), (_, b) in zip(sent, received, strict=True)]
+    zero_s = sent[1][1]
+    began = [a - zero_s for _, a in sent]
+    assert late[0] == pytest.approx(LATENCY_S, abs=0.005)
+    high = [each for each, at in zip(late, began, strict=True) if 0 <= at < 0.3]
+    low = [each for each, at in zip(late, began, strict=True) if at > 0.48]
+    assert median(high) == pytest.approx(LATENCY_S + 0.05, abs=0.005)
+    assert median(low) == pytest.approx(LATENCY_S, abs=0.005)

@@ -19,7 +19,9 @@ from paceline.sim.jitter import Jitter
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.sharing import FairSharing
-from paceline.sim.network.variation import BandwidthChanges, Latencies
+from paceline.sim.network.tcp import TcpSettings
+from paceline.sim.network.variation import AddedLatencies, Latencies, bandwidth_changes
+from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import dump, load, parse
 from tests.sim.scenario.test_schema import FLAT, SITES
@@ -56,9 +58,9 @@ def test_a_lone_transfer_follows_its_link_up_and_down() -> None:
         assert sharing.next_finish_s == finish_s
 
 
-@pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("bandwidth", [-1.0, math.inf, math.nan])
 def test_a_link_cannot_become_anything(bandwidth: float) -> None:
-    with pytest.raises(ValueError, match="finite bandwidth above zero"):
+    with pytest.raises(ValueError, match="finite bandwidth, zero or above"):
         FairSharing([8.0]).change(0, bandwidth)
 
 
@@ -161,6 +163,130 @@ def test_streams_follow_a_varying_link_as_well() -> None:
     assert run_events(job).wall_s == 6.5
 
 
+def interrupted(**more: Any) -> Network:
+    """Worker 0's way out carries nothing from 2 to 5 s."""
+    outages = ({"at": "2 s", "duration": "3 s"},)
+    return network_of(
+        2, latency="0.5 s", bandwidth="16 B/s", variation=({"links": "host0 up", "outages": outages},), **more
+    )
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("begin_s", "num_bytes", "sent_s"),
+    [
+        (0.0, 16, 1.0),  # all before the outage
+        (1.0, 16, 2.0),  # up to its first instant
+        (0.0, 64, 5 + 32 / 16),  # 32 bytes by 2 s, the others from 5 s on
+        (3.0, 64, 5 + 64 / 16),  # begun in it
+        (5.0, 64, 5 + 64 / 16),
+    ],
+)
+def test_a_message_waits_for_the_end_of_an_outage(
+    begin_s: float, num_bytes: int, sent_s: float, streams: bool
+) -> None:
+    job = one_message(interrupted(), num_bytes, begin_s)
+    job = replace(job, transfer=replace(job.transfer, streams=streams))
+    assert run_events(job).wall_s == sent_s + 0.5
+
+
+def test_a_bandwidth_of_zero_in_a_table_is_an_outage() -> None:
+    steps = [(0, 16), (2, 0), (5, 16)]
+    trace = {"steps": [{"at": f"{at} s", "bandwidth": f"{rate} B/s"} for at, rate in steps]}
+    network = network_of(
+        2, latency="0.5 s", bandwidth="16 B/s", variation=({"links": "host0 up", "trace": trace},)
+    )
+    assert run_events(one_message(network, 64)).wall_s == 7.5
+
+
+def test_what_shares_a_link_with_a_message_that_waits_has_it_alone() -> None:
+    """Workers 0 and 1 send 32 bytes each to worker 2, whose way in carries 16 bytes/s."""
+    arrivals: dict[int, float] = {}
+
+    async def program(worker: Worker, options: NoOptions) -> None:
+        if worker.rank < 2:
+            await worker.send(2, X)
+            return
+        both = {await worker.begin(ops.Receive(source, X)): source for source in (0, 1)}
+        while both:
+            done = await worker.wait_any(*both)
+            await worker.wait(done)
+            arrivals[both.pop(done)] = await worker.now()
+
+    outages = ({"at": "1 s", "duration": "4 s"},)
+    network = network_of(
+        3, latency="0 s", bandwidth="16 B/s", variation=({"links": "host0 up", "outages": outages},)
+    )
+    run_events(make_job(make_scheme(program), workers=3, network=network, bytes_per_parameter=32))
+    # 8 bytes of each in the first second; then 24 at 16 bytes/s, of 1 at once, of 0 after 5 s
+    assert arrivals == {1: 2.5, 0: 6.5}
+
+
+def test_stock_hosts_go_on_after_an_outage() -> None:
+    """No sooner than its end, and no later than the same bytes of a new connection from there on."""
+    network = interrupted(hosts="stock", tcp={"initial_window": 2})
+    job = one_message(network, 16 * 1448)
+    job = replace(job, transfer=replace(job.transfer, tcp=TcpSettings(initial_window=2)))
+    plain = run_events(replace(job, transfer=replace(job.transfer, network=network.steady))).wall_s
+    assert plain + 3.0 <= run_events(job).wall_s <= plain + 3.0 + 1.0
+
+
+def traced_by(*steps: tuple[float, float, float]) -> dict[str, Any]:
+    """Time, bytes per second and seconds of latency that are added."""
+    return {
+        "steps": [
+            {"at": f"{at} s", "bandwidth": f"{rate} B/s", "latency": f"{added} s"}
+            for at, rate, added in steps
+        ]
+    }
+
+
+def test_outages_have_an_order_and_a_length() -> None:
+    for outages, message in (
+        ([], "give one outage at least"),
+        ([(1, 2), (3, 1)], "an outage at 3 s is not later than the end of the one before"),
+        ([(1, 0)], "must be more than 0"),
+    ):
+        given = [{"at": f"{at} s", "duration": f"{lasts} s"} for at, lasts in outages]
+        with pytest.raises(ValueError, match=message):
+            network_of(2, latency="0 s", bandwidth="8 B/s", variation=[{"links": "*", "outages": given}])
+    with pytest.raises(ValueError, match="one step at least needs a bandwidth above 0"):
+        network_of(
+            2, latency="0 s", bandwidth="8 B/s", variation=[{"links": "*", "trace": traced_by((0, 0, 0))}]
+        )
+
+
+@pytest.mark.parametrize(
+    ("begin_s", "wall_s"),
+    [
+        (0.0, 2.0 + 0.5),  # as it was when the message began
+        (2.0, 4.0 + 0.5 + 1.25),
+        (4.0, 6.0 + 0.5 + 0.25),  # and of the way back nothing counts
+        (100.0, 102.0 + 0.5 + 0.25),
+    ],
+)
+def test_a_table_adds_to_latencies(begin_s: float, wall_s: float) -> None:
+    trace = traced_by((0, 16, 0), (2, 16, 1.25), (4, 16, 0.25))
+    network = network_of(
+        2, latency="0.5 s", bandwidth="16 B/s", variation=({"links": "host0 up", "trace": trace},)
+    )
+    assert run_events(one_message(network, 32, begin_s)).wall_s == wall_s
+
+
+def test_a_table_of_bandwidths_and_latencies_is_read(tmp_path: Path) -> None:
+    (tmp_path / "wan.csv").write_text("time [s],bandwidth [Mbit/s],latency [ms]\n0,100,0\n60,0,0\n90,50,20\n")
+    variation = "variation: [{links: 'host? up', trace: {file: wan.csv}}]"
+    (tmp_path / "s.yaml").write_text(FLAT.replace("100 Mbit/s}", f"100 Mbit/s, {variation}}}"))
+    found = load(tmp_path / "s.yaml")
+    assert parse(dump(found)) == found
+    links = build_network(found.cluster.network, 4).links
+    added = AddedLatencies(links)
+    up = [link.name for link in links].index("host1 up")
+    assert [added.at_s(now_s, (up,)) for now_s in (0.0, 89.0, 90.0)] == [0.0, 0.0, 0.02]
+    steps = history(replace(build_network(found.cluster.network, 4), links=(links[up],)), 0, 400.0)[0]
+    assert steps == [(0.0, 12.5e6), (60.0, 0.0), (90.0, 6.25e6)]
+
+
 def slow_periods(slow_s: float, fast_s: float, links: int = 2) -> Network:
     markov = {"slow": f"{slow_s} s", "fast": f"{fast_s} s", "factor": 0.25}
     return network_of(
@@ -169,7 +295,7 @@ def slow_periods(slow_s: float, fast_s: float, links: int = 2) -> Network:
 
 
 def history(network: Network, seed: int, until_s: float) -> dict[int, list[tuple[float, float]]]:
-    changes = BandwidthChanges(network.links, seed)
+    changes = bandwidth_changes(network.links, seed)
     found: dict[int, list[tuple[float, float]]] = {}
     while changes.next_s < until_s:
         now_s = changes.next_s
@@ -194,7 +320,7 @@ def test_slow_periods_have_their_mean_lengths(slow_s: float, fast_s: float) -> N
 
 
 def test_slow_periods_begin_in_their_stationary_state() -> None:
-    first = [BandwidthChanges(slow_periods(3.0, 1.0).links, seed).until(0.0)[0] for seed in range(1000)]
+    first = [bandwidth_changes(slow_periods(3.0, 1.0).links, seed).until(0.0)[0] for seed in range(1000)]
     assert np.mean(np.array(first) == 2.0) == pytest.approx(0.75, abs=0.06)
 
 
@@ -247,6 +373,48 @@ def test_each_message_has_its_own_latency(sharing: str) -> None:
     job = replace(job, transfer=replace(job.transfer, seed=7, sharing=sharing))
     factor = jitter.factors(7, 0, "latency", 0)[0]
     assert run_events(job).wall_s == 4.0 + 2.0 * factor
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    gaps=st.lists(st.sampled_from([0.0, 0.1, 1.0, 7.0]), min_size=2, max_size=12),
+    falls_s=st.sampled_from([0.5, 2.0, 6.0]),
+    seed=st.integers(0, 50),
+    queue=st.sampled_from(["fair", "fifo"]),
+)
+def test_messages_on_one_connection_arrive_in_order(
+    gaps: list[float], falls_s: float, seed: int, queue: str
+) -> None:
+    """Whatever the jitter, and where a table's latency falls meanwhile: TCP delivers in order."""
+    arrivals: dict[int, float] = {}
+
+    async def program(worker: Worker, options: NoOptions) -> None:
+        handles = {}
+        for number, gap in enumerate(gaps):
+            tag = str(number)  # apart, so that they could overtake each other
+            if worker.rank == 0:
+                await worker.sleep(gap)
+                handles[await worker.begin(ops.Send(1, X, tag))] = number
+            else:
+                handles[await worker.begin(ops.Receive(0, X, tag))] = number
+        while handles:
+            done = await worker.wait_any(*handles)
+            await worker.wait(done)
+            number = handles.pop(done)
+            if worker.rank == 1:
+                arrivals[number] = await worker.now()
+
+    jitter = Jitter.model_validate({"pareto": {"shape": 1.2}})
+    varies: dict[str, Any] = {}
+    if queue == "fair":
+        trace = traced_by((0, 16, 20), (falls_s, 16, 0))
+        varies = {"variation": ({"links": "host0 up", "trace": trace},)}
+    network = network_of(2, latency="3 s", bandwidth="16 B/s", jitter=jitter, **varies)
+    job = make_job(make_scheme(program), workers=2, network=network, bytes_per_parameter=1)
+    transfer = replace(job.transfer, streams=True, buffer_bytes=1e6, seed=seed, queue=queue)
+    run_events(replace(job, transfer=transfer))
+    assert sorted(arrivals) == list(range(len(gaps)))
+    assert [arrivals[k] for k in range(len(gaps))] == sorted(arrivals.values())
 
 
 def test_nothing_overtakes_in_a_stream() -> None:
