@@ -55,6 +55,7 @@ bench: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python benchmarks/startup.py
 	PYTHONPATH=. $(BIN)/python benchmarks/memory.py
 	PYTHONPATH=. $(BIN)/python benchmarks/records.py
+	PYTHONPATH=. $(BIN)/python benchmarks/grid.py
 	PYTHONPATH=. $(BIN)/python benchmarks/ddp.py
 	PYTHONPATH=. $(BIN)/python benchmarks/topologies.py
 	$(BIN)/python -m benchmarks.outside

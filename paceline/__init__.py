@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from paceline.api import attach, load, simulate
+    from paceline.api import attach, load, simulate, sweep
     from paceline.commands.app import main
     from paceline.sim.collectives.schedule import Round, Schedule
     from paceline.sim.config.settings import Settings
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
     from paceline.sim.scenario.schema import Scenario
     from paceline.sim.schemes.compressed import CompressedAllReduce
     from paceline.sim.schemes.scheme import Scheme
-    from paceline.study import Study
+    from paceline.study import Study, Sweep
 
 _HOMES: Final = {
     "load": "paceline.api",
     "simulate": "paceline.api",
+    "sweep": "paceline.api",
     "attach": "paceline.api",
     "main": "paceline.commands.app",
     "Scenario": "paceline.sim.scenario.schema",
     "Study": "paceline.study",
+    "Sweep": "paceline.study",
     "Run": "paceline.sim.records.run",
     "Event": "paceline.sim.records.run",
     "Worker": "paceline.sim.program.worker",
@@ -87,12 +89,14 @@ __all__ = [
     "SchemeError",
     "Settings",
     "Study",
+    "Sweep",
     "Worker",
     "attach",
     "load",
     "main",
     "ops",
     "simulate",
+    "sweep",
 ]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.realrun.attach.attach import Attached
     from paceline.sim.records.summary import Tuned
     from paceline.sim.scenario.schema import Scenario
-    from paceline.study import Study
+    from paceline.study import Study, Sweep
 
 
 def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
@@ -164,3 +164,66 @@ def simulate(
             if on_progress is not None:
                 on_progress.complete()
     return Study(resolved, tuple(runs), tuple(tuning))
+
+
+def sweep(
+    scenario: Scenario | Mapping[str, Any] | str | Path,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    task: Callable[..., Any] | None = None,
+    changes: Sequence[str] = (),
+    device: str = "auto",
+    progress: bool = True,
+) -> Sweep:
+    """Predict under many settings: each run is what ``simulate`` of its setting alone gives, bit for bit.
+
+    What synchronous schemes compute does not depend on the network. Where they run in lockstep, they are
+    trained once for all networks, compute times and stragglers of the grid, under a clock for each; scores
+    of the same models are worked out once. Everything else is simulated setting by setting. What was
+    computed is kept in the user's cache folder, for the next grid.
+
+    >>> latencies = {"cluster.network.latency": ["1 ms", "100 ms"]}
+    >>> scenario = {
+    ...     "name": "near-and-far",
+    ...     "workload": {"task": "quadratic", "batch_size": 4, "optimizer": {"lr": 0.1}},
+    ...     "cluster": {
+    ...         "workers": 4,
+    ...         "compute": {"time": "10 ms"},
+    ...         "network": {"latency": "1 ms", "bandwidth": "100 Mbit/s", "sharing": "none"},
+    ...     },
+    ...     "schemes": ["all_reduce", {"local_sgd": {"period": 8}}],
+    ...     "stop": {"target": {"metric": "train_loss", "value": 20}, "max_iterations": 400},
+    ... }
+    >>> sweep(scenario, latencies, progress=False).winners["winner"].tolist()
+    ['local_sgd', 'local_sgd']
+
+    Args:
+        scenario: as for ``simulate``.
+        grid: dotted key -> its values, as they would stand in a file; all combinations are run.
+        task, changes, device: as for ``simulate``.
+        progress: show on standard error which training is under way.
+
+    Returns:
+        A study for each setting: ``.summary`` is a data frame of all of them, ``.winners`` has one row each.
+
+    Raises:
+        InputError: the scenario, the task, or a key or value of the grid is wrong.
+    """
+    from contextlib import nullcontext
+
+    from paceline.sim.experiments import prepare
+    from paceline.sim.experiments.sweep import grid as grids
+    from paceline.sim.scenario.schema import resolve_scenario
+    from paceline.study import Study, Sweep
+
+    where = prepare.device_named(device)
+    settings = grids.settings_of(grid)
+    read = [resolve_scenario(scenario, task, [*changes, *grids.changes_of(each)]) for each in settings]
+    with watching(read[0]) if progress else nullcontext(None) as shown:
+        resolved, tuning = grids.choose_values(grids.resolve(read, where), device=where, progress=shown)
+        if shown is not None:
+            shown.begin()
+        done = None if shown is None else shown.complete
+        runs = grids.simulate(resolved, device=where, progress=shown, complete=done, warn=say)
+    studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))
+    return Sweep(tuple(settings), tuple(studies))

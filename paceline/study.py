@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,9 +45,17 @@ class Study:
     @cached_property
     def totals(self) -> Summary:
         """The summary as ``summary.json`` has it."""
+        return self._summarise(self.facts)
+
+    @cached_property
+    def _without_facts(self) -> Summary:
+        """The summary without ``facts``, for which schemes have to be followed on the clock."""
+        return self._summarise({})
+
+    def _summarise(self, facts: Mapping[str, SchemeFacts]) -> Summary:
         text = dump(self.scenario)
         target, transport = target_of(text), transport_of(text)
-        return summarise(self.scenario.name, self.runs, target, self.tuning, self.facts, transport)
+        return summarise(self.scenario.name, self.runs, target, self.tuning, facts, transport)
 
     @cached_property
     def facts(self) -> dict[str, SchemeFacts]:
@@ -57,12 +65,12 @@ class Study:
     @property
     def winner(self) -> str | None:
         """Label of the scheme with the best paired ratio; None where nobody got there."""
-        return self.totals["winner"]
+        return self._without_facts["winner"]
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         """One row per scheme, best first: medians over repeats with 95 % intervals, means of the rest."""
-        rows = [_frame_row(row) for row in ranking(self.totals["summary"], self.winner)]
+        rows = [_frame_row(row) for row in ranking(self._without_facts["summary"], self.winner)]
         frame = pd.DataFrame(rows).set_index("scheme")
         unknown = {
             name: "float64" for name in frame.columns if name.endswith("_s") or name == "ratio_to_best"
@@ -148,6 +156,39 @@ class Study:
             f"<p><b>{name}</b>: {html.escape(verdict)}</p>"
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What ``paceline.sweep`` returns: a study for each setting.
+
+    Attributes:
+        settings: what was set, key by key.
+        studies: of each of them.
+    """
+
+    settings: tuple[Mapping[str, Any], ...]
+    studies: tuple[Study, ...]
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row per setting and scheme: what was set, and the columns of ``Study.summary``."""
+        frames = []
+        for setting, study in zip(self.settings, self.studies, strict=True):
+            frame = study.summary.reset_index()
+            for place, (key, value) in enumerate(setting.items()):
+                frame.insert(place, key, [value] * len(frame))
+            frames.append(frame)
+        return pd.concat(frames, ignore_index=True)
+
+    @cached_property
+    def winners(self) -> pd.DataFrame:
+        """One row per setting: what was set, and the winner; None where nobody got there."""
+        rows = zip(self.settings, self.studies, strict=True)
+        return pd.DataFrame([{**setting, "winner": study.winner} for setting, study in rows])
+
+    def __repr__(self) -> str:
+        return f"Sweep({len(self.studies)} settings of {', '.join(self.settings[0])})"
 
 
 _SHOWN = ("scheme", "time to target", "vs best", "steps", "wall clock", "sent", "reached")

@@ -1,4 +1,4 @@
-"""What tests of several files share: processes that stay."""
+"""What tests of several files share: processes that stay, and a cache of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.support.cluster_pool import Pool, Pools
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is taken from the user's cache, and nothing is put there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -361,7 +361,7 @@ class BlockWave:
 
 @dataclass(frozen=True, eq=False)
 class BlockCosts:
-    """The ``BlockCost`` of each block, in arrays."""
+    """The ``BlockCost`` of each block, in arrays [blocks], or [blocks, clusters] for several clusters."""
 
     piece_s: Floats
     latency_s: Floats
@@ -404,11 +404,12 @@ def _wave_of(schedule: BlockSchedule, numbers: list[int]) -> BlockWave:
 
 
 def block_completion_s(
-    schedule: BlockSchedule, ready_s: Floats, costs: BlockCosts, overhead_s: float = 0.0
+    schedule: BlockSchedule, ready_s: Floats, costs: BlockCosts, overhead_s: float | Floats = 0.0
 ) -> Floats:
     """When each rank [ranks] has sent and received all its blocks, as ``completion_s`` of one by one.
 
-    Blocks that are not in order have no links to wait for.
+    Blocks that are not in order have no links to wait for. With another axis [clusters] in all arguments the
+    schedule runs on several clusters at once.
 
     Args:
         schedule: any.
@@ -416,32 +417,41 @@ def block_completion_s(
         costs: by block.
         overhead_s: of software, before the first piece of a block leaves.
     """
-    up_s, down_s = np.full(schedule.ranks, -np.inf), np.full(schedule.ranks, -np.inf)
+    up_s, down_s = np.full(ready_s.shape, -np.inf), np.full(ready_s.shape, -np.inf)
     done_s = ready_s.copy()
-    first_left_s = np.empty(len(schedule.blocks))
-    last_left_s = np.empty(len(schedule.blocks))
+    first_left_s = np.empty((len(schedule.blocks), *ready_s.shape[1:]))
+    last_left_s = np.empty_like(first_left_s)
     for wave in block_waves(schedule):
         blocks, source, destination = wave.blocks, wave.source, wave.destination
+        pieces = wave.pieces.reshape(-1, *(1 for _ in ready_s.shape[1:]))
         piece_s, latency_s = costs.piece_s[blocks], costs.latency_s[blocks]
         first_s = np.maximum(ready_s[source], ready_s[destination])
         last_s = first_s.copy()
         needed, needing = wave.after
         if needed.size:
-            np.maximum.at(first_s, needing, first_left_s[needed] + costs.latency_s[needed])
-            np.maximum.at(last_s, needing, last_left_s[needed] + costs.latency_s[needed])
+            _raise_to(first_s, needing, first_left_s[needed] + costs.latency_s[needed])
+            _raise_to(last_s, needing, last_left_s[needed] + costs.latency_s[needed])
         needed, needing = wave.room
         if needed.size:
             back_s = costs.back_s[blocks][needing]
-            np.maximum.at(first_s, needing, first_left_s[needed] + back_s)
-            np.maximum.at(last_s, needing, last_left_s[needed] + back_s)
+            _raise_to(first_s, needing, first_left_s[needed] + back_s)
+            _raise_to(last_s, needing, last_left_s[needed] + back_s)
         begin_s = first_s + overhead_s
         if schedule.in_order:
             begin_s = np.maximum(np.maximum(begin_s, up_s[source]), down_s[destination])
-        left_s = np.maximum(begin_s + wave.pieces * piece_s, last_s + overhead_s + piece_s)
+        left_s = np.maximum(begin_s + pieces * piece_s, last_s + overhead_s + piece_s)
         first_left_s[blocks] = begin_s + piece_s
         last_left_s[blocks] = left_s
         up_s[source] = down_s[destination] = left_s
-        np.maximum.at(done_s, source, left_s)
-        np.maximum.at(done_s, destination, left_s + latency_s)
-    tail_s = schedule.tail * float(costs.latency_s.max(initial=0.0))
-    return done_s + tail_s
+        _raise_to(done_s, source, left_s)
+        _raise_to(done_s, destination, left_s + latency_s)
+    ended_s: Floats = done_s + schedule.tail * costs.latency_s.max(axis=0, initial=0.0)
+    return ended_s
+
+
+def _raise_to(values: Floats, places: Integers, others: Floats) -> None:
+    """Raise ``values`` at these places, which may come several times, to at least the ``others``."""
+    if values.ndim > 1 and np.bincount(places).max(initial=0) <= 1:
+        values[places] = np.maximum(values[places], others)  # several times as fast
+    else:
+        np.maximum.at(values, places, others)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -72,22 +72,31 @@ class PlacedBlocks:
     def completion(self, ready_s: tuple[float, ...]) -> Completion:
         """When each rank has sent and received all, on the steady network; both by rank."""
         if ready_s not in self._kept:
-            if len(self._kept) >= MAX_KEPT_PRICES:
-                self._kept.clear()
             done_s = self._by_recursion(ready_s) if self.own_links else _solve_s(self, ready_s)
-            self._kept[ready_s] = done_s, done_s
+            self.keep(ready_s, done_s)
         return self._kept[ready_s]
+
+    def is_known(self, ready_s: tuple[float, ...]) -> bool:
+        """Whether ``completion`` has the answer at hand."""
+        return ready_s in self._kept
+
+    def keep(self, ready_s: tuple[float, ...], done_s: list[float]) -> None:
+        """Keep an answer of ``completion``, for a while."""
+        if len(self._kept) >= MAX_KEPT_PRICES:
+            self._kept.clear()
+        self._kept[ready_s] = done_s, done_s
 
     def _by_recursion(self, ready_s: tuple[float, ...]) -> list[float]:
         schedule, many = self.schedule, 2 * _VECTORISE_FROM
         wide = len(self.costs) >= many and len(self.costs) >= _VECTORISE_FROM * len(block_waves(schedule))
         if schedule.in_order and not wide:
             return completion_s(schedule, ready_s, self.costs, self.overhead_s)
-        done_s = block_completion_s(schedule, np.array(ready_s), self._columns, self.overhead_s)
+        done_s = block_completion_s(schedule, np.array(ready_s), self.columns, self.overhead_s)
         return [float(each) for each in done_s]
 
     @cached_property
-    def _columns(self) -> BlockCosts:
+    def columns(self) -> BlockCosts:
+        """The costs as arrays."""
         return BlockCosts(
             np.array([cost.piece_s for cost in self.costs]),
             np.array([cost.latency_s for cost in self.costs]),
@@ -97,6 +106,28 @@ class PlacedBlocks:
     @cached_property
     def _kept(self) -> dict[tuple[float, ...], Completion]:
         return {}
+
+
+def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...]]]) -> None:
+    """Work out ``completion`` for collectives on several clusters, those of one schedule at once."""
+    by_schedule: dict[int, list[tuple[PlacedBlocks, tuple[float, ...]]]] = {}
+    for placed, ready_s in collectives:
+        if placed.own_links and not placed.is_known(ready_s):
+            by_schedule.setdefault(id(placed.schedule), []).append((placed, ready_s))
+    for alike in by_schedule.values():
+        if len(alike) == 1:
+            continue
+        columns = [placed.columns for placed, _ in alike]
+        costs = BlockCosts(
+            np.stack([each.piece_s for each in columns], axis=1),
+            np.stack([each.latency_s for each in columns], axis=1),
+            np.stack([each.back_s for each in columns], axis=1),
+        )
+        overhead_s = np.array([placed.overhead_s for placed, _ in alike])
+        begun_s = np.array([ready_s for _, ready_s in alike]).T
+        done_s = block_completion_s(alike[0][0].schedule, begun_s, costs, overhead_s).T.tolist()
+        for (placed, ready_s), each in zip(alike, done_s, strict=True):
+            placed.keep(ready_s, each)
 
 
 @dataclass(frozen=True)

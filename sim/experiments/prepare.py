@@ -80,8 +80,13 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
         if reason:
             raise InputError(f"gradients: {scenario.workload.task} cannot be batched, {reason}; use looped")
         return scenario
-    method = choose_method(problem.workload, problem.batches, scenario.cluster.workers)
-    return scenario.model_copy(update={"gradients": method})
+    return scenario.model_copy(update={"gradients": _method_for(problem)})
+
+
+@lru_cache(maxsize=8)
+def _method_for(problem: TrainingProblem) -> Method:
+    """What ``gradients: auto`` stands for; scenarios that differ in the network alone share the problem."""
+    return choose_method(problem.workload, problem.batches, len(problem.batches.shards))
 
 
 def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:

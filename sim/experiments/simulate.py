@@ -114,7 +114,7 @@ def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
         return reason
     scorer = _begun_scorer(job)
     try:
-        outcome = LockstepDriver(job, scorer, progress=_reporter(job, progress)).run()
+        outcome = LockstepDriver(job, scorer, progress=report_steps(job, progress)).run()
     except RunError as error:  # whatever it is, the event driver shows whether it is the scheme's own
         return str(error)
     return replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
@@ -130,7 +130,7 @@ def _by_events(
     def run(priced: bool) -> Run:
         scorer = _begun_scorer(job)
         programs = [job.program(rank) for rank in range(job.workers)]
-        report = _reporter(job, progress)
+        report = report_steps(job, progress)
         driver = EventDriver(job, programs, scorer, permute_seed=permute_seed, progress=report, priced=priced)
         try:
             outcome = driver.run()
@@ -153,7 +153,7 @@ def _begun_scorer(job: Job) -> Scorer[torch.Tensor]:
     return scorer
 
 
-def _reporter(job: Job, progress: Progress | None) -> Callable[[int], None] | None:
+def report_steps(job: Job, progress: Progress | None) -> Callable[[int], None] | None:
     """Called with the number of steps that have been published; calls ``progress`` with whole ones."""
     if progress is None:
         return None
@@ -268,11 +268,27 @@ def _run_here(
     progress: Progress | None,
     warn: Callable[[str], None] | None,
 ) -> Run:
-    scenario = planned.scenario
-    job = prepare(scenario, planned.entry, planned.seed, device)
-    if planned.kind == "trial":
-        job = replace(job, record_events=False)
-    return simulate_job(job, progress=progress, profile=scenario.cluster.profile, warn=warn, engine=engine)
+    job, profile = job_of(planned, device), planned.scenario.cluster.profile
+    return simulate_job(job, progress=progress, profile=profile, warn=warn, engine=engine)
+
+
+def job_of(planned: PlannedRun, device: torch.device | None) -> Job:
+    """The job of a run on the nominal cluster; of trials no events are kept."""
+    job = prepare(planned.scenario, planned.entry, planned.seed, device)
+    return replace(job, record_events=False) if planned.kind == "trial" else job
+
+
+def trials_of(scenario: Scenario) -> list[PlannedRun]:
+    """The trials of ``tune``, in the order in which it takes their runs; none where nothing is tuned."""
+    if scenario.tune is None:
+        return []
+    plain = scenario.model_copy(update={"tune": None})
+    trials = [
+        (with_values(entry, scenario.workload.optimizer, values), seed)
+        for entry in scenario.schemes
+        for values, seed in planned_trials(scenario.tune, scenario.seed)
+    ]
+    return [PlannedRun("trial", number, plain, entry, seed) for number, (entry, seed) in enumerate(trials)]
 
 
 def choose_values(
@@ -291,16 +307,9 @@ def choose_values(
     """
     if scenario.tune is None:
         return scenario, []
-    plain = scenario.model_copy(update={"tune": None})
-    trials = [
-        (with_values(entry, scenario.workload.optimizer, values), seed)
-        for entry in scenario.schemes
-        for values, seed in planned_trials(scenario.tune, scenario.seed)
-    ]
-    planned = [PlannedRun("trial", number, plain, entry, seed) for number, (entry, seed) in enumerate(trials)]
     with one_thread():
         runs = run_all(
-            planned,
+            trials_of(scenario),
             partial(_run_here, device, engine),
             _jobs_on(device, jobs),
             parts=parts,

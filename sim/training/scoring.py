@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Generic
 
 import torch
@@ -144,6 +144,42 @@ def as_they_are(models: Sequence[Tensor]) -> Sequence[Tensor]:
     return models
 
 
+@dataclass(frozen=True, eq=False)
+class KnownScores:
+    """What has been scored of one trajectory, of which several clocks score models at times of their own.
+
+    Attributes:
+        of_models: scores of a model, by its digest.
+        of_steps: scores by ``key_of_steps``.
+    """
+
+    of_models: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    of_steps: dict[str, Mapping[On, Scores]] = field(default_factory=dict)
+
+    def remembering(self, workload: Workload) -> Workload:
+        """``workload``, which scores no model twice."""
+
+        def score(model: Tensor) -> Mapping[str, float]:
+            key = digest([model])
+            if key not in self.of_models:
+                self.of_models[key] = workload.score(model)
+            return self.of_models[key]
+
+        return replace(workload, score=score)
+
+
+def key_of_steps(
+    steps: Sequence[int], ons: Sequence[On], leader: Tensor | None, averaged: Tensor | None
+) -> str:
+    """What decides a score of one trajectory: step vector, what is scored, the leader's model, the average.
+
+    >>> key_of_steps((3, 4), ("mean",), None, None)
+    '3 4; mean; -; -'
+    """
+    models = ["-" if model is None else digest([model]) for model in (leader, averaged)]
+    return "; ".join([" ".join(map(str, steps)), " ".join(ons), *models])
+
+
 @dataclass
 class Scorer(Generic[V]):
     """Turns what workers publish, fed in order of time, into evaluations, once it has begun.
@@ -154,6 +190,8 @@ class Scorer(Generic[V]):
         on: whose scores go under the metrics' own names.
         target: what ends the run, if anything.
         fetch: gets at the models.
+        known: scores of the trajectory that other clocks have had; None: there are none. A worker's model
+            after so many steps is then the same under all of them.
         evaluations: in order of time; the first is that of the initial models.
         reached_s: when the target was met: the end of its bracket; None: not so far.
         bracket_s: between which two scored moments the target was met.
@@ -170,6 +208,7 @@ class Scorer(Generic[V]):
     reached_s: float | None = None
     bracket_s: tuple[float, float] | None = None
     diverged: bool = False
+    known: KnownScores | None = None
     _snapshots: Snapshots[V] | None = field(default=None, init=False)
     _averaged: tuple[int, Mapping[str, float]] | None = None
 
@@ -265,18 +304,36 @@ class Scorer(Generic[V]):
         if reached is None and self.reached_s is not None:
             self._narrow(earlier_s, interval)
 
-    def _evaluate(self, snapshot: Snapshot[V], numbers: Mapping[str, Sequence[float]]) -> Evaluation:
+    def _scores(self, snapshot: Snapshot[V]) -> Mapping[On, Scores]:
+        """Scores of what could be had at one moment."""
         if self.workload is None or self.task is None:
             raise RuntimeError("nothing is trained, so nothing can be scored")
+        averaged = self._scores_of_average(snapshot) if "averaged" in self.scored_on else None
+        key = "" if self.known is None else self._key(snapshot)
+        if self.known is not None and key in self.known.of_steps:
+            return self.known.of_steps[key]
         wanted = list(snapshot.models.values())
         leads = "leader" in self.scored_on and snapshot.leader is not None
         if leads and snapshot.leader is not None:
             wanted.append(snapshot.leader)
         models = list(self.fetch(wanted))
         leader = models.pop() if leads else None
-        averaged = self._scores_of_average(snapshot) if "averaged" in self.scored_on else None
         scores = score_models(self.workload, self.task, models, self.scored_on, leader, averaged)
-        row = as_row(scores, self.on)
+        if self.known is not None:
+            self.known.of_steps[key] = scores
+        return scores
+
+    def _key(self, snapshot: Snapshot[V]) -> str:
+        """What is scored of a snapshot, by ``key_of_steps``."""
+        ons, leader, averaged = self.scored_on, None, None
+        if "leader" in ons and snapshot.leader is not None:
+            (leader,) = self.fetch([snapshot.leader])
+        if "averaged" in ons:
+            (averaged,) = self.fetch([snapshot.averaged[1]])
+        return key_of_steps(snapshot.steps, ons, leader, averaged)
+
+    def _evaluate(self, snapshot: Snapshot[V], numbers: Mapping[str, Sequence[float]]) -> Evaluation:
+        row = as_row(self._scores(snapshot), self.on)
         for name, values in numbers.items():
             row |= {name: math.fsum(values) / len(values), f"{name}_max": max(values)}
         return Evaluation(snapshot.step, snapshot.time_s, snapshot.bytes_sent, row, snapshot.steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,15 +71,11 @@ class CollectiveTimes:
             NotInLockstep: its messages have to be followed one by one.
         """
         self.check_idle(joined_s)
-        own = _of_one_worker(operation)
         n = self._job.workers
         end_s, last_of_all_s, sent, messages = np.empty(n), np.empty(n), np.empty(n, np.int64), 0
-        for group in partition(operation.groups, n):
-            placed = self._place(own, group)
+        for placed, last_s, ready_s in self.begun(operation, joined_s):
             members = list(placed.members)
-            joined = joined_s[members]
-            last_s = float(joined.max())
-            done_s, idle_s = placed.completion(tuple((joined - last_s).tolist()))
+            done_s, idle_s = placed.completion(ready_s)
             end_s[members] = last_s + np.maximum(done_s, 0.0)
             meets_all = self._shared and not placed.access_only
             self._idle_s[members] = last_s + (max(done_s) if meets_all else np.array(idle_s))
@@ -86,6 +83,19 @@ class CollectiveTimes:
             sent[members] = placed.bytes_sent
             messages += placed.messages
         return Collected(end_s, last_of_all_s, sent, messages)
+
+    def begun(self, operation: Any, joined_s: Floats) -> Iterator[tuple[Placed, float, tuple[float, ...]]]:
+        """Each group's collective, when the last member joins it, and when each does, counted from then.
+
+        Raises:
+            NotInLockstep: as ``times``.
+        """
+        own = _of_one_worker(operation)
+        for group in partition(operation.groups, self._job.workers):
+            placed = self._place(own, group)
+            joined = joined_s[list(placed.members)]
+            last_s = float(joined.max())
+            yield placed, last_s, tuple((joined - last_s).tolist())
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> Placed:
         job, name = self._job, ops.name_of(type(operation))

@@ -3,32 +3,29 @@
 Every operation of the one coroutine is an operation of all workers; each of them begins it at a time of its
 own. So a step costs a few operations on vectors, whatever the number of workers. It does only what it can do
 exactly (see ``exact``), and says so where it meets something else.
+
+What the workers compute does not depend on the time, so that one coroutine serves any number of jobs that
+differ in their clusters, each with a clock of its own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from ...collectives.pricing import Integers
 from ...errors import NotInLockstep
 from ...program import operations as ops
-from ...seeds import Floats
+from ...program.averaging import COLLECTIVES
 from ...training.scoring import Scorer
-from ...training.snapshots import INSTANT
+from ..blocks import complete_together
 from ..job import Job
 from ..outcome import Outcome
 from ..tasks import InFlight
-from .accounts import StackedAccounts, StackedOperation
-from .collectives import CollectiveTimes
-from .durations import Durations
-from .messages import MixTimes
-from .published import PublishedSteps
+from .clock import LockstepClock
+from .published import PublishedRows
 from .stacked import StackedRunner, StackedTask
 
 _BEGUN_APART: Final = "a gradient and what goes on beside it are followed by the event driver"
@@ -40,169 +37,135 @@ class LockstepDriver(StackedRunner):
     Args:
         job: what to run; ``exact.why_not`` has no objection.
         scorer: scores what is published, and may end the run.
+        others: further jobs, each with its scorer, whose workers compute the same (``same_mathematics``).
         progress: called with the total number of steps published so far.
+
+    Attributes:
+        clocks: of ``job`` and of ``others``.
     """
 
     def __init__(
-        self, job: Job, scorer: Scorer[Tensor], *, progress: Callable[[int], None] | None = None
+        self,
+        job: Job,
+        scorer: Scorer[Tensor],
+        *others: tuple[Job, Scorer[Tensor]],
+        progress: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__(job)
-        n = job.workers
         self._progress = progress
-        self._limit_s = job.max_time_s
-        may_be_cut = scorer.scores or self._limit_s < math.inf
-        self._accounts = StackedAccounts(n, job.event_log(), may_be_cut)
-        self._steps = PublishedSteps(job, scorer, may_be_cut)
-        self._durations = Durations(job.compute, n)
-        self._mixes = MixTimes(job.transfer, may_be_cut)
-        self._collectives = CollectiveTimes(job)
-        self._now_s: Floats = np.zeros(n)
-        self._sent: Integers = np.zeros(n, np.int64)
-        self._done = 0
-        self._begun: dict[int, StackedOperation] = {}  # started, by handle, not yet waited for
-        self.messages = 0
+        self.clocks = [LockstepClock(*each) for each in ((job, scorer), *others)]
+        self._running = list(self.clocks)
+        self._is_ending = False
+        self._goes_on_after_end = False
+
+    @property
+    def messages(self) -> int:
+        """Messages that all jobs have sent."""
+        return sum(clock.messages for clock in self.clocks)
 
     def run(self) -> Outcome:
-        """Run to the end.
+        """Run to the end; the outcome of ``job``.
 
         Raises:
             NotInLockstep: the event driver is needed for this job.
             RunError: the scheme raised or broke a rule.
         """
+        outcome = self.run_all()[0]
+        if outcome is None:
+            raise NotInLockstep(self.clocks[0].refusal)
+        return outcome
+
+    def run_all(self) -> list[Outcome | None]:
+        """Run to the end of all jobs; the outcome of each, None where it has to be run by itself.
+
+        Raises:
+            NotInLockstep, RunError: as ``run``; nothing is known of any job.
+        """
         try:
             self.begin(0)
         finally:
             self.close(0)
-        last_s = float(self._now_s.max())
-        if self._steps.over_s == math.inf:
-            self._steps.hand_over(min(last_s, self._limit_s), last_s)
-        wall_s = min(self._steps.over_s, self._limit_s, last_s)
-        # What a score ends, it ends after all that happens at that instant.
-        instant_s = wall_s / (1 - INSTANT) if wall_s == self._steps.over_s else wall_s
-        if wall_s < last_s:
-            self._accounts.cut(wall_s, instant_s)
-        else:
-            self._accounts.settle(last_s)
-        finals, leader, steps = self._steps.finals(instant_s)
-        return Outcome(
-            wall_s=wall_s,
-            breakdowns=self._accounts.breakdowns(steps, self._now_s, instant_s),
-            finals=finals,
-            leader=leader,
-            events=self._accounts.events(),
-            status="completed",
-        )
+        return [
+            clock.outcome()
+            if not clock.refusal and (clock in self._running or not self._goes_on_after_end)
+            else None
+            for clock in self.clocks
+        ]
 
-    # --- operations that take time --------------------------------------------------------------
+    def _move(self, move: Callable[[LockstepClock], None]) -> None:
+        """Move all clocks that run; those that cannot be moved exactly run no longer.
+
+        Raises:
+            NotInLockstep: none was left.
+        """
+        self._goes_on_after_end |= self._is_ending
+        for clock in tuple(self._running):
+            try:
+                move(clock)
+            except NotInLockstep as error:
+                clock.refusal = str(error)
+                self._running.remove(clock)
+                if all(each.refusal for each in self.clocks):
+                    raise
 
     @override
     def complete(self, task: StackedTask, operation: ops.Operation[Any]) -> Any:
         reply = super().complete(task, operation)
-        if isinstance(operation, ops.Gradient):
-            end_s = self._now_s + self._durations.next_s()
-            self._enter("gradient", self._now_s, end_s, self._now_s, self._now_s, blocks=False)
-        elif isinstance(operation, ops.Sleep):
-            end_s = self._now_s + operation.duration_s
-            self._enter("sleep", self._now_s, end_s, end_s, end_s)
-        else:
-            end_s = self._exchange(operation, handle=-1).end_s
-        self._now_s = end_s
+        if isinstance(operation, COLLECTIVES) and len(self._running) > 1:
+            complete_together([each for clock in self._running for each in clock.collectives(operation)])
+        self._move(lambda clock: clock.complete(operation))
         return reply
 
     @override
     def issue(self, task: StackedTask, operation: ops.Operation[Any], handle: ops.Handle | None) -> InFlight:
         if isinstance(operation, ops.Gradient):
             raise NotInLockstep(_BEGUN_APART)
-        if self._begun:
-            raise NotInLockstep("several exchanges are under way at once on each worker")
+        self._move(LockstepClock.check_one_begun)
         pending = super().issue(task, operation, handle)
         assert handle is not None
-        if isinstance(operation, ops.Mix):
-            self._begun[handle.number] = self._exchange(operation, handle.number)
-            return pending
-        raise NotInLockstep(f"{pending.name} goes on beside something else")
+        if not isinstance(operation, ops.Mix):
+            raise NotInLockstep(f"{pending.name} goes on beside something else")
+        number = handle.number
+        self._move(lambda clock: clock.start(operation, number))
+        return pending
 
     @override
     def wait(self, task: StackedTask, operation: ops.Wait) -> Any:
         reply = super().wait(task, operation)
-        begun = self._begun.pop(operation.handle.number)
-        end_s = np.maximum(self._now_s, begun.end_s)
-        self._enter(
-            "wait", self._now_s, end_s, begun.peer_s, begun.known_s, peer=begun.peer, handle=begun.handle
-        )
-        self._now_s = end_s
+        self._move(lambda clock: clock.wait(operation.handle.number))
         return reply
 
     @override
     def next_segment(self, task: StackedTask, operation: ops.NextSegment) -> ops.Segment | None:
         raise NotInLockstep(_BEGUN_APART)
 
-    def _exchange(self, operation: Any, handle: int) -> StackedOperation:
-        """Begin a mix or a collective on every worker now."""
-        name, begin_s = ops.name_of(type(operation)), self._now_s
-        blocks = handle < 0
-        if isinstance(operation, ops.Mix):
-            if self._begun:
-                raise NotInLockstep("several exchanges are under way at once on each worker")
-            self._collectives.check_idle(begin_s)
-            mixed = self._mixes.times(operation.pattern, begin_s, self.job.num_bytes(_row(operation.value)))
-            self.messages += mixed.messages
-            self._sent = self._sent + mixed.num_bytes
-            return self._enter(
-                name, begin_s, mixed.end_s, mixed.peer_s, mixed.known_s, blocks, mixed.num_bytes, mixed.peer,
-                handle,
-            )  # fmt: skip
-        collected = self._collectives.times(operation, begin_s)
-        self.messages += collected.messages
-        self._sent = self._sent + collected.num_bytes
-        return self._enter(
-            name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes
-        )
-
-    def _enter(
-        self,
-        name: str,
-        start_s: Floats,
-        end_s: Floats,
-        peer_s: Floats,
-        known_s: Floats | None,
-        blocks: bool = True,
-        num_bytes: int | Integers = 0,
-        peer: int | Integers = -1,
-        handle: int = -1,
-    ) -> StackedOperation:
-        entry = StackedOperation(
-            name, self._done, start_s, end_s, peer_s, known_s, blocks, num_bytes, peer, handle
-        )
-        self._accounts.add(entry)
-        return entry
-
-    # --- steps ----------------------------------------------------------------------------------
-
     @override
     def next_step(self, task: StackedTask, operation: ops.NextStep) -> bool:
         goes_on = super().next_step(task, operation)
-        if not goes_on:
-            now_s = self._now_s
-            self._accounts.add(
-                StackedOperation("next_step", operation.step, now_s, now_s, now_s, now_s, blocks=False)
-            )
-        return goes_on and self._steps.over_s == math.inf and float(self._now_s.min()) <= self._limit_s
+        needing = [clock for clock in self._running if clock.next_step(operation.step, goes_on)]
+        if needing:
+            self._running = needing
+        # Else all that run end here, and go along with what the scheme does after its last step.
+        self._is_ending = not needing
+        return bool(needing)
 
     @override
     def publish(self, task: StackedTask, operation: ops.Publish) -> None:
-        if self._begun:
-            raise NotInLockstep("an exchange is under way from one step to the next")
         super().publish(task, operation)
-        self._done = operation.step + 1
-        self._steps.add(self._now_s, self._sent, operation)
+        published = PublishedRows(operation)
+        self._move(lambda clock: clock.publish(published))
         if self._progress is not None:
-            self._progress(self._done * self.job.workers)
-        earliest_s = float(self._now_s.min())
-        if not self._steps.hand_over(min(earliest_s, self._limit_s), earliest_s):
-            self._accounts.settle(min(earliest_s, self._limit_s))
+            self._progress((operation.step + 1) * self.job.workers)
 
 
-def _row(value: Any) -> Any:
-    """What one worker sends, of what all of them send."""
-    return value[0] if isinstance(value, Tensor) else value.row(0)
+def same_mathematics(a: Job, b: Job) -> bool:
+    """Whether the workers of two jobs compute the same if both run in lockstep, whatever their clusters."""
+    return a.problem is b.problem and _seen_by_scheme(a) == _seen_by_scheme(b)
+
+
+def _seen_by_scheme(job: Job) -> tuple[Any, ...]:
+    """All but the model that a scheme, or what answers its operations, takes from a job."""
+    return (
+        job.scheme, job.options, job.workers, job.seed, job.optimizer, job.bytes_per_parameter, job.segments,
+        job.max_iterations, job.transfer.network.site_of, len(job.start),
+    )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
@@ -20,6 +21,31 @@ from ...training.scoring import Scorer
 from ..job import Job
 
 
+class PublishedRows:
+    """What all workers publish with one step, of which each job takes what its own clock needs.
+
+    Args:
+        operation: with the values of all workers.
+    """
+
+    def __init__(self, operation: ops.Publish) -> None:
+        self.operation = operation
+
+    @cached_property
+    def of_workers(self) -> list[ops.Publish]:
+        """What each worker published."""
+        operation = self.operation
+        values = operation.value.unbind()
+        leaders, averages = (
+            (None,) * len(values) if stack is None else stack.unbind()
+            for stack in (operation.leader, operation.averaged)
+        )
+        return [
+            ops.Publish(operation.step, value, leader, averaged, operation.notes)
+            for value, leader, averaged in zip(values, leaders, averages, strict=True)
+        ]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
     """One step of all workers: when each published it, what it had sent by then, and what it published."""
@@ -27,19 +53,7 @@ class _Step:
     number: int
     times_s: Floats
     bytes_sent: Integers
-    operation: ops.Publish
-
-    def rows(self) -> list[ops.Publish]:
-        """What each worker published."""
-        values, n = self.operation.value.unbind(), len(self.times_s)
-        leaders, averages = (
-            (None,) * n if stack is None else stack.unbind()
-            for stack in (self.operation.leader, self.operation.averaged)
-        )
-        return [
-            ops.Publish(self.operation.step, value, leader, averaged, self.operation.notes)
-            for value, leader, averaged in zip(values, leaders, averages, strict=True)
-        ]
+    published: PublishedRows
 
 
 class PublishedSteps:
@@ -63,10 +77,10 @@ class PublishedSteps:
         self._known = np.zeros(job.workers, np.int64)  # steps of each worker that the scorer knows
         self.over_s = math.inf
 
-    def add(self, times_s: Floats, bytes_sent: Integers, operation: ops.Publish) -> None:
+    def add(self, times_s: Floats, bytes_sent: Integers, published: PublishedRows) -> None:
         """All workers have done the next step, each at its time [n], having sent so many bytes [n]."""
         number = self._steps[-1].number + 1 if self._steps else 0
-        self._steps.append(_Step(number, times_s, bytes_sent, operation))
+        self._steps.append(_Step(number, times_s, bytes_sent, published))
         if not self._may_be_cut and len(self._steps) > 1:
             self._steps.popleft()
 
@@ -82,7 +96,7 @@ class PublishedSteps:
         scorer = self._scorer
         if scorer.scores:
             for time_s, step, worker, rows in self._due(until_s):
-                if self._settled(time_s):
+                if scorer.due_s is not None and self._settled(time_s):
                     return True
                 scorer.publish(
                     self._job.published(worker, time_s, int(step.bytes_sent[worker]), rows[worker])
@@ -102,7 +116,7 @@ class PublishedSteps:
         for step in self._steps:
             ranks = np.flatnonzero((step.times_s <= until_s) & (self._known <= step.number))
             if len(ranks):
-                rows, times_s = step.rows(), step.times_s.tolist()
+                rows, times_s = step.published.of_workers, step.times_s.tolist()
                 due += [(times_s[rank], step.number, rank, step, rows) for rank in ranks.tolist()]
         due.sort(key=lambda each: each[:3])
         return [(time_s, step, rank, rows) for time_s, _, rank, step, rows in due]
@@ -123,7 +137,7 @@ class PublishedSteps:
         for step in self._steps:
             happened = step.times_s <= until_s
             ranks = np.flatnonzero(happened).tolist()
-            published = step.operation
+            published = step.published.operation
             values = published.value.unbind()
             for rank in ranks:
                 finals[rank] = values[rank]

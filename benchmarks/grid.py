@@ -1,0 +1,109 @@
+"""A grid of networks and stragglers, against the trainings that it needs: seconds, and the ratio.
+
+    python benchmarks/grid.py
+
+5 latencies x 4 bandwidths x 3 straggler levels x 5 synchronous schemes on the digits, 16 workers, links not
+shared, 200 steps. The trainings alone are ``simulate`` of one setting. Each round has a cache of its own:
+first a grid with an empty one, then another grid, whose latencies are others, with what the first has left.
+Medians of interleaved rounds; seconds of the processor, of one process with one thread.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import paceline
+from paceline.sim.experiments.check import check
+from paceline.sim.experiments.prepare import device_named
+from paceline.sim.scenario.schema import resolve_scenario
+
+ROUNDS: Final = 3
+STEPS: Final = 200
+SCENARIO: Final[dict[str, Any]] = {
+    "name": "grid",
+    "workload": {
+        "task": "digits-mlp",
+        "batch_size": 32,
+        "optimizer": {"lr": 0.1, "momentum": 0.9},
+        "payload": "100 MB",
+    },
+    "cluster": {
+        "workers": 16,
+        "compute": {"time": "50 ms", "jitter": {"lognormal": {"cv": 0.1}}},
+        "network": {"latency": "1 ms", "bandwidth": "1 Gbit/s", "sharing": "none"},
+    },
+    "schemes": [
+        "all_reduce",
+        {"local_sgd": {"period": 8}},
+        {"post_local_sgd": {"switch_at": 50, "period": 8}},
+        {"adaptive_local_sgd": {"initial_period": 4}},
+        {"slowmo": {"period": 8}},
+    ],
+    "stop": {"max_iterations": STEPS},
+    "events": "none",
+}
+GRID: Final[dict[str, list[Any]]] = {
+    "cluster.network.latency": ["0.1 ms", "1 ms", "5 ms", "20 ms", "100 ms"],
+    "cluster.network.bandwidth": ["100 Mbit/s", "1 Gbit/s", "10 Gbit/s", "100 Gbit/s"],
+    "cluster.stragglers": [
+        [],
+        [{"probability": 0.05, "slowdown": 4}],
+        [{"workers": [3], "slowdown": 2}, {"probability": 0.05, "slowdown": 4}],
+    ],
+}
+OTHER_GRID: Final = {**GRID, "cluster.network.latency": ["0.2 ms", "2 ms", "10 ms", "40 ms", "150 ms"]}
+
+
+def main() -> None:
+    """Measure and print."""
+    for on in ("averaged", "mean"):
+        scenario = {**SCENARIO, "evaluate": {"every": "10 steps", "on": on}}
+        training = partial(paceline.simulate, scenario, device="cpu", progress=False, jobs=1)
+        grid = partial(paceline.sweep, scenario, GRID, device="cpu", progress=False)
+        other_grid = partial(paceline.sweep, scenario, OTHER_GRID, device="cpu", progress=False)
+        times: list[tuple[float, ...]] = []
+        vectors = settings = 0
+        for _ in range(ROUNDS):
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ["XDG_CACHE_HOME"] = folder
+                training_s = _seconds(training)[0]
+                grid_s, sweep = _seconds(grid)
+                times.append((training_s, grid_s, _seconds(other_grid)[0]))
+            vectors, settings = num_step_vectors(sweep), len(sweep.studies)
+        training_s, grid_s, again_s = (statistics.median(column) for column in zip(*times, strict=True))
+        ratio = statistics.median(each[1] / each[0] for each in times)
+        more_s = statistics.median(each[1] - each[0] for each in times)
+        print(
+            f"evaluate.on {on}: {len(SCENARIO['schemes'])} trainings {training_s:.1f} s; {settings} settings "
+            f"{grid_s:.1f} s, {ratio:.1f} times, {more_s:.1f} s more; another grid then {again_s:.1f} s",
+            flush=True,
+        )
+        allowed_s = 20.0
+        if on == "mean":
+            once_s = check(resolve_scenario(scenario), device_named("cpu"))["scoring"]["once_s"]
+            allowed_s += vectors * once_s
+            print(f"  {vectors:,} step vectors; by 'check' each takes {1e3 * once_s:.1f} ms to score")
+        print(f"  bar: at most {allowed_s:.1f} s more")
+
+
+def num_step_vectors(sweep: Any) -> int:
+    """How many combinations of models have been scored, over all schemes."""
+    return len(
+        {(run.label, each.steps) for study in sweep.studies for run in study.runs for each in run.evaluations}
+    )
+
+
+def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
+    begin_s = time.process_time()
+    result = run()
+    return time.process_time() - begin_s, result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Every worker's clock in one job, moved by the operations that all workers do together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ...collectives.pricing import Integers
+from ...errors import NotInLockstep
+from ...program import operations as ops
+from ...seeds import Floats
+from ...training.scoring import Scorer
+from ...training.snapshots import INSTANT
+from ..blocks import PlacedBlocks
+from ..job import Job
+from ..outcome import Outcome
+from .accounts import StackedAccounts, StackedOperation
+from .collectives import CollectiveTimes
+from .durations import Durations
+from .messages import MixTimes
+from .published import PublishedRows, PublishedSteps
+
+
+class LockstepClock:
+    """The times of all workers of a job, and what follows from them: accounts, scores, the end.
+
+    Args:
+        job: on whose cluster; ``exact.why_not`` has no objection.
+        scorer: scores what is published, and may end the run.
+
+    Attributes:
+        messages: that have been sent.
+        refusal: why the event driver is needed after all; "" so far.
+    """
+
+    def __init__(self, job: Job, scorer: Scorer[Tensor]) -> None:
+        n = job.workers
+        self._job = job
+        self._limit_s = job.max_time_s
+        may_be_cut = scorer.scores or self._limit_s < math.inf
+        self._accounts = StackedAccounts(n, job.event_log(), may_be_cut)
+        self._steps = PublishedSteps(job, scorer, may_be_cut)
+        self._durations = Durations(job.compute, n)
+        self._mixes = MixTimes(job.transfer, may_be_cut)
+        self._collectives = CollectiveTimes(job)
+        self._now_s: Floats = np.zeros(n)
+        self._sent: Integers = np.zeros(n, np.int64)
+        self._done = 0
+        self._begun: dict[int, StackedOperation] = {}  # started, by handle, not yet waited for
+        self.messages = 0
+        self.refusal = ""
+
+    # --- operations that take time --------------------------------------------------------------
+
+    def complete(self, operation: ops.Operation[Any]) -> None:
+        """Go on to the end of an operation that all workers await.
+
+        Raises:
+            NotInLockstep: the event driver is needed for this job, here and in all that follows.
+        """
+        if isinstance(operation, ops.Gradient):
+            end_s = self._now_s + self._durations.next_s()
+            self._enter("gradient", self._now_s, end_s, self._now_s, self._now_s, blocks=False)
+        elif isinstance(operation, ops.Sleep):
+            end_s = self._now_s + operation.duration_s
+            self._enter("sleep", self._now_s, end_s, end_s, end_s)
+        else:
+            end_s = self._exchange(operation, handle=-1).end_s
+        self._now_s = end_s
+
+    def collectives(self, operation: ops.Operation[Any]) -> Iterator[tuple[PlacedBlocks, tuple[float, ...]]]:
+        """The collectives of blocks that all workers are about to join, and when each of them does."""
+        with suppress(NotInLockstep):  # which shows when they do
+            for placed, _, ready_s in self._collectives.begun(operation, self._now_s):
+                if isinstance(placed, PlacedBlocks):
+                    yield placed, ready_s
+
+    def check_one_begun(self) -> None:
+        """Raise ``NotInLockstep`` where an exchange has been started and not been waited for."""
+        if self._begun:
+            raise NotInLockstep("several exchanges are under way at once on each worker")
+
+    def start(self, operation: ops.Mix, handle: int) -> None:
+        """Let all workers start a mix that they wait for by a handle of that number."""
+        self._begun[handle] = self._exchange(operation, handle)
+
+    def wait(self, handle: int) -> None:
+        """Go on to where all workers have waited for what they have started."""
+        begun = self._begun.pop(handle)
+        end_s = np.maximum(self._now_s, begun.end_s)
+        self._enter(
+            "wait", self._now_s, end_s, begun.peer_s, begun.known_s, peer=begun.peer, handle=begun.handle
+        )
+        self._now_s = end_s
+
+    def _exchange(self, operation: Any, handle: int) -> StackedOperation:
+        """Begin a mix or a collective on every worker now."""
+        name, begin_s = ops.name_of(type(operation)), self._now_s
+        blocks = handle < 0
+        if isinstance(operation, ops.Mix):
+            self.check_one_begun()
+            self._collectives.check_idle(begin_s)
+            mixed = self._mixes.times(operation.pattern, begin_s, self._job.num_bytes(_row(operation.value)))
+            self.messages += mixed.messages
+            self._sent = self._sent + mixed.num_bytes
+            return self._enter(
+                name, begin_s, mixed.end_s, mixed.peer_s, mixed.known_s, blocks, mixed.num_bytes, mixed.peer,
+                handle,
+            )  # fmt: skip
+        collected = self._collectives.times(operation, begin_s)
+        self.messages += collected.messages
+        self._sent = self._sent + collected.num_bytes
+        return self._enter(
+            name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes
+        )
+
+    def _enter(
+        self,
+        name: str,
+        start_s: Floats,
+        end_s: Floats,
+        peer_s: Floats,
+        known_s: Floats | None,
+        blocks: bool = True,
+        num_bytes: int | Integers = 0,
+        peer: int | Integers = -1,
+        handle: int = -1,
+    ) -> StackedOperation:
+        entry = StackedOperation(
+            name, self._done, start_s, end_s, peer_s, known_s, blocks, num_bytes, peer, handle
+        )
+        self._accounts.add(entry)
+        return entry
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def next_step(self, step: int, goes_on: bool) -> bool:
+        """Whether this job needs another step, if the scheme ``goes_on``."""
+        if not goes_on:
+            now_s = self._now_s
+            self._accounts.add(StackedOperation("next_step", step, now_s, now_s, now_s, now_s, blocks=False))
+        return goes_on and self._steps.over_s == math.inf and float(self._now_s.min()) <= self._limit_s
+
+    def publish(self, published: PublishedRows) -> None:
+        """Take what all workers publish now."""
+        if self._begun:
+            raise NotInLockstep("an exchange is under way from one step to the next")
+        self._done = published.operation.step + 1
+        self._steps.add(self._now_s, self._sent, published)
+        earliest_s = float(self._now_s.min())
+        if not self._steps.hand_over(min(earliest_s, self._limit_s), earliest_s):
+            self._accounts.settle(min(earliest_s, self._limit_s))
+
+    def outcome(self) -> Outcome:
+        """What the run was, once no operation follows that it needs."""
+        last_s = float(self._now_s.max())
+        if self._steps.over_s == math.inf:
+            self._steps.hand_over(min(last_s, self._limit_s), last_s)
+        wall_s = min(self._steps.over_s, self._limit_s, last_s)
+        # What a score ends, it ends after all that happens at that instant.
+        instant_s = wall_s / (1 - INSTANT) if wall_s == self._steps.over_s else wall_s
+        if wall_s < last_s:
+            self._accounts.cut(wall_s, instant_s)
+        else:
+            self._accounts.settle(last_s)
+        finals, leader, steps = self._steps.finals(instant_s)
+        return Outcome(
+            wall_s=wall_s,
+            breakdowns=self._accounts.breakdowns(steps, self._now_s, instant_s),
+            finals=finals,
+            leader=leader,
+            events=self._accounts.events(),
+            status="completed",
+        )
+
+
+def _row(value: Any) -> Any:
+    """What one worker sends, of what all of them send."""
+    return value[0] if isinstance(value, Tensor) else value.row(0)

@@ -1,0 +1,72 @@
+"""Jobs that compute the same under different clocks, run together: one training, as many runs as jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ...drivers.job import Job
+from ...drivers.lockstep.driver import LockstepDriver, same_mathematics
+from ...drivers.lockstep.exact import why_not
+from ...drivers.outcome import run_record
+from ...errors import RunError
+from ...network.profile import Profile
+from ...records.run import Run
+from ...training.scoring import KnownScores
+from ..prepare import over_profile
+from ..simulate import Progress, report_steps, simulate_job
+from .kept import keeping
+
+
+def simulate_jobs(
+    jobs: Sequence[tuple[Job, Profile | None]],
+    *,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> list[Run]:
+    """Run jobs in virtual time: what ``simulate_job`` returns for each, bit for bit.
+
+    Those that run in lockstep and compute the same are run together: their workers are trained once, for as
+    long as one of the jobs goes on, under a clock for each. All others are run one by one.
+
+    Args:
+        jobs: each with its correction factors, if it has any.
+        progress, warn: as for ``simulate_job``.
+    """
+    placed = [job if profile is None else over_profile(job, profile) for job, profile in jobs]
+    waiting = [index for index, job in enumerate(placed) if not why_not(job)]
+    runs: dict[int, Run] = {}
+    while waiting:
+        first = placed[waiting[0]]
+        together = [index for index in waiting if same_mathematics(first, placed[index])]
+        waiting = [index for index in waiting if index not in together]
+        shared = _run_together([placed[index] for index in together], progress)
+        runs |= {index: run for index, run in zip(together, shared, strict=True) if run is not None}
+    return [
+        runs[index] if index in runs else simulate_job(job, progress=progress, profile=profile, warn=warn)
+        for index, (job, profile) in enumerate(jobs)
+    ]
+
+
+def _run_together(jobs: Sequence[Job], progress: Progress | None) -> list[Run | None]:
+    """The runs of jobs that compute the same; None where one has to be run by itself."""
+    known = KnownScores()
+    with keeping(jobs[0], known) as problem:
+        jobs = [replace(job, problem=problem) for job in jobs]
+        scorers = [job.scorer() for job in jobs]
+        workload = None if problem is None else known.remembering(problem.workload)
+        for job, scorer in zip(jobs, scorers, strict=True):
+            scorer.workload, scorer.known = workload, known
+            scorer.begin([job.start] * job.workers)
+        first, *others = zip(jobs, scorers, strict=True)
+        driver = LockstepDriver(*first, *others, progress=report_steps(jobs[0], progress))
+        try:
+            outcomes = driver.run_all()
+        except RunError:  # each of them shows by itself whether it is the scheme's own
+            return [None] * len(jobs)
+        return [
+            None
+            if outcome is None
+            else replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
+            for job, outcome, scorer in zip(jobs, outcomes, scorers, strict=True)
+        ]

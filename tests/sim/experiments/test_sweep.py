@@ -1,0 +1,397 @@
+"""Many clocks, one training: every run is what it is by itself, and nothing is computed twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import paceline
+from paceline.sim.compute.settings import Straggler
+from paceline.sim.drivers.job import Job
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.experiments.sweep import kept
+from paceline.sim.experiments.sweep.grid import changes_of, settings_of
+from paceline.sim.experiments.sweep.shared import simulate_jobs
+from paceline.sim.program.worker import Worker
+from paceline.sim.records.run import Run
+from paceline.sim.training.gradients import TrainingProblem
+from paceline.sim.training.scoring import Target
+from paceline.sim.workloads.workload import Workload
+from tests.support.factory import NoOptions, make_job, make_scheme, network_of
+
+QUADRATIC: dict[str, Any] = {
+    "task": "quadratic",
+    "task_options": {"dimension": 6, "examples": 64},
+    "batch_size": 4,
+}
+STRAGGLERS = ((), (Straggler(workers=(1,), slowdown=3.0),), (Straggler(probability=0.3, slowdown=2.0),))
+SCHEMES: list[tuple[str, dict[str, Any]]] = [
+    ("all_reduce", {}),
+    ("local_sgd", {"period": 3}),
+    ("adaptive_local_sgd", {"initial_period": 1, "calibration": 2}),
+    ("gossip", {"topology": "ring", "global_period": 4}),
+    ("sgp", {"topology": "one_peer_exponential"}),
+    ("easgd", {"period": 2}),
+]
+
+
+def of_clocks(first: Job, **options: Any) -> list[Job]:
+    """``first`` on several networks, with several kinds of stragglers."""
+    workers, cv = first.workers, options.pop("cv", 0.3)
+    others = [
+        make_job(
+            "all_reduce", workers=workers, cv=cv, latency_s=latency_s, bandwidth_bytes_per_s=bytes_per_s,
+            sharing="none", stragglers=stragglers, **options,
+        )
+        for latency_s in (0.0, 0.4)
+        for bytes_per_s in (20.0, 1e4)
+        for stragglers in STRAGGLERS
+    ]  # fmt: skip
+    return [replace(first, compute=other.compute, transfer=other.transfer) for other in others]
+
+
+def alone(jobs: list[Job]) -> list[Run]:
+    return [simulate_job(job) for job in jobs]
+
+
+def together(jobs: list[Job]) -> list[Run]:
+    return simulate_jobs([(job, None) for job in jobs])
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The indices of the gradients that are computed for all workers."""
+    indices: list[int] = []
+    original = TrainingProblem.gradients_of_all
+
+    def count(self: TrainingProblem, index: int, points: torch.Tensor) -> Any:
+        indices.append(index)
+        return original(self, index, points)
+
+    monkeypatch.setattr(TrainingProblem, "gradients_of_all", count)
+    return indices
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return kept.cache_folder()
+
+
+# --- the bytes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", ["mean", "averaged"])
+def test_targets_are_met_when_they_are_alone(on: Any) -> None:
+    """Between two scorings, by models that are scored after the fact."""
+    first = make_job("local_sgd", {"period": 3}, workers=4, every=10, max_iterations=20, **QUADRATIC)
+    start = simulate_job(first).evaluations[0].metrics["train_loss"]
+    assert start is not None
+    target = Target("train_loss", 0.7 * start, falling=True, on=on)
+    jobs = of_clocks(replace(first, on=on, target=target))[::3]
+    runs = together(jobs)
+    assert runs == alone(jobs)
+    for run in runs:
+        assert run.reached_target
+        assert len(run.evaluations) > 1 + run.evaluations[-1].step // 10
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(
+    which=st.sampled_from(SCHEMES),
+    on=st.sampled_from(["mean", "averaged", "workers", "worst", "leader"]),
+    every=st.sampled_from([1, 2, 5]),
+    keep=st.sampled_from([1, 2]),
+    share=st.sampled_from([None, 0.9, 0.6]),
+    limit_s=st.sampled_from([float("inf"), 7.3]),
+    data=st.data(),
+)
+def test_each_run_is_what_it_is_alone(
+    which: tuple[str, dict[str, Any]],
+    on: Any,
+    every: int,
+    keep: int,
+    share: float | None,
+    limit_s: float,
+    data: st.DataObject,
+) -> None:
+    """Stragglers, targets met between two scorings, limits of time, models that are not all kept."""
+    if keep > every:
+        keep = 1
+    if which[0] in ("sgp", "easgd") and on == "averaged":
+        on = "mean"
+    first = make_job(which[0], which[1], workers=4, every=every, max_iterations=11, **QUADRATIC)
+    first = replace(first, on=on, keep=keep if every % keep == 0 else 1, max_time_s=limit_s)
+    jobs = of_clocks(first)
+    jobs = data.draw(st.lists(st.sampled_from(jobs), min_size=2, max_size=5))
+    if share is not None:
+        start = simulate_job(jobs[0]).evaluations[0].metrics["train_loss"]
+        assert start is not None
+        jobs = [replace(job, target=Target("train_loss", share * start, falling=True, on=on)) for job in jobs]
+    assert together(jobs) == alone(jobs)
+
+
+def test_digits_are_the_same_to_the_bit(trained: list[int]) -> None:
+    first = make_job("local_sgd", {"period": 3}, task="digits-mlp", workers=8, every=3, max_iterations=9)
+    jobs = of_clocks(first)
+    runs = together(jobs)
+    assert len(trained) == 9
+    assert runs == alone(jobs)
+    assert {run.engine for run in runs} == {"lockstep"}
+
+
+# --- nothing twice ------------------------------------------------------------------------------
+
+
+def test_one_training_and_one_score_of_each_step_vector(trained: list[int]) -> None:
+    """It lasts as long as one of the jobs goes on."""
+    first = make_job("local_sgd", {"period": 3}, workers=4, every=2, max_iterations=20, **QUADRATIC)
+    assert first.problem is not None
+    calls = []
+    workload = first.problem.workload
+
+    def score(model: torch.Tensor) -> Any:
+        calls.append(1)
+        return workload.score(model)
+
+    counting: Workload = replace(workload, score=score)
+    problem = TrainingProblem(counting, first.problem.batches, first.problem.method)
+    jobs = of_clocks(replace(first, problem=problem, max_time_s=13.0))
+    runs = together(jobs)
+    assert len(trained) == max(round(max(each.step for each in run.evaluations)) for run in runs) + 1
+    vectors = {each.steps for run in runs for each in run.evaluations}
+    assert len(vectors) < sum(len(run.evaluations) for run in runs)
+    assert len(calls) <= len(vectors) + 1  # the cache's key has the score of the first model
+
+
+def test_what_depends_on_the_clock_is_simulated_by_itself(trained: list[int]) -> None:
+    """A network with jitter among others, and a scheme that is not synchronous."""
+    first = make_job("local_sgd", {"period": 3}, workers=4, **QUADRATIC)
+    unsteady = make_job("all_reduce", network=network_of(4, latency="1 ms", jitter={"gamma": {"cv": 0.2}}))
+    jobs = [*of_clocks(first), replace(first, transfer=unsteady.transfer)]
+    runs = together(jobs)
+    assert runs == alone(jobs)
+    assert [run.engine for run in runs] == ["lockstep"] * 12 + ["event"]
+    assert "vary" in runs[-1].engine_reason
+    asynchronous = of_clocks(make_job("ad_psgd", {}, workers=4, **QUADRATIC))[:3]
+    assert together(asynchronous) == alone(asynchronous)
+
+
+def test_a_clock_that_is_not_exact_leaves_the_others() -> None:
+    """Of the messages of a ring several share a link where links are shared."""
+    first = make_job("gossip", {"topology": "ring"}, workers=5, **QUADRATIC)
+    shared = make_job("all_reduce", workers=5, bandwidth_bytes_per_s=1e3)
+    jobs = [*of_clocks(first)[:3], replace(first, transfer=shared.transfer)]
+    runs = together(jobs)
+    assert runs == alone(jobs)
+    assert [run.engine for run in runs] == ["lockstep"] * 3 + ["event"]
+
+
+def test_jobs_that_compute_something_else_are_trained_apart(trained: list[int]) -> None:
+    jobs = [
+        make_job("local_sgd", {"period": period}, workers=4, seed=seed, **QUADRATIC)
+        for period, seed in ((1, 1), (2, 1), (1, 2))
+    ]
+    assert together(jobs) == alone(jobs)
+    assert len(trained) == 2 * 3 * 4
+
+
+async def _sums_up(worker: Worker, options: NoOptions) -> None:
+    x = worker.start
+    async for k in worker.steps():
+        x = x - 0.1 * await worker.gradient(x)
+        await worker.publish(k, x)
+    await worker.all_reduce(x)
+
+
+async def _breaks(worker: Worker, options: NoOptions) -> None:
+    x = worker.start
+    async for k in worker.steps():
+        if k == 6:
+            raise ValueError("too far")
+        x = await worker.all_reduce(x - 0.1 * await worker.gradient(x))
+        await worker.publish(k, x)
+
+
+@pytest.mark.parametrize("program", [_sums_up, _breaks])
+def test_what_a_scheme_does_at_its_end_counts_for_every_clock(program: Any) -> None:
+    """Jobs that are over before others have not seen it, so that they are run again."""
+    first = make_job(make_scheme(program), {}, workers=4, max_iterations=9, **QUADRATIC)
+    jobs = of_clocks(replace(first, max_time_s=4.5))
+    runs = together(jobs)
+    assert runs == alone(jobs)
+    assert len({run.iterations for run in runs}) > 1
+
+
+# --- the disk -----------------------------------------------------------------------------------
+
+
+def test_a_second_grid_computes_no_gradient_again(trained: list[int], cache: Path) -> None:
+    first = make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC)
+    jobs = of_clocks(first)
+    together(jobs[:6])
+    assert len(trained) == 7
+    assert len(list(cache.iterdir())) == 1
+    expected = alone(jobs[6:])
+    del trained[:]
+    assert together(jobs[6:]) == expected
+    assert not trained
+    longer = [replace(job, max_iterations=9) for job in jobs]
+    expected = alone(longer)
+    del trained[:]
+    assert together(longer) == expected
+    assert trained == [7, 8]
+
+
+def flip(path: Path) -> None:
+    """Change bytes in the middle, where the gradients are."""
+    data = bytearray(path.read_bytes())
+    for place in range(len(data) // 2, len(data) // 2 + 8):
+        data[place] ^= 255
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flip,
+        lambda path: path.write_bytes(path.read_bytes()[:-100]),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_text("what is this?"),
+        lambda path: np.savez(path, about=np.array([{"a": 1}], dtype=object)),
+    ],
+)
+def test_a_damaged_entry_is_computed_again(damage: Any, trained: list[int], cache: Path) -> None:
+    jobs = of_clocks(make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC))
+    expected = together(jobs)
+    (path,) = cache.iterdir()
+    damage(path)
+    del trained[:]
+    assert together(jobs) == expected
+    assert len(trained) == 7
+    del trained[:]
+    together(jobs)
+    assert not trained
+
+
+def about(path: Path) -> str:
+    """What an entry says that it belongs to."""
+    with np.load(path) as file:
+        return str(json.loads(file["about"].tobytes())["about"])
+
+
+def test_an_entry_of_something_else_is_not_believed(cache: Path) -> None:
+    """Neither under a name that is not its own, nor where it says that it belongs there, and is whole."""
+    own = of_clocks(make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC))[:2]
+    other = of_clocks(make_job("all_reduce", {}, workers=4, max_iterations=7, **QUADRATIC))[:2]
+    expected = together(own)
+    (path,) = cache.iterdir()
+    together(other)
+    (stranger,) = set(cache.iterdir()) - {path}
+    name = about(path)
+    path.write_bytes(stranger.read_bytes())
+    assert together(own) == expected
+    trajectory = kept.read_trajectory(stranger, about(stranger))
+    assert trajectory is not None
+    kept.write_trajectory(path, name, trajectory)
+    assert together(own) == expected
+
+
+def test_room_is_bounded(monkeypatch: pytest.MonkeyPatch, cache: Path, trained: list[int]) -> None:
+    jobs = of_clocks(make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC))[:2]
+    others = of_clocks(make_job("all_reduce", {}, workers=4, max_iterations=7, **QUADRATIC))[:2]
+    together(jobs)
+    (older,) = cache.iterdir()
+    monkeypatch.setattr(kept, "MAX_CACHE_BYTES", older.stat().st_size + 10)
+    together(others)
+    assert older not in list(cache.iterdir())
+    assert len(list(cache.iterdir())) == 1
+    monkeypatch.setattr(kept, "MAX_TRAJECTORY_BYTES", 3 * 4 * 6 * 4)
+    expected = alone(jobs)
+    assert together(jobs) == expected
+    del trained[:]
+    together(jobs)
+    assert len(trained) == 7
+
+
+def test_nothing_is_kept_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    jobs = of_clocks(make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC))[:2]
+    assert together(jobs) == alone(jobs)
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+SCENARIO: dict[str, Any] = {
+    "name": "many-networks",
+    "seed": 3,
+    "workload": {"task": "quadratic", "batch_size": 4, "optimizer": {"lr": 0.1}},
+    "cluster": {
+        "workers": 4,
+        "compute": {"time": "10 ms", "jitter": {"lognormal": {"cv": 0.2}}},
+        "network": {"latency": "1 ms", "bandwidth": "100 Mbit/s", "sharing": "none"},
+    },
+    "evaluate": {"every": "2 steps", "on": "averaged"},
+    "schemes": ["all_reduce", {"local_sgd": {"period": 4}}, "ad_psgd"],
+    "stop": {"target": {"metric": "train_loss", "value": 20}, "max_iterations": 30},
+    "repeats": 2,
+}
+GRID: dict[str, Any] = {
+    "cluster.network.latency": ["1 ms", "20 ms"],
+    "cluster.stragglers": [[], [{"workers": [1], "slowdown": 3}]],
+}
+
+
+def test_studies_are_those_of_simulate() -> None:
+    scenario = {**SCENARIO, "schemes": SCENARIO["schemes"][:2]}
+    result = paceline.sweep(scenario, GRID, progress=False)
+    assert [dict(each) for each in result.settings] == settings_of(GRID)
+    for setting, study in zip(result.settings, result.studies, strict=True):
+        one = paceline.simulate(scenario, changes=changes_of(setting), progress=False, jobs=1)
+        assert (study.scenario, study.runs) == (one.scenario, one.runs)
+    assert list(result.summary.columns[:3]) == [*GRID, "scheme"]
+    assert len(result.summary) == 8
+    assert result.winners["winner"].tolist() == [study.winner for study in result.studies]
+
+
+def test_values_are_tuned_in_every_setting() -> None:
+    scenario = {
+        **SCENARIO, "evaluate": {"every": "2 steps"}, "repeats": "auto",
+        "tune": {"optimizer.lr": [0.02, 0.1], "trials": 2},
+    }  # fmt: skip
+    grid = {"cluster.network.latency": ["1 ms", "20 ms"]}
+    result = paceline.sweep(scenario, grid, progress=False)
+    for setting, study in zip(result.settings, result.studies, strict=True):
+        one = paceline.simulate(scenario, changes=changes_of(setting), progress=False, jobs=1)
+        assert (study.scenario, study.runs, study.tuning) == (one.scenario, one.runs, one.tuning)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({}, "0 settings"),
+        ({"cluster.workers": []}, "cluster.workers: write a list of values"),
+        ({"cluster.network.latency": "1 ms"}, "write a list of values"),
+        ({"cluster.workers": range(20_000)}, "20,000 settings"),
+        ({"cluster.workers": [object()]}, "no value that can stand in a scenario"),
+        ({"cluster.network.latenzy": ["1 ms"]}, "latency"),
+        ({"cluster.network.latency": ["1 parsec"]}, "latency"),
+    ],
+)
+def test_a_wrong_grid_is_one_message(grid: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        paceline.sweep(SCENARIO, grid, progress=False)
