@@ -8,10 +8,12 @@ data and the same stragglers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
+
+from benchmarks import svm
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Paper:
-    """What is simulated for one page, and what is claimed."""
+    """What is simulated for one page, and what is claimed.
+
+    Attributes:
+        studies, claims: the scenarios, and what is said of their runs.
+        more: makes a part of the page that is not about runs.
+    """
 
     studies: tuple[PaperStudy, ...]
     claims: tuple[Claim, ...]
+    more: Callable[[], str] | None = None
 
 
 _BY_LABEL: Final = ("workload.partition.kind=by_label",)
@@ -268,6 +276,54 @@ _LEARNED: Final = (
     ),
 )  # fmt: skip
 
+_EPOCHS: Final = 10
+_SVM_DATA: Final = {"breast_cancer": 455}
+"""Data set -> its training examples."""
+
+
+def _svm_study(data: str, workers: int, target: float | None = None) -> PaperStudy:
+    """Pegasos on so many ranks, for 10 epochs or to a test accuracy."""
+    steps = math.ceil(_SVM_DATA[data] / workers)
+    name = data if workers > 1 else f"{data}, sequential"
+    alone = () if workers > 1 else ("schemes=[{local_sgd: {period: 1, label: MSF 1}}]",)
+    aim = () if target is None else (f"stop.target={{metric: test_accuracy, value: {target}}}",)
+    return PaperStudy(
+        name if target is None else f"{name}, to {100 * target:.0f} %",
+        "periods",
+        (
+            f"workload.data={data}",
+            f"workload.optimizer.schedule.inverse_time.half={steps} steps",
+            f"evaluate.every={steps if target is None else max(1, steps // 8)} steps",
+            f"cluster.workers={workers}",
+            f"stop.max_iterations={_EPOCHS * steps}",
+            *alone,
+            *aim,
+        ),
+    )
+
+
+_SVM_STUDIES: Final = (
+    *(_svm_study(data, workers) for data in _SVM_DATA for workers in (8, 1)),
+    *(_svm_study("breast_cancer", workers, 0.95) for workers in (8, 1)),
+)
+_PERIOD_LABELS: Final = ("MSF 1", "MSF 8", "MSF 32")
+
+_SVM: Final = tuple(
+    Claim(
+        f"{data}: 8 ranks with {label} are at least as accurate as the sequential algorithm",
+        "test_accuracy", (data, label), (f"{data}, sequential", "MSF 1"), at_least=1.0,
+    )
+    for data in _SVM_DATA
+    for label in _PERIOD_LABELS
+) + tuple(
+    Claim(
+        f"breast_cancer: 8 ranks with {label} are sooner at 95 % test accuracy than the sequential algorithm",
+        "time to target", ("breast_cancer, to 95 %", label), ("breast_cancer, sequential, to 95 %", "MSF 1"),
+        at_most=1.0,
+    )
+    for label in _PERIOD_LABELS
+)  # fmt: skip
+
 _SLOW_MOMENTS: Final = "cluster.stragglers=[{probability: 0.02, slowdown: 6}]"
 _SLOW_LEADER: Final = "cluster.stragglers=[{workers: [3], slowdown: 3}]"
 _SLOW_NODE: Final = "cluster.stragglers=[{workers: [5], slowdown: 3}]"
@@ -303,6 +359,7 @@ PAPERS: Final[Mapping[str, Paper]] = {
         ),
         _PUSH,
     ),
+    "svm": Paper(_SVM_STUDIES, _SVM, svm.page),
     "leader-sgd": Paper(
         (
             PaperStudy("matrix", "matrix"),

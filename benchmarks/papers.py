@@ -156,6 +156,8 @@ def page(paper: Paper, runs: Runs) -> str:
     ]
     for study in paper.studies:
         parts += [f"## {study.name}\n", _table(runs[study.name])]
+    if paper.more is not None:
+        parts.append(paper.more())
     return "\n".join(parts)
 
 

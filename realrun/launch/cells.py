@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 
 from pydantic import TypeAdapter
 
-from paceline.sim.compute.model import ComputeModel
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, shorten
 from paceline.sim.experiments.prepare import prepare, seeds_of
@@ -172,7 +171,7 @@ def _parsed(text: str) -> Scenario:
 
 def with_draws(job: Job, seed: int) -> Job:
     """``job`` with computing times drawn under another seed; data and everything else stay."""
-    return replace(job, compute=ComputeModel(job.compute.compute, job.compute.stragglers, seed))
+    return replace(job, compute=replace(job.compute, seed=seed))
 
 
 def requested_job(request: RunRequest, rank: int) -> Job:

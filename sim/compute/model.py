@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -23,12 +24,16 @@ class ComputeModel:
         stragglers: persistent and transient slowdowns, which multiply, and pauses, which are added then; and
             crashes.
         seed: of the run.
+        gradients_each, added_s: by worker, for what a sampler does: computations for each gradient that is
+            used, and seconds beside them; none: 1 and 0 s.
     """
 
     compute: Compute
     stragglers: Sequence[Straggler]
     seed: int
-    _blocks: dict[int, tuple[int, list[float]]] = field(default_factory=dict, repr=False)
+    gradients_each: Sequence[float] = ()
+    added_s: Sequence[float] = ()
+    _blocks: dict[int, tuple[int, list[float]]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def random(self) -> bool:
@@ -80,6 +85,10 @@ class ComputeModel:
             InputError: as ``block_s``.
         """
         durations = self._undisturbed_s(workers, block)
+        if self.added_s:
+            own = slice(workers.start, workers.stop)
+            durations = durations * np.array(self.gradients_each[own])[:, None]
+            durations += np.array(self.added_s[own])[:, None]
         pauses = None
         for number, straggler in enumerate(self.stragglers):
             struck = np.stack([slow_mask(straggler, number, self.seed, worker, block) for worker in workers])
@@ -112,9 +121,19 @@ class ComputeModel:
                 "computations last as long as they do)"
             )
         if compute.jitter is None:
-            return np.full((len(workers), seeds.BLOCK), compute.time)
-        factors = compute.jitter.factors_of(self.seed, workers, "compute", block)
-        return np.multiply(factors, compute.time, out=factors)
+            durations = np.full((len(workers), seeds.BLOCK), compute.time)
+        else:
+            durations = compute.jitter.factors_of(self.seed, workers, "compute", block)
+            durations *= compute.time
+        if compute.spread is not None:
+            durations *= np.array([[self._own_factor(worker, compute.spread)] for worker in workers])
+        return durations
+
+    def _own_factor(self, worker: int, spread: float) -> float:
+        """How much longer than others a worker always takes: lognormal with mean 1 and this deviation."""
+        variance = math.log1p(spread**2)
+        normal = float(seeds.normals(self.seed, worker, "own speed", 0)[0])
+        return math.exp(math.sqrt(variance) * normal - variance / 2)
 
     def _followed_s(self, values: tuple[float, ...], block: int) -> Floats:
         """The first of ``values`` first, then the others over and over, in order.

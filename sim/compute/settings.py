@@ -169,6 +169,13 @@ class Compute(OneOf):
         "the peak of a worker's device times its utilisation",
     )
     jitter: Jitter | None = Field(default=None, description="how it varies; absent: constant")
+    spread: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="with a time or measured: how much workers differ for good, as standard deviation over "
+        "mean of lognormal factors that the seed draws; absent: not at all",
+    )
     trace: Trace | None = Field(default=None, description="instead of a time: durations measured elsewhere")
     measured: MeasuredCompute | None = Field(
         default=None,
@@ -190,6 +197,8 @@ class Compute(OneOf):
         if self.jitter is not None and (self.trace is not None or self.model is not None):
             source = "trace" if self.trace is not None else "model"
             raise mistake(f"a {source} varies by itself; leave one of them out", "jitter")
+        if self.spread is not None and (self.trace is not None or self.model is not None):
+            raise mistake("goes with a time, or with measured; leave it out", "spread")
         if self.model is not None:
             with place_errors("model"):
                 user_duration_s(self.model, 0, 0, 0)

@@ -124,7 +124,8 @@ def _undisturbed_s(job: Job) -> float:
     """What a gradient takes on average on a worker that nothing disturbs."""
     compute = job.compute.compute
     if compute.time is not None:
-        return compute.time
+        model = job.compute
+        return compute.time * min(model.gradients_each, default=1.0) + min(model.added_s, default=0.0)
     if compute.trace is not None and compute.trace.durations:
         return statistics.fmean(compute.trace.durations)
     undisturbed = ComputeModel(compute, (), job.seed)
@@ -167,7 +168,7 @@ class _ScaledCompute(ComputeModel):
 def _with_compute(job: Job, base_s: float, compute: float = 1.0, slow: Collection[int] = ()) -> Job:
     model = job.compute
     scaled = _ScaledCompute(
-        model.compute, model.stragglers, model.seed,
+        model.compute, model.stragglers, model.seed, model.gradients_each, model.added_s,
         base_s=base_s, compute_factor=compute, slow_factor=SMALLER, slow=slow,
     )  # fmt: skip
     return replace(job, compute=scaled)
@@ -218,5 +219,5 @@ def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Networ
 
 def _with_seed(job: Job, seed: int) -> Job:
     """``job`` with other random numbers."""
-    compute = ComputeModel(job.compute.compute, job.compute.stragglers, seed)
+    compute = replace(job.compute, seed=seed)
     return replace(job, seed=seed, compute=compute, transfer=replace(job.transfer, seed=seed))

@@ -17,7 +17,7 @@ from ..compute.settings import MeasuredCompute
 from ..config import yaml_file
 from ..devices import one_thread
 from ..drivers.job import Job
-from ..errors import InputError
+from ..errors import InputError, KeyedError
 from ..network.build import build_network
 from ..network.profile import Profile
 from ..network.transfer import TransferModel
@@ -30,10 +30,12 @@ from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_m
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
 from ..training.snapshots import keep_every
+from ..training.weighted import SAMPLER_KEY
 from ..workloads import find_task
 from ..workloads.layers.segments import UNITS, layer_segments, ready_fractions
 from ..workloads.layers.settings import LayerProfile
 from ..workloads.partition import Batches, shards
+from ..workloads.sampler import Sampler
 from ..workloads.workload import Task
 from .memory import check_memory
 
@@ -71,6 +73,7 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     if scenario.workload.timing_only:
         return scenario
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
+    _check_sampler(problem, scenario.workload)
     if scenario.evaluate.keep is None:
         scenario = scenario.model_copy(update={"evaluate": _kept(scenario, problem.workload.start)})
     if scenario.gradients == "looped":
@@ -219,7 +222,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     task = find_task(workload.task)
     problem = None
     if not workload.timing_only:
-        problem = _problem(workload, cluster.workers, seed, method, device)
+        problem = _with_sampler(_problem(workload, cluster.workers, seed, method, device), workload)
+    sampler, workers = problem.sampler if problem else None, range(cluster.workers)
     buffers = problem.workload.num_buffers if problem else 0
     scheme = find_scheme(entry.name)
     profile = workload.layer_profile
@@ -264,6 +268,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
             cluster.compute.at(workload.batch_size, profile.flops if profile else None),
             cluster.stragglers,
             seed,
+            gradients_each=[sampler.gradients_each(worker) for worker in workers] if sampler else (),
+            added_s=[sampler.added_s(worker) for worker in workers] if sampler else (),
         ),
         transfer=transport.transfer(
             TransferModel(
@@ -331,6 +337,40 @@ def _problem(
     return _built(find_task(workload.task), workload, workers, seed, method, device)
 
 
+def _with_sampler(problem: TrainingProblem, workload: WorkloadEntry) -> TrainingProblem:
+    """The problem with a sampler of its own, which remembers gradients, where the workload names one.
+
+    Raises:
+        KeyedError: the task's examples cannot be weighed one by one, or nothing is known of their smoothness.
+    """
+    if workload.sampler is None:
+        return problem
+    batches, smoothness = problem.batches, problem.workload.smoothness
+    if workload.sampler.srg_plus is not None and smoothness is None:
+        known = "logistic, quadratic and random-features do"
+        text = f"task '{workload.task}' does not know the smoothness of its examples ({known}); use srg"
+        raise KeyedError(SAMPLER_KEY, text)
+    constants = None if smoothness is None else smoothness.double().cpu().numpy()
+    sampler = Sampler(workload.sampler, batches.shards, batches.batch_size, batches.seed, constants)
+    return replace(problem, sampler=sampler)
+
+
+def _check_sampler(problem: TrainingProblem, workload: WorkloadEntry) -> None:
+    """Try whether the task's examples have gradients of their own, where a sampler is to weigh them.
+
+    Raises:
+        KeyedError: they have none that torch can compute.
+    """
+    try:
+        if workload.sampler is not None:
+            _with_sampler(problem, workload).gradient(0, 0, problem.workload.start)
+    except (RuntimeError, ValueError) as error:
+        why = " ".join(str(error).split())[:120]
+        raise KeyedError(
+            SAMPLER_KEY, f"task '{workload.task}' cannot weigh examples one by one: {why}"
+        ) from None
+
+
 @lru_cache(maxsize=8)
 def _built(
     task: Task, workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
@@ -339,6 +379,6 @@ def _built(
     check_memory(workload, 1, seed)
     with one_thread():
         built = task.build(workload.options, seed).to(device)
-    labels = None if built.labels is None else built.labels.cpu().numpy()
-    parts = shards(workload.partition, len(built.inputs), labels, workers, seed)
+    labels, sources = (None if t is None else t.cpu().numpy() for t in (built.labels, built.sources))
+    parts = shards(workload.partition, len(built.inputs), labels, workers, seed, sources)
     return TrainingProblem(built, Batches(parts, workload.batch_size, seed), method)

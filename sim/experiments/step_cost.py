@@ -288,7 +288,7 @@ def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
         mean_s = sum(float(undisturbed.block_s(rank, 0).mean()) for rank in range(workers)) / workers
     always = [s for s in model.stragglers if s.always]
     update = {"time": mean_s, "jitter": None, "trace": None, "model": None}
-    return ComputeModel(compute.model_copy(update=update), always, model.seed)
+    return replace(model, compute=compute.model_copy(update=update), stragglers=always)
 
 
 def _with(job: Job, network: Network, **changes: Any) -> Job:

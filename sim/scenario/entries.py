@@ -29,6 +29,7 @@ from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
 from ..workloads.layers.settings import FLOAT_BYTES, LayerProfile
 from ..workloads.partition import Partition
+from ..workloads.sampler import SamplerSettings
 
 
 class WorkloadEntry(Settings):
@@ -38,6 +39,10 @@ class WorkloadEntry(Settings):
     options: Settings = Field(description="the task's own options")
     batch_size: int = Field(ge=1, le=MAX_BATCH, description="examples in a worker's batch")
     partition: Partition = Field(default=Partition(), description="how the examples are spread")
+    sampler: SamplerSettings | None = Field(
+        default=None,
+        description="which examples are drawn how often; absent: each as often as the others, in epochs",
+    )
     optimizer: OptimizerSettings = Field(description="update rule of every scheme that has none of its own")
     payload: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
         default=None,
@@ -78,6 +83,8 @@ class WorkloadEntry(Settings):
                 "'layer_profile: resnet-50'",
                 "timing_only",
             )
+        if self.timing_only and self.sampler is not None:
+            raise mistake("nothing is trained (timing_only), so nothing is drawn; leave it out", "sampler")
         return self
 
     @property

@@ -444,6 +444,10 @@ class Scenario(Settings):
         if kind in ("dirichlet", "by_label") and not facts.labelled:
             text = f"'{kind}' needs examples with classes, which '{name}' has not; use iid"
             yield Mistake(("workload", "partition", "kind"), text)
+        if kind == "by_source" and facts.sources < workers:
+            has = f"{facts.sources} sources" if facts.sources else "examples of no known source"
+            text = f"'{name}' has {has}; by_source needs one at least for each of {workers} workers; use iid"
+            yield Mistake(("workload", "partition", "kind"), text)
         if target is not None and target.metric not in facts.metrics:
             hint = did_you_mean(target.metric, facts.metrics)
             text = f"task '{name}' has no metric '{target.metric}'; {hint}"

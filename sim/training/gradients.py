@@ -22,7 +22,9 @@ from .. import seeds
 from ..devices import to_device
 from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
+from ..workloads.sampler import Sampler
 from ..workloads.workload import Evaluated, GradientFunction, SegmentCallback, Workload
+from .weighted import weighted_evaluation
 
 Method = Literal["batched", "looped"]
 
@@ -56,18 +58,24 @@ class TrainingProblem:
         workload: what is trained.
         batches: which examples a worker sees in which batch.
         method: ``batched`` or ``looped``.
+        sampler: draws and weighs the examples in the place of ``batches``; None: all count the same.
     """
 
     workload: Workload
     batches: Batches
     method: Method
+    sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
+        if self.sampler is not None:
+            self._weighted = weighted_evaluation(self.workload)
+            self._weighted_batched = torch.func.vmap(self._weighted)
         start, gradient_on = self.workload.start, self.workload.gradient_on
         self._batched = torch.func.vmap(_evaluation(self.workload))
         self._alone: GradientFunction | None = gradient_on and gradient_on(start.device)
         # How many gradients are evaluated at once; less after the memory was not enough.
-        self._at_once = max(1, chunk_bytes(start.device) // (start.numel() * start.element_size()))
+        copies = 1 if self.sampler is None else self.sampler.batch_size  # each example has a gradient
+        self._at_once = max(1, chunk_bytes(start.device) // (copies * start.numel() * start.element_size()))
 
     def gradient(
         self, worker: int, index: int, point: Tensor, on_segment: SegmentCallback | None = None
@@ -77,6 +85,9 @@ class TrainingProblem:
         ``on_segment``, if given, gets parts of it during the backward pass where the workload can do so.
         """
         workload = self.workload
+        if self.sampler is not None:
+            values, losses = self._sampled(self.sampler, [worker], [index], point.detach().unsqueeze(0))
+            return Evaluated(values[0], losses[0])
         rows = to_device(torch.from_numpy(self.batches.examples(worker, index)), point.device)
         inputs, targets = workload.inputs[rows], workload.targets[rows]
         with self._random_numbers(worker, index, point.device):
@@ -103,7 +114,8 @@ class TrainingProblem:
         Raises:
             RunError: not even one of them fits into the memory.
         """
-        if self._one_by_one(len(points)):
+        twice = self.sampler is not None and len(set(workers)) < len(workers)
+        if self._one_by_one(len(points)) or twice:
             return [self.gradient(w, i, x) for w, i, x in zip(workers, indices, points, strict=True)]
         out: list[Evaluated] = []
         for batch in self._in_batches(workers, indices, lambda a, b: torch.stack(points[a:b])):
@@ -149,6 +161,8 @@ class TrainingProblem:
 
     def batched_gradients(self, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
         """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch."""
+        if self.sampler is not None:
+            return self._sampled(self.sampler, workers, indices, points)
         rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
         picked = to_device(torch.from_numpy(rows.ravel()), points.device)
         inputs = self.workload.inputs.index_select(0, picked)
@@ -156,6 +170,25 @@ class TrainingProblem:
         values, losses = self._batched(
             points, inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
         )
+        return Evaluated(values, losses.unsqueeze(-1))
+
+    def _sampled(self, sampler: Sampler, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
+        """What ``batched_gradients`` returns, on examples that the sampler draws; it gets their norms."""
+        draws = [sampler.draw(worker, index) for worker, index in zip(workers, indices, strict=True)]
+        rows = np.stack([draw.examples for draw in draws])
+        weights = torch.from_numpy(np.stack([draw.weights for draw in draws])).to(points)
+        picked = to_device(torch.from_numpy(rows.ravel()), points.device)
+        examples = [
+            tensor.index_select(0, picked).view(*rows.shape, *tensor.shape[1:])
+            for tensor in (self.workload.inputs, self.workload.targets)
+        ]
+        if len(workers) == 1:
+            alone = self._weighted(points[0], examples[0][0], examples[1][0], weights[0])
+            values, losses, norms = (tensor.unsqueeze(0) for tensor in alone)
+        else:
+            values, losses, norms = self._weighted_batched(points, examples[0], examples[1], weights)
+        for worker, draw, row in zip(workers, draws, norms.double().cpu().numpy(), strict=True):
+            sampler.refresh(worker, draw, row)
         return Evaluated(values, losses.unsqueeze(-1))
 
 

@@ -58,10 +58,14 @@ class InverseTime(Settings):
     """``1 / (1 + k / half)``: the rate that proofs for strongly convex functions use."""
 
     half: Length = Field(description="where it is one half, counted from the end of the warm-up")
+    stairs: bool = Field(
+        default=False,
+        description="constant between multiples of 'half', as 1 / epoch is where that is an epoch's steps",
+    )
 
     def at_step(self, k: int) -> float:
         """Factor of step ``k``."""
-        return 1 / (1 + k / self.half)
+        return 1 / (1 + (k // self.half if self.stairs else k / self.half))
 
 
 class LearningRate(OneOf):

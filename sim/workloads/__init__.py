@@ -10,7 +10,10 @@ from .tasks.digits import DIGITS_CNN, DIGITS_MLP
 from .tasks.images import CIFAR_CNN7, CIFAR_RESNET20, DIGITS_RESNET20, MNIST_CNN
 from .tasks.logistic import LOGISTIC
 from .tasks.matrix_completion import MATRIX_COMPLETION
+from .tasks.mnist_5k import MNIST_5K_CNN, MNIST_5K_MLP
 from .tasks.quadratic import QUADRATIC
+from .tasks.random_features import RANDOM_FEATURES
+from .tasks.svm import SVM
 from .tasks.text import TEXT_TRANSFORMER
 from .user import user_task
 from .workload import Task
@@ -23,7 +26,11 @@ TASKS: Mapping[str, Task] = {
         LOGISTIC,
         QUADRATIC,
         MATRIX_COMPLETION,
+        SVM,
+        RANDOM_FEATURES,
         TEXT_TRANSFORMER,
+        MNIST_5K_MLP,
+        MNIST_5K_CNN,
         MNIST_CNN,
         CIFAR_CNN7,
         CIFAR_RESNET20,

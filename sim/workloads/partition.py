@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -32,9 +33,10 @@ MIN_ALPHA = 1e-6
 class Partition(Settings):
     """How the training examples are spread over the workers."""
 
-    kind: Literal["iid", "dirichlet", "by_label", "replicated"] = Field(
+    kind: Literal["iid", "dirichlet", "by_label", "by_source", "replicated"] = Field(
         default="iid",
-        description="iid, dirichlet (label shares), by_label (sorted, then cut), or replicated (all to each)",
+        description="iid, dirichlet (label shares), by_label (sorted, then cut), by_source (whole sources, "
+        "such as the books of a text), or replicated (all to each)",
     )
     alpha: float = Field(
         default=0.5,
@@ -52,15 +54,22 @@ class Partition(Settings):
 
 
 def shards(
-    partition: Partition, num_examples: int, labels: Indices | None, workers: int, seed: int
+    partition: Partition,
+    num_examples: int,
+    labels: Indices | None,
+    workers: int,
+    seed: int,
+    sources: Indices | None = None,
 ) -> tuple[Indices, ...]:
     """The examples of each worker: disjoint, all of them, none empty; but ``replicated`` gives all to each.
 
     ``dirichlet``: for each class the workers' shares are drawn from Dirichlet(alpha), as in Hsu et al.,
     2019 (arXiv 1909.06335); a worker that would get nothing takes one example from the largest shard.
+    ``by_source``: the largest source first, each goes to the worker that has the fewest examples yet; they
+    are the same for every seed.
 
     Raises:
-        InputError: more workers than examples, or a task without labels.
+        InputError: more workers than examples or sources, or a task without labels or sources.
     """
     if workers > num_examples:
         raise InputError(
@@ -68,6 +77,8 @@ def shards(
         )
     if partition.kind == "replicated":
         return (np.arange(num_examples),) * workers
+    if partition.kind == "by_source":
+        return _whole_sources(sources, workers)
     rng = seeds.generator(seed, seeds.SHARED, "partition")
     order = rng.permutation(num_examples)
     if partition.kind == "iid":
@@ -88,6 +99,24 @@ def shards(
         if not shard:
             shard.append(max(held, key=len).pop())
     return tuple(np.sort(np.array(shard, dtype=np.int64)) for shard in held)
+
+
+def _whole_sources(sources: Indices | None, workers: int) -> tuple[Indices, ...]:
+    if sources is None:
+        raise InputError("partition by_source needs a task whose examples have sources; choose iid")
+    numbers, sizes = np.unique(sources, return_counts=True)
+    if workers > len(numbers):
+        raise InputError(
+            f"partition by_source: {workers} workers need as many sources, there are {len(numbers)}"
+        )
+    held = [(0, worker) for worker in range(workers)]  # a heap: examples so far, worker
+    owner = np.empty(len(numbers), np.int64)
+    for place in np.argsort(-sizes, kind="stable"):
+        examples, worker = held[0]
+        owner[place] = worker
+        heapq.heapreplace(held, (examples + int(sizes[place]), worker))
+    owners = owner[np.searchsorted(numbers, sources)]
+    return tuple(np.flatnonzero(owners == worker) for worker in range(workers))
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ class Workload:
             ``torch.func`` can batch it over workers.
         inputs, targets: the training examples, first axis N.
         labels: class of each example [N], for partitions by label; None where there are no classes.
+        sources: number of what each example comes from [N], for partitions by source; None: that is one.
+        smoothness: Lipschitz constant L_i > 0 of the gradient of each example's loss [N], where it is known.
         segments: (name, start, stop) of the layers in the order in which a backward pass finishes them, one
             after another from the end of x to its beginning.
         score: metrics of a model [d]: ``train_loss`` and what else the task has.
@@ -68,6 +70,8 @@ class Workload:
     loss_and_buffers: LossAndBuffers | None = None
     gradient_on: Callable[[torch.device], GradientFunction] | None = None
     stochastic: bool = False
+    sources: Tensor | None = None
+    smoothness: Tensor | None = None
 
     def to(self, device: torch.device) -> Workload:
         """A copy of the workload with its tensors on ``device``."""
@@ -86,6 +90,7 @@ class Facts:
         num_parameters: numbers of the model, for an estimate of memory; 0 where it is not known.
         example_numbers: numbers of 32 bits that one example takes, and what is needed to make it; likewise.
         activations: numbers that a gradient keeps for each example of its batch; likewise.
+        sources: how many sources the examples come from; 0 where that is not known.
     """
 
     num_examples: int
@@ -94,6 +99,7 @@ class Facts:
     num_parameters: int = 0
     example_numbers: int = 0
     activations: int = 0
+    sources: int = 0
 
 
 @dataclass(frozen=True)

@@ -102,23 +102,33 @@ def _workload(task: str, module: nn.Module) -> Workload:
     return supervised(task, module, nn.functional.cross_entropy, train, test, DIGITS_METRICS)
 
 
+def perceptron(pixels: int, hidden: int) -> nn.Module:
+    """A perceptron for images [b, pixels] of ten classes, with one hidden layer and ReLU."""
+    return nn.Sequential(nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+def convolutional(side: int, channels: int) -> nn.Module:
+    """Two convolutions of 3 x 3 with ReLU and max-pooling and a linear layer, for images [b, side * side]."""
+    c = channels
+    return nn.Sequential(
+        nn.Unflatten(1, (1, side, side)),
+        nn.Conv2d(1, c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(c, 2 * c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(2 * c * (side // 4) ** 2, 10),
+    )  # fmt: skip
+
+
 def build_mlp(options: DigitsMlpOptions, seed: int) -> Workload:
     """A perceptron 64 - hidden - 10 with ReLU and cross-entropy."""
     with initial_weights(seed):
-        module = nn.Sequential(nn.Linear(64, options.hidden), nn.ReLU(), nn.Linear(options.hidden, 10))
+        module = perceptron(64, options.hidden)
     return _workload("digits-mlp", module)
 
 
 def build_cnn(options: DigitsCnnOptions, seed: int) -> Workload:
     """Two convolutions of 3 x 3 with ReLU and max-pooling, then a linear layer; cross-entropy."""
-    c = options.channels
     with initial_weights(seed):
-        module = nn.Sequential(
-            nn.Unflatten(1, (1, 8, 8)),
-            nn.Conv2d(1, c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(c, 2 * c, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(8 * c, 10),
-        )  # fmt: skip
+        module = convolutional(8, options.channels)
     return _workload("digits-cnn", module)
 
 

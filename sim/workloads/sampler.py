@@ -1,0 +1,234 @@
+"""Stochastic reweighted gradient: which examples are drawn how often, by what their gradients were like.
+
+With g_i the norm of example i's gradient when it was last looked at (1 before), q_i = g_i / sum_j g_j, and a
+coin that shows heads with probability theta:
+
+    SRG:   heads: i ~ uniform, else i ~ q;       p_i = theta / n + (1 - theta) q_i
+    SRG+:  heads: (i, j) from a maximal coupling of v and uniform, v_i = L_i / sum_k L_k, else i ~ q;
+           p_i = theta v_i + (1 - theta) q_i
+    x <- x - step of the optimiser at grad f_i(x) / (n p_i)
+    heads: g_i <- |grad f_i(x)|;  in SRG+ g_j <- |grad f_j(x)|, one gradient more where j is not i
+
+Each worker draws from its own examples, with a table of its own, so that its gradient is an unbiased estimate
+of its own mean gradient under every averaging scheme. A batch of several is drawn from one table, which is
+refreshed afterwards. theta = 1 is SGD that draws with replacement.
+
+Source: El Hanchi and Stephens, arXiv 2103.12243 (SRG); El Hanchi, Stephens and Maddison, ICML 2022 (SRG+).
+The rules are those of two re-implementations of theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple
+
+import numpy as np
+from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+from typing_extensions import override
+
+from .. import seeds
+from ..config.settings import OneOf, Settings
+from ..config.units import BoundedSeconds
+from ..errors import SchemeError
+from ..seeds import Floats
+from .partition import Indices
+from .sum_tree import WeightedKeys
+
+SAMPLER_PURPOSE: Final = "sampler"
+
+
+class Reweighting(Settings):
+    """Options of ``srg`` and ``srg_plus``."""
+
+    theta: float = Field(
+        default=0.5, gt=0, le=1, description="share of the draws that ignore the table and may refresh it"
+    )
+    level_time: BoundedSeconds = Field(
+        default=1e-7,
+        description="what a draw and its refresh cost for each level of the tree: batch_size log2(examples "
+        "of the worker + 1) times that is added to a gradient's duration",
+    )
+
+
+class SamplerSettings(OneOf):
+    """How a worker draws its examples: ``srg`` or ``srg_plus``, or with options ``{srg: {theta: 0.3}}``."""
+
+    alternatives: ClassVar[tuple[str, ...]] = ("srg", "srg_plus")
+
+    srg: Reweighting | None = Field(
+        default=None, description="in proportion to the norms of their gradients when last looked at"
+    )
+    srg_plus: Reweighting | None = Field(
+        default=None,
+        description="likewise, and by their smoothness; for tasks that know that of their examples: "
+        "logistic, quadratic, random-features",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, data: Any) -> Any:
+        return {data: {}} if data in cls.alternatives else data
+
+    @classmethod
+    @override
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [super().__get_pydantic_json_schema__(schema, read), {"enum": [*cls.alternatives]}]}
+
+    @property
+    def reweighting(self) -> Reweighting:
+        """The options of the one that is chosen."""
+        chosen = self.srg or self.srg_plus
+        assert chosen is not None
+        return chosen
+
+
+class Draw(NamedTuple):
+    """What one gradient is computed on.
+
+    Attributes:
+        examples: of the training set [m].
+        weights: of their gradients [m]; the weighted sum is the gradient. 0 for those only looked at.
+        refreshed: (place in ``examples``, which of the worker's examples) whose norms the table is to get.
+    """
+
+    examples: Indices
+    weights: Floats
+    refreshed: tuple[tuple[int, int], ...]
+
+
+class Coupling:
+    """A maximal coupling of a law v on n numbers with the uniform one: the two differ as seldom as can be.
+
+    Args:
+        smoothness: positive numbers [n], in proportion to v.
+    """
+
+    def __init__(self, smoothness: Floats) -> None:
+        n = len(smoothness)
+        self.v: Floats = smoothness / smoothness.sum()
+        common = np.minimum(self.v, 1 / n)
+        self.overlap = float(common.sum())
+        """The chance that the two are equal."""
+        self._common, self._first = np.cumsum(common), np.cumsum(self.v - common)
+        self._second = np.cumsum(1 / n - common)
+
+    def draw(self, one: float, other: float) -> tuple[int, int]:
+        """(i, j) for two numbers uniform on [0, 1): i by v, j uniform."""
+        if one < self.overlap or self._first[-1] <= 0:
+            both = _place(self._common, one)
+            return both, both
+        return _place(self._first, one - self.overlap), _place(self._second, other * self._second[-1])
+
+
+def _place(sums: Floats, target: float) -> int:
+    last = int(np.searchsorted(sums, sums[-1], side="left"))  # what follows has probability 0
+    return min(int(np.searchsorted(sums, target, side="right")), last)
+
+
+@dataclass
+class _Table:
+    """What a worker knows of its examples' gradients, before its gradient number ``index``."""
+
+    norms: WeightedKeys
+    index: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """Draws examples for every worker. A worker's gradient 0 begins with an empty table.
+
+    Attributes:
+        settings: which rule.
+        shards: each worker's examples.
+        batch_size: how many are drawn for one gradient.
+        seed: of the run.
+        smoothness: L_i of every training example [N], for ``srg_plus``.
+    """
+
+    settings: SamplerSettings
+    shards: Sequence[Indices]
+    batch_size: int
+    seed: int
+    smoothness: Floats | None = None
+    _tables: dict[int, _Table] = field(default_factory=dict, init=False, repr=False)
+    _couplings: dict[int, Coupling] = field(default_factory=dict, init=False, repr=False)
+
+    def draw(self, worker: int, index: int) -> Draw:
+        """The examples of the worker's gradient ``index``; the one before has been handed to ``refresh``.
+
+        Raises:
+            SchemeError: gradients are not computed in order.
+        """
+        shard, theta = self.shards[worker], self.settings.reweighting.theta
+        n, size = len(shard), self.batch_size
+        if index == 0:
+            self._tables[worker] = _Table(WeightedKeys(n))
+        table = self._tables.get(worker)
+        if table is None or table.index != index:
+            raise SchemeError(f"worker {worker}: with a sampler gradient {index} needs the one before it")
+        norms = table.norms
+        coupling = self.coupling(worker) if self.settings.srg_plus is not None else None
+        uniforms = self._uniforms(worker, index)
+        drawn: list[int] = []
+        looked_at: list[int] = []
+        refreshed: list[tuple[int, int]] = []
+        for place, (coin, one, other, by_table) in enumerate(uniforms.tolist()):
+            if coin >= theta:
+                key = again = norms.draw(by_table)
+            elif coupling is None:
+                key = again = int(one * n)
+                refreshed.append((place, key))
+            else:
+                key, again = coupling.draw(one, other)
+                refreshed.append((place + (size if again != key else 0), again))
+            drawn.append(key)
+            looked_at.append(again)
+        weights = np.empty(size)
+        for place, key in enumerate(drawn):
+            prior = 1 / n if coupling is None else float(coupling.v[key])
+            weights[place] = 1 / (n * (theta * prior + (1 - theta) * norms.probability(key))) / size
+        if coupling is not None:
+            drawn, weights = drawn + looked_at, np.concatenate([weights, np.zeros(size)])
+        return Draw(shard[drawn], weights, tuple(refreshed))
+
+    def _uniforms(self, worker: int, index: int) -> Floats:
+        """Four numbers for each draw of a gradient, [batch_size, 4]."""
+        needed = 4 * self.batch_size
+        first, last = index * needed, (index + 1) * needed
+        blocks = range(first // seeds.BLOCK, (last - 1) // seeds.BLOCK + 1)
+        numbers = [seeds.uniforms(self.seed, worker, SAMPLER_PURPOSE, block) for block in blocks]
+        begin = first - blocks.start * seeds.BLOCK
+        return np.concatenate(numbers)[begin : begin + needed].reshape(-1, 4)
+
+    def refresh(self, worker: int, draw: Draw, norms: Floats) -> None:
+        """Take the norms [m] of the gradients of a draw's examples into the table."""
+        table = self._tables[worker]
+        for place, key in draw.refreshed:
+            table.norms.change(key, float(norms[place]))
+        table.index += 1
+
+    def coupling(self, worker: int) -> Coupling:
+        """The coupling of ``srg_plus`` among a worker's examples."""
+        if worker not in self._couplings:
+            assert self.smoothness is not None
+            self._couplings[worker] = Coupling(self.smoothness[self.shards[worker]])
+        return self._couplings[worker]
+
+    def table_of(self, worker: int) -> WeightedKeys:
+        """The norms that a worker knows now."""
+        return self._tables[worker].norms
+
+    def added_s(self, worker: int) -> float:
+        """Seconds that drawing and refreshing take beside each gradient of a worker."""
+        levels = math.log2(len(self.shards[worker]) + 1)
+        return self.settings.reweighting.level_time * self.batch_size * levels
+
+    def gradients_each(self, worker: int) -> float:
+        """Gradients that a worker computes for each that it uses, on average."""
+        if self.settings.srg_plus is None:
+            return 1.0
+        return 1.0 + self.settings.reweighting.theta * (1 - self.coupling(worker).overlap)

