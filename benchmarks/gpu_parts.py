@@ -26,7 +26,7 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
-from paceline.sim.records.equal_terms import target_of
+from paceline.sim.records.scenario_facts import read_facts
 from paceline.sim.records.summary import summarise, verdict_of
 from paceline.sim.scenario.schema import dump, load
 from paceline.sim.training.gradients import Method, TrainingProblem
@@ -284,7 +284,7 @@ def scenario_on(device: torch.device, changes: Sequence[str] = ("repeats=1",)) -
     begin_s = time.perf_counter()
     runs = list(simulate(scenario, device=device))
     wall_s = time.perf_counter() - begin_s
-    summary = summarise(scenario.name, runs, target_of(dump(scenario)))
+    summary = summarise(scenario.name, runs, read_facts(dump(scenario)).target)
     measured = scenario.cluster.compute.measured
     assert measured is not None
     return {

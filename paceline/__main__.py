@@ -4,7 +4,12 @@ import os
 import sys
 
 if __name__ == "__main__":
-    if sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  (sys.path holds text)
+    try:
+        here = os.getcwd()  # noqa: PTH109  (sys.path holds text)
+    except FileNotFoundError:
+        sys.stderr.write("paceline: the working folder is gone; change into another one\n")
+        sys.exit(2)
+    if sys.path[:1] == [here]:
         del sys.path[0]  # "python -m" has put it there; it supplies what a scenario names, and nothing else
     from paceline.commands.app import main
 

@@ -17,11 +17,10 @@ from paceline.sim.config.files import claim_folder
 from paceline.sim.config.units import format_bytes, format_seconds
 from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
-from paceline.sim.records import parquet
-from paceline.sim.records.equal_terms import target_of
+from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run
+from paceline.sim.records.scenario_facts import read_facts
 from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, ranking, summarise
-from paceline.sim.records.transport import transport_of
 from paceline.sim.scenario.schema import Scenario, dump
 
 if TYPE_CHECKING:
@@ -53,9 +52,9 @@ class Study:
         return self._summarise({})
 
     def _summarise(self, facts: Mapping[str, SchemeFacts]) -> Summary:
-        text = dump(self.scenario)
-        target, transport = target_of(text), transport_of(text)
-        return summarise(self.scenario.name, self.runs, target, self.tuning, facts, transport)
+        known = read_facts(dump(self.scenario))
+        name, target, transport = self.scenario.name, known.target, known.transport
+        return summarise(name, self.runs, target, self.tuning, facts, transport)
 
     @cached_property
     def facts(self) -> dict[str, SchemeFacts]:

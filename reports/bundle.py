@@ -30,8 +30,6 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError, shorten
 from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.folder import (
-    EVENTS_FILE,
-    METRICS_FILE,
     PROBES_FILE,
     PROFILE_FILE,
     SCENARIO_FILE,
@@ -39,7 +37,13 @@ from paceline.sim.records.folder import (
     VALIDATION_FILE,
     read_results,
 )
-from paceline.sim.records.parquet import metric_names, write_columns, write_events
+from paceline.sim.records.formats.parquet import (
+    EVENTS_FILE,
+    METRICS_FILE,
+    metric_names,
+    write_columns,
+    write_events,
+)
 
 from .anonymise import anonymise, stand_ins
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.sim.records.comparison import Comparison
-from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.run import LOST, Source
+from paceline.sim.records.scenario_facts import Goal, TransportRecord
 from paceline.sim.records.summary import Bounds, Cost, SchemeSummary, Summary, is_by_step, ranking, verdict_of
-from paceline.sim.records.transport import TransportRecord
 from paceline.sim.records.verdict import format_factor
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from docs.make import page as generated_page
 from paceline.sim.config.files import write_atomically
 from paceline.sim.network.profile import Profile
 from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
-from paceline.sim.scenario.schema import Cluster, Scenario
+from paceline.sim.scenario.parts import Cluster
+from paceline.sim.scenario.schema import Scenario
 from paceline.sim.scenario.tune import Tune
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.schemes.names import EXAMPLE_FILES, OTHER_NAMES

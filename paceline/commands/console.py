@@ -217,15 +217,14 @@ def hand_over(
     from paceline.reports import words
     from paceline.reports.tables import render_summary
     from paceline.sim.experiments.bounds import describe_schemes
-    from paceline.sim.records.equal_terms import target_of
+    from paceline.sim.records.scenario_facts import read_facts
     from paceline.sim.records.summary import summarise
-    from paceline.sim.records.transport import transport_of
     from paceline.sim.scenario.schema import dump
 
     text = dump(scenario)
     facts = describe_schemes(scenario, with_bounds=False) if facts is None else facts
-    target, transport = target_of(text), transport_of(text)
-    summary = summarise(scenario.name, runs, target, tuning, facts, transport)
+    known = read_facts(text)
+    summary = summarise(scenario.name, runs, known.target, tuning, facts, known.transport)
     if out is not None and runs:
         from paceline.sim.records import folder as result_folder
 

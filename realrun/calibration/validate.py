@@ -24,7 +24,8 @@ from paceline.sim.records import folder as result_folder
 from paceline.sim.records.comparison import DEFAULT_TOLERANCE_PCT, Comparison, Trajectory, compare, judge
 from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE
 from paceline.sim.records.run import Run
-from paceline.sim.scenario.schema import Scenario, Stop, dump, over_transport, parse
+from paceline.sim.scenario.parts import Stop
+from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
 from ..lab import Lab

@@ -19,7 +19,7 @@ from ..devices import one_thread
 from ..drivers.job import Job
 from ..network.network import Network
 from ..program.averaging import mean_model
-from ..records.transport import transport_of
+from ..records.scenario_facts import read_facts
 from ..scenario.entries import SchemeEntry
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
@@ -199,7 +199,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         "sites": {name: network.site_of.count(number) for number, name in enumerate(network.sites)},
         "compute_s": {"fastest": min(durations), "slowest": max(durations)},
         "model_bytes": job.num_bytes(job.start),
-        "transport": transport_of(dump(resolved)),
+        "transport": read_facts(dump(resolved)).transport,
         "links": [
             {"name": each.name, "bytes_per_s": each.bandwidth_bytes_per_s, "varies": bool(each.variation)}
             for each in network.links

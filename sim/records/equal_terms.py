@@ -11,38 +11,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import yaml
 from typing_extensions import TypedDict
 
 from .intervals import Interval, of_median
-from .run import Run, metric_name
-
-
-class Goal(TypedDict):
-    """The score that ends a run; ``metric`` as evaluations name it."""
-
-    metric: str
-    value: float
-
-
-def workers_of(scenario_yaml: str) -> int | None:
-    """The number of workers that a resolved scenario names, if any."""
-    try:
-        workers = yaml.safe_load(scenario_yaml)["cluster"]["workers"]
-    except (yaml.YAMLError, TypeError, KeyError, ValueError):
-        return None
-    return workers if isinstance(workers, int) else None
-
-
-def target_of(scenario_yaml: str) -> Goal | None:
-    """The target that a resolved scenario names, if any; its metric as evaluations name it."""
-    try:
-        scenario = yaml.safe_load(scenario_yaml)
-        target = scenario["stop"]["target"]
-        on, own = target.get("on", "mean"), scenario.get("evaluate", {}).get("on", "mean")
-        return Goal(metric=metric_name(str(target["metric"]), on, own), value=float(target["value"]))
-    except (yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError):
-        return None
+from .run import Run
+from .scenario_facts import Goal
 
 
 class Equal(TypedDict):

@@ -18,13 +18,14 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from ..config.files import parse_json, write_folder_atomically
-from ..config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
 from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
-from ..errors import MAX_QUOTED, InputError, quote, shorten
+from ..errors import InputError, shorten
 from .comparison import Comparison
-from .equal_terms import target_of, workers_of
-from .parquet import (
+from .contradictions import MAX_TEXT, find_contradiction, longest_text
+from .formats.parquet import (
+    EVENTS_FILE,
+    METRICS_FILE,
     RUN_KEY,
     STEP_VECTOR,
     events_frame,
@@ -36,18 +37,16 @@ from .parquet import (
     write_events,
     write_metrics,
 )
+from .formats.trace import write_trace
 from .run import Evaluation, Machine, Run, TimeShare
+from .scenario_facts import read_facts
 from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances, summarise
-from .trace import write_trace
-from .transport import transport_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCENARIO_FILE: Final = "scenario.yaml"
 SUMMARY_FILE: Final = "summary.json"
-METRICS_FILE: Final = "metrics.parquet"
-EVENTS_FILE: Final = "events.parquet"
 TRACE_FILE: Final = "trace.json"
 VALIDATION_FILE: Final = "validation.json"
 """What ``paceline validate`` adds: a ``Comparison``."""
@@ -120,14 +119,14 @@ def write_results(
         runs: all runs of the command.
         force: replace a result folder that is there.
         tuning: what the schemes chose before the runs, if anything.
-        trace: add ``trace.json``, see ``paceline.sim.records.trace``.
+        trace: add ``trace.json``, see ``paceline.sim.records.formats.trace``.
         facts: label -> what is known of a scheme apart from its runs.
 
     Raises:
         InputError: something is there already, or cannot be written.
     """
-    target, transport = target_of(scenario_yaml), transport_of(scenario_yaml)
-    summary = summarise(scenario_name, runs, target, tuning, facts, transport)
+    known = read_facts(scenario_yaml)
+    summary = summarise(scenario_name, runs, known.target, tuning, facts, known.transport)
     check_free(folder, force)
     with write_folder_atomically(folder) as new:
         (new / SCENARIO_FILE).write_text(scenario_yaml, encoding="utf-8")
@@ -241,7 +240,8 @@ def read_results(folder: Path) -> Results:
         verify_checksums(folder, _NEEDED)
         raise _damaged(folder, error) from error
     results = replace(results, verified=verify_checksums(folder, _NEEDED))
-    if why := _find_contradiction(results):
+    workers = read_facts(results.scenario).workers
+    if why := find_contradiction(results.summary, results.metrics, results.events, workers):
         raise InputError(f"{folder} is damaged: {why}; make these results again")
     try:
         return _renewed(_without_second_scores(results))
@@ -249,73 +249,6 @@ def read_results(folder: Path) -> Results:
         raise
     except Exception as error:  # values that are of the right type, and do not fit together
         raise _damaged(folder, error) from error
-
-
-def _find_contradiction(results: Results) -> str:
-    """Say what in a folder cannot be, though it is of the right type; "" where there is nothing."""
-    summary = results.summary
-    labels = {row["label"] for row in summary["summary"]}
-    keys = set()
-    for run in summary["runs"]:
-        name, key = f"a run of {quote(run['label'])}", (run["label"], run["seed"], run["source"])
-        if run["label"] not in labels:
-            return f"there is no summary of {quote(run['label'])}"
-        if not 0 <= run["wall_clock_s"] <= MAX_TIME_S or not 0 <= run["seed"] < 2**63:
-            return f"{name} has an impossible time or seed"
-        if not 0 <= run["iterations"] <= MAX_STEPS or not 0 <= run["bytes_sent"] < 2**63:
-            return f"{name} has an impossible number of iterations or bytes"
-        spent, least_s = run["time_s"], -TIME_TOLERANCE * (1.0 + run["wall_clock_s"])
-        if (
-            run["status"] != "partial"
-            and min(spent["compute"], spent["communicate"], spent["wait"]) < least_s
-        ):
-            return f"{name} has spent an impossible time"
-        met_s = run["time_to_target_s"]
-        if met_s is not None and not 0 <= met_s <= MAX_TIME_S:
-            return f"{name} has met its target at an impossible time"
-        if len(run.get("bracket_s", [0.0, 0.0])) != 2:
-            return f"{name} has a bracket without two ends"
-        if key in keys:
-            return f"{name} and seed {run['seed']} is there twice"
-        keys.add(key)
-    strangers = labels - {run["label"] for run in summary["runs"]}
-    if summary["winner"] is not None and summary["winner"] not in labels:
-        strangers.add(summary["winner"])
-    if strangers:
-        return f"there is no run of {quote(min(strangers))}"
-    for name, table, ranges in (
-        (METRICS_FILE, results.metrics, _METRICS_RANGES), (EVENTS_FILE, results.events, _EVENTS_RANGES),
-    ):  # fmt: skip
-        for column, (least, most) in ranges.items():
-            if len(table) and not least <= table[column].min() <= table[column].max() <= most:
-                return f"{name} holds an impossible {column}"
-        of_runs = set(table[RUN_KEY].drop_duplicates().itertuples(index=False, name=None))
-        if of_runs - keys:
-            return f"{name} has rows of {quote(min(str(key[0]) for key in of_runs - keys))}, which is no run"
-    workers = workers_of(results.scenario)
-    for vector in results.metrics.get(STEP_VECTOR, ()):
-        if isinstance(vector, np.ndarray) and (
-            len(vector) > (workers or MAX_WORKERS) or not ((vector >= 0) & (vector <= MAX_STEPS)).all()
-        ):
-            return f"{METRICS_FILE} holds impossible {STEP_VECTOR}"
-    operations = results.events["operation"].drop_duplicates()
-    if not all(0 < len(str(operation)) <= MAX_QUOTED for operation in operations):
-        return f"{EVENTS_FILE} holds an impossible operation"
-    return ""
-
-
-TIME_TOLERANCE: Final = 1e-6
-"""How far below 0 a difference of times may be, relative to the run's: rounding of a clock."""
-MAX_CLOCK_ERROR_S: Final = 1.0
-"""Seconds by which something measured may seem to come before the run's beginning: hosts' clocks differ."""
-_TIMES_S: Final = (-MAX_CLOCK_ERROR_S, MAX_TIME_S)
-_METRICS_RANGES: Final = {"time_s": _TIMES_S, "step": (0, MAX_STEPS), "bytes_sent": (0, 2**61)}
-_EVENTS_RANGES: Final = {
-    "start_s": _TIMES_S, "end_s": _TIMES_S, "peer_s": _TIMES_S,
-    "worker": (0, MAX_WORKERS - 1), "peer": (-1, MAX_WORKERS - 1), "task": (0, 2**15 - 1),
-    "handle": (-1, 2**31 - 1), "step": (0, MAX_STEPS), "bytes": (0, 2**63 - 1),
-}  # fmt: skip
-"""Columns of numbers -> the least and the largest that may stand there."""
 
 
 def _damaged(folder: Path, error: Exception) -> InputError:
@@ -486,23 +419,7 @@ def _read_summary(path: Path) -> Summary:
         first = error.errors()[0]
         where = join_keys(first["loc"])
         raise InputError(f"{path} is damaged: {where}: {one_line(first['msg'], 200)}") from error
-    if (letters := _longest_text(document)) > MAX_TEXT:
+    if (letters := longest_text(document)) > MAX_TEXT:
         raise InputError(f"{path} is damaged: it holds a text of {letters} letters; the most is {MAX_TEXT}")
     renew_chances(summary)
     return summary
-
-
-def _longest_text(value: object) -> int:
-    """Letters of the longest text in a JSON document."""
-    match value:
-        case str():
-            return len(value)
-        case dict():
-            return max((max(len(key), _longest_text(each)) for key, each in value.items()), default=0)
-        case list():
-            return max(map(_longest_text, value), default=0)
-    return 0
-
-
-MAX_TEXT: Final = 100_000
-"""Letters of one text in a summary, at most: a message that a run has ended with."""

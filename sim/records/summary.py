@@ -20,10 +20,10 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from ..errors import InputError, quote
-from .equal_terms import Equal, Goal, equal_terms, score_at
+from .equal_terms import Equal, equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
 from .run import Run, Source, Status
-from .transport import TransportRecord
+from .scenario_facts import Goal, TransportRecord
 from .verdict import Verdict, chance_to_win, find_verdict, find_winner, find_winners
 
 SUMMARY_VERSION: Final = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -25,6 +25,7 @@ from ..config.units import Bytes
 from ..errors import did_you_mean
 from ..schemes import SCHEMES, find_scheme
 from ..schemes.scheme import Scheme
+from ..topology.entry import BRIEF
 from ..training.optimizer import OptimizerSettings
 from ..workloads import TASKS, find_task
 from ..workloads.layers.settings import FLOAT_BYTES, LayerProfile
@@ -142,3 +143,29 @@ class SchemeEntry(Named):
     optimizer: OptimizerSettings | None = Field(
         default=None, description="its own update rule; absent: the workload's"
     )
+
+
+def labels_of(entries: Sequence[SchemeEntry]) -> list[str]:
+    """A label for each entry: its own, else its name, with what sets it apart from others of that name."""
+    out = []
+    for entry in entries:
+        rivals = [_traits(other) for other in entries if other.name == entry.name and not other.label]
+        own = _traits(entry)
+        apart = [f"{key}={own[key]}" for key in own if any(rival.get(key) != own[key] for rival in rivals)]
+        out.append(entry.label or " ".join([entry.name.rpartition(":")[2], *apart]))
+    return out
+
+
+def _traits(entry: SchemeEntry) -> dict[str, Any]:
+    options = _flat(entry.options.model_dump(mode="json", context=BRIEF))
+    optimizer = _flat(entry.optimizer.model_dump(mode="json") if entry.optimizer else {})
+    return options | {f"optimizer.{key}" if key in options else key: v for key, v in optimizer.items()}
+
+
+def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in data.items():
+        inner = {f"{key}.{k}": v for k, v in _flat(value).items()} if isinstance(value, Mapping) else {}
+        out.update(inner or {key: value})
+    return out

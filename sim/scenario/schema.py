@@ -1,6 +1,6 @@
 """The scenario: what to train, on which cluster, with which schemes, until when.
 
-The models below are the only place where keys and defaults are written down. ``load`` reads a YAML
+``Scenario`` and its parts are the only place where keys and defaults are written down. ``load`` reads a YAML
 file; ``dump`` writes the resolved scenario, which loads again and is equal.
 
 A scheme is a name or ``{name: {options ..., label: ..., optimizer: ...}}``; a task's own options stand
@@ -20,39 +20,30 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    GetJsonSchemaHandler,
     ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from ..collectives.registry import all_reduce_named
-from ..compute.settings import Compute, Straggler
 from ..config import user_code, yaml_file
 from ..config.code_files import script_folder, search_beside
-from ..config.limits import MAX_NAME, MAX_SCHEMES, MAX_SEED, MAX_STEPS, MAX_WORKERS
-from ..config.problems import Mistake, explain, mistake, place_errors, raise_mistakes
+from ..config.limits import MAX_NAME, MAX_SCHEMES, MAX_SEED
+from ..config.problems import Mistake, explain, mistake, raise_mistakes
 from ..config.settings import Settings
-from ..config.units import BoundedSeconds, Steps
 from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean, quote, shorten
 from ..network.build import build_network
-from ..network.profile import Profile
-from ..network.settings import Graph, NetworkSettings, QueueName, TransportName
+from ..network.settings import QueueName, TransportName
 from ..network.tcp import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..schemes import find_scheme
-from ..topology.entry import BRIEF
 from ..training.scoring import scored_on
-from ..training.snapshots import ASSUMED_STEPS, KEPT_BYTES
 from ..workloads import find_task
 from . import overrides
-from .entries import SchemeEntry, WorkloadEntry
+from .entries import SchemeEntry, WorkloadEntry, labels_of
+from .parts import Cluster, CollectiveSettings, Evaluate, LabSettings, Stop, TargetSettings, read_on
 from .ready import find_scenario
 from .repeats import AutoRepeats, Repeats, read_auto
 from .tune import Tune, with_values
@@ -60,16 +51,10 @@ from .tune import Tune, with_values
 MAX_MISTAKES: Final = 5
 """How many mistakes one error names."""
 
-ALL_REDUCE_NAMES: Final = tuple(
-    dict.fromkeys((AUTO_ALGORITHM, *(name for each in TRANSPORTS.values() for name in each.all_reduce)))
-)
-"""Of all transports."""
-
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WRITTEN_OUT: Final = frozenset({"sharing", "overhead", "announcement", "variation", "uplink"})
 """Keys of a network that few users write all of, and that every resolved scenario has."""
 _PLAIN: Final = "give the scheme an 'optimizer: {lr: ...}' of its own"
-_KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,8}) +steps?")
 _FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,8}) +steps?")
 
 
@@ -81,214 +66,12 @@ def _check_name(value: str) -> str:
     return value
 
 
-def _check_all_reduce(value: str) -> str:
-    if is_import_path(value):
-        with place_errors():
-            all_reduce_named(value)
-    elif value not in ALL_REDUCE_NAMES:
-        raise mistake(f"unknown choice {quote(value)}; {did_you_mean(value, ALL_REDUCE_NAMES)}")
-    return value
-
-
 def _check_events(value: str) -> str:
     if match := _FIRST.fullmatch(value):
         return f"first {match[1]} steps"
     if value in ("all", "none", "auto"):
         return value
     raise mistake(f"unknown choice {quote(value)}; choose from: all, auto, none, first N steps")
-
-
-def _check_keep(value: str) -> str:
-    if match := _KEEP.fullmatch(value):
-        return f"every {match[1]} steps"
-    if value == "all":
-        return value
-    raise mistake(f"unknown choice {quote(value)}; choose from: all, every K steps")
-
-
-def _read_on(value: object) -> object:
-    return "averaged" if value == "outer" else value
-
-
-ScoredModel = Annotated[On, BeforeValidator(_read_on, json_schema_input_type=On | Literal["outer"])]
-"""What is scored. Of a scheme with an outer optimiser the average is the outer parameters: ``outer``."""
-
-PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
-
-
-class Cluster(Settings):
-    """The machines."""
-
-    workers: int = Field(
-        ge=1, le=MAX_WORKERS, description="number of workers; absent: those of the sites or of the graph"
-    )
-    compute: Compute = Field(description="how long gradients take")
-    stragglers: tuple[Straggler, ...] = Field(default=(), description="who is slow; factors multiply")
-    network: NetworkSettings = Field(description="how messages travel")
-    hosts: dict[str, Annotated[int, Field(ge=1, le=MAX_WORKERS)]] | None = Field(
-        default=None,
-        description="under torchrun and Slurm: host name -> workers on it, in the order of the workers; "
-        "absent: hosts as they come, each with consecutive workers",
-    )
-    backend: Literal["gloo", "nccl"] = Field(
-        default="gloo",
-        description="what carries values in a real run: gloo between CPUs, nccl between GPUs, one a worker",
-    )
-    profile: Annotated[Profile | None, WithJsonSchema(PROFILE)] = Field(
-        default=None,
-        description="correction factors that `paceline calibrate` has written; the file is relative to the "
-        "scenario's folder; `--profile` comes before it",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _count_workers(cls, data: Any, info: ValidationInfo) -> Any:
-        match data:
-            case {"workers": _}:
-                return data
-            case {"network": {"graph": graph}}:
-                try:
-                    return {"workers": len(Graph.model_validate(graph, context=info.context).hosts), **data}
-                except ValidationError:  # which is reported where it stands
-                    return {"workers": 1, **data}
-            case {"network": {"sites": sites}} if sites is not None:
-                # Counts that are wrong are reported where they stand.
-                counts = sites.values() if isinstance(sites, Mapping) else ()
-                known = sum(count for count in counts if type(count) is int)
-                return {"workers": max(known, 1), **data}
-        return data
-
-    @model_validator(mode="after")
-    def _take_transport(self) -> Self:
-        """A profile brings its transport."""
-        if self.profile is None:
-            return self
-        with place_errors("network", "transport"):
-            return self.with_profile(self.profile, "cluster.profile")
-
-    def with_profile(self, profile: Profile, source: str) -> Self:
-        """The machines as a profile describes them, with the transport that it was measured on.
-
-        Raises:
-            InputError: they name another transport. ``source`` is what the error calls the profile.
-        """
-        named, measured = self.network.transport, profile.hosts.transport
-        if "transport" in self.network.model_fields_set and named != measured:
-            raise InputError(
-                f"{quote(str(named))} is not what {source} was measured on; write {measured}, or leave it out"
-            )
-        network = self.network.model_copy(update={"transport": measured})
-        return self.model_copy(update={"profile": profile, "network": network})
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        raise_mistakes(self._wrong_workers())
-        for part in ("graph", "model", "variation"):  # what only shows when the network is built
-            if getattr(self.network, part):
-                steady = {"variation": ()} if part != "variation" else {}
-                with place_errors("network", part):
-                    build_network(self.network.model_copy(update=steady), self.workers)
-        return self
-
-    def _wrong_workers(self) -> Iterator[Mistake]:
-        held = sum((self.network.sites or {}).values())
-        if self.network.sites is not None and held != self.workers:
-            yield Mistake(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
-        placed = sum((self.hosts or {}).values())
-        if self.hosts is not None and placed != self.workers:
-            text = f"name places for {placed} workers, there are {self.workers}; make them agree"
-            yield Mistake(("hosts",), text)
-        for number, straggler in enumerate(self.stragglers):
-            for index, rank in enumerate(straggler.workers or ()):
-                if not 0 <= rank < self.workers:
-                    text = f"there is no worker {rank}; ranks go from 0 to {self.workers - 1}"
-                    yield Mistake(("stragglers", number, "workers", index), text)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, read: GetJsonSchemaHandler) -> JsonSchemaValue:
-        out = read.resolve_ref_schema(read(schema))
-        out["required"].remove("workers")
-        return out
-
-
-class Evaluate(Settings):
-    """Scoring; it costs no time on the clock."""
-
-    every: Annotated[Steps, Field(ge=1)] = Field(
-        default=10, description="steps of a worker between two scores"
-    )
-    on: ScoredModel = Field(
-        default="mean",
-        description="whose scores the metrics are: the mean model's, all workers' on average, the worst of "
-        "theirs, the leader's (the model that stands for all, else the best worker's), or averaged: what the "
-        "scheme itself publishes as an average, which are the outer parameters where it has an outer "
-        "optimiser; outer is another word for that",
-    )
-    keep: Annotated[str, AfterValidator(_check_keep)] | None = Field(
-        default=None,
-        description="which of a worker's models are kept for scoring: all, or 'every K steps'; absent: as "
-        f"many as fit into {KEPT_BYTES >> 20} MiB for all workers and stop.max_iterations (else "
-        f"{ASSUMED_STEPS:,}) steps, at least one in every 'every' steps",
-    )
-
-    @property
-    def keep_every(self) -> int:
-        """K where models are kept every K steps; 1 where all are, or where it is left open."""
-        match = _KEEP.fullmatch(self.keep or "")
-        return int(match[1]) if match else 1
-
-
-class TargetSettings(Settings):
-    """A score that ends the run; whether it has to rise or fall is known of each metric."""
-
-    metric: str = Field(description="one of the task's metrics")
-    value: float = Field(description="the score to reach")
-    on: ScoredModel = Field(default="mean", description="which score counts; absent: that of evaluate.on")
-
-
-class Stop(Settings):
-    """What ends a run: the first of these that is reached. At least one is needed."""
-
-    target: TargetSettings | None = Field(default=None, description="a score to reach")
-    max_time: Annotated[BoundedSeconds, Field(gt=0)] | None = Field(
-        default=None, description="time on the run's clock"
-    )
-    max_iterations: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = Field(
-        default=None, description="steps of each worker"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.target is None and self.max_time is None and self.max_iterations is None:
-            raise mistake("nothing ends the run; give at least one of target, max_time, max_iterations")
-        if self.max_time is None and self.max_iterations is None:
-            raise mistake(
-                "a scheme that never reaches it would run for ever; add max_time or max_iterations", "target"
-            )
-        return self
-
-
-class CollectiveSettings(Settings):
-    """Algorithms of the collective operations."""
-
-    all_reduce: Annotated[str, AfterValidator(_check_all_reduce)] = Field(
-        default="auto",
-        description="which all-reduce: auto (ideal: the fastest of ring, double_tree, halving_doubling and, "
-        "with sites, hierarchical, priced for each size and group; gloo: its ring; nccl: its ring or tree, "
-        "as NCCL chooses), one of these, ring_stop_and_wait, or your function of (workers, bytes), as "
-        "package.module:name",
-    )
-    chosen: str | None = Field(
-        default=None,
-        description="written by Paceline: what auto is for a whole model among all workers",
-    )
-
-
-class LabSettings(Settings):
-    """The emulated network on which ``--lab`` measures."""
-
-    hosts: HostTuning | None = Field(default=None, description="older name of cluster.network.hosts")
-    queue: QueueName | None = Field(default=None, description="older name of cluster.network.queue")
 
 
 class Scenario(Settings):
@@ -374,7 +157,7 @@ class Scenario(Settings):
     def _score_what_counts(cls, data: Any) -> Any:
         """A target that names no score of its own is on that of ``evaluate.on``."""
         match data:
-            case {"evaluate": {"on": on}, "stop": {"target": Mapping() as target} as stop} if _read_on(
+            case {"evaluate": {"on": on}, "stop": {"target": Mapping() as target} as stop} if read_on(
                 on
             ) in get_args(On):
                 return {**data, "stop": {**stop, "target": {"on": on, **target}}}
@@ -383,7 +166,7 @@ class Scenario(Settings):
     @field_validator("schemes", mode="after")
     @classmethod
     def _label(cls, entries: tuple[SchemeEntry, ...]) -> tuple[SchemeEntry, ...]:
-        labels = _labels(entries)
+        labels = labels_of(entries)
         for number, label in enumerate(labels):
             if label in labels[:number]:
                 first = labels.index(label)
@@ -523,32 +306,6 @@ def _wrong_value(target: TargetSettings, lowest: float, highest: float) -> str:
         beyond = f"{metric} goes from {lowest:g} to {highest:g}, {value:g} is beyond"
         return f"{beyond}; write for example {instead:g}"
     return f"{metric} is never below {lowest:g}, so it cannot reach {value:g}; write for example 0.1"
-
-
-def _labels(entries: Sequence[SchemeEntry]) -> list[str]:
-    """A label for each entry: its own, else its name, with what sets it apart from others of that name."""
-    out = []
-    for entry in entries:
-        rivals = [_traits(other) for other in entries if other.name == entry.name and not other.label]
-        own = _traits(entry)
-        apart = [f"{key}={own[key]}" for key in own if any(rival.get(key) != own[key] for rival in rivals)]
-        out.append(entry.label or " ".join([entry.name.rpartition(":")[2], *apart]))
-    return out
-
-
-def _traits(entry: SchemeEntry) -> dict[str, Any]:
-    options = _flat(entry.options.model_dump(mode="json", context=BRIEF))
-    optimizer = _flat(entry.optimizer.model_dump(mode="json") if entry.optimizer else {})
-    return options | {f"optimizer.{key}" if key in options else key: v for key, v in optimizer.items()}
-
-
-def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys."""
-    out: dict[str, Any] = {}
-    for key, value in data.items():
-        inner = {f"{key}.{k}": v for k, v in _flat(value).items()} if isinstance(value, Mapping) else {}
-        out.update(inner or {key: value})
-    return out
 
 
 def over_transport(scenario: Scenario, name: TransportName) -> Scenario:

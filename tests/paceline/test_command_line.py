@@ -6,27 +6,20 @@ import errno
 import io
 import json
 import os
-import platform
-import re
 import sys
-from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import typer
 from typing_extensions import override
 
 import paceline
-from paceline.commands.app import app
 from paceline.commands.console import Countdown, watching
 from paceline.sim.config import files as json_file
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results
 from paceline.sim.scenario.schema import load
-from paceline.sim.schemes import SCHEMES
 from tests.support.made_measurements import TRUE, exact_fit, measurements
 from tests.support.made_records import record
 from tests.support.markup import MARKUP
@@ -45,18 +38,6 @@ schemes: [all_reduce, {gossip: {topology: ring}}, ad_psgd]
 stop: {max_iterations: 6}
 repeats: 2
 """
-FLAGS = {
-    "--bundle",
-    "--force",
-    "--help",
-    "--json",
-    "--lab",
-    "--processes",
-    "--slurm",
-    "--trace",
-    "--undo",
-    "--version",
-}
 
 
 @pytest.fixture
@@ -373,113 +354,6 @@ def test_no_permission(
     tmp_path.chmod(0o755)
     assert code == 2
     assert "Permission denied" in err
-
-
-def _commands(app: typer.Typer) -> Iterator[list[str]]:
-    """The words of every command of an app, and of the app itself."""
-    yield []
-    for command in app.registered_commands:
-        assert command.callback is not None
-        yield [command.name or command.callback.__name__]
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        yield from ([str(group.name), *words] for words in _commands(group.typer_instance))
-
-
-@pytest.mark.parametrize("words", [*_commands(app)], ids=" ".join)
-def test_help_shows_flags_as_flags(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """At 100 columns: a flag has no value and no opposite, and commands are told in whole sentences."""
-    monkeypatch.setenv("COLUMNS", "100")
-    code, out, err = run(monkeypatch, capsys, *words, "--help")
-    assert (code, err) == (0, "")
-    _, _, options = out.partition("\nOptions:\n")
-    options, _, commands = options.partition("\nCommands:\n")
-    shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)( \S+)?(?:  |$)", options, flags=re.MULTILINE)
-    assert len(shown) == len(re.findall(r"^  -", options, flags=re.MULTILINE))
-    for name, value in shown:
-        assert (value == "") == (name in FLAGS), name
-        assert "<" not in value, name
-    assert "..." not in commands
-    assert max(map(len, out.splitlines())) <= 100
-
-
-def test_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(monkeypatch, capsys, "--version")
-    assert (code, out) == (
-        0,
-        f"paceline {version('paceline')}, Python {platform.python_version()}, torch {torch.__version__}\n",
-    )
-
-
-def test_list_and_schema(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    names = json.loads(run(monkeypatch, capsys, "list", "--json")[1])
-    assert set(names) == {"scenarios", "schemes", "topologies", "tasks"}
-    assert {path.stem for path in (ROOT / "scenarios").glob("*.yaml")} <= set(names["scenarios"])
-    assert all(names["scenarios"].values())
-    assert {"all_reduce", "local_sgd", "gossip", "ad_psgd"} <= set(names["schemes"])
-    lines = run(monkeypatch, capsys, "list")[1].splitlines()
-    assert "  all_reduce: Synchronous SGD: average the gradients of all workers at every step." in lines
-    assert all(any(line.startswith(f"  {name}: ") and line[-1] == "." for line in lines) for name in SCHEMES)
-    assert any(line.startswith("topologies: ") for line in lines)
-    assert (
-        "  two-sites: Two sites of four workers, an ocean between them: how rarely should they average?"
-        in lines
-    )
-    schema = json.loads(run(monkeypatch, capsys, "schema")[1])
-    assert schema["$schema"].startswith("https://json-schema.org/")
-
-
-@pytest.mark.parametrize("command", ["simulate", "netem"])
-def test_a_ready_scenario_goes_by_its_name(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    few = ["--set=stop.max_iterations=1", "--set=schemes=[all_reduce]", "--set=repeats=1"]
-    code, out, err = run(monkeypatch, capsys, command, "two-workers", *few)
-    assert (code, bool(out)) == (0, True), err
-
-
-def test_new_copies_a_ready_scenario(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, capsys, "new", "two-sites", "my.yaml") == (0, "", "wrote my.yaml\n")
-    assert Path("my.yaml").read_text() == (ROOT / "scenarios" / "two-sites.yaml").read_text()
-    assert run(monkeypatch, capsys, "new", "one-rack", "my.yaml") == (
-        2, "", "paceline: my.yaml is there already: choose another name\n",
-    )  # fmt: skip
-    code, _, err = run(monkeypatch, capsys, "new", "two-site", "other.yaml")
-    assert (code, err) == (
-        2, "paceline: two-site: no ready scenario has this name; did you mean 'two-sites'?\n",
-    )  # fmt: skip
-    assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
-
-
-SLOW_SCENARIOS = ("resnet-20",)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW_SCENARIOS else [], id=path.stem)
-        for path in sorted((ROOT / "scenarios").rglob("*.yaml"))
-    ],
-)
-def test_ready_scenarios_load_and_run_a_few_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from paceline.sim.experiments.prepare import prepare, resolve
-    from paceline.sim.experiments.simulate import simulate_job
-    from paceline.sim.scenario.schema import load
-
-    monkeypatch.setattr("paceline.sim.experiments.prepare.typical_times_s", lambda runs, timer: [0.01])
-    scenario = resolve(load(path).model_copy(update={"gradients": "looped"}), torch.device("cpu"))
-    for entry in scenario.schemes:
-        steps = 2 if scenario.evaluate.on == "mean" else 25  # an average that a scheme publishes comes later
-        job = replace(prepare(scenario, entry, scenario.seed), max_iterations=steps, target=None)
-        assert simulate_job(job).status == "completed"
 
 
 # --- calibration and validation -----------------------------------------------------------------

@@ -14,7 +14,7 @@ from paceline.sim.experiments.reprice import price_again
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results, write_results
-from paceline.sim.records.transport import transport_of
+from paceline.sim.records.scenario_facts import read_facts
 from paceline.sim.scenario.schema import dump, over_transport, parse
 from tests.support.made_measurements import exact_fit
 
@@ -75,7 +75,7 @@ def test_the_transport_is_named_everywhere(scenario: Path, tmp_path: Path, run: 
 
 def test_long_latencies_over_nccl_are_not_validated() -> None:
     text = dump(over_transport(parse(SCENARIO, changes=["cluster.network.latency=40 ms"]), "nccl"))
-    known = transport_of(text.replace("payload: 1 MB", "payload: 100 MB"))
+    known = read_facts(text.replace("payload: 1 MB", "payload: 100 MB")).transport
     assert known is not None
     assert known["not_validated"] == ["latencies this long"]
 

@@ -6,7 +6,7 @@ from rich.console import Console, RenderableType
 from paceline.reports import topology
 from paceline.reports.tables import render_comparison, render_summary
 from paceline.sim.records.comparison import Comparison
-from paceline.sim.records.equal_terms import Goal
+from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summary import Summary, summarise
 from tests.support.made_runs import made_run
 from tests.support.markup import MARKUP

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from paceline.reports import words
-from paceline.sim.records.equal_terms import Goal
 from paceline.sim.records.run import Run
+from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summary import Tuned, TuningTrial, summarise
 from tests.support.made_runs import made_bounds, made_run
 

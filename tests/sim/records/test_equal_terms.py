@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.sim.records.equal_terms import Equal, Goal, equal_terms, score_at
+from paceline.sim.records.equal_terms import Equal, equal_terms, score_at
 from paceline.sim.records.run import Evaluation, Run
+from paceline.sim.records.scenario_facts import Goal
 from tests.support.made_runs import made_run
 
 TARGET = Goal(metric="test_accuracy", value=0.95)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 from paceline.sim.config.files import claim_folder
 from paceline.sim.errors import InputError
 from paceline.sim.records import folder as result_folder
-from paceline.sim.records.equal_terms import target_of
 from paceline.sim.records.folder import check_free, read_results, write_results
 from paceline.sim.records.run import Run
 from tests.support.made_runs import made_event, made_run
@@ -346,6 +346,7 @@ def test_a_missing_table(tmp_path: Path) -> None:
         read_results(tmp_path / "r")
 
 
-@pytest.mark.parametrize("text", ["", "name: s", "stop: {max_time: 1 h}", "stop: [", "stop: {target: 3}"])
-def test_a_scenario_without_a_target(text: str) -> None:
-    assert target_of(text) is None
+def test_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xfd")
+    write_results(folder, SCENARIO, "s", runs())
+    assert result_folder.runs_of(read_results(folder)) == runs()

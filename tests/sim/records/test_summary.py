@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
-from paceline.sim.records.equal_terms import Goal
+from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summary import SchemeSummary, ranking, summarise
 from tests.support.made_runs import made_run
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.folder import write_results
+from paceline.sim.records.formats.trace import write_trace
 from paceline.sim.records.run import Event
-from paceline.sim.records.trace import write_trace
 from paceline.sim.scenario.schema import parse
 from tests.support.made_runs import made_event, made_run
 

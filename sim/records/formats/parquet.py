@@ -14,15 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..config.problems import one_line
-from ..errors import InputError, shorten
-from .run import Event, Run
+from ...config.problems import one_line
+from ...errors import InputError, shorten
+from ..run import Event, Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MAX_TABLE_ROWS: Final = 100_000_000
 """A table with more rows is not read."""
+
+METRICS_FILE: Final = "metrics.parquet"
+EVENTS_FILE: Final = "events.parquet"
 
 _WORDS: Final = pa.dictionary(pa.int32(), pa.string())
 
@@ -131,7 +134,8 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
         if not path.is_file():  # a device may never end
             raise InputError(f"{path} is no file")
         _check_rows(path)
-        table = pq.read_table(path)
+        with path.open("rb") as file:
+            table = pq.read_table(file)
     except pa.ArrowException as error:
         raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
     missing = [name for name in schema.names if name not in table.column_names]
@@ -149,7 +153,8 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
 
 def _check_rows(path: Path) -> None:
     """Refuse a table that says of itself that it is larger than any of ours."""
-    rows = pq.read_metadata(path).num_rows
+    with path.open("rb") as file:
+        rows = pq.read_metadata(file).num_rows
     if rows > MAX_TABLE_ROWS:
         raise InputError(f"{path} has {rows} rows, which is too much")
 
@@ -178,7 +183,8 @@ def _is_metric(name: str, kind: pa.DataType) -> bool:
 
 def _write_parquet(path: Path, tables: tuple[pa.Schema, Iterable[pa.Table]]) -> None:
     schema, parts = tables
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    # Opened here: pyarrow takes no path that is not UTF-8.
+    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for part in parts:
             writer.write_table(part)
 

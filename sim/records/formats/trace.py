@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .run import RESUMPTIONS, Event, Run
+from ..run import RESUMPTIONS, Event, Run
 
 _MOMENTS: Final = frozenset({"poll", "now", "next_step", "segment"})
 _TRACKS: Final = 1000

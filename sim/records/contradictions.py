@@ -1,0 +1,100 @@
+"""What cannot be in a result folder, though all of it is of the right type: damage, or somebody's edits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ..config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
+from ..errors import MAX_QUOTED, quote
+from .formats.parquet import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
+from .summary import Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_TEXT: Final = 100_000
+"""Letters of one text in a summary, at most: a message that a run has ended with."""
+TIME_TOLERANCE: Final = 1e-6
+"""How far below 0 a difference of times may be, relative to the run's: rounding of a clock."""
+MAX_CLOCK_ERROR_S: Final = 1.0
+"""Seconds by which something measured may seem to come before the run's beginning: hosts' clocks differ."""
+_TIMES_S: Final = (-MAX_CLOCK_ERROR_S, MAX_TIME_S)
+_METRICS_RANGES: Final = {"time_s": _TIMES_S, "step": (0, MAX_STEPS), "bytes_sent": (0, 2**61)}
+_EVENTS_RANGES: Final = {
+    "start_s": _TIMES_S, "end_s": _TIMES_S, "peer_s": _TIMES_S,
+    "worker": (0, MAX_WORKERS - 1), "peer": (-1, MAX_WORKERS - 1), "task": (0, 2**15 - 1),
+    "handle": (-1, 2**31 - 1), "step": (0, MAX_STEPS), "bytes": (0, 2**63 - 1),
+}  # fmt: skip
+"""Columns of numbers -> the least and the largest that may stand there."""
+
+
+def find_contradiction(
+    summary: Summary, metrics: pd.DataFrame, events: pd.DataFrame, workers: int | None
+) -> str:
+    """Say what in a folder cannot be, though it is of the right type; "" where there is nothing.
+
+    Args:
+        summary, metrics, events: as they were read.
+        workers: how many the scenario has; None where it does not say.
+    """
+    labels = {row["label"] for row in summary["summary"]}
+    keys = set()
+    for run in summary["runs"]:
+        name, key = f"a run of {quote(run['label'])}", (run["label"], run["seed"], run["source"])
+        if run["label"] not in labels:
+            return f"there is no summary of {quote(run['label'])}"
+        if not 0 <= run["wall_clock_s"] <= MAX_TIME_S or not 0 <= run["seed"] < 2**63:
+            return f"{name} has an impossible time or seed"
+        if not 0 <= run["iterations"] <= MAX_STEPS or not 0 <= run["bytes_sent"] < 2**63:
+            return f"{name} has an impossible number of iterations or bytes"
+        spent, least_s = run["time_s"], -TIME_TOLERANCE * (1.0 + run["wall_clock_s"])
+        if (
+            run["status"] != "partial"
+            and min(spent["compute"], spent["communicate"], spent["wait"]) < least_s
+        ):
+            return f"{name} has spent an impossible time"
+        met_s = run["time_to_target_s"]
+        if met_s is not None and not 0 <= met_s <= MAX_TIME_S:
+            return f"{name} has met its target at an impossible time"
+        if len(run.get("bracket_s", [0.0, 0.0])) != 2:
+            return f"{name} has a bracket without two ends"
+        if key in keys:
+            return f"{name} and seed {run['seed']} is there twice"
+        keys.add(key)
+    strangers = labels - {run["label"] for run in summary["runs"]}
+    if summary["winner"] is not None and summary["winner"] not in labels:
+        strangers.add(summary["winner"])
+    if strangers:
+        return f"there is no run of {quote(min(strangers))}"
+    for name, table, ranges in (
+        (METRICS_FILE, metrics, _METRICS_RANGES), (EVENTS_FILE, events, _EVENTS_RANGES),
+    ):  # fmt: skip
+        for column, (least, most) in ranges.items():
+            if len(table) and not least <= table[column].min() <= table[column].max() <= most:
+                return f"{name} holds an impossible {column}"
+        of_runs = set(table[RUN_KEY].drop_duplicates().itertuples(index=False, name=None))
+        if of_runs - keys:
+            return f"{name} has rows of {quote(min(str(key[0]) for key in of_runs - keys))}, which is no run"
+    for vector in metrics.get(STEP_VECTOR, ()):
+        if isinstance(vector, np.ndarray) and (
+            len(vector) > (workers or MAX_WORKERS) or not ((vector >= 0) & (vector <= MAX_STEPS)).all()
+        ):
+            return f"{METRICS_FILE} holds impossible {STEP_VECTOR}"
+    operations = events["operation"].drop_duplicates()
+    if not all(0 < len(str(operation)) <= MAX_QUOTED for operation in operations):
+        return f"{EVENTS_FILE} holds an impossible operation"
+    return ""
+
+
+def longest_text(value: object) -> int:
+    """Letters of the longest text in a JSON document."""
+    match value:
+        case str():
+            return len(value)
+        case dict():
+            return max((max(len(key), longest_text(each)) for key, each in value.items()), default=0)
+        case list():
+            return max(map(longest_text, value), default=0)
+    return 0

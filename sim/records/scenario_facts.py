@@ -1,0 +1,119 @@
+"""What records take from the text of a resolved scenario: workers, target, what carries the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from typing_extensions import TypedDict
+
+from ..config import yaml_file
+from ..config.units import parse_bytes, parse_seconds
+from ..errors import InputError
+from .run import metric_name
+
+VALIDATED_LATENCY_S: Final = 0.010
+VALIDATED_CHUNK_BYTES: Final = 4 * 2**20
+"""The longest one-way latency, and the smallest share of a model per worker, that were measured over NCCL
+(docs/outside.md)."""
+
+_DAMAGES: Final = (AttributeError, TypeError, KeyError, ValueError)
+"""What a document that nobody has checked leads to: keys that are missing, values of another type."""
+
+
+class TransportRecord(TypedDict):
+    """What carries the bytes, in the model or for real.
+
+    Attributes:
+        name: ``ideal``, ``gloo`` or ``nccl``; None: a version before there were transports.
+        all_reduce: the algorithm of a whole model among all workers.
+        not_validated: what of the scenario no measurement of this transport covers, as phrases.
+    """
+
+    name: str | None
+    all_reduce: str
+    not_validated: list[str]
+
+
+class Goal(TypedDict):
+    """The score that ends a run; ``metric`` as evaluations name it."""
+
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class ScenarioFacts:
+    """What records take from a resolved scenario; None for what it does not say.
+
+    Attributes:
+        workers: how many there are.
+        target: its metric as evaluations name it.
+        transport: what carries the bytes.
+    """
+
+    workers: int | None = None
+    target: Goal | None = None
+    transport: TransportRecord | None = None
+
+
+def read_facts(scenario_yaml: str) -> ScenarioFacts:
+    """What the text of a resolved scenario says; nothing where it is damaged."""
+    try:
+        document = yaml_file.parse(scenario_yaml, "scenario").value
+    except InputError:
+        return ScenarioFacts()
+    return ScenarioFacts(_read_workers(document), _read_target(document), _read_transport(document))
+
+
+def _read_workers(document: Any) -> int | None:
+    try:
+        workers = document["cluster"]["workers"]
+    except _DAMAGES:
+        return None
+    return workers if isinstance(workers, int) else None
+
+
+def _read_target(document: Any) -> Goal | None:
+    try:
+        target = document["stop"]["target"]
+        on, own = target.get("on", "mean"), document.get("evaluate", {}).get("on", "mean")
+        return Goal(metric=metric_name(str(target["metric"]), on, own), value=float(target["value"]))
+    except _DAMAGES:
+        return None
+
+
+def _read_transport(document: Any) -> TransportRecord | None:
+    """Measured over NCCL were messages that fill its buffers, and latencies up to ``VALIDATED_LATENCY_S``."""
+    try:
+        cluster, collectives = document["cluster"], document["collectives"]
+        name, workers = cluster["network"]["transport"], int(cluster["workers"])
+        all_reduce = collectives.get("chosen") or collectives["all_reduce"]
+        if all_reduce == "auto":  # of a real run, whose library chooses
+            all_reduce = "gloo_ring" if name == "gloo" else "its own choice"
+        payload = document["workload"].get("payload")
+        missing = []
+        if name == "nccl":
+            if payload is None or parse_bytes(payload) < workers * VALIDATED_CHUNK_BYTES:
+                missing.append("messages this small")
+            if max(_latencies_s(cluster["network"]), default=0.0) > VALIDATED_LATENCY_S:
+                missing.append("latencies this long")
+        return TransportRecord(name=name, all_reduce=all_reduce, not_validated=missing)
+    except _DAMAGES:
+        return None
+
+
+def _latencies_s(settings: object) -> Iterator[float]:
+    """All latencies that stand in a network's settings."""
+    if isinstance(settings, tuple):
+        for each in settings:
+            yield from _latencies_s(each)
+    elif isinstance(settings, dict):
+        for key, value in settings.items():
+            if key == "latency":
+                yield from (
+                    parse_seconds(v) for v in (value.values() if isinstance(value, dict) else [value])
+                )
+            else:
+                yield from _latencies_s(value)

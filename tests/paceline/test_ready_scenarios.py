@@ -1,0 +1,61 @@
+"""Ready scenarios: by their names, as copies, and a few steps of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.sim.scenario.schema import load
+from tests.paceline.test_command_line import ROOT, run
+
+
+@pytest.mark.parametrize("command", ["simulate", "netem"])
+def test_a_ready_scenario_goes_by_its_name(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = ["--set=stop.max_iterations=1", "--set=schemes=[all_reduce]", "--set=repeats=1"]
+    code, out, err = run(monkeypatch, capsys, command, "two-workers", *few)
+    assert (code, bool(out)) == (0, True), err
+
+
+def test_new_copies_a_ready_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, capsys, "new", "two-sites", "my.yaml") == (0, "", "wrote my.yaml\n")
+    assert Path("my.yaml").read_text() == (ROOT / "scenarios" / "two-sites.yaml").read_text()
+    assert run(monkeypatch, capsys, "new", "one-rack", "my.yaml") == (
+        2, "", "paceline: my.yaml is there already: choose another name\n",
+    )  # fmt: skip
+    code, _, err = run(monkeypatch, capsys, "new", "two-site", "other.yaml")
+    assert (code, err) == (
+        2, "paceline: two-site: no ready scenario has this name; did you mean 'two-sites'?\n",
+    )  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
+
+
+SLOW_SCENARIOS = ("resnet-20",)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW_SCENARIOS else [], id=path.stem)
+        for path in sorted((ROOT / "scenarios").rglob("*.yaml"))
+    ],
+)
+def test_ready_scenarios_load_and_run_a_few_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from paceline.sim.experiments.prepare import prepare, resolve
+    from paceline.sim.experiments.simulate import simulate_job
+
+    monkeypatch.setattr("paceline.sim.experiments.prepare.typical_times_s", lambda runs, timer: [0.01])
+    scenario = resolve(load(path).model_copy(update={"gradients": "looped"}), torch.device("cpu"))
+    for entry in scenario.schemes:
+        steps = 2 if scenario.evaluate.on == "mean" else 25  # an average that a scheme publishes comes later
+        job = replace(prepare(scenario, entry, scenario.seed), max_iterations=steps, target=None)
+        assert simulate_job(job).status == "completed"

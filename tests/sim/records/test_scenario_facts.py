@@ -1,0 +1,48 @@
+"""What records take from a resolved scenario's text, which may be damaged or hostile."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.sim.records.scenario_facts import ScenarioFacts, read_facts
+from paceline.sim.scenario.schema import dump, parse
+
+TEXT = """\
+name: facts
+workload: {task: quadratic, batch_size: 4, optimizer: {lr: 0.1}}
+cluster: {workers: 3, compute: {time: 1 ms}, network: {latency: 20 ms, transport: nccl}}
+evaluate: {on: workers}
+schemes: [all_reduce]
+stop: {target: {metric: train_loss, value: 0.5}, max_iterations: 10}
+"""
+
+
+def test_workers_target_and_transport_are_read() -> None:
+    known = read_facts(dump(parse(TEXT)))
+    assert known.workers == 3
+    assert known.target == {"metric": "train_loss", "value": 0.5}
+    assert known.transport == {
+        "name": "nccl",
+        "all_reduce": "its own choice",
+        "not_validated": ["messages this small", "latencies this long"],
+    }
+
+
+@pytest.mark.parametrize("text", ["", "name: s", "stop: {max_time: 1 h}", "stop: [", "stop: {target: 3}"])
+def test_a_scenario_without_a_target(text: str) -> None:
+    assert read_facts(text).target is None
+
+
+@pytest.mark.parametrize("value", ["[" * 5000, "!!int ''", "&a [*a]", "!!timestamp x", "{? [a] : b}"])
+def test_nothing_is_read_from_a_damaged_text(value: str) -> None:
+    assert read_facts(f"cluster: {{workers: 3}}\nname: {value}\n") == ScenarioFacts()
+
+
+def test_aliases_are_not_unfolded_without_end() -> None:
+    bomb = "x0: &x0 [1]\n" + "".join(
+        f"x{n + 1}: &x{n + 1} [{', '.join([f'*x{n}'] * 9)}]\n" for n in range(12)
+    )
+    scenario = (
+        "cluster: {workers: 3, network: {transport: nccl, latency: *x12}}\ncollectives: {all_reduce: ring}\n"
+    )
+    assert read_facts(f"{bomb}{scenario}workload: {{}}\n") == ScenarioFacts()
