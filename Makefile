@@ -53,7 +53,7 @@ bench: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python benchmarks/messages.py
 	PYTHONPATH=. $(BIN)/python benchmarks/collectives.py
 	PYTHONPATH=. $(BIN)/python benchmarks/startup.py
-	PYTHONPATH=. $(BIN)/python benchmarks/memory.py
+	$(BIN)/python -m benchmarks.memory
 	PYTHONPATH=. $(BIN)/python benchmarks/records.py
 	PYTHONPATH=. $(BIN)/python benchmarks/grid.py
 	PYTHONPATH=. $(BIN)/python benchmarks/ddp.py

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -117,10 +118,13 @@ def _tex(studies: Sequence[ReportSources]) -> str:
 
 
 def _save(picture: Picture, folder: Path) -> None:
-    figure = finish_figure(picture)
-    for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-        path = folder / f"{picture.name}.{ending}"
-        figure.savefig(path, dpi=200, facecolor="white", metadata=metadata)
+    with warnings.catch_warnings():
+        # Of a label in letters that the font does not have there are boxes, which speak for themselves.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
+        figure = finish_figure(picture)
+        for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
+            path = folder / f"{picture.name}.{ending}"
+            figure.savefig(path, dpi=200, facecolor="white", metadata=metadata)
     write_csv(folder / f"{picture.name}.csv", picture.data)
 
 

@@ -54,7 +54,7 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> None
     """
     if out.is_dir():
         raise InputError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
-    if out.exists() and not _is_report(out):
+    if out.exists() and not (out.is_file() and _is_report(out)):
         raise InputError(f"{out} is there already, and it is no report: choose another name")
     studies = read_sources(folders)
     views = [_view(study) for study in studies]

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
-from .schedule import Round, Schedule
+from .schedule import Round, Schedule, refuse_many
 
 _GLOO_SEGMENT_BYTES = 1024 * 1024
 _GLOO_ELEMENT_BYTES = 4
@@ -96,6 +96,7 @@ def direct_reduce_scatter(n: int, num_bytes: int) -> Schedule:
         ValueError: n is not positive or num_bytes is negative.
     """
     _check(n, num_bytes)
+    refuse_many("an exchange of all with all", n, n * (n - 1))
     chunks = _split(num_bytes, n)
     table = []
     for rank in range(n):
@@ -124,6 +125,7 @@ def _ring(n: int, num_bytes: int, phases: slice) -> Schedule:
 
 def _ring_of_pieces(n: int, lengths: Sequence[int], window: int, phases: slice = slice(0, 2)) -> Schedule:
     """Ring all-reduce over ``lengths``, of which each of n chunks has the same number in a row."""
+    refuse_many("a ring", n, n * (n - 1) * (len(lengths) // n) * len(range(2)[phases]))
     table = []
     for rank in range(n):
         source, destination = (rank + 1) % n, (rank - 1) % n
@@ -362,6 +364,7 @@ def gloo_all_gather(n: int, num_bytes: int) -> Schedule:
 def _gather_ring(n: int, parts: tuple[int, ...], window: int) -> Schedule:
     """Pass every rank's block on to the next rank, part by part; without bytes there is nothing to do."""
     hops = n - 1 if sum(parts) else 0
+    refuse_many("a ring", n, n * hops * len(parts))
     return Schedule(
         tuple(
             tuple(Round((((rank - 1) % n, part),), (((rank + 1) % n, part),)) for part in parts) * hops

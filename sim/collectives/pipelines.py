@@ -29,6 +29,7 @@ from .algorithms import (
     recursive_doubling_all_reduce,
 )  # fmt: skip
 from .blocks import BlockSchedule, CollectiveBlock, without_rendezvous
+from .schedule import refuse_many
 
 Sites = tuple[int, ...]
 
@@ -52,6 +53,7 @@ def ring(sites: Sites, num_bytes: int) -> BlockSchedule:
 
 def _around(n: int, chunks: list[int], steps: range, pieces: int) -> BlockSchedule:
     """So many steps around a ring; in step k rank r passes chunk r - k on to rank r + 1."""
+    refuse_many("a ring", n, n * len(steps))
     numbers: dict[tuple[int, int], int] = {}
     blocks: list[CollectiveBlock] = []
     for step in steps:
@@ -96,7 +98,7 @@ def double_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
                 if parent >= 0 and size:
                     planned.append((False, height[child], segment, tree, child, size))
                     planned.append((True, depth[child], segment, tree, child, size))
-    children = [[[c for c, p in enumerate(parents) if p == rank] for rank in range(n)] for parents in trees]
+    children = [_children(parents) for parents in trees]
     blocks: list[CollectiveBlock] = []
     numbers: dict[tuple[bool, int, int, int], int] = {}
     for down, _, segment, tree, child, size in sorted(planned):
@@ -128,6 +130,14 @@ def _tree(n: int, shift: int) -> list[int]:
         if parent <= n:
             parents[(place - 1 + shift) % n] = (parent - 1 + shift) % n
     return parents
+
+
+def _children(parents: list[int]) -> list[list[int]]:
+    children: list[list[int]] = [[] for _ in parents]
+    for child, parent in enumerate(parents):
+        if parent >= 0:
+            children[parent].append(child)
+    return children
 
 
 def _heights(parents: list[int]) -> list[int]:
@@ -176,6 +186,7 @@ def exchange(sites: Sites, num_bytes: int) -> BlockSchedule:
     On n equal hosts it takes (n - 1) / n num_bytes / bandwidth and one latency.
     """
     n = sum(sites)
+    refuse_many("an exchange of all with all", n, n * (n - 1))
     shares = _split(num_bytes, n)
     blocks = (
         CollectiveBlock(rank, (rank + step) % n, shares[(rank + step) % n])
@@ -262,6 +273,7 @@ def nccl_all_gather(sites: Sites, num_bytes: int) -> BlockSchedule:
 def _nccl_loops(n: int, num_bytes: int, steps: range) -> BlockSchedule:
     loops = max(1, -(-num_bytes // (n * NCCL_CHUNK_BYTES)))
     together = -(-loops // NCCL_MAX_LOOPS)
+    refuse_many("a ring", n, n * len(steps) * -(-loops // together))
     blocks: list[CollectiveBlock] = []
     numbers: dict[tuple[int, int], int] = {}  # (how many on the ring before, rank) -> block
     pieces = NCCL_SLICES * together

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Final
 
-from ..errors import Deadlock
+from ..config.free_memory import free_bytes
+from ..config.limits import MAX_MESSAGES
+from ..config.units import format_bytes
+from ..errors import Deadlock, RunError
+
+_MESSAGE_BYTES: Final = 600
+"""Bytes that a message of a collective takes while it is laid out, roughly."""
+_FEW_MESSAGES: Final = 100_000
+"""So many always fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,28 @@ def among(schedule: Schedule, members: tuple[int, ...]) -> Mapping[int, RankRoun
         member: RankRounds(tuple(renamed[one] for one in rounds), schedule.window)
         for member, rounds in zip(members, schedule.rounds, strict=True)
     }
+
+
+def refuse_many(name: str, ranks: int, messages: int) -> None:
+    """Refuse a collective whose messages nobody could follow, before memory is taken for them.
+
+    Raises:
+        RunError: it has more than ``MAX_MESSAGES``, or they would not fit into the memory that is free.
+    """
+    if messages <= _FEW_MESSAGES:
+        return
+    needed, free = float(messages * _MESSAGE_BYTES), free_bytes()
+    if messages <= MAX_MESSAGES and needed <= free:
+        return
+    why = (
+        f"at most {MAX_MESSAGES:,} are followed"
+        if messages > MAX_MESSAGES
+        else f"they need about {format_bytes(needed)} of memory, and {format_bytes(free)} are free"
+    )
+    raise RunError(
+        f"{name} among {ranks:,} workers has {messages:,} messages; {why}: use smaller groups, or for "
+        "all-reduces another algorithm (collectives.all_reduce, auto on transport ideal)"
+    )
 
 
 def critical_path_s(schedule: Schedule, latency_s: float, bandwidth_bytes_per_s: float) -> float:

@@ -106,6 +106,14 @@ def _is_dead(process: int) -> bool:
     return False
 
 
+def _resolve(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: Python 3.11 and 3.12, of links in a circle
+        why = getattr(error, "strerror", None) or "its links lead in a circle"
+        raise InputError(f"cannot write {path}: {why}") from error
+
+
 @contextmanager
 def claim(path: Path) -> Iterator[None]:
     """Keep other processes from ``path`` in this block: they are refused by a locked file beside it.
@@ -116,7 +124,7 @@ def claim(path: Path) -> Iterator[None]:
     Raises:
         InputError: another process has claimed it, or nothing can be written there.
     """
-    path = path.resolve()
+    path = _resolve(path)
     if not path.name:
         raise InputError(f"{path} is the top of all folders: choose another")
     lock = path.with_name(f".{path.name}.lock")
@@ -268,7 +276,7 @@ def claim_folder(folder: Path) -> Iterator[None]:
     Raises:
         InputError: another command writes to it, or nothing can be written there.
     """
-    folder = folder.resolve()
+    folder = _resolve(folder)
     with claim(folder):
         remove_unfinished_writes(folder)
         yield
@@ -295,7 +303,7 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
     Raises:
         InputError: it cannot be written; what was there before is there again.
     """
-    folder = folder.resolve()
+    folder = _resolve(folder)
     start = f".{folder.name}."
     remove_leftovers(folder.parent, start, r"\.(old|new)")
     new, old = (folder.with_name(f"{start}{owner_tag()}.{end}") for end in ("new", "old"))

@@ -13,6 +13,8 @@ MAX_GRAPH: Final = 10_000_000
 MAX_GRAPH_HOSTS: Final = 2000
 """Of a network given as a graph, in which every pair of hosts has a route of its own."""
 MAX_SITES: Final = 500
+MAX_MESSAGES: Final = 20_000_000
+"""Of one collective."""
 MAX_BATCH: Final = 1_000_000
 """Examples in a worker's batch."""
 MAX_EXAMPLES: Final = 100_000_000

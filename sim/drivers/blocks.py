@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -322,7 +322,10 @@ class BlockFlows:
         self._joined_s[rank] = self._clock.now
         if not self._open[rank]:
             self._clock.at(self._clock.now, self._finished, rank)
-        for each in range(len(self._lines)):
+        # Only who has a block for this rank has waited for it, and of blocks in order the first one leaves.
+        schedule = self._placed.schedule
+        into = islice(self._into[rank], 1 if schedule.in_order else None)
+        for each in sorted({rank, *(schedule.blocks[number].source for number in into)}):
             self._go_on(each)
 
     def _go_on(self, rank: int) -> None:
@@ -337,7 +340,8 @@ class BlockFlows:
             return
         ready = [number for number in line if self._can_leave(number)]
         if ready:
-            self._lines[rank] = deque(number for number in line if number not in set(ready))
+            leaving = set(ready)
+            self._lines[rank] = deque(number for number in line if number not in leaving)
             for number in ready:
                 self._leave(number)
 

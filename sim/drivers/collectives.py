@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -266,9 +267,7 @@ class CollectivesInFlight:
                 why = f"the members' values cannot be combined in one {pending.name}: {format_error(error)}"
                 place = getattr(pending.task.coroutine, "place", "")  # a user's scheme knows its line
                 raise SchemeError(f"{place}: {why}" if place else why) from error
-        # Only a reduce-scatter gives every member something else; among many, looking for one takes long.
-        cut = isinstance(operation, ops.ReduceScatter)
-        position = members.index(pending.task.rank) if cut else 0
+        position = bisect_left(members, pending.task.rank)  # they are ascending
         pending.reply = part(operation, collective.result, position, len(members))
         pending.peer_s = collective.last_s
         collective.waiting.pop(pending.task.rank, None)

@@ -1,43 +1,54 @@
-"""What a scenario needs of memory, reckoned before any of it is taken."""
+"""What a scenario needs of memory, reckoned before any of it is taken; ``benchmarks/memory.py`` compares."""
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
+from ..config.free_memory import free_bytes
 from ..config.limits import MAX_WORKERS
 from ..config.units import format_bytes
 from ..errors import KeyedError
 from ..scenario.entries import WorkloadEntry
+from ..scenario.schema import Scenario
 from ..training.optimizer import OptimizerSettings
+from ..training.snapshots import keep_every
 from ..workloads import find_task
+from ..workloads.partition import BATCH_BLOCK, EPOCH_BLOCK
+from ..workloads.workload import Facts
 
 _NUMBER_BYTES: Final = 4
 _INDEX_BYTES: Final = 8
-_BATCHES_AHEAD: Final = 16
-"""Batches of a worker whose examples are chosen at once; see ``Batches``."""
 _ORDERS: Final = 3
 """Orders of the examples that there are at once while they are spread over the workers."""
+_COPIES: Final = 7
+"""Models of a worker that there are at once, roughly, besides its optimiser's: its own, gradients and values
+under way, and what is needed to average and to score them."""
 _WORKER_BYTES: Final = 20_000
 """Bytes of a simulated worker besides its model, roughly: coroutines, links, operations."""
 
 
-def check_memory(workload: WorkloadEntry, workers: int, seed: int) -> None:
+def check_memory(scenario: Scenario) -> None:
     """Refuse what does not fit into the memory that is free.
-
-    Args:
-        workload: what is trained.
-        workers: how many of them this process computes for.
-        seed: of the run.
 
     Raises:
         KeyedError: it needs more; the message has both amounts, and which part is the largest.
     """
+    workers = scenario.cluster.workers
     if workers > MAX_WORKERS:
         raise KeyedError(("cluster", "workers"), f"must be at most {MAX_WORKERS}, not {workers}")
-    parts = estimate_bytes(workload, workers, seed)
+    _refuse_more_than_free(estimate_bytes(scenario))
+
+
+def check_task_memory(workload: WorkloadEntry, seed: int) -> None:
+    """Refuse a task that does not fit into the memory that is free, even for a single worker.
+
+    Raises:
+        KeyedError: as ``check_memory``.
+    """
+    _refuse_more_than_free(_training_bytes(workload, 1, seed))
+
+
+def _refuse_more_than_free(parts: dict[str, float]) -> None:
     needed, free = sum(parts.values()), free_bytes()
     if needed > free:
         largest = max(parts, key=lambda part: parts[part])
@@ -50,59 +61,55 @@ def check_memory(workload: WorkloadEntry, workers: int, seed: int) -> None:
 
 WORKERS: Final = "the workers"
 MODELS: Final = "the workers' models"
+KEPT: Final = "the models that are kept between two scorings"
 EXAMPLES: Final = "the training examples"
 BATCHES: Final = "the batches"
 _KEYS: Final = {
     WORKERS: ("cluster", "workers"),
     MODELS: ("cluster", "workers"),
+    KEPT: ("evaluate",),
     EXAMPLES: ("workload", "task"),
     BATCHES: ("workload", "batch_size"),
 }
 """Part of an estimate -> the key of the scenario that it follows from."""
 
 
-def estimate_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[str, float]:
+def estimate_bytes(scenario: Scenario) -> dict[str, float]:
     """Estimate the bytes that each part of a simulation takes; tasks whose size is unknown count as none."""
-    clock = float(workers * _WORKER_BYTES)
+    workload, workers = scenario.workload, scenario.cluster.workers
+    clock = {WORKERS: float(workers * _WORKER_BYTES)}
     if workload.timing_only:
-        return {WORKERS: clock}
+        return clock
+    facts = find_task(workload.task).facts(workload.options, scenario.seed)
+    parts = clock | _training_bytes(workload, workers, scenario.seed)
+    if scenario.stop.target is not None:  # else nothing is looked for between two scorings
+        parts[KEPT] = float(workers * _kept_models(scenario, facts) * facts.num_parameters * _NUMBER_BYTES)
+    return parts
+
+
+def _training_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[str, float]:
     facts = find_task(workload.task).facts(workload.options, seed)
-    copies = 2 + _moments(workload.optimizer)
+    copies = _COPIES + _moments(workload.optimizer)
     rows = workload.batch_size * (facts.example_numbers + 2 * facts.activations) * _NUMBER_BYTES
     each_example = facts.example_numbers * _NUMBER_BYTES + _ORDERS * _INDEX_BYTES
+    shard = facts.num_examples if workload.partition.kind == "replicated" else facts.num_examples // workers
+    ahead = BATCH_BLOCK * workload.batch_size + max(EPOCH_BLOCK, shard)
     return {
-        WORKERS: clock,
         MODELS: float(workers * facts.num_parameters * _NUMBER_BYTES * copies),
         EXAMPLES: float(facts.num_examples * each_example),
-        BATCHES: float(rows + workers * workload.batch_size * _BATCHES_AHEAD * _INDEX_BYTES),
+        BATCHES: float(rows + workers * ahead * _INDEX_BYTES),
     }
+
+
+def _kept_models(scenario: Scenario, facts: Facts) -> int:
+    """Models of one worker that are kept at most, besides its latest."""
+    evaluate, workers = scenario.evaluate, scenario.cluster.workers
+    each = evaluate.keep_every
+    if evaluate.keep is None:
+        size = facts.num_parameters * _NUMBER_BYTES
+        each = keep_every(workers, size, scenario.stop.max_iterations, evaluate.every)
+    return -(-evaluate.every // each)
 
 
 def _moments(optimizer: OptimizerSettings) -> int:
     return 2 if optimizer.lr is None else int(optimizer.momentum > 0)
-
-
-def free_bytes() -> float:
-    """The bytes that this process may still take: free memory, and the limits of its group and its own."""
-    return min(_limits_bytes(), default=float("inf"))
-
-
-def _limits_bytes() -> Iterator[float]:
-    for path, key in ((Path("/proc/meminfo"), "MemAvailable:"), (Path("/sys/fs/cgroup/memory.max"), "")):
-        try:
-            words = next(line for line in path.read_text().splitlines() if line.startswith(key)).split()
-            yield float(words[1]) * 1024 if key else float(words[0])
-        except (OSError, ValueError, IndexError, StopIteration):  # another system, or no limit ("max")
-            continue
-    own, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if own != resource.RLIM_INFINITY:
-        yield float(own - _data_bytes())
-
-
-def _data_bytes() -> int:
-    """What counts towards this process's own limit already: torch alone takes some hundred megabytes."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[5])
-    except (OSError, ValueError, IndexError):  # another system
-        return 0
-    return pages * resource.getpagesize()

@@ -23,8 +23,9 @@ from ..network.profile import Profile
 from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..scenario.entries import SchemeEntry, WorkloadEntry
+from ..scenario.parts import Evaluate
 from ..scenario.repeats import max_repeats
-from ..scenario.schema import Evaluate, Scenario, dump
+from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
 from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
@@ -37,7 +38,7 @@ from ..workloads.layers.settings import LayerProfile
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Task
-from .memory import check_memory
+from .memory import check_memory, check_task_memory
 
 MAX_EVENTS = 1_000_000
 """``events: auto`` keeps no operations of a run that would have more than this many."""
@@ -68,7 +69,7 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     Raises:
         InputError: gradients are to be batched, and cannot be.
     """
-    check_memory(scenario.workload, scenario.cluster.workers, scenario.seed)
+    check_memory(scenario)
     scenario = _with_chosen(_measured(scenario, device))
     if scenario.workload.timing_only:
         return scenario
@@ -376,7 +377,7 @@ def _built(
     task: Task, workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
 ) -> TrainingProblem:
     # The task is a part of the key: a user's function may be defined anew under its name.
-    check_memory(workload, 1, seed)
+    check_task_memory(workload, seed)
     with one_thread():
         built = task.build(workload.options, seed).to(device)
     labels, sources = (None if t is None else t.cpu().numpy() for t in (built.labels, built.sources))

@@ -46,14 +46,18 @@ def partition(groups: Groups | None, workers: int) -> Groups:
     return tuple(tuple(sorted(group)) for group in groups)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
+def _group_of(groups: Groups | None, workers: int) -> dict[int, tuple[int, ...]]:
+    return {rank: group for group in partition(groups, workers) for rank in group}
+
+
 def members(groups: Groups | None, workers: int, rank: int) -> tuple[int, ...]:
     """The group of ``rank``, ascending.
 
     Raises:
         SchemeError: as ``partition``.
     """
-    return next(group for group in partition(groups, workers) if rank in group)
+    return _group_of(groups, workers)[rank]
 
 
 def shard_length(length: int, members: int) -> int:

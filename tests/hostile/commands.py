@@ -9,7 +9,9 @@ from tests.hostile.sandbox import Case
 from tests.hostile.scenarios import BY_HEART, GOOD, LONG, text_of
 
 _TEXT: Final = text_of(GOOD)
-_HERE: Final[dict[str, str | bytes]] = {"s.yaml": _TEXT, "file": "kept", "folder/kept": "kept"}
+_HERE: Final[dict[str, str | bytes]] = {
+    "s.yaml": _TEXT, "file": "kept", "folder/kept": "kept", "circle": "->circle",
+}  # fmt: skip
 
 LINES: Final[Mapping[str, tuple[str, str]]] = {
     "no-command": ("simulat s.yaml", "simulat"),
@@ -49,6 +51,8 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "out-proc": ("simulate s.yaml --out /proc/r", "/proc/r"),
     "out-sys": ("simulate s.yaml --out /sys/r", "/sys/r"),
     "out-long": (f"simulate s.yaml --out {LONG}", "File name too long"),
+    "out-circle": ("simulate s.yaml --out circle", "circle"),
+    "out-below-circle": ("simulate s.yaml --out circle/r", "circle"),
     "out-root": ("simulate s.yaml --out /", "/"),
     "timeout-nan": ("realrun s.yaml --processes --timeout nan", "--timeout"),
     "timeout-zero": ("realrun s.yaml --processes --timeout 0", "--timeout"),

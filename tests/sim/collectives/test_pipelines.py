@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.sim.collectives import algorithms, pipelines
 from paceline.sim.collectives.blocks import BlockCost, BlockSchedule, completion_s
 from paceline.sim.collectives.pipelines import (
     NCCL_CHUNK_BYTES,
@@ -25,6 +26,7 @@ from paceline.sim.collectives.pipelines import (
     ring_share,
     tree_broadcast,
 )
+from paceline.sim.errors import RunError
 
 MIB = 2**20
 laws = settings(deadline=None, derandomize=True, max_examples=60)
@@ -208,3 +210,11 @@ def test_shares_go_straight_to_their_owners_in_one_latency() -> None:
     assert took_s(exchange((4,), 4000), 1000.0, 0.5) == 3.0 + 0.5
     assert took_s(ring_share((4,), 4000), 1000.0, 0.5) == pytest.approx(3.0 + 0.5)
     assert took_s(ring_share((4,), 4), 1000.0, 0.5) == pytest.approx(3 * 0.501)
+
+
+def test_collectives_that_nobody_could_follow_are_refused_at_once() -> None:
+    for build in (pipelines.ring, pipelines.ring_share, pipelines.exchange):
+        with pytest.raises(RunError, match="messages; at most 20,000,000 are followed"):
+            build((100_000,), 1000)
+    with pytest.raises(RunError, match="a ring among 10,000 workers"):
+        algorithms.gloo_ring_all_reduce(10_000, 1000)

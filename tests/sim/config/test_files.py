@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from paceline.sim.config.files import claim, owner_tag, remove_leftovers, save_atomically, write_atomically
+from paceline.sim.config.files import (
+    claim,
+    claim_folder,
+    owner_tag,
+    remove_leftovers,
+    save_atomically,
+    write_atomically,
+)
 from paceline.sim.errors import InputError
 
 
@@ -95,3 +102,9 @@ def test_who_comes_second_is_refused_at_once(tmp_path: Path) -> None:
     with claim(path):  # a claim ends with its process
         pass
     assert list(path.parent.iterdir()) == []
+
+
+def test_a_path_whose_links_lead_in_a_circle_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(InputError, match="circle"), claim_folder(tmp_path / "circle" / "r"):
+        pass

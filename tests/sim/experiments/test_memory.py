@@ -30,19 +30,28 @@ stop: {max_iterations: 10}
 
 
 def test_its_parts_follow_from_the_scenario() -> None:
-    scenario = parse(TEXT)
-    parts = memory.estimate_bytes(scenario.workload, 100, 0)
-    assert parts[memory.MODELS] == 100 * 1000 * 4 * 3  # the model, its gradient and one moment
+    parts = memory.estimate_bytes(parse(TEXT))
+    assert parts[memory.MODELS] == 100 * 1000 * 4 * 8  # seven models and one moment
     assert parts[memory.EXAMPLES] == 500 * (6 * 1000 * 4 + 3 * 8)
-    assert parts[memory.BATCHES] == 10 * (6000 + 2 * 1000) * 4 + 100 * 10 * 16 * 8
+    # Of a worker the examples of 16 batches, and those of the epochs that are shuffled at once.
+    assert parts[memory.BATCHES] == 10 * (6000 + 2 * 1000) * 4 + 100 * (10 * 16 + 4096) * 8
+    assert memory.KEPT not in parts
     timing = parse(TEXT.replace("batch_size: 10", "batch_size: 10\n  timing_only: true\n  payload: 4 kB"))
-    assert set(memory.estimate_bytes(timing.workload, 100, 0)) == {memory.WORKERS}
+    assert set(memory.estimate_bytes(timing)) == {memory.WORKERS}
+
+
+@pytest.mark.parametrize(("keep", "models"), [("", 10), ("all", 10), ("every 5 steps", 2)])
+def test_models_between_two_scorings_count_where_there_is_a_target(keep: str, models: int) -> None:
+    target = "stop: {target: {metric: train_loss, value: 0.5}, max_iterations: 10}"
+    text = TEXT.replace("stop: {max_iterations: 10}", target)
+    scenario = parse(text + (f"evaluate: {{keep: {keep}}}\n" if keep else ""))
+    assert memory.estimate_bytes(scenario)[memory.KEPT] == 100 * models * 1000 * 4
 
 
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ("workload.dimension=100", r"large.yaml:9: cluster.workers: the workers need about 2 MB"),
+        ("workload.dimension=100", r"large.yaml:6: workload.batch_size: the batches need about 3.44 MB"),
         (
             "workload.batch_size=1000000",
             r"--set workload.batch_size=1000000: workload.batch_size: the batches",

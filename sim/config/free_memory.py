@@ -1,0 +1,33 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def free_bytes() -> float:
+    """The bytes that this process may still take: free memory, and the limits of its group and its own."""
+    return min(_limits_bytes(), default=float("inf"))
+
+
+def _limits_bytes() -> Iterator[float]:
+    for path, key in ((Path("/proc/meminfo"), "MemAvailable:"), (Path("/sys/fs/cgroup/memory.max"), "")):
+        try:
+            words = next(line for line in path.read_text().splitlines() if line.startswith(key)).split()
+            yield float(words[1]) * 1024 if key else float(words[0])
+        except (OSError, ValueError, IndexError, StopIteration):  # another system, or no limit ("max")
+            continue
+    own, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if own != resource.RLIM_INFINITY:
+        yield float(own - _data_bytes())
+
+
+def _data_bytes() -> int:
+    """What counts towards this process's own limit already: torch alone takes some hundred megabytes."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+    except (OSError, ValueError, IndexError):  # another system
+        return 0
+    return pages * resource.getpagesize()
