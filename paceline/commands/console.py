@@ -120,6 +120,7 @@ class Countdown:
     """How far the runs of a scenario are; called with a label and a mean number of steps as a run goes on.
 
     A run in progress counts in part: its steps over those of the scheme's run before it, or over the limit.
+    So do all of them where several go on beside each other (``beside``).
 
     Attributes:
         show: called with a line and the share that is done, 0 to 1.
@@ -132,26 +133,41 @@ class Countdown:
         self._runs = len(scenario.schemes) * max_repeats(scenario.repeats)
         self._limit = scenario.stop.max_iterations
         self._before, self._done, self._begun = 0, 0, False
-        self._label, self._steps = "", 0
+        self._ahead = 0  # complete, and not counted as done yet
+        self._under_way: Sequence[tuple[str, int]] = ()
         self._typical: dict[str, int] = {}
         self._begin_s = time.monotonic()
 
     def __call__(self, label: str, steps: int) -> None:
         """The workers of a run have done so many steps on average."""
-        self._label, self._steps = label, steps
+        self._ahead, self._under_way = 0, [(label, steps)]
+        self.show(self.line(), self.share)
+
+    def beside(self, complete: Sequence[tuple[str, int]], under_way: Sequence[tuple[str, int]]) -> None:
+        """Several runs go on in processes of their own, label and steps of each.
+
+        Args:
+            complete: those for which ``complete`` has yet to be called.
+            under_way: those that have begun.
+        """
+        self._typical |= dict(complete)
+        self._ahead, self._under_way = len(complete), under_way
         self.show(self.line(), self.share)
 
     def begin(self, done: int = 0) -> None:
         """What was prepared is ready: now the runs begin, of which so many are complete from before."""
         self._before, self._done, self._begun = done, done, True
-        self._label, self._steps = "", 0
+        self._ahead, self._under_way = 0, ()
         self._begin_s = time.monotonic()
 
     def complete(self) -> None:
         """One more run is complete."""
-        self._typical[self._label] = self._steps
         self._done += 1
-        self._steps = 0
+        if self._ahead:
+            self._ahead -= 1
+        else:
+            self._typical |= dict(self._under_way)
+            self._under_way = ()
         self.show(self.line(), self.share)
 
     @property
@@ -159,20 +175,26 @@ class Countdown:
         """What part of all runs is done."""
         if not self._begun:
             return 0.0
-        typical = self._typical.get(self._label, self._limit)
-        part = min(self._steps / typical, 0.99) if typical else 0.0
-        return min((self._done + part) / max(self._runs, 1), 1.0)
+        parts = sum(self._part(label, steps) for label, steps in self._under_way)
+        return min((self._done + self._ahead + parts) / max(self._runs, 1), 1.0)
+
+    def _part(self, label: str, steps: int) -> float:
+        typical = self._typical.get(label, self._limit)
+        return min(steps / typical, 0.99) if typical else 0.0
 
     def line(self) -> str:
         """Runs done, percentage, time left, and what is under way."""
-        text = f"{self._done} of {self._runs} runs, {100 * self.share:.0f} %" if self._begun else "preparing"
+        done = self._done + self._ahead
+        text = f"{done} of {self._runs} runs, {100 * self.share:.0f} %" if self._begun else "preparing"
         new = self.share - self._before / max(self._runs, 1)
-        if new > 0 and self._done < self._runs:
+        if new > 0 and done < self._runs:
             left_s = (time.monotonic() - self._begin_s) * (1 - self.share) / new
             text += f", about {_clock_time(left_s)} left"
-        if self._steps:
+        if len(self._under_way) > 1:
+            return f"{text}; {len(self._under_way)} runs under way"
+        for label, steps in self._under_way:
             of_limit = f" of {self._limit}" if self._limit else ""
-            text += f"; {shorten(self._label)}: step {self._steps}{of_limit}"
+            text += f"; {shorten(label)}: step {steps}{of_limit}"
         return text
 
 

@@ -95,10 +95,14 @@ class RankPool(Protocol):
         """What a lab's switch did since its network was last changed; None without a lab."""
 
     def shape(self, network: Network) -> None:
-        """Have a lab emulate another network between runs; elsewhere the network is what it is."""
+        """Have a lab emulate another network between runs; elsewhere the network is what it is.
+
+        Raises:
+            InputError: ``network`` has more hosts than the lab.
+        """
 
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
-        """Do one run.
+        """Have as many processes as the request has workers do one run.
 
         Args:
             request: what to run.

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
+from typing_extensions import override
 
 from paceline.sim.errors import PacelineError, RunError
 from paceline.sim.network.network import Network
@@ -26,7 +27,7 @@ from ..group.group import Group, leave, meet
 from ..group.store import Control
 from ..lab.protocol import Statistics
 from ..transport.connections import PROBE_TAG, PeerGone, finish, receive
-from .cells import REQUEST, Result, RunRequest
+from .cells import REQUEST, RankPool, Result, RunRequest
 from .run_state import RunState
 from .serve import error_answer, join_order, obey, run_order
 
@@ -113,7 +114,7 @@ class _JobMember:
                 self._latest.note_death(worker)
 
 
-class JobRanks:
+class JobRanks(RankPool):
     """The ranks of a job, as worker 0 has them; what they do is a context manager's block.
 
     A rank of a job cannot be started anew: after a run that failed there is no other. Inside the block the
@@ -150,19 +151,20 @@ class JobRanks:
             signal.signal(number, signal.SIG_IGN)
 
     @property
+    @override
     def settings(self) -> tuple[Mapping[str, str], ...]:
-        """None are read back: ()."""
         return ()
 
+    @override
     def statistics(self) -> Statistics | None:
-        """There is no switch: None."""
         return None
 
+    @override
     def shape(self, network: Network) -> None:
-        """Leave the network as it is."""
+        pass
 
+    @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
-        """Do one run with the first workers of the job, as many as the request has; see ``RankPool``."""
         if self._ended:
             raise RunError(_ENDED)
         self._running = True

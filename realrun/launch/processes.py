@@ -23,6 +23,8 @@ from queue import Empty, Queue
 from types import TracebackType
 from typing import Any, Final, Self
 
+from typing_extensions import override
+
 from paceline.sim.config.code_files import code_folders
 from paceline.sim.config.files import owner_tag, remove_leftovers
 from paceline.sim.network.network import Network
@@ -33,7 +35,7 @@ from ..group.store import Control, file_store
 from ..lab import Lab
 from ..lab.lab import python_environment
 from ..lab.protocol import Statistics
-from .cells import REQUEST, Result, RunRequest
+from .cells import REQUEST, RankPool, Result, RunRequest
 from .run_state import AFTER_A_RECORD_S, RunState
 
 RunProgress = Callable[[str, int], None]
@@ -58,7 +60,7 @@ def popen_here(rank: int, argv: list[str], env: Mapping[str, str], **options: An
     return subprocess.Popen(argv, env=env, **options)
 
 
-class Processes:
+class Processes(RankPool):
     """Processes that do one run after another, one process per worker, with any number of workers.
 
     A context manager; no process outlives it, nor this process however it ends. They are started when a run
@@ -113,34 +115,21 @@ class Processes:
         self._stack.close()
 
     @property
+    @override
     def settings(self) -> tuple[Mapping[str, str], ...]:
-        """The lab's settings of each host, as read back; () without a lab."""
         return self._lab.settings if self._lab is not None else ()
 
+    @override
     def statistics(self) -> Statistics | None:
-        """What the lab's switch did since its network was last changed; None without a lab."""
         return self._lab.statistics() if self._lab is not None else None
 
+    @override
     def shape(self, network: Network) -> None:
-        """Have the lab emulate another network between runs, of as many hosts or fewer.
-
-        Raises:
-            InputError: ``network`` has more hosts than the lab.
-        """
         if self._lab is not None:
             self._lab.reconfigure(network)
 
+    @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
-        """Have as many processes as the request has workers do one run.
-
-        Args:
-            request: what to run.
-            progress: called with the number of steps that rank 0 has done, now and then.
-
-        Raises:
-            InputError: the request cannot be run for real.
-            RunError: it failed so early that there is no record of it.
-        """
         workers = request.workers
         self._join(workers)
         order = {

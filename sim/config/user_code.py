@@ -222,6 +222,12 @@ def format_error(error: BaseException) -> str:
     return named + where
 
 
+def with_line(text: str, coroutine: object) -> str:
+    """``text`` behind the line of a user's code that its coroutine has come to, where that is known; once."""
+    line = getattr(coroutine, "place", "")
+    return f"{line}: {text}" if line and not text.startswith(line) else text
+
+
 _ANYTHING = bool | int | float | str | tuple[Any, ...] | None
 
 

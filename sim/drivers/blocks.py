@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from itertools import islice, pairwise
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from ..collectives.blocks import BlockCost, BlockSchedule, completion_s
 from ..collectives.pipelines import Sites, least_latencies
@@ -30,24 +32,66 @@ _VECTORISE_FROM: Final = 24
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedBlocks:
+class PlacedCollective(ABC):
+    """A collective on hosts of a steady network, priced as a whole; prices are kept.
+
+    Attributes:
+        members: hosts, by rank.
+        model: how its messages travel.
+        access_only: of the links only those of its members' hosts are used.
+    """
+
+    members: tuple[int, ...]
+    model: TransferModel
+    access_only: bool
+
+    @cached_property
+    def position(self) -> dict[int, int]:
+        """Host -> rank."""
+        return {host: rank for rank, host in enumerate(self.members)}
+
+    def completion(self, ready_s: tuple[float, ...]) -> Completion:
+        """When each rank is through, and from when on nothing of it is on its links; both by rank.
+
+        Args:
+            ready_s: when each rank joins, by rank.
+        """
+        if not self.is_known(ready_s):
+            self.keep(ready_s, self._price(ready_s))
+        return self._kept[ready_s]
+
+    def is_known(self, ready_s: tuple[float, ...]) -> bool:
+        """Whether ``completion`` has the answer at hand."""
+        return ready_s in self._kept
+
+    def keep(self, ready_s: tuple[float, ...], completion: Completion) -> None:
+        """Keep an answer of ``completion``, for a while."""
+        if len(self._kept) >= MAX_KEPT_PRICES:
+            self._kept.clear()
+        self._kept[ready_s] = completion
+
+    @abstractmethod
+    def _price(self, ready_s: tuple[float, ...]) -> Completion:
+        """Compute what ``completion`` keeps."""
+
+    @cached_property
+    def _kept(self) -> dict[tuple[float, ...], Completion]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedBlocks(PlacedCollective):
     """A block schedule on hosts.
 
     Attributes:
         schedule: rank i of it is ``members[i]``.
-        members: hosts.
-        model: how bytes travel.
         costs: by block, on the steady network.
         own_links: nothing else of the collective is on a block's links, so that a recursion holds.
-        access_only: of the links only those of its members' hosts are used.
     """
 
     schedule: BlockSchedule
-    members: tuple[int, ...]
-    model: TransferModel
     costs: tuple[BlockCost, ...]
     own_links: bool
-    access_only: bool
 
     @property
     def messages(self) -> int:
@@ -64,27 +108,10 @@ class PlacedBlocks:
         """Software, before a block leaves."""
         return self.model.block_overhead_s
 
-    @cached_property
-    def position(self) -> dict[int, int]:
-        """Host -> rank."""
-        return {host: rank for rank, host in enumerate(self.members)}
-
-    def completion(self, ready_s: tuple[float, ...]) -> Completion:
-        """When each rank has sent and received all, on the steady network; both by rank."""
-        if ready_s not in self._kept:
-            done_s = self._by_recursion(ready_s) if self.own_links else _solve_s(self, ready_s)
-            self.keep(ready_s, done_s)
-        return self._kept[ready_s]
-
-    def is_known(self, ready_s: tuple[float, ...]) -> bool:
-        """Whether ``completion`` has the answer at hand."""
-        return ready_s in self._kept
-
-    def keep(self, ready_s: tuple[float, ...], done_s: list[float]) -> None:
-        """Keep an answer of ``completion``, for a while."""
-        if len(self._kept) >= MAX_KEPT_PRICES:
-            self._kept.clear()
-        self._kept[ready_s] = done_s, done_s
+    @override
+    def _price(self, ready_s: tuple[float, ...]) -> Completion:
+        done_s = self._by_recursion(ready_s) if self.own_links else _solve_s(self, ready_s)
+        return done_s, done_s
 
     def _by_recursion(self, ready_s: tuple[float, ...]) -> list[float]:
         schedule, many = self.schedule, 2 * _VECTORISE_FROM
@@ -102,10 +129,6 @@ class PlacedBlocks:
             np.array([cost.latency_s for cost in self.costs]),
             np.array([cost.back_s for cost in self.costs]),
         )
-
-    @cached_property
-    def _kept(self) -> dict[tuple[float, ...], Completion]:
-        return {}
 
 
 def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...]]]) -> None:
@@ -127,7 +150,7 @@ def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...
         begun_s = np.array([ready_s for _, ready_s in alike]).T
         done_s = block_completion_s(alike[0][0].schedule, begun_s, costs, overhead_s).T.tolist()
         for (placed, ready_s), each in zip(alike, done_s, strict=True):
-            placed.keep(ready_s, each)
+            placed.keep(ready_s, (each, each))
 
 
 @dataclass(frozen=True)
@@ -194,14 +217,14 @@ def place_blocks(schedule: BlockSchedule, members: tuple[int, ...], model: Trans
         piece_s = block.num_bytes / block.pieces * (0.0 if math.isinf(rate) else 1.0 / rate)
         costs.append(BlockCost(piece_s, latency_s, back.get(ends, latency_s)))
     return PlacedBlocks(
-        schedule,
         members,
         model,
+        routes.access_only,
+        schedule,
         tuple(costs),
         own_links=not network.varies
         and not model.tcp
         and (not shared or (schedule.in_order and routes.one_end and model.queue == "fair")),
-        access_only=routes.access_only,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from ..config.user_code import format_error
+from ..config.user_code import format_error, with_line
 from ..errors import SchemeError
 from ..program import operations as ops
 from ..program.averaging import combined, part
@@ -265,8 +265,7 @@ class CollectivesInFlight:
                 collective.result = inputs[0] if known else combined(operation, inputs, members)
             except RuntimeError as error:
                 why = f"the members' values cannot be combined in one {pending.name}: {format_error(error)}"
-                place = getattr(pending.task.coroutine, "place", "")  # a user's scheme knows its line
-                raise SchemeError(f"{place}: {why}" if place else why) from error
+                raise SchemeError(with_line(why, pending.task.coroutine)) from error
         position = bisect_left(members, pending.task.rank)  # they are ascending
         pending.reply = part(operation, collective.result, position, len(members))
         pending.peer_s = collective.last_s

@@ -8,12 +8,13 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
 from ..collectives.pricing import MessageCosts, StreamCosts, TableWaves, lay_out, table_completion_s
 from ..collectives.schedule import RankRounds, Schedule, among
 from ..network.transfer import TransferModel
 from ..program.encoding import Payload
-from .blocks import MAX_KEPT_PRICES, Completion, route_pairs
+from .blocks import Completion, PlacedCollective, route_pairs
 from .clock import Clock
 from .transfers import Tag, Transfers
 
@@ -22,24 +23,18 @@ _ALONE: Final = ("alone", 0, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedTable:
-    """A table of rounds on hosts of a steady network.
+class PlacedTable(PlacedCollective):
+    """A table of rounds on hosts.
 
     Attributes:
         schedule: rank i of it is ``members[i]``.
-        members: hosts.
-        model: how messages travel.
         waves: of the schedule.
         costs: where no link ever has two of its messages; None: they share links with each other.
-        access_only: of the links only those of its members' hosts are used.
     """
 
     schedule: Schedule
-    members: tuple[int, ...]
-    model: TransferModel
     waves: TableWaves
     costs: MessageCosts | None
-    access_only: bool
 
     @property
     def messages(self) -> int:
@@ -52,26 +47,12 @@ class PlacedTable:
         sent = np.bincount(self.waves.source, weights=self.waves.num_bytes, minlength=self.waves.ranks)
         return tuple(int(each) for each in sent)
 
-    @cached_property
-    def position(self) -> dict[int, int]:
-        """Host -> rank."""
-        return {host: rank for rank, host in enumerate(self.members)}
-
-    def completion(self, ready_s: tuple[float, ...]) -> Completion:
-        """When each rank is through, and from when on nothing of it is on its links; both by rank."""
-        if ready_s not in self._kept:
-            if len(self._kept) >= MAX_KEPT_PRICES:
-                self._kept.clear()
-            if self.costs is None:
-                self._kept[ready_s] = _solve_s(self, ready_s)
-            else:
-                done_s, idle_s = table_completion_s(self.waves, np.array(ready_s), self.costs)
-                self._kept[ready_s] = done_s.tolist(), idle_s.tolist()
-        return self._kept[ready_s]
-
-    @cached_property
-    def _kept(self) -> dict[tuple[float, ...], Completion]:
-        return {}
+    @override
+    def _price(self, ready_s: tuple[float, ...]) -> Completion:
+        if self.costs is None:
+            return _solve_s(self, ready_s)
+        done_s, idle_s = table_completion_s(self.waves, np.array(ready_s), self.costs)
+        return done_s.tolist(), idle_s.tolist()
 
 
 def place_table(schedule: Schedule, members: tuple[int, ...], model: TransferModel) -> PlacedTable | None:
@@ -110,7 +91,7 @@ def place_table(schedule: Schedule, members: tuple[int, ...], model: TransferMod
             if streams
             else None,
         )
-    return PlacedTable(schedule, members, model, waves, costs, routes.access_only)
+    return PlacedTable(members, model, routes.access_only, schedule, waves, costs)
 
 
 def _solve_s(placed: PlacedTable, ready_s: tuple[float, ...]) -> Completion:

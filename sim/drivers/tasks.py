@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from torch import Tensor
 from typing_extensions import override
 
-from ..config.user_code import format_error
+from ..config.user_code import format_error, with_line
 from ..errors import PeerLost, RunError, SchemeError
 from ..program import operations as ops
 from ..program.averaging import weighted_sum
@@ -185,10 +185,10 @@ class Runner(ABC, Generic[_P]):
                     return
                 value = handler(task, operation)
             except SchemeError as error:
-                place = getattr(task.coroutine, "place", "")  # a user's scheme knows its line
-                if not place or str(error).startswith(place):
+                text = with_line(str(error), task.coroutine)
+                if text == str(error):
                     raise
-                raise SchemeError(f"{place}: {error}") from error
+                raise SchemeError(text) from error
             if value is SUSPENDED:
                 return
             resume = task.coroutine.send

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
 from ..config import user_code
 from ..config.child_process import prepare, tell_parent
@@ -45,6 +45,21 @@ class PlannedRun:
     seed: int
 
 
+class RunsProgress(Protocol):
+    """Shows how far runs are."""
+
+    def __call__(self, label: str, steps: int, /) -> None:
+        """The workers of the one run that is under way have done so many steps on average."""
+
+    def beside(self, complete: Sequence[tuple[str, int]], under_way: Sequence[tuple[str, int]]) -> None:
+        """Runs go on beside each other.
+
+        Args:
+            complete: label and steps of those that are complete and have not been yielded yet.
+            under_way: likewise, of those that have begun.
+        """
+
+
 RunHere = Callable[[PlannedRun, Callable[[str, int], None] | None, Callable[[str], None] | None], Run]
 """Does a planned run in this process; it is given what to call with its progress, and with warnings."""
 
@@ -68,7 +83,7 @@ def run_all(
     jobs: int | None,
     *,
     parts: Parts,
-    progress: Callable[[str, int], None] | None = None,
+    progress: RunsProgress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Iterator[Run]:
     """Do runs and yield them in order; what ``parts`` has is not done again, and what is new is kept there.
@@ -134,7 +149,7 @@ class _OtherProcesses:
         run_here: RunHere,
         jobs: int,
         parts: Parts,
-        progress: Callable[[str, int], None] | None,
+        progress: RunsProgress | None,
         warn: Callable[[str], None] | None,
     ) -> None:
         # Unlike those of multiprocessing these processes do not run the user's script again.
@@ -163,10 +178,7 @@ class _OtherProcesses:
                 self._complete[each.number] = run = self._result(each, future)
                 self._parts.keep(each.kind, each.number, run)
             self._show()
-        run = self._complete.pop(wanted.number)
-        if self._progress is not None:
-            self._progress(run.label, round(run.iterations))
-        return run
+        return self._complete.pop(wanted.number)
 
     def _result(self, each: PlannedRun, future: Future[tuple[Run, list[str]]]) -> Run:
         try:
@@ -179,15 +191,16 @@ class _OtherProcesses:
         return run
 
     def _show(self) -> None:
-        """Say how far the first of the runs is that are under way."""
+        """Say how far the runs are."""
         while self._from_children.poll():
             number, steps = self._from_children.recv_bytes().split()
             self._steps[int(number)] = int(steps)
         if self._progress is not None:
-            for each in self._futures.values():
-                if each.number in self._steps:
-                    self._progress(each.entry.label, self._steps[each.number])
-                    return
+            left = [each for each in self._futures.values() if each.number in self._steps]
+            self._progress.beside(
+                [(run.label, round(run.iterations)) for run in self._complete.values()],
+                [(each.entry.label, self._steps[each.number]) for each in left],
+            )
 
     def close(self) -> None:
         """End the processes, whatever they do."""

@@ -29,7 +29,7 @@ from ..scenario.repeats import AutoRepeats, are_enough
 from ..scenario.schema import Scenario, dump
 from ..scenario.tune import with_values
 from ..training.scoring import Scorer
-from .jobs import PlannedRun, run_all
+from .jobs import PlannedRun, RunsProgress, run_all
 from .prepare import clock_only, over_profile, prepare, resolve, resolved_in, seeds_of, warn_of_extrapolation
 from .tune import planned_trials, tune
 
@@ -211,7 +211,7 @@ def simulate(
     scenario: Scenario,
     *,
     device: torch.device | None = None,
-    progress: Progress | None = None,
+    progress: RunsProgress | None = None,
     parts: Parts = NOTHING_KEPT,
     warn: Callable[[str], None] | None = None,
     jobs: int | None = 1,
@@ -295,7 +295,7 @@ def choose_values(
     scenario: Scenario,
     *,
     device: torch.device | None = None,
-    progress: Progress | None = None,
+    progress: RunsProgress | None = None,
     parts: Parts = NOTHING_KEPT,
     jobs: int | None = 1,
     engine: Engine = "auto",

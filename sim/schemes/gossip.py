@@ -33,24 +33,17 @@ from pydantic import Field
 from torch import Tensor
 
 from .. import topology
-from ..config.settings import Settings
 from ..errors import InputError
 from ..program import operations as ops
 from ..program.encoding import Compression, Payload
 from ..program.worker import Worker
-from ..topology import TopologyEntry
+from ..topology import MixingOptions
 from .compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
 
 
-class GossipOptions(Settings):
+class GossipOptions(MixingOptions):
     """Options of ``gossip``."""
 
-    topology: TopologyEntry = Field(description="who averages with whom")
-    weights: str = Field(
-        default="auto",
-        description="mixing weights: a rule's name; auto: the topology's own, else uniform where all degrees "
-        "are equal, else metropolis",
-    )
     order: Literal["adapt_then_combine", "combine_while_adapting"] = Field(
         default="adapt_then_combine",
         description="average what the step has led to, or average while the gradient is computed",

@@ -34,23 +34,16 @@ import torch
 from pydantic import Field
 
 from .. import topology
-from ..config.settings import Settings
 from ..errors import InputError
 from ..program.encoding import Compression, decoded
 from ..program.worker import Worker
-from ..topology import Plan, TopologyEntry
+from ..topology import MixingOptions, Plan, TopologyEntry
 from .compressed import CompressedAllReduce, add_lost_part, refuse_top_k
 
 
-class TrackingOptions(Settings):
+class TrackingOptions(MixingOptions):
     """Options of ``gradient_tracking``."""
 
-    topology: TopologyEntry = Field(description="who averages with whom")
-    weights: str = Field(
-        default="auto",
-        description="mixing weights: a rule's name; auto: the topology's own, else uniform where all degrees "
-        "are equal, else metropolis",
-    )
     compression: Compression | None = Field(
         default=None,
         description="how model and tracked gradient are encoded on their way; absent: not at all",
@@ -87,15 +80,10 @@ async def gradient_tracking(worker: Worker, options: TrackingOptions) -> None:
         await worker.publish(k, x)
 
 
-class ChocoOptions(Settings):
+class ChocoOptions(MixingOptions):
     """Options of ``choco_sgd``."""
 
     topology: TopologyEntry = Field(description="who averages with whom; the same graph at every step")
-    weights: str = Field(
-        default="auto",
-        description="mixing weights: a rule's name; auto: the topology's own, else uniform where all degrees "
-        "are equal, else metropolis",
-    )
     gamma: float = Field(default=1.0, gt=0, le=1, description="consensus step size")
     compression: Compression | None = Field(
         default=None, description="how changes of the public copies are encoded; absent: not at all"

@@ -4,7 +4,7 @@
 """
 
 from . import registry as registry
-from .entry import TOPOLOGIES, Topology, TopologyEntry, topology_named
+from .entry import TOPOLOGIES, MixingOptions, Topology, TopologyEntry, topology_named
 from .graphs.files import write_graph
 from .plan import AUTO, GIVEN, Plan, plan
 
@@ -12,6 +12,7 @@ __all__ = [
     "AUTO",
     "GIVEN",
     "TOPOLOGIES",
+    "MixingOptions",
     "Plan",
     "Topology",
     "TopologyEntry",

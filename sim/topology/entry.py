@@ -132,3 +132,14 @@ class TopologyEntry(Named):
         held = read.resolve_ref_schema(read(FILE.options.__pydantic_core_schema__))
         out["anyOf"].append(keyed(FILE.name, {"anyOf": [{"type": "string"}, held]}))
         return out
+
+
+class MixingOptions(Settings):
+    """Options of schemes that average along a topology."""
+
+    topology: TopologyEntry = Field(description="who averages with whom")
+    weights: str = Field(
+        default="auto",
+        description="mixing weights: a rule's name; auto: the topology's own, else uniform where all degrees "
+        "are equal, else metropolis",
+    )

@@ -136,6 +136,29 @@ def test_progress_says_how_many_runs_are_done_and_how_long_it_takes(
     assert progress.line() == "6 of 6 runs, 100 %"
 
 
+def test_progress_counts_all_runs_that_go_on_beside_each_other(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("paceline.commands.console.time.monotonic", lambda: now_s[0])
+    progress = Countdown(load(tiny))  # 6 runs of 6 steps
+    progress.beside([], [("a", 3), ("b", 3)])
+    assert progress.line() == "preparing; 2 runs under way"
+    progress.begin()
+    progress("a", 4)
+    progress.complete()
+    now_s[0] += 30
+    progress.beside([], [("b", 3), ("a", 2)])  # of 6 steps, and of the 4 that this scheme took before
+    assert progress.line() == "1 of 6 runs, 33 %, about 60 s left; 2 runs under way"
+    progress.beside([("a", 4)], [("b", 3)])  # complete before the run that is to be handed over first
+    assert progress.line() == "2 of 6 runs, 42 %, about 42 s left; b: step 3 of 6"
+    progress.beside([("a", 4), ("b", 6)], [])
+    before = progress.line()
+    progress.complete()
+    progress.complete()
+    assert progress.line() == before == "3 of 6 runs, 50 %, about 30 s left"
+
+
 def test_in_a_pipe_progress_is_a_line_now_and_then(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
