@@ -1,5 +1,6 @@
 # make demo   sets up what is missing, simulates the four-region scenario and writes its report
 # make validate   runs the accuracy design on the lab and writes docs/validation.md
+# make bench  measures speed and memory beside other simulators and writes docs/benchmarks.md
 # make gpu    measures what needs a GPU and writes docs/measurements.md
 # make test   sets up what is missing and runs every check, in a few minutes
 # make test-all   runs the slow tests that `make test` leaves out; CI runs both
@@ -48,9 +49,11 @@ gpu:
 lab: $(VENV)/ready-dev
 	$(BIN)/pytest -m "lab and not slow"
 
+# Twenty minutes, on a quiet machine. The peers get an environment of their own, $(VENV)-bench, which shares
+# torch with this one; SimGrid is measured where it is installed (Debian: libsimgrid-dev python3-simgrid).
 bench: $(VENV)/ready
+	$(BIN)/python -m benchmarks.speed.run
 	PYTHONPATH=. $(BIN)/python benchmarks/gradients.py
-	PYTHONPATH=. $(BIN)/python benchmarks/messages.py
 	PYTHONPATH=. $(BIN)/python benchmarks/collectives.py
 	PYTHONPATH=. $(BIN)/python benchmarks/startup.py
 	$(BIN)/python -m benchmarks.memory

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -163,7 +162,7 @@ class TrainingProblem:
         """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch."""
         if self.sampler is not None:
             return self._sampled(self.sampler, workers, indices, points)
-        rows = np.stack([self.batches.examples(w, i) for w, i in zip(workers, indices, strict=True)])
+        rows = self.batches.of_workers(workers, indices)
         picked = to_device(torch.from_numpy(rows.ravel()), points.device)
         inputs = self.workload.inputs.index_select(0, picked)
         targets = self.workload.targets.index_select(0, picked)

@@ -89,7 +89,8 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
 
     def tensors_at(x: Tensor, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
         there = dict(zip(fixed, fixed_on(x.device), strict=True))
-        return {**there, **parameters_of(x[:num_parameters]), **buffers}
+        own = x[:num_parameters] if running else x  # a slice has a backward pass of its own
+        return {**there, **parameters_of(own), **buffers}
 
     def train(x: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
         buffers = buffers_of(x[num_parameters:].detach().clone()) if running else {}

@@ -133,17 +133,35 @@ class Batches:
     seed: int
     _epochs: dict[int, tuple[int, Indices]] = field(default_factory=dict, repr=False)
     _batches: dict[int, tuple[int, Indices]] = field(default_factory=dict, repr=False)
+    _of_all: dict[int, Indices] = field(default_factory=dict, repr=False)
 
     def examples(self, worker: int, index: int) -> Indices:
         """Indices [batch_size] of the training examples in this batch."""
         number, offset = divmod(index, BATCH_BLOCK)
+        batch: Indices = self._block(worker, number)[offset]
+        return batch
+
+    def of_workers(self, workers: Sequence[int], indices: Sequence[int]) -> Indices:
+        """Indices [m, batch_size] of the training examples in one batch of each of m workers."""
+        n, index = len(self.shards), indices[0]
+        if len(workers) < n or list(workers) != list(range(n)) or indices.count(index) < n:
+            return np.stack([self.examples(w, i) for w, i in zip(workers, indices, strict=True)])
+        # In lockstep all workers want the same: a block of it is put together once.
+        number, offset = divmod(index, BATCH_BLOCK)
+        if number not in self._of_all:
+            self._of_all.clear()
+            self._of_all[number] = np.stack([self._block(worker, number) for worker in range(n)], axis=1)
+        batches: Indices = self._of_all[number][offset]
+        return batches
+
+    def _block(self, worker: int, number: int) -> Indices:
+        """Several batches of a worker, [BATCH_BLOCK, batch_size]."""
         known = self._batches.get(worker)
         if known is None or known[0] != number:
             length = BATCH_BLOCK * self.batch_size
             rows = self._sequence(worker, number * length, length).reshape(BATCH_BLOCK, self.batch_size)
             known = self._batches[worker] = (number, rows)
-        batch: Indices = known[1][offset]
-        return batch
+        return known[1]
 
     def _sequence(self, worker: int, first: int, length: int) -> Indices:
         """Places [first, first + length) of all epochs in a row."""

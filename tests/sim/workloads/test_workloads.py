@@ -238,6 +238,18 @@ def test_what_is_not_trained_is_not_sent() -> None:
 # --- dropout ------------------------------------------------------------------------------------------
 
 
+def test_batches_of_all_workers_are_those_of_each() -> None:
+    """Put together a block at a time, across blocks and back again."""
+    batches, alone = (make_problem("digits-mlp", 5, 1, "batched", batch_size=8).batches for _ in range(2))
+    workers = list(range(5))
+    for index in (0, 3, 15, 16, 40, 2):
+        expected = [alone.examples(worker, index).tolist() for worker in workers]
+        assert batches.of_workers(workers, [index] * 5).tolist() == expected
+        assert batches.of_workers(workers[1:3], [index] * 2).tolist() == expected[1:3]
+    different = batches.of_workers(workers, [4, 5, 4, 4, 4]).tolist()
+    assert different == [alone.examples(w, i).tolist() for w, i in zip(workers, [4, 5, 4, 4, 4], strict=True)]
+
+
 def test_dropout_is_a_function_of_worker_and_batch() -> None:
     problem = problem_of(own("dropping"), 2)
     start = problem.workload.start

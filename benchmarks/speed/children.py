@@ -1,0 +1,127 @@
+"""Both ends of a process that does blocks of work on order, so that several can take turns.
+
+An order is a line with a number of steps; the answer is a line of JSON with the seconds that the block took,
+by the wall clock and of processors, and the memory so far. What a library prints on standard output goes to
+standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+WARM_UP_STEPS: Final = 3
+END_LIMIT_S: Final = 10.0
+"""Seconds that a child has for its end."""
+
+Block = Callable[[int], None]
+"""Does so many steps on all workers."""
+
+
+Usage = Callable[[], tuple[float, float]]
+"""Seconds of processors used so far, and the most memory in GiB."""
+
+
+def own_usage() -> tuple[float, float]:
+    """What this process has used."""
+    return time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def serve(block: Block, usage: Usage = own_usage) -> None:
+    """Do blocks until standard input ends; the first is done before any order, and not timed."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    block(WARM_UP_STEPS)
+    answers.write("ready\n")
+    for line in sys.stdin:
+        before_s, begin_s = usage()[0], time.perf_counter()
+        block(int(line))
+        seconds = time.perf_counter() - begin_s
+        after_s, gib = usage()
+        answer = {"seconds": seconds, "processor_s": after_s - before_s, "gib": gib}
+        answers.write(json.dumps(answer) + "\n")
+
+
+@dataclass(frozen=True)
+class BlockTime:
+    """What a block took.
+
+    Attributes:
+        seconds: on this machine's clock.
+        processor_s: of all processors, by the process and those that it has started.
+        gib: memory that the process, with those it has started, has had resident at most.
+    """
+
+    seconds: float
+    processor_s: float
+    gib: float
+
+
+class ChildError(Exception):
+    """A child ended; the text is the last line that it wrote on standard error."""
+
+
+class Child:
+    """A process that serves blocks.
+
+    Args:
+        command: what to start.
+        environment: added to this process's.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        # A pipe that nobody reads would fill up.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+
+    def wait_until_ready(self) -> None:
+        """Wait for the end of the block before the first order.
+
+        Raises:
+            ChildError: there is none.
+        """
+        self._answer()
+
+    def run(self, steps: int) -> BlockTime:
+        """Order a block.
+
+        Raises:
+            ChildError: it was not done.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{steps}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        answer = json.loads(self._answer())
+        return BlockTime(answer["seconds"], answer["processor_s"], answer["gib"])
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            written = [each.strip() for each in self._errors.read().splitlines() if each.strip()]
+            raise ChildError(written[-1] if written else f"exit status {self._process.wait()}")
+        return line
+
+    def close(self) -> None:
+        """End the process, by the end of its orders."""
+        try:
+            self._process.communicate(timeout=END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+        self._errors.close()

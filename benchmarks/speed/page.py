@@ -1,0 +1,175 @@
+"""Writes ``docs/benchmarks.md`` and its picture from the blocks of ``benchmarks.speed.run``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from benchmarks.speed.clock import ClockFigures
+from benchmarks.speed.ways import ALONE, GOSSIP, LOCAL, WAYS
+from benchmarks.speed.work import Work
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_HEAD = """\
+# How fast Paceline is
+
+Written by `make bench`; do not edit. {machine}; load {load}.
+
+## Worker-iterations a second, beside peers
+
+A worker-iteration is a step of plain SGD at a real gradient of the digits MLP (64-64-10, 4,810 parameters)
+on a batch of 32. One torch thread, the same torch for all; nobody scores. Every way has a process of its own,
+and they do blocks of {steps} steps in turns, {rounds} times: medians of the rates, and of the ratios within a
+round, by the wall clock and by processor time (of all processes of a way). That is steadier on a machine that
+does something else as well, and "of raw vmap" goes by it. Memory is the most that the process has had
+resident (of the gloo processes: together, what they share counted once).
+
+Our drivers also draw batches and durations (cv 0.1), and keep a clock, messages and accounts. gossipy counts
+ticks; a worker that receives a model averages and steps. APPFL's `vsim` adds up compute and transfer times of
+federated averaging; its many garbage collections have nothing to look through (`gc.freeze()`). A gloo process
+per worker has no clock but the wall's: it really sends.
+
+"""
+
+_BARS: Mapping[str, float] = {
+    "gossipy": 5.0, "vsim": 5.0, "gloo_gossip": 20.0, "gloo_local_sgd": 20.0,
+}  # fmt: skip
+"""How many times as fast the lockstep driver has to be."""
+
+
+def _of(blocks: pd.DataFrame, work: Work, steps: int) -> pd.DataFrame:
+    """The blocks of this work with so many steps."""
+    same = (blocks["workers"] == work.workers) & (blocks["parameters"] == work.parameters)
+    return blocks[same & (blocks["steps"] == steps)]
+
+
+def _ratio(blocks: pd.DataFrame, way: str, other: str, clock: str) -> float | None:
+    """Median over rounds of one rate over another, by a column; None where one of them has none."""
+    rates = [blocks[blocks["way"] == name].set_index("round")[clock] for name in (way, other)]
+    if any(each.empty for each in rates):
+        return None
+    return float((rates[0] / rates[1]).median())
+
+
+def _format(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}" if ratio < 10 else f"{ratio:,.0f}"
+
+
+def _rates(blocks: pd.DataFrame) -> str:
+    lines = [
+        "| scheme | by | worker-iterations/s | of raw vmap | lockstep is faster, wall clock | processor time "
+        "| bar | memory |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    ours = {GOSSIP: "lockstep_gossip", LOCAL: "lockstep_local_sgd", ALONE: "lockstep_local_sgd"}
+    for way in WAYS:
+        mine = blocks[blocks["way"] == way.name]
+        if mine.empty:
+            continue
+        bar = f"{_BARS[way.name]:.0f}" if way.name in _BARS else ""
+        lines.append(
+            f"| {way.scheme} | {way.label} | {mine['rate'].median():,.0f} | "
+            f"{_format(_ratio(blocks, way.name, 'raw_vmap', 'processor_rate'))} | "
+            f"{_format(_ratio(blocks, ours[way.scheme], way.name, 'rate'))} | "
+            f"{_format(_ratio(blocks, ours[way.scheme], way.name, 'processor_rate'))} | {bar} | "
+            f"{mine['gib'].max():.2f} GiB |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _clocks(clocks: Sequence[ClockFigures]) -> str:
+    lines = [
+        "| what | by | messages/s | time | simulated |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    for each in clocks:
+        if each.error:
+            lines.append(f"| {each.work} | {each.way} | could not be run: {each.error} | | |")
+            continue
+        lines.append(
+            f"| {each.work} | {each.way} | {each.messages / each.seconds:,.0f} | {each.seconds:.3g} s | "
+            f"{each.simulated_s:.6g} s |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write_page(
+    machine: str,
+    blocks: pd.DataFrame,
+    works: Sequence[Work],
+    steps: int,
+    errors: Mapping[str, str],
+    clocks: Sequence[ClockFigures],
+    outputs: Sequence[tuple[str, str]],
+) -> str:
+    """The page.
+
+    Args:
+        machine: what it was measured on, and when.
+        blocks: a row each.
+        works: of which those with so many ``steps`` are the comparisons.
+        steps: of these blocks.
+        errors: why a way has none, by name.
+        clocks: time alone.
+        outputs: name and output of the programs about Paceline alone.
+    """
+    compared = [_of(blocks, work, steps) for work in works]
+    text = _HEAD.format(
+        machine=machine, load=f"{blocks['load'].median():.1f}",
+        steps=steps, rounds=compared[0]["round"].max() + 1,
+    )  # fmt: skip
+    for work, some in zip(works, compared, strict=True):
+        text += f"{work.workers} workers:\n\n{_rates(some)}\n"
+    text += "Bars: lockstep at least 0.85 of raw `vmap`, the event driver 0.6; 5 times gossipy and `vsim`,\n"
+    text += "20 times a gloo process per worker.\n"
+    for way in WAYS:
+        if way.name in errors:
+            text += f"\n{way.label} ({way.scheme}) could not be run: {errors[way.name]}\n"
+    text += "\n## Growth with workers, parameters and steps\n\n"
+    text += "The other two as above; `make bench` leaves the blocks in `out/bench/blocks.csv`.\n\n"
+    text += (
+        "![worker-iterations a second, and memory, by workers, parameters and steps](images/benchmarks.png)\n"
+    )
+    text += "\n## Time alone, beside SimGrid\n\nNo gradients. One switch, 10 ms, 8 MB/s, 4 MB, a second of "
+    text += "computation; medians of rounds in turns.\n\n"
+    text += _clocks(clocks)
+    text += "\n## Paceline alone\n"
+    for name, output in outputs:
+        text += f"\n`benchmarks/{name}.py`:\n\n```\n{output.rstrip()}\n```\n"
+    text += (
+        "\nWhat needs a GPU is measured by `make gpu`, which writes `docs/measurements.md`: not yet run.\n"
+    )
+    return text
+
+
+def draw_growth(blocks: pd.DataFrame, base: Work, steps: int) -> Figure:
+    """Draw rates and memory by workers, parameters and steps, the other two as the comparison."""
+    import matplotlib.pyplot as plt
+    import seaborn as sns
+
+    names = {way.name: f"{way.label.replace('`', '')}, {way.scheme.split(',')[0]}" for way in WAYS}
+    data = blocks.assign(by=blocks["way"].map(names))
+    fixed = {"workers": base.workers, "parameters": base.parameters, "steps": steps}
+    palette = dict(zip(names.values(), sns.color_palette("tab10", len(names)), strict=True))
+    with sns.axes_style("whitegrid"):
+        figure, axes = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained", sharex="col")
+    for column, key in enumerate(("workers", "parameters", "steps")):
+        others = [name for name in fixed if name != key]
+        chosen = data[(data[others] == pd.Series(fixed)[others]).all(axis=1)]
+        for row, (value, label) in enumerate(
+            (("processor_rate", "worker-iterations/processor-s"), ("gib", "peak memory, GiB"))
+        ):
+            ax = axes[row][column]
+            sns.lineplot(
+                chosen, x=key, y=value, hue="by", palette=palette, marker="o", estimator="median",
+                errorbar=None, ax=ax, legend=row == 0 and column == 0,
+            )  # fmt: skip
+            ax.set(xscale="log", yscale="log", xlabel=key, ylabel=label if column == 0 else "")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    axes[0][0].get_legend().remove()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure
