@@ -125,7 +125,7 @@ def page(
         *(_FIFO if queue == "fifo" else ()),
         "Written by `make validate`; do not edit. Predicted beside measured, on the lab: real processes and",
         "real TCP over an emulated network on one machine. The factors were fitted to probes at one setting",
-        "(4 workers, 5 ms, 1 Gbit/s), four times while the cells were measured, and to nothing below. Errors",
+        "(4 workers, 5 ms, 1 Gbit/s), four times on the same machine, and to nothing below. Errors",
         "are 100 (predicted / measured - 1).",
         "",
         "(a) *mechanism*: the simulator draws the same computing times as the real run. Where milliseconds",

@@ -33,7 +33,7 @@ def measurements(
 ) -> measure.Measurements:
     """What a cluster with these factors would have measured, five times, with relative noise."""
     network = flat_network(4, 0.005, 125e6)
-    plan = plan_for(network, (64, 65_536, 1_048_576), 1)
+    plan = plan_for(network, (64, 65_536, 262_144, 1_048_576), 1)
     empty = measure.Measurements(
         version=measure.MEASUREMENTS_VERSION, made="2026-01-01T00:00:00+00:00",
         machine="test", software="test",
