@@ -263,6 +263,8 @@ def _parse_rate_or_none(value: object) -> float:
 def _trace_steps(path: Path) -> tuple[dict[str, str], ...]:
     table = read_table(path)
     times, rates = table.values("time", parse_duration), table.values("bandwidth", _parse_rate_or_none)
+    if not any(rates):
+        raise InputError(f"{table.source}: bandwidth: one step at least needs one above 0")
     lines = [line for line, _ in table.rows]
     for line, before, at in zip(lines, [-1.0, *times], times, strict=False):
         if at <= before or (before < 0 < at):

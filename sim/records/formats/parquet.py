@@ -134,8 +134,8 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
         if not path.is_file():  # a device may never end
             raise InputError(f"{path} is no file")
         _check_rows(path)
-        with path.open("rb") as file:
-            table = pq.read_table(file)
+        # In memory: pyarrow takes no path that is not UTF-8, and its threads may outlive a file of Python's.
+        table = pq.read_table(pa.BufferReader(path.read_bytes()))
     except pa.ArrowException as error:
         raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
     missing = [name for name in schema.names if name not in table.column_names]
