@@ -44,6 +44,7 @@ def profiles_of(scenario: Scenario, lab: bool, folder: Path) -> tuple[Profile, P
     return fit.calibrate([probes]).profile, from_folder
 
 
+@pytest.mark.slow  # over three minutes
 @pytest.mark.parametrize(("lab", "network"), [(True, LAB), (False, LOOPBACK)])
 def test_a_folder_gives_the_factors_of_a_probe_within_their_intervals(
     lab: bool, network: str, tmp_path: Path
