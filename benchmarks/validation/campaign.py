@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import numpy as np
-import torch
 
 from benchmarks.validation import unpadded
 from benchmarks.validation.design import (
@@ -45,6 +44,7 @@ from paceline.realrun.lab import Lab
 from paceline.realrun.launch.cells import run_requests, with_draws
 from paceline.realrun.launch.processes import Processes
 from paceline.sim.config.files import write_atomically
+from paceline.sim.devices import one_thread
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.experiments.simulate import simulate_job
@@ -148,6 +148,7 @@ def other_wake_ups(job: Job, seed: int) -> Job:
     return replace(job, transfer=replace(job.transfer, seed=seed))
 
 
+@one_thread()
 def predict_cell(
     cell: DesignPoint, profile: Profile, tcp: TcpSettings | None = None, queue: QueueName = "fair"
 ) -> dict[str, Any]:
@@ -275,7 +276,6 @@ def run(
         ).profile
     _say("predicting")
     rows = []
-    torch.set_num_threads(1)
     for cell in cells:
         kept = [state.get(f"{cell.name}.{n}", cell_key(cell)) for n in range(runs_wanted(cell))]
         measured = [CampaignResult(**each) for each in kept]
