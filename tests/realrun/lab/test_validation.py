@@ -30,6 +30,7 @@ repeats: 3
 """
 
 
+@pytest.mark.slow
 def test_prediction_and_measurement_agree() -> None:
     scenario = parse(SCENARIO)
     said: list[str] = []
