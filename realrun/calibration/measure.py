@@ -52,8 +52,8 @@ stop: {max_iterations: 10}
 """
 """The one setting at which the lab is calibrated, as in ``scenarios/lab/probe.yaml``."""
 
-_TRAINING_STEPS: Final = 80
-"""Of each worker, on top of the probes."""
+_TRAINING_STEPS: Final = 400
+"""Of each worker, on top of the probes: enough that a stall of the machine counts no more than it should."""
 _TRAINING: Final = """
 name: training
 workload: {{task: digits-mlp, batch_size: 32, optimizer: {{lr: 0.1, momentum: 0.9}}}}

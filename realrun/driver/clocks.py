@@ -32,8 +32,9 @@ EXCHANGES: Final = 8
 """How often a machine asks for the time, before a run and after it."""
 _HEAD_START_S: Final = 0.05
 """How far ahead of its announcement a run begins, so that every rank knows of it."""
-_ROUND_TRIPS: Final = 4
-"""Beside ``_HEAD_START_S``: this many of the longest round trip, where messages take long."""
+_ROUND_TRIPS: Final = 8
+"""Beside ``_HEAD_START_S``: this many of the longest round trip to the control store. A rank that has just
+asked asks up to six times more until it knows when the run begins."""
 TO_START_S: Final = 3600.0
 """How long a rank may take to score a run, or to prepare one, while the others wait."""
 _EXCHANGE_S: Final = 600.0
@@ -117,17 +118,26 @@ def start(gloo: dist.ProcessGroupGloo, control: Control) -> RunStart:
     Raises:
         RunError: a worker did not come, or was lost.
     """
-    facts = control.meet("ready", [boot_id(), host_name()], TO_START_S)
-    machines, names = (tuple(column) for column in zip(*facts, strict=True))
+    facts = control.meet("ready", [boot_id(), host_name(), _store_round_trip_s(control)], TO_START_S)
+    machines, names, round_trips_s = (tuple(column) for column in zip(*facts, strict=True))
     readings = _readings(gloo, control, machines, "start")
     if control.rank == 0:
-        slowest_s = max((2 * each.error_s for each in readings.values()), default=0.0)
-        control.put("zero", time.monotonic() + _HEAD_START_S + _ROUND_TRIPS * slowest_s)
+        control.put("zero", time.monotonic() + _HEAD_START_S + _ROUND_TRIPS * max(round_trips_s))
     if control.wait_for(lambda _: "zero", [0], TO_START_S, lambda: bool(control.dead())):
         raise RunError("worker 0 was lost (zero)")
     own = readings.get(machines[control.rank])
     zero_s = float(control.get("zero")) - (own.offset_s if own is not None else 0.0)
     return RunStart(zero_s, machines, names, own)
+
+
+def _store_round_trip_s(control: Control) -> float:
+    """How long the control store takes to answer, in seconds: the least of three times."""
+    lasted_s = []
+    for _ in range(3):
+        asked_s = time.monotonic()
+        control.failed()
+        lasted_s.append(time.monotonic() - asked_s)
+    return min(lasted_s)
 
 
 def unaligned(begun: RunStart) -> tuple[Machine, ...]:

@@ -101,23 +101,20 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
             PeerLost: a rank died and the scheme needed it.
             RunError: the scheme raised or broke a rule.
         """
-        number, control = self._rank.number, self._rank.control
+        number, watchdog = self._rank.number, self._rank.watchdog
+        watchdog.start()
         try:
             while (early_s := -self._loop.now) > 0:
                 time.sleep(early_s)
             self.begin(number)
             while self._main.alive:
                 self._turn(float("inf"))
-            control.put(f"ended/{number}", self._loop.now)
-            while not self._all_ended():
+            self._look(self._loop.now)
+            while not watchdog.all_ended:
                 self._turn(POLL_S)
         finally:
+            watchdog.close()
             self.close(number)
-
-    def _all_ended(self) -> bool:
-        control = self._rank.control
-        dead = control.dead()
-        return control.has(*(f"ended/{r}" for r in range(self.job.workers) if r not in dead))
 
     @override
     def close(self, rank: int) -> None:
@@ -153,19 +150,16 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         return finished is not None
 
     def _look(self, now_s: float) -> None:
-        watchdog = self._rank.watchdog
+        watchdog, main = self._rank.watchdog, self._main
         self._look_s = now_s + watchdog.period_s
-        main = self._main
-        if not main.alive:
-            watchdog.look_at_others(now_s)
-        else:
-            waiting = "the scheme's own code" if main.waiting is None else ops.describe(main.waiting)
-            watchdog.look(Heartbeat(now_s, self._since_s, self._loop.next_s < float("inf"), waiting))
+        waiting = "the scheme's own code" if main.waiting is None else ops.describe(main.waiting)
+        able = self._loop.next_s < float("inf")
+        watchdog.beat(Heartbeat(now_s, self._since_s, able, waiting, ended=not main.alive))
         for pending in list(self._unexplained):
             self._unexplained.discard(pending)
             if pending in self._rank.in_flight:
                 self.gone(pending, -1)
-        for rank in self._rank.control.dead():
+        for rank in watchdog.dead:
             self._died_s.setdefault(rank, now_s)
         if self._died_s:
             self._lose_old(now_s)

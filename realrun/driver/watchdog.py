@@ -4,10 +4,14 @@ Every rank writes to the control store now and then that it is alive and what it
 (its *heartbeat*). A rank that has been blocked for ``timeout_s`` reads the heartbeats of the others: where
 nobody can go on, or somebody has fallen silent, it reports that, and every rank stops. The first failure
 that is reported counts.
+
+Every question to the store takes a round trip, and over a slow link that is as long as a step. So a thread
+asks, and the rank itself, which computes and exchanges, only reads what the thread knows.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +20,7 @@ from paceline.sim import errors
 from paceline.sim.config.problems import format_message
 from paceline.sim.errors import Deadlock, PacelineError, RunError
 
+from ..group.job_store import POLL_S
 from ..group.store import Control, Stopped
 
 _KINDS: dict[str, Callable[..., RunError]] = {
@@ -58,12 +63,14 @@ class Heartbeat:
         since_s: when the main coroutine last went on.
         able: it will go on by itself (it computes or sleeps).
         waiting: what it waits in, in words.
+        ended: the main coroutine has ended.
     """
 
     time_s: float
     since_s: float
     able: bool
     waiting: str
+    ended: bool = False
 
 
 class Watchdog:
@@ -72,14 +79,61 @@ class Watchdog:
     Args:
         control: of this run.
         timeout_s: how long a wait may last.
+
+    Attributes:
+        period_s: how often it looks.
+        dead: the ranks that it knows to be dead.
+        all_ended: whether it knows that the main coroutines of all ranks that live have ended.
     """
 
     def __init__(self, control: Control, timeout_s: float) -> None:
         self._control = control
         self._timeout_s = timeout_s
         self._reported_s = float("-inf")
+        self._own = Heartbeat(0.0, 0.0, True, "the start")
+        self._error: Exception | None = None
+        self._closing = self._end_noted = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self.period_s = min(0.2, timeout_s / 20)
-        """How often to look."""
+        self.dead: frozenset[int] = frozenset()
+        self.all_ended = False
+
+    def start(self) -> None:
+        """Look around every ``period_s`` from now on, in a thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def beat(self, own: Heartbeat) -> None:
+        """Say how this rank is, which the thread passes on; to be called every ``period_s``.
+
+        Raises:
+            Stopped: another rank has failed.
+            Deadlock: nobody can go on, or somebody has fallen silent.
+            RunError: the control store is lost.
+        """
+        wake = own.ended and not self._own.ended
+        self._own = own
+        if wake:
+            self._wake.set()
+        if self._error is not None:
+            raise self._error
+
+    def _watch(self) -> None:
+        try:
+            while True:
+                self._wake.wait(POLL_S if self._own.ended else self.period_s)
+                self._wake.clear()
+                if self._closing:
+                    return
+                self.look(self._own)
+        except Exception as error:  # the rank's own thread raises it
+            self._error = error
 
     def fail(self, error: RunError, step: int) -> None:
         """Report why this rank fails, unless another has failed before: then wait for that one's report."""
@@ -121,32 +175,35 @@ class Watchdog:
             raise Stopped
 
     def look(self, own: Heartbeat) -> None:
-        """Look around: to be called every ``period_s``.
+        """Look around, and let the others know how this rank is.
 
         Raises:
             Stopped: another rank has failed.
-            Deadlock: this rank has been blocked for too long and nobody can go on.
+            Deadlock: this rank has been blocked for too long and nobody can go on; or it has ended, and
+                somebody has fallen silent.
         """
         self.check()
-        if own.time_s - self._reported_s >= self._timeout_s / 8:
-            self._reported_s = own.time_s
-            self._control.put(f"beat/{self._control.rank}", [own.time_s, own.since_s, own.able, own.waiting])
-            if not own.able and own.time_s - own.since_s >= self._timeout_s:
-                self._judge(own)
+        self.dead = self._control.dead()
+        if own.ended:
+            if not self._end_noted:
+                self._control.put(f"ended/{self._control.rank}", own.time_s)
+                self._end_noted = True
+            living = (rank for rank in range(self._control.size) if rank not in self.dead)
+            self.all_ended = self._control.has(*(f"ended/{rank}" for rank in living))
+        if own.time_s - self._reported_s < self._timeout_s / 8:
+            return
+        self._reported_s = own.time_s
+        if own.ended:
+            self._find_silent(own.time_s)
+            return
+        self._control.put(f"beat/{self._control.rank}", [own.time_s, own.since_s, own.able, own.waiting])
+        if not own.able and own.time_s - own.since_s >= self._timeout_s:
+            self._judge(own)
 
-    def look_at_others(self, now_s: float) -> None:
-        """Look around after this rank's end.
-
-        Raises:
-            Stopped: another rank has failed.
-            Deadlock: somebody has fallen silent.
-        """
-        self.check()
-        if now_s - self._reported_s >= self._timeout_s / 8:
-            self._reported_s = now_s
-            silent = [r for r, last in self._heartbeats().items() if now_s - last.time_s > self._timeout_s]
-            if silent:
-                raise Deadlock(tuple(_silence(r) for r in silent))
+    def _find_silent(self, now_s: float) -> None:
+        silent = [r for r, last in self._heartbeats().items() if now_s - last.time_s > self._timeout_s]
+        if silent:
+            raise Deadlock(tuple(_silence(r) for r in silent))
 
     def _heartbeats(self) -> dict[int, Heartbeat]:
         """The latest heartbeats of those who have neither ended nor died."""

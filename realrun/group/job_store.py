@@ -71,9 +71,16 @@ class JobStore(Store):
 
     @override
     def get(self, key: str) -> bytes:
-        self.wait([key])
-        (value,) = self._ask("get", [key])
-        return str(value).encode("latin-1")
+        (value,) = self.multi_get([key])
+        return value
+
+    @override
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        values = self._ask("get", keys)
+        if None in values:
+            self.wait(keys)
+            values = self._ask("get", keys)
+        return [str(value).encode("latin-1") for value in values]
 
     @override
     def check(self, keys: list[str]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -97,6 +97,7 @@ class Control:
     def __init__(self, store: Store, rank: int, size: int, name: str = "") -> None:
         self.rank = rank
         self.size = size
+        self._name = name
         self._all = store
         self._store = PrefixStore(name, store) if name else store
 
@@ -114,6 +115,15 @@ class Control:
         """The value under a key that is there."""
         with _named_losses():
             return json.loads(self._store.get(key))
+
+    def get_all(self, keys: Sequence[str]) -> list[Any]:
+        """The values under keys that are there; of a job's store, in one round trip."""
+        with _named_losses():
+            if isinstance(self._all, JobStore):  # torch's PrefixStore cannot ask it for several
+                values = self._all.multi_get([f"{self._name}/{key}" if self._name else key for key in keys])
+            else:
+                values = [self._store.get(key) for key in keys]
+        return [json.loads(value) for value in values]
 
     def first(self, key: str) -> bool:
         """Whether this call is the first of all ranks' for ``key``."""
@@ -159,7 +169,7 @@ class Control:
             names = ", ".join(f"worker {r}" for r in died)
             verb = "was lost" if self.dead() else f"did not come within {timeout_s:g} s"
             raise RunError(f"{names} {verb} ({what})")
-        return [self.get(f"{what}/{r}") for r in range(self.size)]
+        return self.get_all([f"{what}/{r}" for r in range(self.size)])
 
     def wait_for(
         self, key: Callable[[int], str], ranks: Iterable[int], timeout_s: float, give_up: Callable[[], bool]

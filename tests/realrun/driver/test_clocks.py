@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +24,7 @@ from paceline.realrun.driver import clocks
 from paceline.realrun.driver.clocks import Alignment, ClockSample, Reading, alignment, reading
 from paceline.realrun.driver.rank_log import Exchange as Peers
 from paceline.realrun.driver.rank_log import Exposure, LoggedOperation, RankLog
+from paceline.realrun.group.store import Control, file_store
 from paceline.sim.records.folder import read_results, runs_of
 from paceline.sim.records.run import Machine
 from paceline.sim.training.snapshots import Published
@@ -28,6 +32,17 @@ from tests.support.made_runs import made_run
 
 DELAYS = st.floats(0, 0.5)
 OFFSETS = st.floats(-1e6, 1e6)
+
+
+def test_a_run_begins_when_the_farthest_rank_can_know_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks seven times more, and each time it takes a round trip to the store."""
+    control = Control(file_store(tmp_path / "store", 1), 0, 1)
+    monkeypatch.setattr(clocks, "_store_round_trip_s", lambda _: 50.0)
+    now_s = time.monotonic()
+    begun = clocks.start(cast(dist.ProcessGroupGloo, None), control)
+    assert begun.zero_s - now_s >= 7 * 50.0
 
 
 def test_an_exchange_by_hand() -> None:

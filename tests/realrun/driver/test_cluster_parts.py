@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from itertools import repeat
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from paceline.realrun.driver.collect import StartTimes, joined_events, time_breakdown
 from paceline.realrun.driver.computing import compute_offset_s
@@ -24,7 +26,7 @@ from paceline.realrun.driver.rank_log import (
     encode,
 )
 from paceline.realrun.driver.watchdog import Heartbeat, Watchdog
-from paceline.realrun.group.store import Control, file_store
+from paceline.realrun.group.store import Control, Stopped, file_store
 from paceline.realrun.transport.connections import message_tag, mix_tag
 from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import Deadlock, InputError, PeerLost, RunError
@@ -274,6 +276,42 @@ def test_those_who_have_ended_and_died_are_not_waited_for(tmp_path: Path) -> Non
     controls[2].note_death(2)
     with pytest.raises(Deadlock, match=r"^no worker can go on: worker 0 waits in receive$"):
         watch.look(Heartbeat(10.0, 1.0, False, "receive"))
+
+
+class SlowControl(Control):
+    """One whose store is far away: nobody answers before ``gate`` is set."""
+
+    gate: threading.Event
+
+    @override
+    def failed(self) -> bool:
+        assert self.gate.wait(30)
+        return super().failed()
+
+
+def test_a_rank_does_not_wait_for_the_answers_of_the_store(tmp_path: Path) -> None:
+    control = SlowControl(file_store(tmp_path / "store", 1), 0, 1, "run 1")
+    control.gate = threading.Event()
+    watch = Watchdog(control, 8.0)
+    watch.start()
+    for step in range(3):
+        watch.beat(Heartbeat(float(step), 0.0, True, "gradient"))
+    watch.beat(Heartbeat(3.0, 0.0, True, "gradient", ended=True))
+    assert [watch.all_ended] == [False]
+    control.gate.set()
+    while not watch.all_ended:
+        watch.beat(Heartbeat(4.0, 0.0, True, "gradient", ended=True))
+    watch.close()
+
+
+def test_what_the_watchdog_sees_ends_the_rank(tmp_path: Path) -> None:
+    mine, other = _controls(tmp_path, 2)
+    watch = Watchdog(mine, 1.0)
+    watch.start()
+    other.put("failed", {})
+    with pytest.raises(Stopped):
+        any(map(watch.beat, repeat(Heartbeat(1.0, 1.0, True, "gradient"))))
+    watch.close()
 
 
 def test_padded_gradients_of_one_machine_are_computed_one_after_another() -> None:

@@ -116,6 +116,24 @@ def test_a_value_that_comes_later_is_waited_for(job: Job) -> None:
     assert one.get("late") == b"there"
 
 
+def test_what_all_ranks_have_shared_comes_in_one_round_trip(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls = [Control(job.rank(), rank, 3, "run 1") for rank in range(3)]
+    for rank in (0, 1):
+        controls[rank].put(f"ready/{rank}", rank)
+    requests: list[str] = []
+    ask = JobStore._ask
+
+    def counted(store: JobStore, *request: Any) -> Any:
+        requests.append(request[0])
+        return ask(store, *request)
+
+    monkeypatch.setattr(JobStore, "_ask", counted)
+    assert controls[2].meet("ready", 2, 10) == [0, 1, 2]
+    assert requests == ["set", "has", "get"]
+
+
 def test_ranks_meet_and_sum_over_gloo(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """gloo's own addresses go through it, too."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")

@@ -140,10 +140,6 @@ def largest_median_pct(comparison: dict[str, Any], label: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    reason="two workers on one host are predicted too fast: all-reduce by 5 to 12 %, a ring by 17 to 28 %",
-    strict=False,
-)
 def test_a_validation_over_gloo_has_the_labs_errors(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with Lab(two_hosts()) as lab:
