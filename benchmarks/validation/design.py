@@ -65,6 +65,14 @@ OTHER_SCHEMES: Final[dict[str, Any]] = {
 }
 """The others: with several neighbours, groups, a centre, and what travels otherwise."""
 
+MEETING_SCHEMES: Final = frozenset(
+    {
+        "ring", "exponential", "tracking", "choco",
+        "leader", "easgd", "easgd_async", "eamsgd_async", "downpour", "fedavg", "halos",
+    }
+)  # fmt: skip
+"""Those of which a worker, or a centre, gets messages of several others at once."""
+
 
 @dataclass(frozen=True)
 class DesignPoint:

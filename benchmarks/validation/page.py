@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.validation.bundles import committed, section, with_table
+from benchmarks.validation.design import MEETING_SCHEMES
 from paceline.sim.network.profile import Profile
 from paceline.sim.network.settings import QueueName
 from paceline.sim.records.comparison import kendall_tau
@@ -47,6 +48,10 @@ def bars(rows: Sequence[PageRow], queue: QueueName = "fair") -> list[Bar]:
         Bar("(a) wall clock less computation, worst cell", _worst(rows, "exchange_pct"), 12.0),
         Bar("(b) wall clock, mean", _mean(rows, "forecast_pct"), 3.0),
     ]
+    meeting = [row for row in rows if row["scheme"] in MEETING_SCHEMES]
+    if meeting:
+        says = f"(a) wall clock of the {len(meeting)} cells with a centre or several neighbours, mean"
+        promises.append(Bar(says, _mean(meeting, "mechanism_pct"), 1.0))
     if targets:
         promises.append(Bar("(b) time to target, mean", statistics.fmean(abs(t) for t in targets), 5.0))
     decided = choices(rows)
