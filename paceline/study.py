@@ -54,7 +54,7 @@ class Study:
     def _summarise(self, facts: Mapping[str, SchemeFacts]) -> Summary:
         known = read_facts(dump(self.scenario))
         name, target, transport = self.scenario.name, known.target, known.transport
-        return summarise(name, self.runs, target, self.tuning, facts, transport)
+        return summarise(name, self.runs, target, self.tuning, facts, transport, known.proxy)
 
     @cached_property
     def facts(self) -> dict[str, SchemeFacts]:

@@ -251,7 +251,9 @@ def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[
         scenario = parse(text)
         measured = dump(over_transport(scenario, scenario.cluster.backend))
         known = read_facts(measured)
-        summary = summarise(name, runs, known.target, facts=facts, transport=known.transport)
+        summary = summarise(
+            name, runs, known.target, facts=facts, transport=known.transport, proxy=known.proxy
+        )
         sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     else:
         for run in runs:

@@ -17,7 +17,8 @@ from paceline.sim.config.files import write_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.intervals import FEWEST, Interval
-from paceline.sim.records.summary import is_by_step, median_run, verdict_of
+from paceline.sim.records.scenario_facts import describe_proxy
+from paceline.sim.records.summary import SchemeSummary, is_by_step, median_run, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import words
@@ -152,7 +153,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "confidence": words.confidence(summary, study.main.source),
         "why": words.why(summary, study.main.source),
         "failures": words.failures(summary, study.main.source),
-        "proxy": proxy(study.scenario),
+        "proxy": describe_proxy(study.scenario),
         "transport": words.transport(summary),
         "trained": trained,
         "metric": metric,
@@ -170,6 +171,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "decides": "Time per step" if is_by_step(summary) else "Time to target",
         "about": described,
         "bounded": any(line["bar"] for line in described),
+        "remembered": any(line["memory"] for line in described),
         "comparison": side_by_side(study.main, measured) if measured else [],
         "agreement": measured and agreement(study.main, measured),
         "validated": words.validated(study.main.results.validation) if measured else [],
@@ -194,7 +196,7 @@ def overview(studies: Sequence[ReportSources]) -> list[tuple[str, list[str]]]:
 
 
 def about(study: ReportSources) -> list[dict[str, Any]]:
-    """What each scheme does, what bounds it, and what its numbers assume; empty where all are unknown."""
+    """What each scheme does and holds, what bounds it, what its numbers assume; empty: nothing is known."""
     lines = []
     for row in study.main.rows:
         bounds = row.get("bounds")
@@ -204,10 +206,17 @@ def about(study: ReportSources) -> list[dict[str, Any]]:
                 "does": row.get("does", ""),
                 "bound": "" if bounds is None else words.bound(bounds),
                 "bar": [] if bounds is None else [(cost, bounds[cost]) for cost in words.COSTS],
+                "memory": "; ".join(filter(None, _memory_of(row))),
                 "assumes": "; ".join(words.assumptions(study.main.results, row, study.scenario)),
             }
         )
     return lines if any(line["does"] or line["bar"] or line["assumes"] for line in lines) else []
+
+
+def _memory_of(row: SchemeSummary) -> tuple[str, str]:
+    """What a device of a worker holds, and what that leaves out."""
+    record = row.get("memory")
+    return words.memory(record), words.not_counted(record)
 
 
 def equal_scores(part: SourceRuns) -> dict[str, Any] | None:
@@ -243,22 +252,6 @@ def second_metric(study: ReportSources) -> str | None:
     wished = [target["metric"]] if target else []
     candidates = [*wished, "test_accuracy", *own]
     return next((name for name in candidates if name != "train_loss" and _has(study, name)), None)
-
-
-def proxy(scenario: dict[str, Any]) -> str | None:
-    """What the trained model stood for, if for another one; else None."""
-    workload = scenario.get("workload")
-    if not isinstance(workload, dict):
-        return None
-    if workload.get("timing_only"):
-        return "Nothing was trained: only time was simulated."
-    payload = workload.get("payload")
-    if payload is None:
-        return None
-    return (
-        "A small proxy was trained in place of the real model: exchanges were timed as if the model had "
-        f"{payload}, while losses and steps are the proxy's."
-    )
 
 
 def side_by_side(predicted: SourceRuns, measured: SourceRuns) -> list[dict[str, Any]]:

@@ -6,10 +6,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from paceline.sim.config.units import format_bytes
 from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.run import LOST, Source
 from paceline.sim.records.scenario_facts import Goal, TransportRecord
-from paceline.sim.records.summary import Bounds, Cost, SchemeSummary, Summary, is_by_step, ranking, verdict_of
+from paceline.sim.records.summary import (
+    Bounds,
+    Cost,
+    MemoryRecord,
+    SchemeSummary,
+    Summary,
+    is_by_step,
+    ranking,
+    verdict_of,
+)
 from paceline.sim.records.verdict import format_factor
 
 if TYPE_CHECKING:
@@ -214,6 +224,21 @@ def bound(bounds: Bounds) -> str:
         if share >= 0.05
     ]
     return ", ".join(parts)
+
+
+def memory(record: MemoryRecord | None) -> str:
+    """What each device of a worker holds, as a sum; "" where it is not known."""
+    if record is None:
+        return ""
+    parts = " + ".join(f"{name} {format_bytes(each)}" for name, each in record["parts"].items())
+    limit = record["limit_bytes"]
+    of_limit = "" if limit is None else f" of {format_bytes(limit)}"
+    return f"{format_bytes(record['total_bytes'])}{of_limit} = {parts}"
+
+
+def not_counted(record: MemoryRecord | None) -> str:
+    """What the memory of a device leaves out; "" where nothing of it is known."""
+    return "" if record is None else f"not counted: {', '.join(record['left_out'])}"
 
 
 def _for_whom(bounds: Bounds) -> str:

@@ -246,7 +246,7 @@ def hand_over(
     text = dump(scenario)
     facts = describe_schemes(scenario, with_bounds=False) if facts is None else facts
     known = read_facts(text)
-    summary = summarise(scenario.name, runs, known.target, tuning, facts, known.transport)
+    summary = summarise(scenario.name, runs, known.target, tuning, facts, known.transport, known.proxy)
     if out is not None and runs:
         from paceline.sim.records import folder as result_folder
 
@@ -255,7 +255,7 @@ def hand_over(
     if as_json:
         print_json(summary)
     else:
-        for sentence in words.transport(summary):
+        for sentence in (*words.transport(summary), *filter(None, [known.proxy])):
             terminal().print(sentence, highlight=False)
         terminal().print(render_summary(summary))
         for sentence in words.tuning(summary):

@@ -9,10 +9,12 @@ from typing import Final
 
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.network.build import build_network
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario, over_transport
 from paceline.sim.schemes import find_scheme
+from paceline.sim.schemes.inside import count_units
 
 from .cells import RunRequest, run_requests
 
@@ -38,8 +40,10 @@ def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, pre
         return replace(request, max_iterations=limit, max_time_s=None)
     if find_scheme(entry.name).in_step(entry.options):
         steps = math.ceil(LENGTH_MARGIN * _furthest(predicted))
-        scheme = find_scheme(entry.name)
-        for whole in (scenario.evaluate.every, scheme.cycle(entry.options, scenario.cluster.workers)):
+        scheme, cluster = find_scheme(entry.name), scenario.cluster
+        inside = getattr(entry.options, "inside", None)
+        units = count_units(inside, build_network(cluster.network, cluster.workers))
+        for whole in (scenario.evaluate.every, scheme.cycle(entry.options, units)):
             steps = max(1, math.ceil(steps / whole)) * whole
         return replace(request, max_iterations=steps if limit is None else min(steps, limit), max_time_s=None)
     needed_s = predicted.time_to_target_s or predicted.wall_clock_s

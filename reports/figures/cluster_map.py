@@ -94,7 +94,7 @@ def _graph(cluster: Mapping[str, Any]) -> nx.Graph[str]:
     if network.get("sites"):
         return _sites(network)
     if network.get("graph"):
-        return _links(network["graph"])
+        return _links(network["graph"], (network.get("host") or {}).get("gpus", 1))
     graph: nx.Graph[str] = nx.Graph()
     graph.add_node("switch", hosts=0, text="one switch")
     graph.add_node("workers", hosts=cluster["workers"], text=_node_text("workers", cluster["workers"]))
@@ -122,7 +122,7 @@ def _sites(network: Mapping[str, Any]) -> nx.Graph[str]:
     return graph
 
 
-def _links(description: Mapping[str, Any]) -> nx.Graph[str]:
+def _links(description: Mapping[str, Any], gpus: int) -> nx.Graph[str]:
     graph: nx.Graph[str] = nx.Graph()
     ranks: dict[str, list[int]] = {}
     for rank, host in enumerate(description["hosts"]):
@@ -136,7 +136,7 @@ def _links(description: Mapping[str, Any]) -> nx.Graph[str]:
     for node in graph:
         mine = ranks.get(node, [])
         graph.nodes[node].update(
-            hosts=len(mine), text=_node_text(str(node), len(mine)) if mine else str(node)
+            hosts=gpus * len(mine), text=_node_text(str(node), gpus * len(mine)) if mine else str(node)
         )
     return graph
 

@@ -26,14 +26,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
-from .schedule import Round, Schedule, refuse_many
+from .schedule import Round, Schedule, refuse_many, split_evenly
 
 _GLOO_SEGMENT_BYTES = 1024 * 1024
 _GLOO_ELEMENT_BYTES = 4
 """gloo's default for one segment, and the element that its segments are rounded up to (float32)."""
-
-MAX_COLUMNS = 16
-"""Messages of a hierarchical all-reduce grow with their number; so many flows fill any pipe between sites."""
 
 _IDLE = Round((), ())
 
@@ -97,7 +94,7 @@ def direct_reduce_scatter(n: int, num_bytes: int) -> Schedule:
     """
     _check(n, num_bytes)
     refuse_many("an exchange of all with all", n, n * (n - 1))
-    chunks = _split(num_bytes, n)
+    chunks = split_evenly(num_bytes, n)
     table = []
     for rank in range(n):
         others = [(rank + i) % n for i in range(1, n)]
@@ -120,7 +117,7 @@ def ring_gather_chunks(n: int, num_bytes: int) -> Schedule:
 def _ring(n: int, num_bytes: int, phases: slice) -> Schedule:
     """The phases (0: reduce-scatter, 1: all-gather) of an all-reduce around a ring of n chunks."""
     _check(n, num_bytes)
-    return _ring_of_pieces(n, _split(num_bytes, n), window=1, phases=phases)
+    return _ring_of_pieces(n, split_evenly(num_bytes, n), window=1, phases=phases)
 
 
 def _ring_of_pieces(n: int, lengths: Sequence[int], window: int, phases: slice = slice(0, 2)) -> Schedule:
@@ -230,57 +227,6 @@ def _halving_exchanges(core: int, rank: int) -> list[tuple[int, range, range]]:
         mine = kept
         distance *= 2
     return scatter + [(peer, sent, kept) for peer, kept, sent in reversed(scatter)]
-
-
-@lru_cache(maxsize=64)
-def hierarchical_all_reduce(sites: tuple[int, ...], num_bytes: int) -> Schedule:
-    """Inside a site, then between sites, then inside again: four rounds, all messages of a round at once.
-
-    The payload is cut into as many columns as the smallest site has members, ``MAX_COLUMNS`` at most, and so
-    many members of each site own one. (1) Everybody sends each column to its owner in the site. (2) The
-    owners of a column cut it into one part per site and send each part to the site's owner, (3) who sends the
-    sum back. (4) Owners send their column to everybody in their site. It takes two latencies inside a site
-    and two between.
-
-    Args:
-        sites: how many of the ranks are in each site; the ranks follow the sites.
-        num_bytes: of the payload.
-
-    Raises:
-        ValueError: a site is empty or num_bytes is negative.
-    """
-    if not sites or min(sites) < 1 or num_bytes < 0:
-        raise ValueError(f"no collective has sites of {sites} ranks and {num_bytes} bytes")
-    columns = _split(num_bytes, min(*sites, MAX_COLUMNS))
-    firsts = [sum(sites[:site]) for site in range(len(sites))]
-    n = sum(sites)
-    receives: list[list[list[tuple[int, int]]]] = [[[] for _ in range(4)] for _ in range(n)]
-    sends: list[list[list[tuple[int, int]]]] = [[[] for _ in range(4)] for _ in range(n)]
-
-    def add(phase: int, source: int, destination: int, size: int) -> None:
-        if size:
-            sends[source][phase].append((destination, size))
-            receives[destination][phase].append((source, size))
-
-    for column, size in enumerate(columns):
-        parts = _split(size, len(sites))
-        for site, first in enumerate(firsts):
-            owner = first + column
-            for rank in range(first, first + sites[site]):
-                if rank != owner:
-                    add(0, rank, owner, size)
-                    add(3, owner, rank, size)
-            for other, start in enumerate(firsts):
-                if other != site:
-                    add(1, owner, start + column, parts[other])
-                    add(2, owner, start + column, parts[site])
-    return Schedule(
-        tuple(
-            tuple(Round(tuple(receives[rank][k]), tuple(sends[rank][k])) for k in range(4))
-            for rank in range(n)
-        ),
-        1,
-    )
 
 
 # --- the others ---------------------------------------------------------------------------------
@@ -405,11 +351,6 @@ ALL_REDUCE: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
 def _check(n: int, num_bytes: int) -> None:
     if n < 1 or num_bytes < 0:
         raise ValueError(f"no collective has {n} ranks and {num_bytes} bytes")
-
-
-def _split(num_bytes: int, pieces: int) -> list[int]:
-    """The sizes of so many pieces of ``num_bytes``: whole numbers, as equal as can be."""
-    return [(k + 1) * num_bytes // pieces - k * num_bytes // pieces for k in range(pieces)]
 
 
 def _message(peer: int, num_bytes: int) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,7 @@
 """All-reduces that are limited by data dependence, latency and bandwidth alone, and NCCL's.
 
-Every constructor takes the sizes of the sites whose members take part, in the order of the ranks (one size
-where there are no sites), and the bytes of the payload. Each is cached.
+Every constructor takes the sizes of the sites whose members take part, or of their hosts, in the order of the
+ranks (one size where there are no sites), and the bytes of the payload. Each is cached.
 
 References:
     Patarasuk, Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 2009 (ring).
@@ -25,13 +25,11 @@ from .algorithms import (
     direct_reduce_scatter,
     dissemination_barrier,
     halving_doubling_all_reduce,
-    hierarchical_all_reduce,
     recursive_doubling_all_reduce,
 )  # fmt: skip
 from .blocks import BlockSchedule, CollectiveBlock, without_rendezvous
-from .schedule import refuse_many
-
-Sites = tuple[int, ...]
+from .hierarchy import Sites, count_ranks, crosses, hierarchical_all_reduce
+from .schedule import refuse_many, split_evenly
 
 RING_PIECES: Final = 64
 """Pieces of a chunk on its way round the ideal ring: latency hides behind all but the first of them."""
@@ -47,8 +45,8 @@ def ring(sites: Sites, num_bytes: int) -> BlockSchedule:
     With S bytes on n equal hosts, a latency of L and chunks that take c = S / (n bandwidth), of m pieces, it
     takes (2 n - 3) max(c, c/m + L) + c + L: latency is hidden as long as a chunk takes longer.
     """
-    n = sum(sites)
-    return _around(n, _split(num_bytes, n), range(2 * (n - 1)), RING_PIECES)
+    n = count_ranks(sites)
+    return _around(n, split_evenly(num_bytes, n), range(2 * (n - 1)), RING_PIECES)
 
 
 def _around(n: int, chunks: list[int], steps: range, pieces: int) -> BlockSchedule:
@@ -70,13 +68,13 @@ def _around(n: int, chunks: list[int], steps: range, pieces: int) -> BlockSchedu
 @lru_cache(maxsize=64)
 def recursive_doubling(sites: Sites, num_bytes: int) -> BlockSchedule:
     """Recursive doubling of all bytes, each exchange as soon as its sender has the exchange before."""
-    return without_rendezvous(recursive_doubling_all_reduce(sum(sites), num_bytes))
+    return without_rendezvous(recursive_doubling_all_reduce(count_ranks(sites), num_bytes))
 
 
 @lru_cache(maxsize=64)
 def halving_doubling(sites: Sites, num_bytes: int) -> BlockSchedule:
     """Recursive halving and doubling, each exchange as soon as its sender has the exchange before."""
-    return without_rendezvous(halving_doubling_all_reduce(sum(sites), num_bytes))
+    return without_rendezvous(halving_doubling_all_reduce(count_ranks(sites), num_bytes))
 
 
 @lru_cache(maxsize=64)
@@ -87,13 +85,13 @@ def double_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
     busy. A rank first sends what it has as a leaf, then what it passes up, then what it passes down: in any
     other order one tree would wait for the other in turn.
     """
-    n = sum(sites)
+    n = count_ranks(sites)
     trees = [_tree(n, 0), _tree(n, 1 % n)]
     planned: list[tuple[bool, int, int, int, int, int]] = []  # (down, level, segment, tree, child, bytes)
-    for tree, (parents, half) in enumerate(zip(trees, _split(num_bytes, 2), strict=True)):
+    for tree, (parents, half) in enumerate(zip(trees, split_evenly(num_bytes, 2), strict=True)):
         height, depth = _heights(parents), _depths(parents)
         count = max(1, min(TREE_SEGMENTS, -(-half // TREE_SEGMENT_BYTES)))
-        for segment, size in enumerate(_split(half, count)):
+        for segment, size in enumerate(split_evenly(half, count)):
             for child, parent in enumerate(parents):
                 if parent >= 0 and size:
                     planned.append((False, height[child], segment, tree, child, size))
@@ -163,20 +161,15 @@ def _depths(parents: list[int]) -> list[int]:
 
 @lru_cache(maxsize=64)
 def hierarchical(sites: Sites, num_bytes: int) -> BlockSchedule:
-    """Inside a site, then between sites, then inside again; a rank's sends of one phase share its links."""
+    """Inside hosts and sites, then between sites, then back; a rank's sends of one phase share its links."""
     return without_rendezvous(hierarchical_all_reduce(sites, num_bytes), in_order=False)
-
-
-def _split(num_bytes: int, pieces: int) -> list[int]:
-    """The sizes of so many pieces of ``num_bytes``: whole numbers, as equal as can be."""
-    return [(k + 1) * num_bytes // pieces - k * num_bytes // pieces for k in range(pieces)]
 
 
 @lru_cache(maxsize=64)
 def ring_share(sites: Sites, num_bytes: int) -> BlockSchedule:
     """Half of the pipelined ring: a reduce-scatter, or an all-gather of ``num_bytes`` in all."""
-    n = sum(sites)
-    return _around(n, _split(num_bytes, n), range(n - 1), RING_PIECES)
+    n = count_ranks(sites)
+    return _around(n, split_evenly(num_bytes, n), range(n - 1), RING_PIECES)
 
 
 @lru_cache(maxsize=64)
@@ -185,9 +178,9 @@ def exchange(sites: Sites, num_bytes: int) -> BlockSchedule:
 
     On n equal hosts it takes (n - 1) / n num_bytes / bandwidth and one latency.
     """
-    n = sum(sites)
+    n = count_ranks(sites)
     refuse_many("an exchange of all with all", n, n * (n - 1))
-    shares = _split(num_bytes, n)
+    shares = split_evenly(num_bytes, n)
     blocks = (
         CollectiveBlock(rank, (rank + step) % n, shares[(rank + step) % n])
         for step in range(1, n)
@@ -199,13 +192,13 @@ def exchange(sites: Sites, num_bytes: int) -> BlockSchedule:
 @lru_cache(maxsize=64)
 def chain_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
     """From rank 0 along all ranks, in pieces that are passed on as they come."""
-    return _chain(sum(sites), num_bytes, min(RING_PIECES, max(1, num_bytes)))
+    return _chain(count_ranks(sites), num_bytes, min(RING_PIECES, max(1, num_bytes)))
 
 
 @lru_cache(maxsize=64)
 def tree_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
     """A binomial tree from rank 0."""
-    return without_rendezvous(binomial_broadcast(sum(sites), num_bytes, 0))
+    return without_rendezvous(binomial_broadcast(count_ranks(sites), num_bytes, 0))
 
 
 def _chain(n: int, num_bytes: int, pieces: int) -> BlockSchedule:
@@ -252,21 +245,21 @@ NCCL_TREE_SHARE: Final = 0.92
 @lru_cache(maxsize=64)
 def nccl_ring(sites: Sites, num_bytes: int) -> BlockSchedule:
     """NCCL's all-reduce around a ring: loops over chunks, in slices, with room for two chunks ahead."""
-    n = sum(sites)
+    n = count_ranks(sites)
     return _nccl_loops(n, num_bytes, range(2 * (n - 1)))
 
 
 @lru_cache(maxsize=64)
 def nccl_reduce_scatter(sites: Sites, num_bytes: int) -> BlockSchedule:
     """NCCL's reduce-scatter: the first half of its ring all-reduce."""
-    n = sum(sites)
+    n = count_ranks(sites)
     return _nccl_loops(n, num_bytes, range(n - 1))
 
 
 @lru_cache(maxsize=64)
 def nccl_all_gather(sites: Sites, num_bytes: int) -> BlockSchedule:
     """NCCL's all-gather of ``num_bytes`` in all: the second half of its ring all-reduce."""
-    n = sum(sites)
+    n = count_ranks(sites)
     return _nccl_loops(n, num_bytes, range(n - 1))
 
 
@@ -277,8 +270,8 @@ def _nccl_loops(n: int, num_bytes: int, steps: range) -> BlockSchedule:
     blocks: list[CollectiveBlock] = []
     numbers: dict[tuple[int, int], int] = {}  # (how many on the ring before, rank) -> block
     pieces = NCCL_SLICES * together
-    for loop, loop_bytes in enumerate(_split(num_bytes, -(-loops // together))):
-        chunks = _split(loop_bytes, n)
+    for loop, loop_bytes in enumerate(split_evenly(num_bytes, -(-loops // together))):
+        chunks = split_evenly(loop_bytes, n)
         for step in steps:
             for rank in range(n):
                 size = chunks[(rank - step) % n]
@@ -308,13 +301,13 @@ def _nccl_tail(n: int, num_bytes: int) -> float:
 @lru_cache(maxsize=64)
 def nccl_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
     """NCCL's all-reduce over a double binary tree."""
-    return replace(double_tree(sites, num_bytes), tail=_nccl_tail(sum(sites), num_bytes))
+    return replace(double_tree(sites, num_bytes), tail=_nccl_tail(count_ranks(sites), num_bytes))
 
 
 @lru_cache(maxsize=64)
 def nccl_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
     """NCCL's broadcast: along the ring from rank 0, a quarter of a chunk at a time."""
-    n = sum(sites)
+    n = count_ranks(sites)
     pieces = max(1, -(-num_bytes // (NCCL_CHUNK_BYTES // 4)))
     return replace(_chain(n, num_bytes, pieces), tail=_nccl_tail(n, num_bytes))
 
@@ -353,7 +346,7 @@ MAX_RING_RANKS: Final = 256
 
 def least_latencies(name: str, sites: Sites) -> float:
     """How many latencies an all-reduce takes one after another, at least; infinite: not to be priced."""
-    n = sum(sites)
+    n = count_ranks(sites)
     if name == "ring":
         return 2.0 * (n - 1) if n <= MAX_RING_RANKS else math.inf
-    return math.inf if name == "hierarchical" and len(sites) < 2 else 0.0
+    return math.inf if name == "hierarchical" and not crosses(sites) else 0.0

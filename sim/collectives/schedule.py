@@ -97,6 +97,11 @@ def among(schedule: Schedule, members: tuple[int, ...]) -> Mapping[int, RankRoun
     }
 
 
+def split_evenly(num_bytes: int, pieces: int) -> list[int]:
+    """The sizes of so many pieces of ``num_bytes``: whole numbers, as equal as can be."""
+    return [(k + 1) * num_bytes // pieces - k * num_bytes // pieces for k in range(pieces)]
+
+
 def refuse_many(name: str, ranks: int, messages: int) -> None:
     """Refuse a collective whose messages nobody could follow, before memory is taken for them.
 

@@ -166,7 +166,7 @@ class Compute(OneOf):
     speed: FlopsPerSecond | None = Field(
         default=None,
         description="instead of a time: what the operations of `workload.layer_profile` are divided by, so "
-        "the peak of a worker's device times its utilisation",
+        "the peak of a worker's device times its utilisation; with `cluster.island` the peak of one GPU",
     )
     jitter: Jitter | None = Field(default=None, description="how it varies; absent: constant")
     spread: float | None = Field(

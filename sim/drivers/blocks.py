@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise
@@ -15,9 +15,11 @@ import numpy as np
 from typing_extensions import override
 
 from ..collectives.blocks import BlockCost, BlockSchedule, completion_s
-from ..collectives.pipelines import Sites, least_latencies
+from ..collectives.hierarchy import Sites
+from ..collectives.pipelines import least_latencies
 from ..collectives.pricing import BlockCosts, block_completion_s, block_waves
-from ..network.transfer import TransferModel
+from ..collectives.symmetric import alone_s, symmetric_rounds
+from ..network.transfer import TransferModel, route_pairs
 from .clock import Clock
 from .transfers import Transfers
 
@@ -153,53 +155,6 @@ def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...
             placed.keep(ready_s, (each, each))
 
 
-@dataclass(frozen=True)
-class PairRoutes:
-    """The routes of a collective.
-
-    Attributes:
-        bytes_per_s, latency_s: by (source rank, destination rank), of a message that is alone.
-        one_end: each link is used by messages of one source only, or to one destination only.
-        most_pairs: how many pairs use the busiest link.
-        access_only: of the links only those of the members' hosts are used.
-    """
-
-    bytes_per_s: Mapping[tuple[int, int], float]
-    latency_s: Mapping[tuple[int, int], float]
-    one_end: bool
-    most_pairs: int
-    access_only: bool
-
-
-def route_pairs(
-    pairs: Iterable[tuple[int, int]], members: tuple[int, ...], model: TransferModel
-) -> PairRoutes:
-    """Look up what lies between pairs of ranks, rank i being the host ``members[i]``."""
-    network = model.network
-    access = {*network.up.values(), *network.down.values()}
-    rates: dict[tuple[int, int], float] = {}
-    latencies_s: dict[tuple[int, int], float] = {}
-    sources: dict[int, int] = {}  # link -> the one rank that sends over it, -1: several
-    destinations: dict[int, int] = {}
-    used: Counter[int] = Counter()
-    for source, destination in pairs:
-        route = network.route(members[source], members[destination])
-        bandwidths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
-        rates[source, destination] = model.efficiency * min([route.per_flow_bytes_per_s, *bandwidths])
-        latencies_s[source, destination] = route.latency_s + model.added_latency_s
-        for link in route.links:
-            sources[link] = source if sources.get(link, source) == source else -1
-            destinations[link] = destination if destinations.get(link, destination) == destination else -1
-        used.update(route.links)
-    return PairRoutes(
-        bytes_per_s=rates,
-        latency_s=latencies_s,
-        one_end=all(sources[link] >= 0 or destinations[link] >= 0 for link in sources),
-        most_pairs=max(used.values(), default=0),
-        access_only=access.issuperset(used),
-    )
-
-
 def place_blocks(schedule: BlockSchedule, members: tuple[int, ...], model: TransferModel) -> PlacedBlocks:
     """Place a schedule on hosts: rank i on ``members[i]``."""
     network, shared = model.network, model.sharing != "none"
@@ -250,6 +205,8 @@ def _solve_s(placed: PlacedBlocks, ready_s: tuple[float, ...]) -> list[float]:
     return [ended_s[rank] for rank in range(len(placed.members))]
 
 
+_HIERARCHICAL: Final = "hierarchical"
+
 MAX_FLOWS: Final = 20_000
 """A collective of more blocks that share links with each other is not priced where another one is."""
 
@@ -275,25 +232,33 @@ def fastest(
     """
     network = model.network
     pairs = ((a, b) for a in members for b in members if a != b)
-    routes = tuple(network.routes.get(pair) for pair in pairs) if network.routes else ()
+    routes = tuple(network.route(*pair) for pair in pairs) if network.routes else ()
     key = (
         tuple(algorithms.values()), sites, num_bytes, members, network.site_of, network.latency_s,
         network.per_flow_bytes_per_s, tuple(link.bandwidth_bytes_per_s for link in network.links),
         tuple(network.up.items()), tuple(network.down.items()), tuple(network.pipe.items()),
-        tuple(network.leave.items()), tuple(network.enter.items()), routes,
+        tuple(network.leave.items()), tuple(network.enter.items()), routes, network.node_of,
+        tuple(network.inner_up.items()), tuple(network.inner_down.items()), network.inner_latency_s,
         model.sharing, model.block_overhead_s, model.added_latency_s, model.efficiency,
     )  # fmt: skip
     if key not in _prices:
         plain = replace(model, network=network.steady, queue="fair", tcp=None)
+        links = plain.equal_links if len(members) == network.num_hosts else None
+        rounds = None if links is None else symmetric_rounds(sites, num_bytes, links)
+        if rounds is not None and _HIERARCHICAL in algorithms:  # before what would take long to price
+            algorithms = {_HIERARCHICAL: algorithms[_HIERARCHICAL], **algorithms}
         hops = [network.route(a, b).latency_s for a, b in pairwise([*members, members[0]]) if a != b]
         best, best_s = "", math.inf
         for name, build in algorithms.items():
             if least_latencies(name, sites) * min(hops, default=0.0) >= best_s:
                 continue
-            placed = place_blocks(build(sites, num_bytes), members, plain)
-            if best and not placed.own_links and len(placed.costs) > MAX_FLOWS:
-                continue
-            took_s = price_s(placed)
+            if name == _HIERARCHICAL and links is not None and rounds is not None:
+                took_s = alone_s(rounds, links, plain.block_overhead_s)
+            else:
+                placed = place_blocks(build(sites, num_bytes), members, plain)
+                if best and not placed.own_links and len(placed.costs) > MAX_FLOWS:
+                    continue
+                took_s = price_s(placed)
             if took_s < best_s:
                 best, best_s = name, took_s
         _prices[key] = best

@@ -4,29 +4,164 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Final
 
+from typing_extensions import override
+
+from ..collectives.hierarchy import Sites
+from ..collectives.pipelines import hierarchical
+from ..collectives.symmetric import (
+    EqualLinks,
+    SymmetricRound,
+    SymmetricSharing,
+    alone_s,
+    bytes_of_rounds,
+    symmetric_rounds,
+)
 from ..config.user_code import format_error, with_line
 from ..errors import SchemeError
 from ..program import operations as ops
 from ..program.averaging import combined, part
 from ..program.encoding import Payload
-from .blocks import BlockFlows, PlacedBlocks, place_blocks
+from .blocks import BlockFlows, Completion, PlacedBlocks, PlacedCollective, place_blocks
 from .clock import Clock
 from .job import Job
 from .pending import Pending
 from .tables import CollectiveRun, PlacedTable, place_table
 from .transfers import Tag, Transfers
 
-Placed = PlacedBlocks | PlacedTable
-
 PRICED_WORK: Final = 64
 """Messages of each member as which a collective that is priced as a whole counts at most."""
+ROUNDS_WORK: Final = 4
+"""Messages of each member as which a collective counts that goes in rounds of all workers at once."""
 
 
 class TrafficMet(Exception):
     """Something else is on the links of a collective that was to be priced as a whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedRounds(PlacedCollective):
+    """A hierarchical all-reduce among all workers of a cluster whose sites, hosts and links are alike.
+
+    Attributes:
+        rounds: what every worker sends, one round after another.
+        links: of the cluster.
+        sites: how many ranks there are in each host of each site.
+        num_bytes: of the payload.
+    """
+
+    rounds: tuple[SymmetricRound, ...]
+    links: EqualLinks
+    sites: Sites
+    num_bytes: int
+
+    @property
+    def messages(self) -> int:
+        """How many it has."""
+        return len(self.members) * sum(each.messages for each in self.rounds)
+
+    @cached_property
+    def bytes_sent(self) -> tuple[int, ...]:
+        """Bytes that each rank sends."""
+        return (bytes_of_rounds(self.rounds),) * len(self.members)
+
+    @override
+    def _price(self, ready_s: tuple[float, ...]) -> Completion:
+        """Where not all begin together, each message for itself."""
+        if len(set(ready_s)) > 1:
+            blocks = hierarchical(self.sites, self.num_bytes)
+            return place_blocks(blocks, self.members, self.model).completion(ready_s)
+        end_s = ready_s[0] + alone_s(self.rounds, self.links, self.model.block_overhead_s)
+        done_s = [end_s] * len(self.members)
+        return done_s, done_s
+
+
+Placed = PlacedBlocks | PlacedTable | PlacedRounds
+
+
+def place_rounds(job: Job, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedRounds | None:
+    """An all-reduce among all workers in rounds of which one message stands for all; None where none does."""
+    links = job.transfer.equal_links
+    if links is None or not isinstance(operation, ops.AllReduce) or not job.transport.posted_ahead:
+        return None
+    if len(members) < job.workers:
+        return None
+    order, sites = job.by_site(members)
+    num_bytes = job.num_bytes(operation.value)
+    if job.algorithm(order, sites, num_bytes) != "hierarchical":
+        return None
+    rounds = symmetric_rounds(sites, num_bytes, links)
+    if rounds is None:
+        return None
+    return PlacedRounds(order, job.transfer, False, rounds, links, sites, num_bytes)
+
+
+class RoundsInFlight:
+    """The rounds of collectives among all workers in virtual time; several collectives share the links.
+
+    Attributes:
+        collectives: how many are under way.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sharing: SymmetricSharing | None = None
+        self._leaving: dict[int, _RoundsOfOne] = {}  # by number of the round whose bytes are on their way
+        self._solutions = 0
+        self.collectives = 0
+
+    def start(self, placed: PlacedRounds, finished: Callable[[], None]) -> None:
+        """Let all workers begin a collective now; ``finished`` is called when all are through."""
+        if self._sharing is None:
+            self._sharing = SymmetricSharing(placed.links)
+        self.collectives += 1
+        self._begin(_RoundsOfOne(placed, finished))
+
+    def _begin(self, run: _RoundsOfOne) -> None:
+        """The messages before are there: let those of the next round leave."""
+        if run.position == len(run.placed.rounds):
+            self.collectives -= 1
+            run.finished()
+            return
+        self._clock.at(self._clock.now + run.placed.model.block_overhead_s, self._leave, run)
+
+    def _leave(self, run: _RoundsOfOne) -> None:
+        assert self._sharing is not None
+        number = self._sharing.start(run.placed.rounds[run.position], self._clock.now)
+        self._leaving[number] = run
+        self._wake()
+
+    def _wake(self) -> None:
+        assert self._sharing is not None
+        self._solutions += 1
+        if self._leaving:
+            end_s, number = self._sharing.next_end()
+            self._clock.at(max(end_s, self._clock.now), self._left, (self._solutions, number))
+
+    def _left(self, ended: tuple[int, int]) -> None:
+        """A round's bytes have left, unless rates have changed since."""
+        solution, number = ended
+        if solution != self._solutions:
+            return
+        assert self._sharing is not None
+        self._sharing.end(number, self._clock.now)
+        run = self._leaving.pop(number)
+        latency_s = run.placed.rounds[run.position].latency_s
+        run.position += 1
+        self._clock.at(self._clock.now + latency_s, self._begin, run)
+        self._wake()
+
+
+@dataclass(slots=True, eq=False)
+class _RoundsOfOne:
+    """How far one collective is."""
+
+    placed: PlacedRounds
+    finished: Callable[[], None]
+    position: int = 0
 
 
 class _CollectiveInFlight:
@@ -34,6 +169,7 @@ class _CollectiveInFlight:
 
     __slots__ = (
         "begun",
+        "can_wait",
         "early",
         "flows",
         "inputs",
@@ -52,6 +188,7 @@ class _CollectiveInFlight:
         self.placed = placed
         self.priced = priced  # once all members have joined
         self.begun = begun  # transfers of the run when the first member joined
+        self.can_wait = True  # no member does anything beside it
         self.flows: BlockFlows | None = None
         self.joined_s: dict[int, float] = {}
         self.waiting: dict[int, Pending] = {}  # of those whose blocks are not through
@@ -96,14 +233,19 @@ class CollectivesInFlight:
         self._priced = priced
         self._idle_s = [0.0] * job.workers  # until when bytes of priced collectives leave a host
         self._all_idle_s = 0.0  # until when priced collectives use links that hosts share
+        self._rounds = RoundsInFlight(clock)
+        self._placed_rounds: dict[int, PlacedRounds | None] = {}  # by bytes
         self.work = 0
         self._sequence: list[dict[str, int]] = [{} for _ in range(job.workers)]
         self._open: dict[Tag, _CollectiveInFlight] = {}
 
     def check_idle(self, rank: int) -> None:
         """Raise ``TrafficMet`` if a worker begins an exchange while a priced collective uses its links."""
-        if self._clock.now < self._idle_s[rank] or self._clock.now < self._all_idle_s:
+        if self._rounds.collectives or self._is_busy(rank):
             raise TrafficMet
+
+    def _is_busy(self, rank: int) -> bool:
+        return self._clock.now < self._idle_s[rank] or self._clock.now < self._all_idle_s
 
     def begin(self, pending: Pending, members: tuple[int, ...]) -> None:
         """A worker joins its next collective of this kind, with the members of its group."""
@@ -113,7 +255,7 @@ class CollectivesInFlight:
         tag = (name, number, members[0])
         collective = self._open.get(tag)
         if collective is None:
-            placed = self._place(operation, members, rank)
+            placed = self._place_rounds(operation, members) or self._place(operation, members, rank)
             priced = self._can_be_priced(placed, pending)
             collective = _CollectiveInFlight(members, placed, priced, self._transfers.begun)
             self._open[tag] = collective
@@ -128,6 +270,10 @@ class CollectivesInFlight:
             for early in collective.early:
                 self._clock.at(self._clock.now, partial(self._finished, tag=tag), early)
         placed = collective.placed
+        if isinstance(placed, PlacedRounds):
+            self._join_rounds(collective, placed, pending, tag)
+            return
+        self.check_idle(rank)
         if collective.priced and placed is not None:
             self._join_priced(collective, placed, pending, tag)
         elif isinstance(placed, PlacedBlocks):
@@ -149,6 +295,43 @@ class CollectivesInFlight:
             if worker in collective.members and worker not in collective.inputs
             for pending in collective.waiting.values()
         ]
+
+    def _place_rounds(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedRounds | None:
+        """A collective of which one message of each round stands for all of it, where that is to be tried."""
+        if not self._priced or not isinstance(operation, ops.AllReduce) or len(members) < self._job.workers:
+            return None
+        num_bytes = self._job.num_bytes(operation.value)
+        if num_bytes not in self._placed_rounds:
+            self._placed_rounds[num_bytes] = place_rounds(self._job, operation, members)
+        return self._placed_rounds[num_bytes]
+
+    def _join_rounds(
+        self, collective: _CollectiveInFlight, placed: PlacedRounds, pending: Pending, tag: Tag
+    ) -> None:
+        """A worker joins a collective that begins when all are there; only such may be on the links."""
+        rank, now_s = pending.task.rank, self._clock.now
+        if self._transfers.in_flight or self._transfers.begun != collective.begun or self._is_busy(rank):
+            raise TrafficMet
+        collective.can_wait = collective.can_wait and self._alone(pending)
+        pending.bytes = placed.bytes_sent[0]
+        collective.waiting[rank] = pending
+        collective.joined_s[rank] = now_s
+        if len(collective.waiting) < len(placed.members):
+            return
+        if min(collective.joined_s.values()) < now_s:
+            if self._rounds.collectives or not collective.can_wait:
+                raise TrafficMet
+            self._end_all(collective, placed, tag)
+            return
+        self._transfers.messages += placed.messages
+        self.work += ROUNDS_WORK * len(placed.members)
+        waiting = list(collective.waiting.values())
+
+        def finished() -> None:
+            for each in waiting:
+                self._clock.at(self._clock.now, partial(self._finished, tag=tag), each)
+
+        self._rounds.start(placed, finished)
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> Placed | None:
         """A collective on hosts, as blocks or as a table; None where it only goes message by message."""

@@ -407,10 +407,9 @@ class EventDriver(ClockedRunner[Pending]):
         return pending.handle is None and not task.outstanding and len(self.tasks[task.rank]) == 1
 
     def _begin_collective(self, pending: Pending) -> None:
-        self._collectives.check_idle(pending.task.rank)
         groups = pending.operation.groups  # type: ignore[attr-defined]
         group = members(groups, self.job.workers, pending.task.rank)
-        lost = self._dead.intersection(group)
+        lost = self._dead.intersection(group) if self._dead else ()
         if lost:
             self._expect(pending, min(lost))
         else:

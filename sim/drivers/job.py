@@ -13,11 +13,11 @@ import torch
 
 from ..collectives import algorithms
 from ..collectives.blocks import BlockSchedule
+from ..collectives.hierarchy import Sites, hierarchical_all_reduce
 from ..collectives.pipelines import (
     BROADCASTS,
     PIPELINES,
     SHARES,
-    Sites,
     barrier,
     batch_reduce_scatter,
     nccl_all_gather,
@@ -37,6 +37,7 @@ from ..program.encoding import Encoded, Payload, message_bytes, shard_bytes
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog
 from ..records.run import On
+from ..schemes.inside import count_units
 from ..schemes.scheme import Scheme
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
@@ -106,6 +107,11 @@ class Job:
         """Whether the iterates do not depend on the clock."""
         return self.scheme.in_step(self.options)
 
+    @property
+    def units(self) -> int:
+        """How many act on their own: workers, or groups of them that the scheme takes as one (``inside``)."""
+        return count_units(getattr(self.options, "inside", None), self.transfer.network)
+
     def worker(self, rank: int) -> Worker:
         """The worker that a scheme sees."""
         return self._worker((rank,), self.start)
@@ -127,6 +133,7 @@ class Job:
             self.optimizer,
             self.seed,
             sites=self.transfer.network.site_of,
+            hosts=self.transfer.network.nodes,
             element_bytes=self.bytes_per_parameter,
         )
 
@@ -248,13 +255,18 @@ class Job:
             self._fastest[key] = fastest(algorithms, sites, num_bytes, order, self.priced or self.transfer)
         return algorithms[self._fastest[key]]
 
-    def by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """``members``, site by site, and how many of them each of these sites has."""
-        site_of = self.transfer.network.site_of
-        order = tuple(sorted(members, key=lambda host: (site_of[host], host)))
-        return order, tuple(Counter(site_of[host] for host in order).values())
+    def by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
+        """``members``, site by site, and how many of them each of these sites, or of its nodes, has."""
+        site_of, nodes = self.transfer.network.site_of, self.transfer.network.nodes
+        order = tuple(sorted(members, key=lambda host: (site_of[host], nodes[host], host)))
+        in_nodes: dict[int, Counter[int]] = {}
+        for host in order:
+            in_nodes.setdefault(site_of[host], Counter())[nodes[host]] += 1
+        if all(max(of_site.values()) == 1 for of_site in in_nodes.values()):
+            return order, tuple(of_site.total() for of_site in in_nodes.values())
+        return order, tuple(tuple(of_site.values()) for of_site in in_nodes.values())
 
-    def algorithm(self, members: tuple[int, ...], sites: tuple[int, ...], num_bytes: int) -> str:
+    def algorithm(self, members: tuple[int, ...], sites: Sites, num_bytes: int) -> str:
         """The all-reduce of so many bytes among ``members``, of whom so many are in each site."""
         if self.all_reduce != AUTO_ALGORITHM:
             return self.all_reduce
@@ -322,4 +334,4 @@ class Job:
         if name != "hierarchical":
             return all_reduce_named(name)(len(members), num_bytes), members
         order, sites = self.by_site(members)
-        return algorithms.hierarchical_all_reduce(sites, num_bytes), order
+        return hierarchical_all_reduce(sites, num_bytes), order

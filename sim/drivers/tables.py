@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from ..collectives.pricing import MessageCosts, StreamCosts, TableWaves, lay_out, table_completion_s
 from ..collectives.schedule import RankRounds, Schedule, among
-from ..network.transfer import TransferModel
+from ..network.transfer import TransferModel, route_pairs
 from ..program.encoding import Payload
-from .blocks import Completion, PlacedCollective, route_pairs
+from .blocks import Completion, PlacedCollective
 from .clock import Clock
 from .transfers import Tag, Transfers
 

@@ -28,6 +28,7 @@ from ..errors import RunError
 from ..network.network import Network
 from ..network.transfer import TransferModel
 from ..records.summary import Bounds, Cost, SchemeFacts
+from ..scenario.device_memory import memory_record
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
 from ..schemes import find_scheme
@@ -41,6 +42,8 @@ BOUNDS_WORK: Final = 16_000
 """Messages and steps of workers after which fewer are followed, but never less than two cycles."""
 MAX_CYCLE_WORK: Final = 120_000
 """Messages and steps of one cycle beyond which nothing is followed: it would take minutes."""
+PART_WORK: Final = 4
+"""Messages as which a part of a gradient counts at least that is sent while the rest is computed."""
 MAX_CYCLE_STEPS: Final = 1000
 """Steps of a cycle beyond which nothing is followed."""
 SMALLER: Final = 0.9
@@ -50,12 +53,13 @@ ALWAYS_SLOW: Final = 1.1
 
 
 def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, SchemeFacts]:
-    """Label -> what a scheme does and, unless ``with_bounds`` is False, what bounds it."""
+    """Label -> what a scheme does and holds and, unless ``with_bounds`` is False, what bounds it."""
     with one_thread():
         return {
             entry.label: SchemeFacts(
                 does=find_scheme(entry.name).does,
                 bounds=measure_bounds(scenario, entry) if with_bounds else None,
+                memory=memory_record(scenario.workload, scenario.cluster, entry, scenario.seed),
             )
             for entry in scenario.schemes
         }
@@ -67,8 +71,10 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
     profile = scenario.cluster.profile
     if profile is not None:
         job = over_profile(job, profile)
-    cycle = job.scheme.cycle(job.options, job.workers)
-    if cycle > MAX_CYCLE_STEPS or cycle * job.workers > MAX_CYCLE_WORK:  # their steps alone
+    cycle = job.scheme.cycle(job.options, job.units)
+    in_parts = job.scheme.bucket_bytes(job.options) is not None  # that are sent during a backward pass
+    steps_work = cycle * job.workers * (PART_WORK * len(job.segments) if in_parts else 1)
+    if cycle > MAX_CYCLE_STEPS or steps_work > MAX_CYCLE_WORK:
         return None
     try:
         first = follow(job, cycle, lambda complete, _: complete > 0)
@@ -203,6 +209,7 @@ def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Networ
             for link in network.links
         ),
         latency_s=tuple(tuple(latency * each for each in row) for row in network.latency_s),
+        inner_latency_s=latency * network.inner_latency_s,
         per_flow_bytes_per_s=tuple(
             tuple(each / seconds_per_byte for each in row) for row in network.per_flow_bytes_per_s
         ),

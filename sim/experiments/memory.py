@@ -10,7 +10,6 @@ from ..config.units import format_bytes
 from ..errors import KeyedError
 from ..scenario.entries import WorkloadEntry
 from ..scenario.schema import Scenario
-from ..training.optimizer import OptimizerSettings
 from ..training.snapshots import keep_every
 from ..workloads import find_task
 from ..workloads.partition import BATCH_BLOCK, EPOCH_BLOCK
@@ -89,7 +88,7 @@ def estimate_bytes(scenario: Scenario) -> dict[str, float]:
 
 def _training_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[str, float]:
     facts = find_task(workload.task).facts(workload.options, seed)
-    copies = _COPIES + _moments(workload.optimizer)
+    copies = _COPIES + workload.optimizer.num_moments
     rows = workload.batch_size * (facts.example_numbers + 2 * facts.activations) * _NUMBER_BYTES
     each_example = facts.example_numbers * _NUMBER_BYTES + _ORDERS * _INDEX_BYTES
     shard = facts.num_examples if workload.partition.kind == "replicated" else facts.num_examples // workers
@@ -109,7 +108,3 @@ def _kept_models(scenario: Scenario, facts: Facts) -> int:
         size = facts.num_parameters * _NUMBER_BYTES
         each = keep_every(workers, size, scenario.stop.max_iterations, evaluate.every)
     return -(-evaluate.every // each)
-
-
-def _moments(optimizer: OptimizerSettings) -> int:
-    return 2 if optimizer.lr is None else int(optimizer.momentum > 0)

@@ -27,6 +27,7 @@ from ..scenario.parts import Evaluate
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
+from ..schemes.inside import count_units
 from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
@@ -231,7 +232,9 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     standing = workload.model_bytes  # for another model
     buckets = 0 if standing is None or profile else scheme.num_buckets(entry.options, standing)
     parts = scheme.parts(entry.options)
-    length = max(1, buckets, parts) if profile is None else UNITS
+    network = build_network(cluster.network, cluster.workers)
+    members = cluster.workers // count_units(getattr(entry.options, "inside", None), network)
+    length = max(1, buckets, parts) * members if profile is None else UNITS
     start = problem.workload.start if problem else torch.zeros(length)
     if parts > start.numel():
         raise InputError(
@@ -266,7 +269,9 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         task=task if problem else None,
         bytes_per_parameter=model_bytes / start.numel(),
         compute=ComputeModel(
-            cluster.compute.at(workload.batch_size, profile.flops if profile else None),
+            cluster.compute.at(
+                workload.batch_size, profile.flops / cluster.speed_factor if profile else None
+            ),
             cluster.stragglers,
             seed,
             gradients_each=[sampler.gradients_each(worker) for worker in workers] if sampler else (),
@@ -274,7 +279,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         ),
         transfer=transport.transfer(
             TransferModel(
-                network=build_network(cluster.network, cluster.workers),
+                network=network,
                 sharing=cluster.network.sharing,
                 overhead_s=cluster.network.overhead,
                 announcement=cluster.network.announcement,

@@ -98,7 +98,7 @@ def engine_of(job: Job) -> tuple[Engine, str]:
     """What ``auto`` is for a job, as far as its first steps on the clock alone show it, and why."""
     reason = why_not(job)
     if not reason:
-        steps = min(job.scheme.cycle(job.options, job.workers), MOST_TRIED_STEPS)
+        steps = min(job.scheme.cycle(job.options, job.units), MOST_TRIED_STEPS)
         short = replace(clock_only(job), max_iterations=max(steps, TRIED_STEPS))
         try:
             LockstepDriver(short, short.scorer()).run()

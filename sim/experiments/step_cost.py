@@ -91,7 +91,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     differs = nominal != network or whole.compute.varies or profile is not None
     if profile is not None:
         whole = over_profile(whole, profile)
-    cycle = whole.scheme.cycle(whole.options, whole.workers)
+    cycle = whole.scheme.cycle(whole.options, whole.units)
     free = _with(unvarying, _unlimited(nominal, latency=False), overhead_s=0.0, pattern_overhead_s=0.0)
     part, enough = partial(_enough, ENOUGH_PART_WORK), partial(_enough, ENOUGH_WORK)
     try:
@@ -301,7 +301,8 @@ def _unlimited(network: Network, latency: bool) -> Network:
     """``network`` without a link or cap that limits anything; with its latencies, or none."""
     factor = 1.0 if latency else 0.0
     return replace(
-        network, links=(), up={}, down={}, pipe={}, leave={}, enter={},
+        network, links=(), up={}, down={}, pipe={}, leave={}, enter={}, inner_up={}, inner_down={},
+        inner_latency_s=factor * network.inner_latency_s,
         latency_s=tuple(tuple(factor * each for each in row) for row in network.latency_s),
         per_flow_bytes_per_s=tuple(tuple(math.inf for _ in row) for row in network.per_flow_bytes_per_s),
         routes={

@@ -12,7 +12,7 @@ from ..config import user_code
 from ..config.limits import MAX_TIME_S, MIN_RATE
 from ..errors import InputError, did_you_mean, quote, shorten
 from .network import Link, Network, Route
-from .settings import Graph, NetworkSettings, Variation
+from .settings import GpuHost, Graph, NetworkSettings, Variation
 
 _PICOSECONDS: Final = 10**12
 _HOP: Final = 1
@@ -73,7 +73,8 @@ def build_graph(settings: Graph, workers: int) -> Network:
 def build_network(settings: NetworkSettings, workers: int) -> Network:
     """Lay out the network; host i is worker i, and sites follow each other in the order given.
 
-    The flat form is one site. A bandwidth that was left out gives no link.
+    The flat form is one site. A bandwidth that was left out gives no link. Of hosts with several GPUs each
+    GPU is a worker, and those of one host follow each other.
 
     Raises:
         InputError: the sites or the graph hold another number of workers, the graph does not join them, the
@@ -82,13 +83,38 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
     if settings.model is not None:
         network = _build_users(settings.model, workers)
     elif settings.graph is not None:
-        network = build_graph(settings.graph, workers)
+        network = _into_gpus(build_graph(settings.graph, workers // settings.gpus), settings)
     else:
         network = _build_sites(settings, workers)
     links = network.links
     for variation in settings.variation:
         links = _vary(links, variation)
     return replace(network, links=links, jitter=settings.jitter)
+
+
+def _into_gpus(network: Network, settings: NetworkSettings) -> Network:
+    """Take each host of a graph as a node with as many GPUs as the settings give it; each is a worker."""
+    host, gpus = settings.host, settings.gpus
+    if host is None or gpus == 1:
+        return network
+    workers = range(gpus * network.num_hosts)
+    links, inner_up, inner_down = list(network.links), dict[int, int](), dict[int, int]()
+    _add_inner_links(links, host, workers, inner_up, inner_down)
+    return replace(
+        network, site_of=(0,) * len(workers), links=tuple(links), inner_up=inner_up, inner_down=inner_down,
+        node_of=tuple(worker // gpus for worker in workers), inner_latency_s=host.latency,
+    )  # fmt: skip
+
+
+def _add_inner_links(
+    links: list[Link], host: GpuHost, workers: range, inner_up: dict[int, int], inner_down: dict[int, int]
+) -> None:
+    """Add every GPU's links to the others of its host, where their bandwidth is limited."""
+    for worker in workers if host.bandwidth is not None else ():
+        assert host.bandwidth is not None
+        for ways, name in ((inner_up, "out"), (inner_down, "in")):
+            ways[worker] = len(links)
+            links.append(Link(f"gpu{worker} {name}", host.bandwidth))
 
 
 def _build_users(path: str, workers: int) -> Network:
@@ -118,7 +144,10 @@ def _find_mistake(network: Network, workers: int) -> str:
     for link in network.links:
         if not _is_number(link.bandwidth_bytes_per_s, MIN_RATE):
             return f"whose link {quote(link.name)} carries {_no_rate(link.bandwidth_bytes_per_s)}"
-    by_place = (network.up, network.down, network.pipe, network.leave, network.enter)
+    if network.node_of and len(network.node_of) != workers:
+        return f"that names the nodes of {len(network.node_of)} hosts, not {workers}"
+    inside = (network.inner_up, network.inner_down)
+    by_place = (network.up, network.down, network.pipe, network.leave, network.enter, *inside)
     crossed = [index for each in by_place for index in each.values()]
     for index in (*crossed, *(index for route in routes for index in route.links)):
         if index not in links:
@@ -175,10 +204,13 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
 
     up: dict[int, int] = {}
     down: dict[int, int] = {}
+    gpus = settings.gpus
     if access is not None:
-        for host in range(workers):
-            up[host] = add(f"host{host} up", access if upload is None else upload)
-            down[host] = add(f"host{host} down", access)
+        for host in range(workers // gpus):
+            card = add(f"host{host} up", access if upload is None else upload)
+            way_in = add(f"host{host} down", access)
+            for worker in range(host * gpus, (host + 1) * gpus):
+                up[worker], down[worker] = card, way_in
 
     number = {name: index for index, name in enumerate(names)}
     pipe = {
@@ -192,6 +224,11 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
             leave[site] = add(f"{name} out", settings.uplink[name])
             enter[site] = add(f"{name} in", settings.uplink[name])
 
+    inner_up: dict[int, int] = {}
+    inner_down: dict[int, int] = {}
+    if settings.host is not None and gpus > 1:
+        _add_inner_links(links, settings.host, range(workers), inner_up, inner_down)
+
     latencies, caps = settings.latencies(), settings.connections()
     return Network(
         sites=names,
@@ -204,4 +241,8 @@ def _build_sites(settings: NetworkSettings, workers: int) -> Network:
         pipe=pipe,
         leave=leave,
         enter=enter,
+        node_of=tuple(worker // gpus for worker in range(workers)) if gpus > 1 else (),
+        inner_up=inner_up,
+        inner_down=inner_down,
+        inner_latency_s=settings.host.latency if settings.host is not None else 0.0,
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
+from ..collectives.symmetric import EqualLinks
 from ..jitter import Jitter
 from .settings import Variation
 
@@ -48,6 +51,9 @@ class Network:
     outward if it has one, the pipe of that ordered pair of sites and the other site's uplink inward,
     and the destination's access link (``down``). A missing or unlimited link is left out of the route.
 
+    Where workers are the GPUs of larger machines, ``node_of`` names those: all of a node have the same access
+    link, its network card, and between two of them a transfer crosses links inside the node alone.
+
     Two sites with one limited pipe, from the first to the second:
 
     >>> free = float("inf")
@@ -71,7 +77,11 @@ class Network:
         up, down: host -> link index, for hosts with a finite access link.
         pipe: (source site, destination site) -> link index.
         leave, enter: site -> link index of its uplink, outward and inward.
-        routes: (source, destination) -> route, where they do not follow from the sites: in a graph.
+        routes: (source, destination) -> route, where they do not follow from the sites: in a graph. Between
+            nodes, where there are any.
+        node_of: ``node_of[host]`` is the number of its node, ascending; empty: every host is one.
+        inner_up, inner_down: host -> link index, for hosts with a finite link inside their node.
+        inner_latency_s: one-way latency between two hosts of a node.
         jitter: how a message's latency varies around that of its route; None: not at all.
         latency_s: one-way latency [site, site], end to end between hosts; the diagonal is within a site.
         per_flow_bytes_per_s: cap on one connection [site, site].
@@ -89,6 +99,10 @@ class Network:
     enter: Mapping[int, int] = field(default_factory=dict)
     routes: Mapping[tuple[int, int], Route] = field(default_factory=dict)
     jitter: Jitter | None = None
+    node_of: tuple[int, ...] = ()
+    inner_up: Mapping[int, int] = field(default_factory=dict)
+    inner_down: Mapping[int, int] = field(default_factory=dict)
+    inner_latency_s: float = 0.0
 
     @property
     def num_hosts(self) -> int:
@@ -105,27 +119,86 @@ class Network:
         """The network without jitter, and with every link at its nominal bandwidth."""
         return replace(self, jitter=None, links=tuple(replace(link, variation=None) for link in self.links))
 
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The number of each host's node; that of the host where every host is one."""
+        return self.node_of or tuple(range(self.num_hosts))
+
+    def same_node(self, source: int, destination: int) -> bool:
+        """Whether two hosts are GPUs of one node."""
+        return bool(self.node_of) and self.node_of[source] == self.node_of[destination]
+
     @cached_property
     def _routes(self) -> dict[tuple[int, int], Route]:
-        return dict(self.routes)
+        return {} if self.node_of else dict(self.routes)
 
     def route(self, source: int, destination: int) -> Route:
         """The route between two different hosts."""
-        known = self._routes.get((source, destination))
-        if known is not None:
-            return known
+        route = self._routes.get((source, destination))
+        if route is None:
+            route = self._routes[source, destination] = self._find_route(source, destination)
+        return route
+
+    def _find_route(self, source: int, destination: int) -> Route:
+        if self.same_node(source, destination):
+            inside = (self.inner_up.get(source), self.inner_down.get(destination))
+            return Route(tuple(link for link in inside if link is not None), self.inner_latency_s, math.inf)
+        if self.node_of and self.routes:
+            return self.routes[self.node_of[source], self.node_of[destination]]
         a, b = self.site_of[source], self.site_of[destination]
         crossed = [self.up.get(source)]
         if a != b:
             crossed += [self.leave.get(a), self.pipe.get((a, b)), self.enter.get(b)]
         crossed.append(self.down.get(destination))
-        route = Route(
+        return Route(
             links=tuple(link for link in crossed if link is not None),
             latency_s=self.latency_s[a][b],
             per_flow_bytes_per_s=self.per_flow_bytes_per_s[a][b],
         )
-        self._routes[source, destination] = route
-        return route
+
+    @cached_property
+    def own_links(self) -> Mapping[int, frozenset[int]]:
+        """Link -> the hosts whose access it is, or whose way into their node."""
+        owners: dict[int, set[int]] = {}
+        for ways in (self.up, self.down, self.inner_up, self.inner_down):
+            for host, link in ways.items():
+                owners.setdefault(link, set()).add(host)
+        return {link: frozenset(hosts) for link, hosts in owners.items()}
+
+    @cached_property
+    def equal_links(self) -> EqualLinks | None:
+        """What one link of each kind is, where workers share nodes and all links of a kind are alike."""
+        if not self.node_of or self.routes or self.varies:
+            return None
+        kinds: list[list[tuple[Mapping[Any, int], int]]] = [
+            [(self.inner_up, self.num_hosts), (self.inner_down, self.num_hosts)],
+            [(self.up, self.num_hosts), (self.down, self.num_hosts)],
+            [(self.leave, len(self.sites)), (self.enter, len(self.sites))],
+            [(self.pipe, len(self.sites) * (len(self.sites) - 1))],
+        ]
+        capacities = []
+        for kind in kinds:
+            narrowest = math.inf
+            for ways, number in kind:
+                bandwidths = {self.links[link].bandwidth_bytes_per_s for link in ways.values()}
+                if len(bandwidths) > 1 or len(ways) not in (0, number):
+                    return None
+                narrowest = min(narrowest, *bandwidths, math.inf)
+            capacities.append(narrowest)
+        sites = range(len(self.sites))
+        pairs = [(a, b) for a in sites for b in sites if a != b]
+        inside = {(self.latency_s[a][a], self.per_flow_bytes_per_s[a][a]) for a in sites}
+        between = {(self.latency_s[a][b], self.per_flow_bytes_per_s[a][b]) for a, b in pairs} or {
+            (0.0, math.inf)
+        }
+        if len(inside) > 1 or len(between) > 1:
+            return None
+        ((local_s, local_cap),), ((between_s, between_cap),) = inside, between
+        return EqualLinks(
+            (capacities[0], capacities[1], capacities[2], capacities[3]),
+            (self.inner_latency_s, local_s, between_s),
+            (math.inf, local_cap, between_cap),
+        )
 
 
 def free_network(hosts: int) -> Network:

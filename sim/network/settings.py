@@ -3,7 +3,7 @@
 Four forms. *Flat*: ``latency`` and ``bandwidth`` of one switch that never blocks. *Sites*: ``sites``,
 ``within``, ``between`` and perhaps ``uplink``. *Graph*: ``graph``. The user's own: ``model``. Latency is
 one-way; in the first two forms it is end to end between two hosts, in a graph that of a link. A bandwidth
-that is left out is unlimited.
+that is left out is unlimited. Where ``host`` has several ``gpus``, each of them is a worker.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..config.limits import MAX_GRAPH_HOSTS, MAX_RATE, MAX_SITES, MAX_WORKERS, MIN_RATE
+from ..config.limits import MAX_GRAPH_HOSTS, MAX_MODEL_BYTES, MAX_RATE, MAX_SITES, MAX_WORKERS, MIN_RATE
 from ..config.problems import KeyPath, Mistake, explain, mistake, one_line, raise_mistakes
 from ..config.settings import OneOf, Printable, Settings, read_beside
 from ..config.tables import read_table
-from ..config.units import BoundedSeconds, BytesPerSecond, parse_bandwidth, parse_duration, parse_rate
+from ..config.units import BoundedSeconds, Bytes, BytesPerSecond, parse_bandwidth, parse_duration, parse_rate
 from ..errors import InputError, did_you_mean, quote
 from ..jitter import Jitter
 from .graph_files import read_graph
@@ -135,6 +135,21 @@ class Between(Settings):
         default=None,
         description="what one connection gets at most: one for all, or per pair or in a CSV file, as for "
         "latency; absent: unlimited",
+    )
+
+
+class GpuHost(Settings):
+    """What every host is: GPUs, each of which is a worker, that share its network card."""
+
+    gpus: Count = Field(default=1, description="in each host; consecutive workers")
+    latency: BoundedSeconds = Field(default=0.0, description="one-way latency between two GPUs of a host")
+    bandwidth: Rate | None = Field(
+        default=None,
+        description="each GPU's link to the others of its host, full duplex; what leaves the host does not "
+        "cross it; absent: unlimited",
+    )
+    memory: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
+        default=None, description="of each of its GPUs; absent: `cluster.memory`"
     )
 
 
@@ -344,6 +359,12 @@ class NetworkSettings(Settings):
     uplink: dict[str, Rate] = Field(
         default={}, description="sites form: per site, what all that leaves it shares, and all that enters it"
     )
+    host: GpuHost | None = Field(
+        default=None,
+        description="what every host is: several GPUs, each a worker, with links of their own inside; its "
+        "network card, which is the access link of `bandwidth`, or what joins it in a graph, is shared by "
+        "them; absent: one worker",
+    )
     graph: Graph | None = Field(
         default=None, description="graph form: hosts, switches and links; or the name of a file"
     )
@@ -443,6 +464,8 @@ class NetworkSettings(Settings):
             return [
                 Mistake(("variation",), "needs queue: fair; what waits in one line has its times already")
             ]
+        if self.model is not None and self.gpus > 1:
+            return [Mistake(("host",), "is not of a network of your own, which names its nodes itself")]
         whole = [key for key in ("graph", "model") if getattr(self, key) is not None]
         if whole and (flat or parts or len(whole) > 1):
             other = [*flat, *parts, *whole[1:]][0]
@@ -465,10 +488,19 @@ class NetworkSettings(Settings):
             needed.append("between")
         return [Mistake((key,), "is missing") for key in needed if getattr(self, key) is None]
 
+    @property
+    def gpus(self) -> int:
+        """Workers in every host."""
+        return self.host.gpus if self.host is not None else 1
+
     def _wrong_names(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
-        for name in sites:
+        for name, workers in sites.items():
             if not _SITE_NAME.fullmatch(name):
                 yield Mistake(("sites", name), "a site's name is letters, digits, '-' and '_'")
+            if workers % self.gpus:
+                full = self.gpus * max(1, workers // self.gpus)
+                text = f"{workers} workers do not fill hosts of {self.gpus} GPUs; write for example {full}"
+                yield Mistake(("sites", name), text)
         for name in self.uplink:
             if name not in sites:
                 yield Mistake(

@@ -197,6 +197,16 @@ def message_bytes(value: Payload, element_bytes: float) -> int:
     return rows * _encoded_bytes(value.codec, elements)
 
 
+def share_on_the_wire(codec: Codec) -> float:
+    """Bytes of an encoded value over those of the same value in single precision, as its length grows.
+
+    >>> share_on_the_wire("bf16")
+    0.5
+    """
+    elements = 2**24
+    return _encoded_bytes(codec, elements) / (4 * elements)
+
+
 def shard_bytes(shard: Payload, length: int, members: int, element_bytes: float) -> int:
     """Bytes of a ``shard`` of a value [length] on the wire, one of ``members``; see ``message_bytes``.
 

@@ -94,6 +94,7 @@ class Worker:
         optimizer: the update rule.
         seed: the scenario's seed (of this repeat).
         sites: the site of each of the n workers, as a number.
+        hosts: its host, likewise; workers of one host are its GPUs.
         element_bytes: what one element of a value stands for on the wire.
     """
 
@@ -103,6 +104,7 @@ class Worker:
     optimizer: Optimizer
     seed: int
     sites: tuple[int, ...] = ()
+    hosts: tuple[int, ...] = ()
     element_bytes: float = 4.0
 
     @property

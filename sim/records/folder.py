@@ -126,7 +126,7 @@ def write_results(
         InputError: something is there already, or cannot be written.
     """
     known = read_facts(scenario_yaml)
-    summary = summarise(scenario_name, runs, known.target, tuning, facts, known.transport)
+    summary = summarise(scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy)
     check_free(folder, force)
     with write_folder_atomically(folder) as new:
         (new / SCENARIO_FILE).write_text(scenario_yaml, encoding="utf-8")

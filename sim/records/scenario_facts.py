@@ -51,11 +51,13 @@ class ScenarioFacts:
         workers: how many there are.
         target: its metric as evaluations name it.
         transport: what carries the bytes.
+        proxy: what the trained model stands for, as a sentence, if for another one.
     """
 
     workers: int | None = None
     target: Goal | None = None
     transport: TransportRecord | None = None
+    proxy: str | None = None
 
 
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
@@ -64,7 +66,31 @@ def read_facts(scenario_yaml: str) -> ScenarioFacts:
         document = yaml_file.parse(scenario_yaml, "scenario").value
     except InputError:
         return ScenarioFacts()
-    return ScenarioFacts(_read_workers(document), _read_target(document), _read_transport(document))
+    proxy = describe_proxy(document)
+    return ScenarioFacts(_read_workers(document), _read_target(document), _read_transport(document), proxy)
+
+
+def describe_proxy(document: Any) -> str | None:
+    """What the model that a scenario trains stands for, as a sentence, if for another one; else None."""
+    try:
+        workload = document["workload"]
+        profile, payload = workload.get("layer_profile"), workload.get("payload")
+        if workload.get("timing_only"):
+            return "Nothing was trained: only time was simulated."
+        if profile is None and payload is None:
+            return None
+        model = profile if isinstance(profile, str) else (profile or {}).get("preset") or "the file's layers"
+    except _DAMAGES:
+        return None
+    if profile is None:
+        return (
+            "A small proxy was trained in place of the real model: exchanges were timed as if the model had "
+            f"{payload}, while losses and steps are the proxy's."
+        )
+    return (
+        f"A small proxy was trained in place of the real model: exchanges were timed as those of {model}, "
+        "while losses and steps are the proxy's."
+    )
 
 
 def _read_workers(document: Any) -> int | None:

@@ -115,14 +115,31 @@ class Bounds(TypedDict):
     random: bool
 
 
+class MemoryRecord(TypedDict):
+    """What each device of a worker holds at most, as the scheme declares it.
+
+    Attributes:
+        total_bytes: the sum of the parts.
+        parts: bytes by name: parameters, gradients and so on.
+        left_out: what is not counted, as phrases.
+        limit_bytes: what the device has; None where the scenario does not say it.
+    """
+
+    total_bytes: float
+    parts: dict[str, float]
+    left_out: list[str]
+    limit_bytes: float | None
+
+
 class SchemeFacts(TypedDict):
     """What is known of a scheme apart from its runs.
 
-    ``does``: what it does, in a sentence. ``bounds``: None where they are not known.
+    ``does``: what it does, in a sentence. ``bounds``, ``memory``: None where they are not known.
     """
 
     does: str
     bounds: Bounds | None
+    memory: NotRequired[MemoryRecord | None]
 
 
 class SchemeSummary(TypedDict):
@@ -140,7 +157,8 @@ class SchemeSummary(TypedDict):
         steps_to_target: median step of the evaluation that met the target; None like the median time.
         score_at_equal_time, score_at_equal_bytes: where ``Summary.equal`` says; None where it does not.
         wall_clock_s, iterations, bytes_sent, time_s: means.
-        does, bounds: see ``SchemeFacts``; absent in older folders, ``bounds`` also where runs were measured.
+        does, bounds, memory: see ``SchemeFacts``; absent in older folders, ``bounds`` also where runs were
+            measured.
     """
 
     scheme: str
@@ -165,6 +183,7 @@ class SchemeSummary(TypedDict):
     time_s: Shares
     does: NotRequired[str]
     bounds: NotRequired[Bounds | None]
+    memory: NotRequired[MemoryRecord | None]
 
 
 class Lead(TypedDict):
@@ -222,12 +241,14 @@ class Summary(TypedDict):
         equal: where scores are compared at equal time and at equal bytes; None where nothing was scored.
         tuning: what the schemes chose, where the scenario has ``tune``.
         transport: what carried the bytes; absent in older folders.
+        proxy: what the trained model stood for, as a sentence; absent where it stood for itself.
     """
 
     version: int
     scenario: str
     target: Goal | None
     transport: NotRequired[TransportRecord]
+    proxy: NotRequired[str]
     runs: list[RunRow]
     summary: list[SchemeSummary]
     winner: str | None
@@ -245,6 +266,7 @@ def summarise(
     tuning: Sequence[Tuned] = (),
     facts: Mapping[str, SchemeFacts] | None = None,
     transport: TransportRecord | None = None,
+    proxy: str | None = None,
 ) -> Summary:
     """Summarise runs; rows come in the order in which their schemes first appear.
 
@@ -255,6 +277,7 @@ def summarise(
         tuning: what was chosen before, if anything; copied.
         facts: label -> what is known of a scheme apart from its runs; copied.
         transport: what carries the bytes, if that is known; copied.
+        proxy: what the trained model stands for, if for another one; copied.
 
     Raises:
         InputError: two runs share source, label and seed.
@@ -299,6 +322,8 @@ def summarise(
         summary["tuning"] = list(tuning)
     if transport is not None:
         summary["transport"] = transport
+    if proxy is not None:
+        summary["proxy"] = proxy
     return summary
 
 
@@ -461,6 +486,8 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
     )
     if facts is not None:
         row["does"] = facts["does"]
+        if "memory" in facts:
+            row["memory"] = facts["memory"]
         if row["source"] == "simulated":
             row["bounds"] = facts["bounds"]
     return row

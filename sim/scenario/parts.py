@@ -24,10 +24,10 @@ from pydantic_core import CoreSchema
 
 from ..collectives.registry import all_reduce_named
 from ..compute.settings import Compute, Straggler
-from ..config.limits import MAX_STEPS, MAX_WORKERS
+from ..config.limits import MAX_MODEL_BYTES, MAX_STEPS, MAX_WORKERS
 from ..config.problems import Mistake, mistake, place_errors, raise_mistakes
 from ..config.settings import Settings
-from ..config.units import BoundedSeconds, Steps
+from ..config.units import BoundedSeconds, Bytes, Steps
 from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean, quote
 from ..network.build import build_network
@@ -74,6 +74,27 @@ ScoredModel = Annotated[On, BeforeValidator(read_on, json_schema_input_type=On |
 PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
 
 
+def _gpus(network: Mapping[str, Any]) -> int:
+    """Workers in each host of a network that nobody has checked yet."""
+    match network.get("host"):
+        case {"gpus": int(gpus)} if gpus > 0:
+            return gpus
+    return 1
+
+
+class Island(Settings):
+    """What a worker is where it is several GPUs, among which model and batch are sharded evenly (FSDP)."""
+
+    gpus: int = Field(ge=1, le=MAX_WORKERS, description="of each worker")
+    utilisation: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="with `compute.speed`, which is then the peak of one GPU: share of all its GPUs' peak "
+        "that training reaches (model FLOPs utilisation); what they send to each other is in it",
+    )
+
+
 class Cluster(Settings):
     """The machines."""
 
@@ -83,6 +104,11 @@ class Cluster(Settings):
     compute: Compute = Field(description="how long gradients take")
     stragglers: tuple[Straggler, ...] = Field(default=(), description="who is slow; factors multiply")
     network: NetworkSettings = Field(description="how messages travel")
+    island: Island | None = Field(default=None, description="what a worker is; absent: one device")
+    memory: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
+        default=None,
+        description="of each device; schemes whose workers need more are refused; absent: nothing is",
+    )
     hosts: dict[str, Annotated[int, Field(ge=1, le=MAX_WORKERS)]] | None = Field(
         default=None,
         description="under torchrun and Slurm: host name -> workers on it, in the order of the workers; "
@@ -104,9 +130,10 @@ class Cluster(Settings):
         match data:
             case {"workers": _}:
                 return data
-            case {"network": {"graph": graph}}:
+            case {"network": {"graph": graph} as network} if graph is not None:
                 try:
-                    return {"workers": len(Graph.model_validate(graph, context=info.context).hosts), **data}
+                    hosts = len(Graph.model_validate(graph, context=info.context).hosts)
+                    return {"workers": hosts * _gpus(network), **data}
                 except ValidationError:  # which is reported where it stands
                     return {"workers": 1, **data}
             case {"network": {"sites": sites}} if sites is not None:
@@ -140,7 +167,7 @@ class Cluster(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        raise_mistakes(self._wrong_workers())
+        raise_mistakes([*self._wrong_workers(), *self._wrong_island()])
         for part in ("graph", "model", "variation"):  # what only shows when the network is built
             if getattr(self.network, part):
                 steady = {"variation": ()} if part != "variation" else {}
@@ -148,10 +175,36 @@ class Cluster(Settings):
                     build_network(self.network.model_copy(update=steady), self.workers)
         return self
 
+    @property
+    def device_memory(self) -> float | None:
+        """Bytes of each device; None where that is not said."""
+        host = self.network.host
+        return host.memory if host is not None and host.memory is not None else self.memory
+
+    @property
+    def speed_factor(self) -> float:
+        """By which a worker is faster than ``compute.speed``."""
+        return 1.0 if self.island is None else self.island.gpus * self.island.utilisation
+
+    def _wrong_island(self) -> Iterator[Mistake]:
+        if self.island is None:
+            return
+        if self.island.utilisation < 1 and self.compute.speed is None:
+            text = "needs compute.speed, the peak of a GPU; with a time leave it out"
+            yield Mistake(("island", "utilisation"), text)
+        if self.network.gpus > 1:
+            text = "is a worker of several GPUs, where network.host has workers of one; leave one of them out"
+            yield Mistake(("island",), text)
+
     def _wrong_workers(self) -> Iterator[Mistake]:
         held = sum((self.network.sites or {}).values())
         if self.network.sites is not None and held != self.workers:
             yield Mistake(("workers",), f"is {self.workers}, but the sites hold {held}; make them agree")
+        gpus = self.network.gpus
+        if self.workers % gpus:
+            full = gpus * max(1, self.workers // gpus)
+            text = f"{self.workers} workers do not fill hosts of {gpus} GPUs; write for example {full}"
+            yield Mistake(("workers",), text)
         placed = sum((self.hosts or {}).values())
         if self.hosts is not None and placed != self.workers:
             text = f"name places for {placed} workers, there are {self.workers}; make them agree"
@@ -232,9 +285,9 @@ class CollectiveSettings(Settings):
     all_reduce: Annotated[str, AfterValidator(_check_all_reduce)] = Field(
         default="auto",
         description="which all-reduce: auto (ideal: the fastest of ring, double_tree, halving_doubling and, "
-        "with sites, hierarchical, priced for each size and group; gloo: its ring; nccl: its ring or tree, "
-        "as NCCL chooses), one of these, ring_stop_and_wait, or your function of (workers, bytes), as "
-        "package.module:name",
+        "with sites or hosts of several GPUs, hierarchical, priced for each size and group; gloo: its ring; "
+        "nccl: its ring or tree, as NCCL chooses), one of these, ring_stop_and_wait, or your function of "
+        "(workers, bytes), as package.module:name",
     )
     chosen: str | None = Field(
         default=None,

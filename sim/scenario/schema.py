@@ -42,6 +42,7 @@ from ..schemes import find_scheme
 from ..training.scoring import scored_on
 from ..workloads import find_task
 from . import overrides
+from .device_memory import check_device_memory
 from .entries import SchemeEntry, WorkloadEntry, labels_of
 from .parts import Cluster, CollectiveSettings, Evaluate, LabSettings, Stop, TargetSettings, read_on
 from .ready import find_scenario
@@ -247,8 +248,8 @@ class Scenario(Settings):
             yield Mistake(("collectives", "all_reduce"), text)
         elif name == "hierarchical":
             network = build_network(self.cluster.network, self.cluster.workers)
-            if len(set(network.site_of)) < 2:
-                text = "'hierarchical' needs two sites or more; use halving_doubling"
+            if len(set(network.site_of)) < 2 and not network.node_of:
+                text = "'hierarchical' needs two sites, or hosts of several GPUs; use halving_doubling"
                 yield Mistake(("collectives", "all_reduce"), text)
         elif is_import_path(name):
             try:
@@ -276,11 +277,12 @@ class Scenario(Settings):
             scheme = find_scheme(entry.name)
             try:
                 scheme.check(entry.options, self.cluster.workers)
-                if scheme.check_sites is not None:
+                if scheme.check_network is not None:
                     network = build_network(self.cluster.network, self.cluster.workers)
-                    scheme.check_sites(entry.options, len(set(network.site_of)))
+                    scheme.check_network(entry.options, network)
                 if self.workload.payload is not None and self.workload.layer_profile is None:
                     scheme.num_buckets(entry.options, self.workload.payload)
+                check_device_memory(self.workload, self.cluster, entry, self.seed)
             except InputError as error:
                 yield Mistake(("schemes", number, entry.name), str(error))
             if "averaged" in scored and scheme.publishes_averages(entry.options) is False:

@@ -17,57 +17,70 @@ SCHEMES: Mapping[str, Scheme] = {
     for s in (
         Scheme(
             "all_reduce", all_reduce.all_reduce, all_reduce.AllReduceOptions, True, all_reduce.check,
-            averages=True, bucket_bytes=all_reduce.bucket_bytes,
+            averages=True, bucket_bytes=all_reduce.bucket_bytes, held=all_reduce.held,
         ),
         Scheme(
             "local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, local_sgd.check,
-            averages=True, long_run=local_sgd.without_warmup,
+            averages=True, long_run=local_sgd.without_warmup, held=local_sgd.held,
         ),
         Scheme(
             "adaptive_local_sgd", local_sgd.adaptive_local_sgd, local_sgd.AdaptiveLocalSgdOptions, True,
             local_sgd.check_adaptive, averages=True, long_run=local_sgd.without_warmup,
+            held=local_sgd.held_adaptive,
         ),
         Scheme(
             "post_local_sgd", local_sgd.post_local_sgd, local_sgd.PostLocalSgdOptions, True, averages=True,
-            long_run=local_sgd.switched,
+            long_run=local_sgd.switched, held=local_sgd.held_after_switch,
         ),
         Scheme(
             "gossip", gossip.gossip, gossip.GossipOptions, True, gossip.check, averages=False,
-            cycle=gossip.cycle,
+            cycle=gossip.cycle, check_network=gossip.check_network, held=gossip.held,
         ),
-        Scheme("sgp", sgp.sgp, sgp.SgpOptions, True, sgp.check, averages=False, cycle=sgp.cycle),
-        Scheme("ad_psgd", ad_psgd.ad_psgd, ad_psgd.AdPsgdOptions, False, ad_psgd.check, averages=False),
+        Scheme(
+            "sgp", sgp.sgp, sgp.SgpOptions, True, sgp.check, averages=False, cycle=sgp.cycle, held=sgp.held,
+        ),
+        Scheme(
+            "ad_psgd", ad_psgd.ad_psgd, ad_psgd.AdPsgdOptions, False, ad_psgd.check, averages=False,
+            held=ad_psgd.held,
+        ),
         Scheme(
             "leader_sgd", leader_sgd.leader_sgd, leader_sgd.LeaderSgdOptions, True, leader_sgd.check,
-            check_sites=leader_sgd.check_sites, averages=False,
+            check_network=leader_sgd.check_network, averages=False, held=leader_sgd.held,
         ),
         Scheme(
             "easgd", parameter_server.easgd, parameter_server.EasgdOptions, True, parameter_server.check,
-            averages=True,
+            averages=True, held=parameter_server.held_elastic,
         ),
         Scheme(
             "eamsgd", parameter_server.eamsgd, parameter_server.EamsgdOptions, True, parameter_server.check,
-            own_momentum=True, averages=True,
+            own_momentum=True, averages=True, held=parameter_server.held_elastic,
         ),
         Scheme(
             "downpour", parameter_server.downpour, parameter_server.DownpourOptions, False,
-            parameter_server.check, averages=False,
+            parameter_server.check, averages=False, held=parameter_server.held_downpour,
         ),
         Scheme(
             "diloco", diloco.diloco, diloco.DilocoOptions, True, diloco.check, averages=True,
-            parts=diloco.fragments,
+            parts=diloco.fragments, check_network=diloco.check_network, held=diloco.held,
         ),
-        Scheme("slowmo", slowmo.slowmo, slowmo.SlowmoOptions, True, averages=True),
+        Scheme("slowmo", slowmo.slowmo, slowmo.SlowmoOptions, True, averages=True, held=slowmo.held),
         Scheme(
             "gradient_tracking", tracking.gradient_tracking, tracking.TrackingOptions, True,
             tracking.check_tracking, averages=False, cycle=tracking.cycle_tracking,
+            held=tracking.held_tracking,
         ),
         Scheme(
             "choco_sgd", tracking.choco_sgd, tracking.ChocoOptions, True, tracking.check_choco,
-            averages=False,
+            averages=False, held=tracking.held_choco,
         ),
-        Scheme("halos", halos.halos, halos.HalosOptions, False, averages=False, cycle=halos.cycle),
-        Scheme("fedavg", fedavg.fedavg, fedavg.FedavgOptions, True, fedavg.check, averages=True),
+        Scheme(
+            "halos", halos.halos, halos.HalosOptions, False, averages=False, cycle=halos.cycle,
+            held=halos.held,
+        ),
+        Scheme(
+            "fedavg", fedavg.fedavg, fedavg.FedavgOptions, True, fedavg.check, averages=True,
+            held=fedavg.held,
+        ),
     )
 }  # fmt: skip
 

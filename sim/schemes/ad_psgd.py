@@ -29,6 +29,7 @@ from ..errors import InputError
 from ..program import operations as ops
 from ..program.worker import Program, Worker
 from ..topology import TopologyEntry
+from .held import REPLACED, Held, Sizes
 
 
 class AdPsgdOptions(Settings):
@@ -107,6 +108,11 @@ def _choice(workers: int) -> str:
 def check(options: AdPsgdOptions, workers: int) -> None:
     """Raise ``InputError`` where active and passive workers cannot be told apart."""
     passive_neighbours(topology_for(options, workers), workers)
+
+
+def held(options: AdPsgdOptions, sizes: Sizes) -> Held:
+    """Model, gradient and the point where it is computed; an offer and its answer, and the last ones."""
+    return Held(optimizer=sizes.moments, anchors=1, in_flight=2 * (1 + REPLACED))
 
 
 def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:

@@ -30,6 +30,7 @@ from ..program import operations as ops
 from ..program.encoding import Compression
 from ..program.worker import Program, Worker
 from .compressed import CompressedAllReduce
+from .held import REPLACED, Held, Sizes, encoded_share, in_rounds
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
 
@@ -67,6 +68,18 @@ def check(options: AllReduceOptions, workers: int) -> None:
 def bucket_bytes(options: AllReduceOptions) -> float | None:
     """Bytes of the parts that are sent during the backward pass; 0: of a layer, None: there are no parts."""
     return (options.bucket or 0.0) if options.overlap else None
+
+
+def held(options: AllReduceOptions, sizes: Sizes) -> Held:
+    """Model, gradient and its mean; with ``part_reduce`` shards of the optimiser, and of the mean."""
+    if leaves_out(options):
+        return Held(optimizer=sizes.moments, in_flight=in_rounds(sizes))
+    if options.part_reduce:
+        share = 1 / sizes.workers
+        return Held(optimizer=sizes.moments * share, anchors=share, in_flight=1 + share + REPLACED)
+    encoded = encoded_share(options.compression)
+    shards = 1 if encoded else 0
+    return Held(optimizer=sizes.moments, in_flight=1 + shards + encoded + REPLACED)
 
 
 def all_reduce(worker: Worker, options: AllReduceOptions) -> Program:

@@ -35,6 +35,7 @@ from ..program.averaging import mean_model
 from ..program.encoding import Codec, Compression, Encoded, Payload, TopK, decoded, encode
 from ..program.groups import Groups, shards
 from ..program.worker import State, Worker
+from .held import Sizes, encoded_share
 
 
 @dataclass
@@ -87,16 +88,16 @@ class CompressedAllReduce:
         shard = await self.scattering(value, index, groups)
         return await self.gathering(shard, value.shape[-1], index, groups)
 
-    async def begin(self, value: Tensor, index: int) -> AverageUnderWay:
-        """Begin what ``all_reduce`` does among all workers, and go on."""
+    async def begin(self, value: Tensor, index: int, groups: Groups | None = None) -> AverageUnderWay:
+        """Begin what ``all_reduce`` does, and go on."""
         if self.codec is None:
-            handle = await self.worker.begin(ops.AllReduce(value))
-            return AverageUnderWay(self, handle, index, value.shape[-1], 0)
+            handle = await self.worker.begin(ops.AllReduce(value, groups))
+            return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
         if isinstance(self.codec, TopK):
-            handle = await self.worker.begin(self.gathering_all(value, index))
-            return AverageUnderWay(self, handle, index, value.shape[-1], 0)
-        handle = await self.worker.begin(self.scattering(value, index))
-        return AverageUnderWay(self, handle, index, value.shape[-1], 1)
+            handle = await self.worker.begin(self.gathering_all(value, index, groups))
+            return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
+        handle = await self.worker.begin(self.scattering(value, index, groups))
+        return AverageUnderWay(self, handle, index, value.shape[-1], 1, groups)
 
     def scattering(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.ReduceScatter:
         """The first half of an encoded average: everybody gets the mean of a shard of ``value`` [..., d]."""
@@ -143,6 +144,7 @@ class AverageUnderWay:
         index: of the random numbers.
         length: d, the elements of the value.
         halves: how many halves are still to come.
+        groups: see ``paceline.sim.program.operations.AllReduce``.
     """
 
     average: CompressedAllReduce
@@ -150,6 +152,7 @@ class AverageUnderWay:
     index: int
     length: int
     halves: int
+    groups: Groups | None = None
 
     async def go_on(self) -> None:
         """Wait for the first half and begin the second, where there is one to come."""
@@ -157,7 +160,8 @@ class AverageUnderWay:
             return
         self.halves = 0
         shard = await self.average.worker.wait(self.handle)
-        self.handle = await self.average.worker.begin(self.average.gathering(shard, self.length, self.index))
+        gathering = self.average.gathering(shard, self.length, self.index, self.groups)
+        self.handle = await self.average.worker.begin(gathering)
 
     async def wait(self) -> Tensor:
         """The mean [..., d]."""
@@ -205,14 +209,28 @@ def unpack(value: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, Sta
     return x, state._replace(moments=tuple(moments))
 
 
+def averages_in_flight(momentum: Momentum, compression: Compression | None, sizes: Sizes) -> float:
+    """Models in flight while models, or their changes, are averaged: what travels, and the average."""
+    travels = 1 + (sizes.moments if momentum == "mixed" else 0)
+    encoded = encoded_share(compression)
+    sent = travels if travels > 1 or encoded else 0  # else it is the model itself
+    shards = travels if encoded else 0
+    return sent + shards + encoded * travels + travels
+
+
 async def all_average(worker: Worker, x: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, State]:
     """The mean over all workers of the model, and of what travels with it."""
     return unpack(await worker.all_reduce(pack(x, state, momentum)), state, momentum)
 
 
+def first_average(average: CompressedAllReduce, x: Tensor, state: State, momentum: Momentum) -> Tensor | None:
+    """What ``average_of_changes`` takes as the last average at first; None where it needs none."""
+    return None if average.codec is None else pack(x, state, momentum)
+
+
 async def average_of_changes(
-    average: CompressedAllReduce, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor
-) -> tuple[Tensor, State, Tensor]:
+    average: CompressedAllReduce, index: int, x: Tensor, state: State, momentum: Momentum, last: Tensor | None
+) -> tuple[Tensor, State, Tensor | None]:
     """The mean over all workers of the model and what travels with it; encoded, only their changes travel.
 
     A change since the last average is small where a model is not, and so is the error of its rounding
@@ -222,14 +240,13 @@ async def average_of_changes(
         average: how values travel.
         index: of the random numbers, a different one each time.
         x, state, momentum: as for ``all_average``.
-        last: the last average of what travels, the same on all workers; at first ``pack`` of the start.
+        last: the last average of what travels, the same on all workers; at first ``first_average``.
 
     Returns:
-        Model, state, and the new average.
+        Model, state, and the new average where it is needed again.
     """
     own = pack(x, state, momentum)
-    if average.codec is None:
-        mean = await average.all_reduce(own, index)
-    else:
-        mean = last + await average.all_reduce(own - last, index)
+    if last is None:
+        return *unpack(await average.all_reduce(own, index), state, momentum), None
+    mean = last + await average.all_reduce(own - last, index)
     return *unpack(mean, state, momentum), mean

@@ -14,6 +14,9 @@ mixed`` the optimiser's buffers are combined too; for heavy-ball momentum b and 
 With ``compression`` Q each average is x_i + sum_j W_ij (Q(x_j) - Q(x_i)): the mean of all models stays as it
 is where W is doubly stochastic.
 
+With ``inside`` the workers of a host (or of a site) act as one: they average their gradients at every step,
+and the topology joins hosts (``inside.py``).
+
 Bytes per step and worker: out-degree x model, twice that with one mixed buffer; an all-reduce's in a global
 step. Waits for: the neighbours of this step (to a receiver too: a message leaves when it is awaited), so that
 a straggler's delay spreads one hop a step; for everybody in a global step.
@@ -34,11 +37,14 @@ from torch import Tensor
 
 from .. import topology
 from ..errors import InputError
+from ..network.network import Network
 from ..program import operations as ops
 from ..program.encoding import Compression, Payload
 from ..program.worker import Worker
 from ..topology import MixingOptions
 from .compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
+from .held import REPLACED, Held, Sizes, encoded_share, most_neighbours
+from .inside import Inside, Units, check_inside, count_units
 
 
 class GossipOptions(MixingOptions):
@@ -55,6 +61,7 @@ class GossipOptions(MixingOptions):
     compression: Compression | None = Field(
         default=None, description="how models are encoded on their way to the neighbours; absent: not at all"
     )
+    inside: Inside = None
 
 
 def check(options: GossipOptions, workers: int) -> None:
@@ -62,6 +69,18 @@ def check(options: GossipOptions, workers: int) -> None:
     if options.compression is not None and options.global_period is not None:
         raise InputError("compression and global_period do not go together; choose one of them")
     refuse_top_k(options.compression)
+    if options.inside is None:
+        _check_plan(options, workers)
+
+
+def check_network(options: GossipOptions, network: Network) -> None:
+    """Raise ``InputError`` where the network's hosts or sites cannot act as one worker each."""
+    if options.inside is not None:
+        check_inside(options.inside, network)
+        _check_plan(options, count_units(options.inside, network))
+
+
+def _check_plan(options: GossipOptions, workers: int) -> None:
     plan = topology.plan(options.topology, workers, options.weights)
     if not plan.row_stochastic:
         raise InputError(
@@ -76,32 +95,48 @@ def cycle(options: GossipOptions, workers: int) -> int:
     return math.lcm(plan.period or 1, options.global_period or 1)
 
 
+def held(options: GossipOptions, sizes: Sizes) -> Held:
+    """Model and gradient; what comes from the neighbours, and their average with the own."""
+    plan = topology.plan(options.topology, sizes.units or sizes.workers, options.weights)
+    travels = 1 + (sizes.moments if options.momentum == "mixed" else 0)
+    copies = travels if travels > 1 else 0
+    coming = most_neighbours(plan) * travels / sizes.members
+    encoded = encoded_share(options.compression) * travels / sizes.members
+    inside = 1 if sizes.members > 1 else 0  # the mean gradient of its members
+    beside = 1 if options.order == "combine_while_adapting" else 0  # the gradient that is computed meanwhile
+    in_flight = copies + encoded + coming + travels + inside + beside + REPLACED * travels
+    return Held(optimizer=sizes.moments, in_flight=in_flight)
+
+
 async def gossip(worker: Worker, options: GossipOptions) -> None:
     """Decentralised SGD: average with the neighbours of a topology at every step."""
-    plan = topology.plan(options.topology, worker.size, options.weights, worker.seed)
+    units = Units(worker, options.inside)
+    plan = topology.plan(options.topology, units.number, options.weights, worker.seed)
     x = worker.start
     state = worker.optimizer.init(x)
     average = CompressedAllReduce(worker, options.compression)
 
     def combine(k: int, value: Tensor, payload: Payload) -> ops.Operation[Tensor]:
         if options.global_period is not None and (k + 1) % options.global_period == 0:
-            return ops.AllReduce(value)
-        return ops.Mix(plan.at(k), payload)
+            return ops.AllReduce(value, units.across)
+        return ops.Mix(units.pattern(plan.at(k)), payload)
 
     async for k in worker.steps():
         if options.order == "adapt_then_combine":
-            gradient = await worker.gradient(x)
+            gradient = await units.gradient(x)
             x, state = worker.optimizer.update(x, gradient, state)
             own = pack(x, state, options.momentum)
-            payload = average.payload(own, "mix", k)
-            combined = await combine(k, own, payload)
-            x, state = unpack(add_lost_part(combined, own, payload), state, options.momentum)
+            shard = units.shard(own)
+            payload = average.payload(shard, "mix", k)
+            combined = add_lost_part(await combine(k, shard, payload), shard, payload)
+            x, state = unpack(await units.gather(combined, own), state, options.momentum)
         else:
             own = pack(x, state, options.momentum)
-            payload = average.payload(own, "mix", k)
-            combining = await worker.begin(combine(k, own, payload))
-            gradient = await worker.gradient(x)
-            combined = await worker.wait(combining)
-            x, state = unpack(add_lost_part(combined, own, payload), state, options.momentum)
+            shard = units.shard(own)
+            payload = average.payload(shard, "mix", k)
+            combining = await worker.begin(combine(k, shard, payload))
+            gradient = await units.gradient(x)
+            combined = add_lost_part(await worker.wait(combining), shard, payload)
+            x, state = unpack(await units.gather(combined, own), state, options.momentum)
             x, state = worker.optimizer.update(x, gradient, state)
         await worker.publish(k, x)

@@ -37,9 +37,11 @@ from torch import Tensor
 
 from ..config.settings import Settings
 from ..errors import InputError
+from ..network.network import Network
 from ..program import operations as ops
 from ..program.groups import Groups
 from ..program.worker import Program, Worker
+from .held import Held, Sizes
 from .scheme import Spread, scattered
 
 
@@ -80,10 +82,16 @@ def check(options: LeaderSgdOptions, workers: int) -> None:
         )
 
 
-def check_sites(options: LeaderSgdOptions, sites: int) -> None:
+def check_network(options: LeaderSgdOptions, network: Network) -> None:
     """Raise ``InputError`` where the leaders of all sites would be one leader."""
-    if options.groups == "sites" and options.global_period is not None and sites == 1:
+    one_site = len(set(network.site_of)) == 1
+    if options.groups == "sites" and options.global_period is not None and one_site:
         raise InputError("global_period needs groups, but the cluster is one site; leave it out")
+
+
+def held(options: LeaderSgdOptions, sizes: Sizes) -> Held:
+    """Model and gradient, and the leader's model as it comes."""
+    return Held(optimizer=sizes.moments, in_flight=1)
 
 
 def leader_sgd(worker: Worker, options: LeaderSgdOptions) -> Program:

@@ -45,7 +45,17 @@ from ..config.settings import Settings
 from ..errors import InputError
 from ..program.encoding import Compression
 from ..program.worker import Program, Worker
-from .compressed import CompressedAllReduce, Momentum, all_average, average_of_changes, pack, unpack
+from .compressed import (
+    CompressedAllReduce,
+    Momentum,
+    all_average,
+    average_of_changes,
+    averages_in_flight,
+    first_average,
+    pack,
+    unpack,
+)
+from .held import Held, Sizes, in_rounds
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
 
@@ -73,6 +83,18 @@ def without_warmup(options: LocalSgdOptions | AdaptiveLocalSgdOptions) -> Settin
     return options.model_copy(update={"warmup": 0})
 
 
+def held(options: LocalSgdOptions, sizes: Sizes) -> Held:
+    """Model and gradient; the average as it comes, and where changes travel encoded the last average."""
+    if leaves_out(options):
+        return Held(optimizer=sizes.moments, in_flight=in_rounds(sizes))
+    travels = 1 + (sizes.moments if options.momentum == "mixed" else 0)
+    return Held(
+        optimizer=sizes.moments,
+        anchors=travels if options.compression is not None else 0,
+        in_flight=averages_in_flight(options.momentum, options.compression, sizes),
+    )
+
+
 def local_sgd(worker: Worker, options: LocalSgdOptions) -> Program:
     """Local SGD: everybody steps alone and the models are averaged every ``period`` steps."""
     if leaves_out(options):
@@ -86,7 +108,8 @@ async def local_steps(worker: Worker, options: LocalSgdOptions) -> None:
     """Local SGD whose averages are of everybody."""
     x = worker.start
     state = worker.optimizer.init(x)
-    average, last = CompressedAllReduce(worker, options.compression), pack(x, state, options.momentum)
+    average = CompressedAllReduce(worker, options.compression)
+    last = first_average(average, x, state, options.momentum)
     async for k in worker.steps():
         gradient = await worker.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
@@ -169,6 +192,12 @@ def check_adaptive(options: AdaptiveLocalSgdOptions, workers: int) -> None:
         raise InputError("one worker's model has no variance: use at least 2 workers, or local_sgd")
 
 
+def held_adaptive(options: AdaptiveLocalSgdOptions, sizes: Sizes) -> Held:
+    """Model and gradient; the average as it comes, and the model before it, whose distance is measured."""
+    in_flight = averages_in_flight(options.momentum, None, sizes)
+    return Held(optimizer=sizes.moments, anchors=1, in_flight=in_flight)
+
+
 async def adaptive_local_sgd(worker: Worker, options: AdaptiveLocalSgdOptions) -> None:
     """Local SGD with an adaptive period: average often where the models drift apart fast, seldom later."""
     x = worker.start
@@ -208,6 +237,12 @@ class PostLocalSgdOptions(Settings):
 def switched(options: PostLocalSgdOptions) -> PostLocalSgdOptions:
     """The options under which the models are averaged once a period from the first step on."""
     return options.model_copy(update={"switch_at": 0})
+
+
+def held_after_switch(options: PostLocalSgdOptions, sizes: Sizes) -> Held:
+    """Model and gradient; the average as it comes."""
+    in_flight = averages_in_flight(options.momentum, None, sizes)
+    return Held(optimizer=sizes.moments, in_flight=in_flight)
 
 
 async def post_local_sgd(worker: Worker, options: PostLocalSgdOptions) -> None:

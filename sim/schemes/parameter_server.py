@@ -42,6 +42,7 @@ from ..config.settings import Settings
 from ..errors import InputError, PeerLost
 from ..program import operations as ops
 from ..program.worker import Program, Worker
+from .held import REPLACED, Held, Sizes, on_a_server
 from .scheme import Spread, scattered
 
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker on whose host the centre is")]
@@ -77,6 +78,17 @@ def check(options: EasgdOptions | DownpourOptions, workers: int) -> None:
     host = options.host
     if host >= workers:
         raise InputError(f"there is no worker {host} to host the centre; ranks go from 0 to {workers - 1}")
+
+
+def held_elastic(options: EasgdOptions, sizes: Sizes) -> Held:
+    """Model, gradient, velocity, the point ahead and the centre; its host serves all others at once."""
+    visits = on_a_server(sizes.workers - 1) if options.asynchronous else 2.0
+    return Held(optimizer=sizes.moments + 1, anchors=2, in_flight=visits + REPLACED)
+
+
+def held_downpour(options: DownpourOptions, sizes: Sizes) -> Held:
+    """Model, gradient, the sum of updates and the centre; its host serves all others at once."""
+    return Held(optimizer=sizes.moments, anchors=2, in_flight=on_a_server(sizes.workers - 1) + REPLACED)
 
 
 def easgd(worker: Worker, options: EasgdOptions) -> Program:

@@ -14,7 +14,9 @@ from pydantic import Field
 from ..config.limits import MAX_FACTOR
 from ..config.settings import Settings
 from ..errors import InputError
+from ..network.network import Network
 from ..program.worker import Program, Worker
+from .held import Held, Sizes
 from .quorum.options import leaves_out
 
 
@@ -61,13 +63,15 @@ class Scheme:
         own_momentum: it brings its momentum itself, so that its optimiser must not have any.
         averages: it publishes the averages that it makes, unless its options say ``asynchronous``; None: that
             is not known.
-        check_sites: raises ``InputError`` where the options do not fit that many sites; None: any will do.
+        check_network: raises ``InputError`` where the options do not fit the network's hosts or sites; None:
+            any will do.
         bucket_bytes: of its options, the bytes of the parts in which a gradient is sent during the backward
             pass; 0: layer by layer, None: in one piece.
         cycle: number of steps after which what a step sends, and to whom, repeats itself.
         parts: of its options, how many parts of the model are averaged apart from each other; a model has at
             least that many parameters.
         long_run: the options under which it does from the start what it does after any warm-up.
+        held: of its options, what a worker holds in memory; None: that is not known.
     """
 
     name: str
@@ -76,12 +80,13 @@ class Scheme:
     synchronous: bool
     check: Callable[[Any, int], None] = accept_any_number
     own_momentum: bool = False
-    check_sites: Callable[[Any, int], None] | None = None
+    check_network: Callable[[Any, Network], None] | None = None
     averages: bool | None = None
     bucket_bytes: Callable[[Any], float | None] = send_at_the_end
     cycle: Callable[[Any, int], int] = cycle_of_periods
     parts: Callable[[Any], int] = in_one_part
     long_run: Callable[[Any], Any] = keep_options
+    held: Callable[[Any, Sizes], Held] | None = None
 
     @property
     def does(self) -> str:

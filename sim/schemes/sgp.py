@@ -40,6 +40,7 @@ from ..program.encoding import Payload, append_numbers
 from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
 from ..topology import Plan, TopologyEntry
+from .held import REPLACED, Held, Sizes, most_neighbours
 
 
 class SgpOptions(Settings):
@@ -108,6 +109,17 @@ def check(options: SgpOptions, workers: int) -> None:
 def cycle(options: SgpOptions, workers: int) -> int:
     """Steps after which the graphs repeat themselves; one where they are random."""
     return topology.plan(options.topology, workers, options.weights).period or 1
+
+
+def held(options: SgpOptions, sizes: Sizes) -> Held:
+    """Biased and unbiased model, gradient; shares on their way of ``overlap`` steps and the last."""
+    plan = topology.plan(options.topology, sizes.workers, options.weights)
+    neighbours = most_neighbours(plan)
+    steps = options.overlap + 1
+    if options.asynchronous:
+        return Held(optimizer=sizes.moments, anchors=1, in_flight=steps * neighbours + 2)
+    replaced = REPLACED if options.overlap else 0
+    return Held(optimizer=sizes.moments, anchors=1, in_flight=steps * (1 + neighbours) + replaced)
 
 
 def sgp(worker: Worker, options: SgpOptions) -> Program:

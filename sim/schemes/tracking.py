@@ -39,6 +39,7 @@ from ..program.encoding import Compression, decoded
 from ..program.worker import Worker
 from ..topology import MixingOptions, Plan, TopologyEntry
 from .compressed import CompressedAllReduce, add_lost_part, refuse_top_k
+from .held import REPLACED, Held, Sizes, encoded_share, most_neighbours
 
 
 class TrackingOptions(MixingOptions):
@@ -59,6 +60,14 @@ def check_tracking(options: TrackingOptions, workers: int) -> None:
 def cycle_tracking(options: TrackingOptions, workers: int) -> int:
     """Steps after which the graphs repeat themselves; one where they are random."""
     return topology.plan(options.topology, workers, options.weights).period or 1
+
+
+def held_tracking(options: TrackingOptions, sizes: Sizes) -> Held:
+    """Model, gradient, the one before and the tracked one; model and tracked gradient travel together."""
+    plan = topology.plan(options.topology, sizes.workers, options.weights)
+    encoded = encoded_share(options.compression)
+    in_flight = 2 * (1 + encoded + most_neighbours(plan) + 1) + REPLACED
+    return Held(optimizer=sizes.moments, anchors=2, in_flight=in_flight)
 
 
 async def gradient_tracking(worker: Worker, options: TrackingOptions) -> None:
@@ -105,6 +114,13 @@ def check_choco(options: ChocoOptions, workers: int) -> None:
             "gamma: 1 diverges where top_k leaves elements out; write for example "
             f"'gamma: {min(0.5, max(0.01, round(top_k.share, 2))):g}'"
         )
+
+
+def held_choco(options: ChocoOptions, sizes: Sizes) -> Held:
+    """Model and gradient; the own public copy and the sum of the neighbours'; changes on their way."""
+    plan = topology.plan(options.topology, sizes.workers, options.weights)
+    encoded = encoded_share(options.compression)
+    return Held(optimizer=sizes.moments, anchors=2, in_flight=1 + encoded + most_neighbours(plan) + 1)
 
 
 async def choco_sgd(worker: Worker, options: ChocoOptions) -> None:

@@ -242,7 +242,15 @@ def _only_patterns(scheme: Scheme, options: Settings) -> bool:
     Two ranks, since workers may have different roles (active and passive, by even and odd rank).
     """
     for rank in (0, 1):
-        worker = Worker((rank,), _TRIED_WORKERS, torch.zeros(8), Sgd(0.1), 0, (0,) * _TRIED_WORKERS)
+        worker = Worker(
+            (rank,),
+            _TRIED_WORKERS,
+            torch.zeros(8),
+            Sgd(0.1),
+            0,
+            (0,) * _TRIED_WORKERS,
+            tuple(range(_TRIED_WORKERS)),
+        )
         program = scheme.start(worker, options)
         try:
             if program.services or _asks_for_a_peer(program.main):

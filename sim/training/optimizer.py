@@ -69,6 +69,11 @@ class OptimizerSettings(Settings):
             raise ValueError("nesterov needs a momentum above 0")
         return self
 
+    @property
+    def num_moments(self) -> int:
+        """Values as long as the model that the optimiser keeps."""
+        return 2 if self.lr is None else int(self.momentum > 0)
+
     @model_serializer(mode="wrap")
     def _write(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data = super()._write(plain)

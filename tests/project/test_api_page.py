@@ -33,7 +33,9 @@ def test_every_public_name_and_every_method_of_a_worker_is_there() -> None:
     headings = re.findall(r"^#{3,4} `([\w.]+)`$", api.PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert sorted(name for name in headings if "." not in name) == sorted(paceline.__all__)
     methods = {f"Worker.{name}" for name in vars(paceline.Worker) if not name.startswith("_")}
-    assert methods - set(headings) == {f"Worker.{name}" for name in ("sites", "element_bytes")}  # attributes
+    assert methods - set(headings) == {
+        f"Worker.{name}" for name in ("sites", "hosts", "element_bytes")
+    }  # attributes
 
 
 @pytest.mark.parametrize("module", EXAMPLES)

@@ -15,10 +15,10 @@ from ...program import operations as ops
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats
-from ..blocks import place_blocks
-from ..collectives import Placed
+from ..blocks import PlacedBlocks, place_blocks
+from ..collectives import Placed, PlacedRounds, place_rounds
 from ..job import Job
-from ..tables import place_table
+from ..tables import PlacedTable, place_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +49,7 @@ class CollectiveTimes:
         self._job = job
         self._shared = job.transfer.sharing != "none"
         self._placed: dict[tuple[int, tuple[int, ...]], Placed] = {}
+        self._rounds: dict[int, PlacedRounds | None] = {}  # by bytes
         self._idle_s = np.zeros(job.workers)  # until when bytes of collectives use a host's links
 
     def check_idle(self, begin_s: Floats) -> None:
@@ -101,10 +102,17 @@ class CollectiveTimes:
         job, name = self._job, ops.name_of(type(operation))
         if isinstance(operation, ops.Broadcast):
             raise NotInLockstep(f"{name}: not all of its members wait for each other")
+        if isinstance(operation, ops.AllReduce) and len(members) == job.workers:
+            num_bytes = job.num_bytes(operation.value)
+            if num_bytes not in self._rounds:
+                self._rounds[num_bytes] = place_rounds(job, operation, members)
+            rounds = self._rounds[num_bytes]
+            if rounds is not None:
+                return rounds
         blocks = job.blocks_of(operation, members, members[0])
         schedule, order = blocks or job.table_of(operation, members, members[0])
         known = self._placed.get((id(schedule), order))
-        if known is not None and known.schedule is schedule:
+        if isinstance(known, PlacedBlocks | PlacedTable) and known.schedule is schedule:
             return known
         placed = place_blocks(schedule, order, job.transfer) if isinstance(schedule, BlockSchedule) else (
             place_table(schedule, order, job.transfer)

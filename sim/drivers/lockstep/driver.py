@@ -167,5 +167,6 @@ def _seen_by_scheme(job: Job) -> tuple[Any, ...]:
     """All but the model that a scheme, or what answers its operations, takes from a job."""
     return (
         job.scheme, job.options, job.workers, job.seed, job.optimizer, job.bytes_per_parameter, job.segments,
-        job.max_iterations, job.transfer.network.site_of, len(job.start),
+        job.max_iterations, job.transfer.network.site_of, job.transfer.network.node_of,
+        len(job.start),
     )  # fmt: skip

@@ -57,6 +57,10 @@ class HostRoutes:
                 between[a, b] = min(between[a, b], network.links[link].bandwidth_bytes_per_s)
             np.fill_diagonal(between, math.inf)
             self._between = np.minimum(between, self._caps)
+            self._nodes = np.array(network.nodes)
+            self._inner_up, self._inner_down = (
+                self._rates(links, network.num_hosts) for links in (network.inner_up, network.inner_down)
+            )
 
     def _rates(self, links: Mapping[int, int], number: int) -> Floats:
         rates = np.full(number, math.inf)
@@ -83,6 +87,10 @@ class HostRoutes:
             a, b = self._sites[sources], self._sites[destinations]
             latency_s = self._latency_s[a, b]
             rates = np.minimum(np.minimum(self._up[sources], self._down[destinations]), self._between[a, b])
+            inside = self._nodes[sources] == self._nodes[destinations]
+            inner = np.minimum(self._inner_up[sources], self._inner_down[destinations])
+            latency_s = np.where(inside, self._network.inner_latency_s, latency_s)
+            rates = np.where(inside, inner, rates)
         return latency_s + model.added_latency_s, rates * model.efficiency
 
 
@@ -263,7 +271,7 @@ def shared_links(model: TransferModel) -> str:
     network = model.network
     if model.sharing == "none":
         return ""
-    if network.routes or network.pipe or network.leave or network.enter:
+    if network.routes or network.node_of or network.pipe or network.leave or network.enter:
         return "messages of different workers share links (network.sharing)"
     if model.streams and not model.plain_patterns:
         return "messages and announcements share TCP streams (network.transport)"

@@ -165,6 +165,7 @@ def _about(job: Job, problem: TrainingProblem) -> str:
             "optimizer": repr(job.optimizer),
             "bytes_per_parameter": job.bytes_per_parameter,
             "sites": job.transfer.network.site_of,
+            "hosts": job.transfer.network.node_of,
         },
         sort_keys=True,
     )

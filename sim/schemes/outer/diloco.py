@@ -19,6 +19,9 @@ are done; then, with x_i as it is by then,
 A delay is shorter than ``period`` / P, so that one fragment is under way at a time. The last ones of a run
 are received, and not used. With ``compression``, D_i travels encoded.
 
+With ``inside`` the workers of a host (or of a site) act as one: they average their gradients at every inner
+step, and D_i is their common model's (``inside.py``).
+
 With ``quorum`` or ``deadline``, D_i of a worker that is late is left out of the mean; the worker gives up the
 rest of its period and takes the new t (``quorum/rounds.py``).
 
@@ -39,9 +42,12 @@ from torch import Tensor
 
 from ...config.settings import Settings
 from ...errors import InputError
+from ...network.network import Network
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
 from ..compressed import AverageUnderWay, CompressedAllReduce
+from ..held import Held, Sizes, encoded_share, in_rounds
+from ..inside import Inside, Units, check_inside
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Rounds
 from .rule import OuterOptimizer, buffers_in, outer_rule
@@ -64,6 +70,7 @@ class DilocoOptions(Settings):
     compression: Compression | None = Field(
         default=None, description="how changes since the last outer step are encoded; absent: not at all"
     )
+    inside: Inside = None
     quorum: Quorum = None
     deadline: Deadline = None
 
@@ -82,12 +89,29 @@ def check(options: DilocoOptions, workers: int) -> None:
             f"a delay of {options.delay} steps is too long: the next fragment leaves {between}; "
             f"write 'delay: {spacing - 1}', or a longer period"
         )
-    check_quorum(options, workers, "fragments", "delay", "alpha", "compression")
+    check_quorum(options, workers, "fragments", "delay", "alpha", "compression", "inside")
+
+
+def check_network(options: DilocoOptions, network: Network) -> None:
+    """Raise ``InputError`` where the network's hosts or sites cannot act as one worker each."""
+    check_inside(options.inside, network)
 
 
 def fragments(options: DilocoOptions) -> int:
     """Into how many parts the model is cut."""
     return options.fragments
+
+
+def held(options: DilocoOptions, sizes: Sizes) -> Held:
+    """Model, gradient, the common model and its momentum; of one fragment its change and the mean change."""
+    outer = 1.0 if options.outer.momentum else 0.0
+    if leaves_out(options):
+        in_flight = in_rounds(sizes)
+    else:
+        several = 1 if options.fragments > 1 else 0  # the model put together again, and the fragment before
+        in_flight = (2 + several + encoded_share(options.compression)) / options.fragments + several
+        in_flight = max(in_flight, 1.0) if sizes.members > 1 else in_flight  # the gradients' mean inside
+    return Held(optimizer=sizes.moments, anchors=1, outer_momentum=outer, in_flight=in_flight)
 
 
 def diloco(worker: Worker, options: DilocoOptions) -> Program:
@@ -122,11 +146,12 @@ async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
     state = worker.optimizer.init(x)
     length = x.shape[-1]
     cuts = [number * length // options.fragments for number in range(options.fragments + 1)]
-    turns = [Fragment(worker, options, start, stop) for start, stop in pairwise(cuts)]
+    units = Units(worker, options.inside)
+    turns = [Fragment(worker, units, options, start, stop) for start, stop in pairwise(cuts)]
     spacing = options.period // options.fragments
     current = turns[-1]
     async for k in worker.steps():
-        gradient = await worker.gradient(x)
+        gradient = await units.gradient(x)
         x, state = worker.optimizer.update(x, gradient, state)
         turn, since = divmod(k + 1, spacing)
         if since == 0:
@@ -144,7 +169,8 @@ async def _outer_steps(worker: Worker, options: DilocoOptions) -> None:
 class Fragment:
     """Elements [start, stop) of the common model, with an outer optimiser of their own."""
 
-    def __init__(self, worker: Worker, options: DilocoOptions, start: int, stop: int) -> None:
+    def __init__(self, worker: Worker, units: Units, options: DilocoOptions, start: int, stop: int) -> None:
+        self._units = units
         self._start, self._stop, self._alpha = start, stop, options.alpha
         self._average = CompressedAllReduce(worker, options.compression)
         self._waits = options.delay == 0
@@ -155,11 +181,11 @@ class Fragment:
 
     async def begin(self, x: Tensor, k: int) -> None:
         """Average what has changed in the model x [..., d] after step ``k``; with a delay, begin to."""
-        change = self.value - x[..., self._start : self._stop]
+        change = self._units.shard(self.value - x[..., self._start : self._stop])
         if self._waits:
-            self._mean = await self._average.all_reduce(change, k)
+            self._mean = await self._average.all_reduce(change, k, self._units.across)
         else:
-            self._mean = await self._average.begin(change, k)
+            self._mean = await self._average.begin(change, k, self._units.across)
 
     async def go_on(self) -> None:
         """Let the second half of an encoded average begin, when half of the delay is over."""
@@ -170,6 +196,7 @@ class Fragment:
         """The outer step, and the model x [..., d] with it."""
         mean = await self._mean.wait() if isinstance(self._mean, AverageUnderWay) else self._mean
         assert mean is not None
+        mean = await self._units.gather(mean, self.value)
         self._mean = None
         self.value, self._state = self._rule.update(self.value, mean, self._state)
         merged = self.value

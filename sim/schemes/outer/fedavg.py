@@ -35,6 +35,7 @@ from ...config.settings import Settings
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
 from ..compressed import CompressedAllReduce
+from ..held import Held, Sizes, encoded_share, in_rounds
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Chosen, Rounds
 
@@ -59,6 +60,12 @@ def check(options: FedavgOptions, workers: int) -> None:
 def _number(options: FedavgOptions, workers: int) -> int:
     """How many workers take part in a round."""
     return max(1, math.floor(options.participation * workers + 0.5))
+
+
+def held(options: FedavgOptions, sizes: Sizes) -> Held:
+    """Model, gradient and the round's first model; the change, the mean change, and its way to all."""
+    in_flight = in_rounds(sizes) if leaves_out(options) else 3 + encoded_share(options.compression)
+    return Held(optimizer=sizes.moments, anchors=1, in_flight=in_flight)
 
 
 def fedavg(worker: Worker, options: FedavgOptions) -> Program:

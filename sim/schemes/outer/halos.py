@@ -30,6 +30,7 @@ from torch import Tensor
 from ...config.settings import Settings
 from ...program import operations as ops
 from ...program.worker import Program, Worker
+from ..held import Held, Sizes, on_a_server
 from ..parameter_server import Centre
 from .rule import buffers_in
 
@@ -67,6 +68,16 @@ class HalosOptions(Settings):
 def cycle(options: HalosOptions, workers: int) -> int:
     """Steps between two visits to a site's server; how often that one is away depends on the clock."""
     return options.period
+
+
+def held(options: HalosOptions, sizes: Sizes) -> Held:
+    """Of the host of both servers: model, gradient, the model it began with; models, sums and momenta of the
+    servers, and what the site's has changed since its last visit; visits of all others."""
+    servers = 2 * 1 + 1
+    return Held(
+        optimizer=sizes.moments, anchors=1 + servers, outer_momentum=2 * 2,
+        in_flight=on_a_server(sizes.workers - 1),
+    )  # fmt: skip
 
 
 class DelayedNesterov:

@@ -23,7 +23,14 @@ from pydantic import Field
 from ...config.settings import Settings
 from ...program.encoding import Compression
 from ...program.worker import Worker
-from ..compressed import CompressedAllReduce, Momentum, average_of_changes, pack
+from ..compressed import (
+    CompressedAllReduce,
+    Momentum,
+    average_of_changes,
+    averages_in_flight,
+    first_average,
+)
+from ..held import REPLACED, Held, Sizes
 from .rule import buffers_in
 
 
@@ -39,11 +46,19 @@ class SlowmoOptions(Settings):
     )
 
 
+def held(options: SlowmoOptions, sizes: Sizes) -> Held:
+    """Model, gradient, the common model and its slow momentum; the average as it comes, and the last one."""
+    in_flight = averages_in_flight(options.momentum, options.compression, sizes)
+    last = 0 if options.compression is None else 1 + (sizes.moments if options.momentum == "mixed" else 0)
+    return Held(optimizer=sizes.moments, anchors=1 + last, outer_momentum=1, in_flight=in_flight + REPLACED)
+
+
 async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
     """SlowMo: local SGD whose averages, every ``period`` steps, are followed with a slow momentum."""
     x = common = worker.start
     state = worker.optimizer.init(x)
-    average, last = CompressedAllReduce(worker, options.compression), pack(x, state, options.momentum)
+    average = CompressedAllReduce(worker, options.compression)
+    last = first_average(average, x, state, options.momentum)
     length = x.shape[-1]
     moved = length - buffers_in(worker, 0, length)
     slow = torch.zeros_like(x[..., :moved])
@@ -58,5 +73,6 @@ async def slowmo(worker: Worker, options: SlowmoOptions) -> None:
             slow = options.slow_momentum * slow + (change / lr if lr else torch.zeros_like(change))
             common = torch.cat([common[..., :moved] - options.slow_lr * lr * slow, x[..., moved:]], dim=-1)
             x = common
-            last = torch.cat([common, last[..., length:]], dim=-1)
+            if last is not None:
+                last = torch.cat([common, last[..., length:]], dim=-1)
         await worker.publish(k, x, averaged=x if averages else None)

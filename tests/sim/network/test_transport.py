@@ -156,7 +156,10 @@ def test_a_resolved_scenario_of_a_version_without_transports_keeps_its_law() -> 
             [transport("nccl"), "collectives.all_reduce=gloo_ring"],
             "'gloo_ring' is nothing that transport 'nccl' can use; .*nccl_ring",
         ),
-        (["collectives.all_reduce=hierarchical"], "needs two sites or more; use halving_doubling"),
+        (
+            ["collectives.all_reduce=hierarchical"],
+            "needs two sites, or hosts of several GPUs; use halving_doubling",
+        ),
     ],
 )
 def test_what_a_transport_cannot_do_is_refused(changes: list[str], complaint: str) -> None:

@@ -1,0 +1,116 @@
+"""All-reduces that follow a cluster's hierarchy: GPUs in hosts, hosts in sites.
+
+Source: reduce-scatters from the inside out, and all-gathers the same way back: BlueConnect of Cho et al., IBM
+J. Res. Dev. 63(6), 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from .schedule import Round, Schedule, refuse_many, split_evenly
+
+MAX_COLUMNS: Final = 16
+"""Owners in a site of single hosts: messages grow with them, and so many fill any pipe between sites."""
+
+Site = int | tuple[int, ...]
+"""The ranks of a site: how many there are, or how many in each of its hosts."""
+
+Sites = tuple[Site, ...]
+"""Those of each site, in the order of the ranks."""
+
+
+def count_ranks(sites: Sites) -> int:
+    """How many ranks all sites have.
+
+    >>> count_ranks(((8, 8), (8, 8), 3))
+    35
+    """
+    return sum(site if isinstance(site, int) else sum(site) for site in sites)
+
+
+def tiers(sites: Sites) -> tuple[tuple[int, ...], ...]:
+    """The sizes of all groups from the inside out; who stands for a group is one of the members further out.
+
+    >>> tiers(((8, 8), (8, 8, 8)))
+    ((8, 8, 8, 8, 8), (2, 3))
+    >>> tiers((4, 4))
+    ((4, 4),)
+    """
+    hosts = tuple((1,) * site if isinstance(site, int) else site for site in sites)
+    inside = tuple(gpus for site in hosts for gpus in site)
+    outside = tuple(len(site) for site in hosts)
+    return (outside,) if max(inside, default=1) == 1 else (inside, outside)
+
+
+def crosses(sites: Sites) -> bool:
+    """Whether there are groups to go between: several sites, or hosts with several GPUs."""
+    return len(sites) > 1 or len(tiers(sites)[0]) > 1
+
+
+@lru_cache(maxsize=64)
+def hierarchical_all_reduce(sites: Sites, num_bytes: int) -> Schedule:
+    """Reduce-scatter inside hosts, then inside sites, all-reduce between sites, and gather the same way back.
+
+    All messages of a round are sent at once. In a group (a host, then the hosts of a site) the payload is cut
+    into as many columns as the smallest group has members, and so many members of each own one. (1)
+    Everybody sends each column to its owner in the group. (2) The owners of a column in different groups are
+    members of the groups further out, where the same is done with the column; the owners in different sites
+    cut it into one part per site, send each part to the site's owner, who sends the sum back. (3) Owners
+    send their column to everybody in their group. It takes two latencies of each tier: inside a host, inside
+    a site, between sites. Where every host is one GPU, a site has ``MAX_COLUMNS`` columns at most.
+
+    Args:
+        sites: how many of the ranks are in each site, or in each of its hosts; the ranks follow them.
+        num_bytes: of the payload.
+
+    Raises:
+        ValueError: a group is empty or num_bytes is negative.
+    """
+    sizes = tiers(sites)
+    if not sites or min(map(min, sizes)) < 1 or num_bytes < 0:
+        raise ValueError(f"no collective has sites of {sites} ranks and {num_bytes} bytes")
+    n, last = count_ranks(sites), 2 * len(sizes) + 1
+    most = [min(groups) if len(sizes) > 1 else min(*groups, MAX_COLUMNS) for groups in sizes]
+    refuse_many("a hierarchical all-reduce", n, 2 * n * (sum(most) + len(sites)))
+    receives: list[list[list[tuple[int, int]]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
+    sends: list[list[list[tuple[int, int]]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
+
+    def add(phase: int, source: int, destination: int, size: int) -> None:
+        if size:
+            sends[source][phase].append((destination, size))
+            receives[destination][phase].append((source, size))
+
+    def between(owners: Sequence[int], phase: int, size: int) -> None:
+        parts = split_evenly(size, len(owners))
+        for position, owner in enumerate(owners):
+            for other, peer in enumerate(owners):
+                if other != position:
+                    add(phase, owner, peer, parts[other])
+                    add(phase + 1, owner, peer, parts[position])
+
+    def inside(ranks: Sequence[int], phase: int, size: int) -> None:
+        if phase == len(sizes):
+            between(ranks, phase, size)
+            return
+        groups = sizes[phase]
+        firsts = [sum(groups[:group]) for group in range(len(groups))]
+        for column, piece in enumerate(split_evenly(size, most[phase])):
+            owners = [ranks[first + column] for first in firsts]
+            for owner, first, members in zip(owners, firsts, groups, strict=True):
+                for rank in ranks[first : first + members]:
+                    if rank != owner:
+                        add(phase, rank, owner, piece)
+                        add(last - phase, owner, rank, piece)
+            inside(owners, phase + 1, piece)
+
+    inside(range(n), 0, num_bytes)
+    return Schedule(
+        tuple(
+            tuple(Round(tuple(receives[rank][k]), tuple(sends[rank][k])) for k in range(last + 1))
+            for rank in range(n)
+        ),
+        1,
+    )

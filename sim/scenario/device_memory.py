@@ -1,0 +1,139 @@
+"""What a worker's device has to hold, from what its scheme declares, and whether it fits.
+
+Values are in single precision, 4 bytes a number, as they are in a simulation and a real run; a payload
+without ``workload.layer_profile`` counts as the model. On an island of several GPUs everything is sharded
+evenly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from ..config.units import format_bytes
+from ..errors import InputError
+from ..network.build import build_network
+from ..records.summary import MemoryRecord
+from ..schemes import find_scheme
+from ..schemes.held import Held, Sizes
+from ..schemes.inside import count_units
+from ..workloads import find_task
+from .entries import SchemeEntry, WorkloadEntry
+from .parts import Cluster
+
+NUMBER_BYTES: Final = 4
+"""Of a parameter, a gradient and whatever else a worker holds."""
+GATHERED_COPIES: Final = 2
+"""Of the largest layer on an island: its parameters and their gradients, gathered while it is computed."""
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What each device of a worker holds at most, in bytes.
+
+    Attributes:
+        parts: by name, in the order in which they are spelled out.
+        left_out: what is not counted, and why, as phrases.
+        limit_bytes: what a device has; None: that is not said.
+    """
+
+    parts: dict[str, float]
+    left_out: tuple[str, ...]
+    limit_bytes: float | None
+
+    @property
+    def total_bytes(self) -> float:
+        """All parts together."""
+        return math.fsum(self.parts.values())
+
+    @property
+    def record(self) -> MemoryRecord:
+        """As records and ``--json`` have it."""
+        return MemoryRecord(
+            total_bytes=self.total_bytes,
+            parts=dict(self.parts),
+            left_out=list(self.left_out),
+            limit_bytes=self.limit_bytes,
+        )
+
+    @property
+    def spelled_out(self) -> str:
+        """The sum, part by part: ``16 GB = parameters 4 GB + gradients 4 GB + ...``."""
+        parts = " + ".join(f"{name} {format_bytes(each)}" for name, each in self.parts.items())
+        return f"{format_bytes(self.total_bytes)} = {parts}"
+
+
+def device_memory(
+    workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int
+) -> DeviceMemory | None:
+    """What each device of a worker holds under a scheme; None where the scheme does not declare it.
+
+    None, too, where the size of the model is not known.
+    """
+    held_by = find_scheme(entry.name).held
+    model_bytes = _model_bytes(workload, seed)
+    if held_by is None or not model_bytes:
+        return None
+    network = build_network(cluster.network, cluster.workers)
+    units = count_units(getattr(entry.options, "inside", None), network)
+    sizes = Sizes(cluster.workers, (entry.optimizer or workload.optimizer).num_moments, units)
+    gpus = cluster.island.gpus if cluster.island is not None else 1
+    share = model_bytes / gpus
+    parts = {name: share * number for name, number in _named(held_by(entry.options, sizes)).items() if number}
+    left_out = ["what the library keeps for itself"]
+    profile = workload.layer_profile
+    if gpus > 1 and profile is not None:
+        largest = max(layer.parameters for layer in profile.layers)
+        parts["the layer that is gathered"] = float(GATHERED_COPIES * NUMBER_BYTES * largest)
+    elif gpus > 1:
+        left_out.append("layers gathered inside an island (which need workload.layer_profile)")
+    outputs = sum(layer.outputs for layer in profile.layers) if profile is not None else 0
+    if outputs:
+        parts["outputs of layers"] = workload.batch_size * outputs * NUMBER_BYTES / gpus
+        left_out.append("activations inside layers, as if computed again in the backward pass")
+    else:
+        left_out.append("activations")
+    return DeviceMemory(parts, tuple(left_out), cluster.device_memory)
+
+
+def memory_record(
+    workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int
+) -> MemoryRecord | None:
+    """``device_memory`` as records have it."""
+    memory = device_memory(workload, cluster, entry, seed)
+    return None if memory is None else memory.record
+
+
+def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int) -> None:
+    """Raise ``InputError`` where a device cannot hold what it has to, with the sum spelled out."""
+    if cluster.device_memory is None:
+        return
+    memory = device_memory(workload, cluster, entry, seed)
+    if memory is not None and memory.total_bytes > cluster.device_memory:
+        raise InputError(
+            f"a worker's device would hold {memory.spelled_out}, and has "
+            f"{format_bytes(cluster.device_memory)}; give it more (cluster.memory), or shard a worker over "
+            "more GPUs (cluster.island)"
+        )
+
+
+def _model_bytes(workload: WorkloadEntry, seed: int) -> float:
+    """Bytes of a model in memory; 0 where that is not known."""
+    if workload.layer_profile is not None:
+        return float(NUMBER_BYTES * workload.layer_profile.num_parameters)
+    if workload.payload is not None:
+        return workload.payload
+    facts = find_task(workload.task).facts(workload.options, seed)
+    return float(NUMBER_BYTES * facts.num_parameters)
+
+
+def _named(held: Held) -> dict[str, float]:
+    return {
+        "parameters": held.parameters,
+        "gradients": held.gradients,
+        "optimiser": held.optimizer,
+        "anchors": held.anchors,
+        "outer momentum": held.outer_momentum,
+        "in flight": held.in_flight,
+    }

@@ -1,0 +1,129 @@
+"""Workers that act as one: those of a host, or of a site, average their gradients at every step.
+
+    units = Units(worker, options.inside)
+    gradient = await units.gradient(x)             the mean over this worker's unit
+    shard = units.shard(value)                     what this worker sends to other units
+    value = await units.gather(shard, value)       the unit's value again, from its members' shards
+
+A unit has one model, the same bits on all members, and its batch is those of all members together. Between
+units each member sends the shard of the model that it owns, to and from the members in its place in other
+units: so a unit sends no more than one worker would, and all its GPUs' links have an equal part in it. The
+mean over units is the exact mean over workers, as all units have one size. Without ``inside`` every worker is
+a unit of its own.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from ..errors import InputError
+from ..network.network import Network
+from ..program.groups import Groups
+from ..program.pattern import Pattern
+from ..program.worker import Worker
+
+Inside = Annotated[
+    Literal["hosts", "sites"] | None,
+    Field(
+        description="workers that act as one: those of each host, or of each site, average their gradients "
+        "at every step, and share what is sent to the others; absent: each acts alone"
+    ),
+]
+
+
+@lru_cache(maxsize=64)
+def unit_groups(places: tuple[int, ...]) -> Groups:
+    """The workers of each place (a host's or a site's number for each worker), in the order of the places."""
+    ranks: dict[int, list[int]] = {}
+    for rank, place in enumerate(places):
+        ranks.setdefault(place, []).append(rank)
+    return tuple(tuple(ranks[place]) for place in sorted(ranks))
+
+
+def count_units(inside: str | None, network: Network) -> int:
+    """How many units there are: workers, or groups of them that act as one."""
+    if inside is None:
+        return network.num_hosts
+    return len(unit_groups(network.nodes if inside == "hosts" else network.site_of))
+
+
+def check_inside(inside: str | None, network: Network) -> None:
+    """Raise ``InputError`` where units would differ in size, or there is one only."""
+    if inside is None:
+        return
+    sizes = [len(group) for group in unit_groups(network.nodes if inside == "hosts" else network.site_of)]
+    one = inside.removesuffix("s")
+    if len(sizes) < 2:
+        raise InputError(f"inside: all workers are in one {one}, so that there are no others; leave it out")
+    if len(set(sizes)) > 1:
+        raise InputError(
+            f"inside: one {one} has {min(sizes)} workers, another {max(sizes)}; they act as one where all "
+            "have as many"
+        )
+    if sizes[0] == 1:
+        raise InputError(
+            f"inside: every {one} is one worker, which acts alone anyway; leave it out, or write for example "
+            "'host: {gpus: 8}' in cluster.network"
+        )
+
+
+class Units:
+    """The units as one worker sees them, or all workers at once.
+
+    Args:
+        worker: whose.
+        inside: a scheme's option of that name.
+
+    Attributes:
+        number: of units.
+        across: for averages between units: the workers in the same place of each; None: everybody.
+    """
+
+    def __init__(self, worker: Worker, inside: str | None) -> None:
+        places = worker.hosts if inside == "hosts" else worker.sites
+        groups = unit_groups(places) if inside is not None else ()
+        together = bool(groups) and len(groups) < worker.size
+        self._worker = worker
+        self._groups = groups if together else None
+        self.number = len(groups) if together else worker.size
+        self.across: Groups | None = tuple(zip(*groups, strict=True)) if together else None
+
+    async def gradient(self, x: Tensor) -> Tensor:
+        """Compute the gradient at x [..., d] on the batches of all members: their mean."""
+        gradient = await self._worker.gradient(x)
+        return gradient if self._groups is None else await self._worker.all_reduce(gradient, self._groups)
+
+    def shard(self, value: Tensor) -> Tensor:
+        """What this worker sends of its unit's ``value`` [..., d]: [..., ceil(d / members)]."""
+        return value if self._groups is None else self._worker.shard(value, self._groups)
+
+    async def gather(self, shard: Tensor, like: Tensor) -> Tensor:
+        """Join the shards of all members to a value of the form of ``like`` [..., d]."""
+        if self._groups is None:
+            return shard
+        return await self._worker.all_gather_shards(shard, like.shape[-1], self._groups)
+
+    def pattern(self, pattern: Pattern) -> Pattern:
+        """The pattern among workers of a pattern among units: each member hears those in its own place."""
+        return pattern if self._groups is None else _spread(pattern, self._groups)
+
+
+@lru_cache(maxsize=64)
+def _spread(pattern: Pattern, groups: Groups) -> Pattern:
+    place_of = {rank: (unit, place) for unit, group in enumerate(groups) for place, rank in enumerate(group)}
+    own: list[float] = []
+    rows: list[list[tuple[int, float]]] = []
+    for rank in sorted(place_of):
+        unit, place = place_of[rank]
+        weighted = zip(pattern.sources[unit], pattern.weights[unit], strict=True)
+        own.append(pattern.own[unit])
+        rows.append(sorted((groups[other][place], weight) for other, weight in weighted))
+    return Pattern(
+        own=tuple(own),
+        sources=tuple(tuple(source for source, _ in row) for row in rows),
+        weights=tuple(tuple(weight for _, weight in row) for row in rows),
+    )
