@@ -181,7 +181,8 @@ def verdict(comparison: Comparison) -> str:
 
 def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and how long the simulation will take."""
-    return Group(Text(_cluster(answer)), "", _routes(answer), "", _schemes(answer), "", Text(_effort(answer)))
+    parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
+    return Group(*(each for part in parts for each in (part, "")), Text(_effort(answer)))
 
 
 def _cluster(answer: Mapping[str, Any]) -> str:
@@ -191,9 +192,12 @@ def _cluster(answer: Mapping[str, Any]) -> str:
     if slowest > fastest:
         compute += f" to {format_seconds(slowest)}"
     where = f" ({sites})" if len(answer["sites"]) > 1 else ""
+    if answer["gpus_per_host"] > 1:
+        where += f" in hosts of {answer['gpus_per_host']} GPUs"
     return (
         f"{answer['scenario']}: {answer['workers']} workers{where}; a gradient takes {compute} on average; "
         f"a model is {format_bytes(answer['model_bytes'])}\n{' '.join(words.carried(answer['transport']))}"
+        f"{' ' + answer['proxy'] if answer['proxy'] else ''}"
     )
 
 
@@ -237,6 +241,56 @@ def _schemes(answer: Mapping[str, Any]) -> RenderableType:
         cells = [format_seconds(max(row[key] or 0.0, 0.0)) for key in parts.values()]
         add_text_row(table, row["label"], *cells, format_bytes(row["bytes_per_step"]))
     return table
+
+
+def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
+    """Tokens per second, utilisation, hours and needed bandwidths of each scheme."""
+    per_worker = f" of {answer['gpus_per_worker']} GPUs" if answer["gpus_per_worker"] > 1 else ""
+    head = (
+        f"{answer['scenario']}: {answer['workers']} workers{per_worker}, {answer['parameters']:,} parameters,"
+        f" {answer['tokens_per_step']:,} tokens a step"
+    )
+    times, needs = _plain_table(), _plain_table()
+    for table in (times, needs):
+        table.add_column("scheme", overflow="fold", min_width=14)
+    hours = ["hours", "sent"] if answer["tokens"] is not None else []
+    for name in ("a step", "tokens/s", "computes", *hours):
+        times.add_column(name, justify="right", no_wrap=True)
+    for share in answer["utilisations"]:
+        needs.add_column(f"{100 * share:g} %", justify="right", no_wrap=True)
+    for row in answer["schemes"]:
+        if row["problem"] is not None:
+            add_text_row(times, row["label"], f"not known: {row['problem']}")
+            continue
+        needed = ["never" if each is None else format_rate(each) for each in row["needed_bytes_per_s"]]
+        cells = [f"{row['hours']:,.1f}", format_bytes(row["bytes_sent"])] if hours else []
+        rate = "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:,.0f}"
+        computes = f"{100 * row['utilisation']:.1f} %"
+        add_text_row(times, row["label"], format_seconds(row["step_s"]), rate, computes, *cells)
+        add_text_row(needs, row["label"], *needed)
+    needs.caption = f"bandwidth {answer['knob']} with which so much of a step is computing"
+    lines: list[RenderableType] = [Text(head), "", times, "", needs]
+    if answer["tokens"] is not None:
+        origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"
+        lines += ["", Text(
+            f"{answer['tokens']:.3g} tokens ({origin}), loss {answer['loss_by_scaling_law']:.3f}. "
+            f"{answer['scaling_law']}"
+        )]  # fmt: skip
+    return Group(*lines)
+
+
+def _memory(answer: Mapping[str, Any]) -> list[RenderableType]:
+    """What each device of a worker holds under each scheme, as a sum."""
+    known = [row for row in answer["schemes"] if row["memory"] is not None]
+    if not known:
+        return []
+    table = _plain_table()
+    table.add_column("scheme", overflow="fold", min_width=14)
+    table.add_column("memory of each device of a worker", overflow="fold")
+    for row in known:
+        add_text_row(table, row["label"], words.memory(row["memory"]))
+    table.caption = words.not_counted(known[0]["memory"])
+    return [table]
 
 
 def _effort(answer: Mapping[str, Any]) -> str:

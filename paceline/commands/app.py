@@ -43,6 +43,7 @@ for command in (
     measure.calibrate,
     measure.validate,
     predict.check,
+    predict.throughput,
     measure.netem,
     predict.replay,
 ):

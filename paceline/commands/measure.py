@@ -150,7 +150,7 @@ def calibrate(
         ),
     ] = None,
 ) -> None:
-    """Fit correction factors to measurements, and draw measured against fitted durations."""
+    """Fit correction factors to measurements; draw measured against fitted durations."""
     from paceline.realrun.calibration import fit as calibration
     from paceline.realrun.calibration import fit as reading
     from paceline.sim.config.files import write_atomically
@@ -186,7 +186,7 @@ def validate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict and measure; say how far apart they are and whether the decision was right.
+    """Predict and measure; say how far apart they are, and if the decision was right.
 
     Exit status 1 where the verdict is that predictions are off by more than --tolerance, or where not all
     runs were made; 0 where they are within it, or where real runs differ too much to tell.
@@ -290,7 +290,7 @@ def netem(
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="only the commands that undo it")] = False,
 ) -> None:
-    """Print the tc commands that make a cluster in one place play the scenario's network."""
+    """Print tc commands that make a cluster in one place play the scenario's network."""
     from paceline.realrun.launch import netem as commands
     from paceline.sim.network.build import build_network
     from paceline.sim.scenario.schema import load

@@ -1,4 +1,4 @@
-"""Commands that predict: simulate, check, replay."""
+"""Commands that predict: simulate, check, throughput, replay."""
 
 from __future__ import annotations
 
@@ -108,6 +108,33 @@ def check(
         print_json(findings)
     else:
         terminal().print(tables.render_check(findings))
+
+
+def throughput(
+    scenario: ScenarioFile,
+    changes: SetOption = None,
+    tokens: Annotated[
+        float | None, typer.Option("--tokens", metavar="NUMBER", help="tokens to train on, such as 140e9")
+    ] = None,
+    loss: Annotated[
+        float | None,
+        typer.Option("--loss", metavar="NATS", help="instead: as many as a published scaling law has for it"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how fast a language model trains, and which bandwidth that needs."""
+    from paceline.reports import tables
+    from paceline.sim.experiments.throughput import tokens as counting
+    from paceline.sim.scenario.lines import name_lines
+    from paceline.sim.scenario.schema import load
+
+    loaded = load(scenario, changes or [])
+    with name_lines(scenario, changes or []):
+        findings = counting.throughput(loaded, tokens, loss)
+    if as_json:
+        print_json(findings)
+    else:
+        terminal().print(tables.render_throughput(findings))
 
 
 def replay(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,6 +21,7 @@ from ..drivers.job import Job
 from ..network.network import Network
 from ..program.averaging import mean_model
 from ..records.scenario_facts import read_facts
+from ..scenario.device_memory import memory_record
 from ..scenario.entries import SchemeEntry
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
@@ -88,12 +90,18 @@ def _pairs_of_hosts(network: Network) -> list[tuple[tuple[int, int], int]]:
         ways = (network.up.get(host), network.down.get(host))
         up, down = (None if link is None else network.links[link].bandwidth_bytes_per_s for link in ways)
         kinds.setdefault((network.site_of[host], up, down), []).append(host)
+    nodes = network.nodes
     pairs = []
     for of_source, of_destination in itertools.product(kinds.values(), repeat=2):
-        same = of_source is of_destination
-        number = len(of_source) * (len(of_destination) - same)
-        if number:
-            pairs.append(((of_source[0], of_destination[1 if same else 0]), number))
+        itself = len(of_source) if of_source is of_destination else 0
+        in_node = Counter(nodes[host] for host in of_destination)
+        together = sum(in_node[nodes[host]] for host in of_source)
+        numbers = {True: together - itself, False: len(of_source) * len(of_destination) - together}
+        for inside, number in numbers.items():
+            if number:
+                both = ((a, b) for a in of_source for b in of_destination if a != b)
+                first = next(pair for pair in both if (nodes[pair[0]] == nodes[pair[1]]) == inside)
+                pairs.append((first, number))
     return sorted(pairs)
 
 
@@ -190,16 +198,24 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
         effort = measure_effort(resolved, device, [cost.label for cost in costs if not cost.problem])
     compute = steady_compute(job.compute, job.workers)
     durations = [compute.duration_s(rank, 0) for rank in range(job.workers)]
-    rows = [_row(resolved, cost, effort) | _engine(*engines[cost.label]) for cost in costs]
+    rows = [
+        _row(resolved, cost, effort)
+        | _engine(*engines[cost.label])
+        | {"memory": memory_record(resolved.workload, resolved.cluster, entry, resolved.seed)}
+        for cost, entry in zip(costs, resolved.schemes, strict=True)
+    ]
+    facts = read_facts(dump(resolved))
     known = [row for row in rows if row["problem"] is None]
     expected = [row["simulation_s_expected"] for row in known]
     return {
         "scenario": resolved.name,
         "workers": resolved.cluster.workers,
+        "gpus_per_host": resolved.cluster.network.gpus,
         "sites": {name: network.site_of.count(number) for number, name in enumerate(network.sites)},
         "compute_s": {"fastest": min(durations), "slowest": max(durations)},
         "model_bytes": job.num_bytes(job.start),
-        "transport": read_facts(dump(resolved)).transport,
+        "transport": facts.transport,
+        "proxy": None if resolved.workload.timing_only else facts.proxy,
         "links": [
             {"name": each.name, "bytes_per_s": each.bandwidth_bytes_per_s, "varies": bool(each.variation)}
             for each in network.links

@@ -113,6 +113,10 @@ def test_workers_that_crash_are_followed_without_crashing() -> None:
 def test_a_scheme_says_what_it_does() -> None:
     wanted = scenario({"gossip": {"topology": "ring", "label": "ring"}})
     facts = describe_schemes(wanted, with_bounds=False)
+    memory = facts["ring"].pop("memory")
+    assert memory is not None
+    assert memory["total_bytes"] == sum(memory["parts"].values())
+    assert memory["parts"]["parameters"] == memory["parts"]["gradients"] == memory["parts"]["in flight"] / 4
     assert facts == {
         "ring": {
             "does": "Decentralised SGD: average with the neighbours of a topology at every step.",

@@ -333,7 +333,7 @@ def test_names_of_schemes_sites_and_links_are_no_markup(trained: dict[str, Any],
     text = said(named)
     assert f"({name} 2, eu 2)" in text
     assert f"0 to 1: {name} (varies)" in text
-    assert text.count(name) == 5
+    assert text.count(name) == 6
 
 
 def test_repeats_until_the_answer_is_clear_count_with_the_most() -> None:

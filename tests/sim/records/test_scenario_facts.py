@@ -46,3 +46,17 @@ def test_aliases_are_not_unfolded_without_end() -> None:
         "cluster: {workers: 3, network: {transport: nccl, latency: *x12}}\ncollectives: {all_reduce: ring}\n"
     )
     assert read_facts(f"{bomb}{scenario}workload: {{}}\n") == ScenarioFacts()
+
+
+def test_a_proxy_is_named_by_what_it_stands_for() -> None:
+    def proxy(workload: str) -> str | None:
+        return read_facts(f"workload: {workload}").proxy
+
+    assert proxy("{task: digits-mlp}") is None
+    assert proxy("{timing_only: true, payload: 1 GB}") == "Nothing was trained: only time was simulated."
+    of_bytes = proxy("{task: digits-mlp, payload: 1 GB}")
+    assert of_bytes is not None
+    assert "as if the model had 1 GB" in of_bytes
+    of_layers = proxy("{task: text-transformer, layer_profile: {preset: llama-2-7b, rows: []}}")
+    assert of_layers is not None
+    assert "exchanges were timed as those of llama-2-7b, while losses and steps are the proxy's" in of_layers

@@ -1,0 +1,99 @@
+"""Tokens per second of each scheme, and what follows: hours, bytes, needed bandwidths, losses by a law.
+
+Nothing is trained: steps are followed on the clock alone, without what is random in the scenario.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import torch
+
+from ...devices import one_thread
+from ...errors import InputError, RunError
+from ...scenario.entries import SchemeEntry
+from ...scenario.schema import Scenario
+from ...workloads.layers.settings import LayerProfile
+from ..prepare import resolve
+from .bandwidth import UTILISATIONS, Utilisation
+from .scaling_law import CAVEAT, HOFFMANN
+
+_HOUR_S: Final = 3600.0
+
+
+def tokens_per_example(profile: LayerProfile) -> int | None:
+    """The tokens of a sequence of a language model, which begins with a table that they are looked up in.
+
+    None where the first layer multiplies: what comes in are no tokens.
+    """
+    first = profile.layers[0]
+    return first.inputs if first.inputs and not first.forward_flops else None
+
+
+def throughput(scenario: Scenario, tokens: float | None = None, loss: float | None = None) -> dict[str, Any]:
+    """Compute what ``paceline throughput`` shows, as plain values; None for what is unknown.
+
+    Args:
+        scenario: of a language model: ``workload.layer_profile`` says how many tokens an example has.
+        tokens: to be trained on; None: those that the scaling law has for ``loss``, if that is given.
+        loss: to be reached by the scaling law.
+
+    Raises:
+        InputError: it is no language model, or both are given, or no number of tokens reaches the loss.
+    """
+    profile = scenario.workload.layer_profile
+    length = None if profile is None else tokens_per_example(profile)
+    if profile is None or length is None:
+        raise InputError(
+            "workload.layer_profile: tokens are those of a language model; write for example 'llama-2-7b'"
+        )
+    if tokens is not None and loss is not None:
+        raise InputError("--tokens and --loss: one follows from the other; give one of them")
+    by_law = loss is not None
+    if loss is not None:
+        tokens = HOFFMANN.tokens_to(profile.num_parameters, loss)
+        if math.isinf(tokens):
+            least = HOFFMANN.loss(profile.num_parameters, 1e30)
+            raise InputError(
+                f"--loss {loss:g}: by the scaling law such a model never comes below {least:.3f}"
+            )
+    resolved = resolve(scenario, torch.device("cpu"))
+    batch = resolved.cluster.workers * resolved.workload.batch_size * length
+    with one_thread():
+        rows = [_row(resolved, entry, batch, tokens) for entry in resolved.schemes]
+    return {
+        "scenario": resolved.name,
+        "workers": resolved.cluster.workers,
+        "gpus_per_worker": 1 if resolved.cluster.island is None else resolved.cluster.island.gpus,
+        "parameters": profile.num_parameters,
+        "tokens_per_step": batch,
+        "tokens": tokens,
+        "tokens_by_scaling_law": by_law,
+        "loss_by_scaling_law": None if tokens is None else HOFFMANN.loss(profile.num_parameters, tokens),
+        "scaling_law": None if tokens is None else CAVEAT,
+        "utilisations": list(UTILISATIONS),
+        "knob": "between two sites" if resolved.cluster.network.between is not None else "of a host",
+        "schemes": rows,
+    }
+
+
+def _row(scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | None) -> dict[str, Any]:
+    steps = None if tokens is None else tokens / batch
+    try:
+        utilisation = Utilisation(scenario, entry)
+        step = utilisation.at(None)
+        needed = [utilisation.needed(share) for share in UTILISATIONS]
+    except RunError as error:
+        return {"label": entry.label, "problem": str(error)}
+    return {
+        "label": entry.label,
+        "problem": None,
+        "step_s": step.step_s,
+        "tokens_per_s": batch / step.step_s if step.step_s else None,
+        "utilisation": utilisation.share_of(step),
+        "needed_bytes_per_s": needed,
+        "hours": None if steps is None else steps * step.step_s / _HOUR_S,
+        "bytes_per_step": step.bytes_per_worker,
+        "bytes_sent": None if steps is None else steps * step.bytes_per_worker * scenario.cluster.workers,
+    }

@@ -1,0 +1,107 @@
+"""Tokens per second, needed bandwidths and a published law: by hand on a tiny cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from paceline.reports.tables import render_throughput
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.throughput.bandwidth import PRECISION, Utilisation
+from paceline.sim.experiments.throughput.scaling_law import HOFFMANN
+from paceline.sim.experiments.throughput.tokens import throughput, tokens_per_example
+from paceline.sim.scenario.schema import Scenario, parse
+from paceline.sim.workloads.layers.settings import LayerProfile
+
+PARAMETERS = 124_439_808
+SCENARIO = """\
+name: two-sites
+workload: {{timing_only: true, layer_profile: {model}, batch_size: 8}}
+cluster:
+  compute: {{speed: {speed}}}
+  {more}
+  network:
+    sites: {{a: 1, b: 1}}
+    within: {{latency: 0 s}}
+    between: {{latency: {latency}, bandwidth: {bandwidth}}}
+schemes: [all_reduce, {{diloco: {{period: 10}}}}]
+stop: {{max_iterations: 10}}
+"""
+
+
+def scenario_of(
+    model: str = "gpt2", latency: str = "0 s", bandwidth: str = "1 GB/s", more: str = "",
+    speed: str = "10 Tflop/s",
+) -> Scenario:  # fmt: skip
+    return parse(SCENARIO.format(model=model, latency=latency, bandwidth=bandwidth, more=more, speed=speed))
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, Any]:
+    return throughput(scenario_of(), tokens=1e9)
+
+
+def test_tokens_hours_and_bytes_by_hand(answer: dict[str, Any]) -> None:
+    """Two workers swap halves twice, or all once: S bytes each way; computing is flops over speed."""
+    scenario = scenario_of()
+    profile = scenario.workload.layer_profile
+    assert profile is not None
+    compute_s = 8 * profile.flops / 10e12
+    exchange_s = 4 * PARAMETERS / 1e9
+    reduced, diloco = answer["schemes"]
+    assert answer["tokens_per_step"] == 2 * 8 * 1024
+    assert reduced["step_s"] == pytest.approx(compute_s + exchange_s, rel=1e-6)
+    assert diloco["step_s"] == pytest.approx(compute_s + exchange_s / 10, rel=1e-6)
+    assert reduced["tokens_per_s"] == pytest.approx(16_384 / (compute_s + exchange_s), rel=1e-6)
+    assert reduced["utilisation"] == pytest.approx(compute_s / (compute_s + exchange_s), rel=1e-6)
+    assert reduced["hours"] == pytest.approx(1e9 / 16_384 * reduced["step_s"] / 3600)
+    assert reduced["bytes_sent"] == pytest.approx(1e9 / 16_384 * 2 * 4 * PARAMETERS, rel=1e-3)
+    for row, times in ((reduced, 1), (diloco, 10)):
+        for share, needed in zip(answer["utilisations"], row["needed_bytes_per_s"], strict=True):
+            # c / (c + S / (t B)) = u  at  B = S u / (t c (1 - u))
+            by_hand = 4 * PARAMETERS * share / (times * compute_s * (1 - share))
+            assert by_hand * (1 - 1e-6) <= needed <= by_hand * (1 + 1.01 * PRECISION)
+
+
+def test_latency_can_make_a_share_impossible() -> None:
+    utilisation = Utilisation(scenario_of(latency="10 s"), scenario_of().schemes[0])
+    assert utilisation.needed(0.99) is None
+
+
+def test_an_island_is_as_fast_as_its_gpus_with_their_utilisation() -> None:
+    alone = scenario_of()
+    island = scenario_of(more="island: {gpus: 8, utilisation: 0.5}", speed="10 Tflop/s")
+    times = [prepare(each, each.schemes[0], 0).compute.duration_s(0, 0) for each in (alone, island)]
+    assert times[1] == times[0] / 4
+
+
+def test_tokens_are_those_of_language_models() -> None:
+    assert tokens_per_example(LayerProfile(preset="llama-2-7b")) == 4096
+    assert tokens_per_example(LayerProfile(preset="resnet-50")) is None
+    with pytest.raises(InputError, match="tokens are those of a language model"):
+        throughput(scenario_of("resnet-50"))
+
+
+def test_the_law_says_that_it_is_one(answer: dict[str, Any]) -> None:
+    assert answer["loss_by_scaling_law"] == HOFFMANN.loss(PARAMETERS, 1e9)
+    assert HOFFMANN.loss(PARAMETERS, HOFFMANN.tokens_to(PARAMETERS, 3.0)) == pytest.approx(3.0)
+    assert "no loss was trained or measured here" in answer["scaling_law"]
+    assert not answer["tokens_by_scaling_law"]
+    with pytest.raises(InputError, match="never comes below"):
+        throughput(scenario_of(), loss=2.0)
+    with pytest.raises(InputError, match="give one of them"):
+        throughput(scenario_of(), tokens=1e9, loss=3.0)
+
+
+def test_the_table_names_what_is_not_known(
+    answer: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    schemes = [*answer["schemes"], {"label": "other", "problem": "it needs values"}]
+    Console(width=200).print(render_throughput({**answer, "schemes": schemes}))
+    printed = capsys.readouterr().out
+    assert "2 workers, 124,439,808 parameters, 16,384 tokens a step" in printed
+    assert "not known: it needs values" in printed
+    assert f"loss {answer['loss_by_scaling_law']:.3f}" in printed
