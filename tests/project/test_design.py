@@ -182,7 +182,7 @@ def test_a_further_run_is_in_the_interval_as_often_as_it_says() -> None:
     """30 simulated and one real run of one distribution: 90 % of the real ones are inside, not 84 %."""
     cell = DesignPoint("ad_psgd", 4, 2, 100, 40, "homogeneous", 20)
     draws = np.random.default_rng(1).lognormal(sigma=0.1, size=(4000, 31))
-    same = {"wall_s": 1.0, "target_s": None, "operations_s": {}, "digest": "d", "loss": 0.5}
+    same = asdict(CampaignResult(1.0, None, {}, "d", 0.5))
     inside = 0
     for *simulated, real in draws.tolist():
         predicted = {
