@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from .layer import Layer, convolution, fully_connected, put_together
@@ -74,7 +75,7 @@ def googlenet() -> Layers:
         module = put_together(f"inception_{name}", branches)
         leaving = one + three + five + pool
         outputs = leaving * size**2
-        layers.append(Layer(module.name, module.parameters, module.forward_flops, module.inputs, outputs))
+        layers.append(replace(module, outputs=outputs))
         entering = leaving
     return (*layers, fully_connected("fc", 1024, 1000))
 

@@ -15,6 +15,7 @@ class Layer:
         forward_flops: floating-point operations of a forward pass; a multiplication with its addition
             counts as two. A backward pass takes twice as many: gradients by inputs and by weights.
         inputs, outputs: numbers that come in and go out.
+        rows: of an example's outputs, which cores share between them; 0: a product, which they cut anywhere.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Layer:
     forward_flops: float
     inputs: int
     outputs: int
+    rows: int = 0
 
     @property
     def flops(self) -> float:
@@ -60,7 +62,7 @@ def convolution(
     out = (size + 2 * padding - kernel) // stride + 1
     weights = entering * leaving * kernel**2
     own = weights + leaving * (bias + 2 * norm)
-    return Layer(name, own, 2.0 * weights * out**2, entering * size**2, leaving * out**2)
+    return Layer(name, own, 2.0 * weights * out**2, entering * size**2, leaving * out**2, rows=out)
 
 
 def fully_connected(name: str, entering: int, leaving: int, *, bias: bool = True, rows: int = 1) -> Layer:
@@ -77,4 +79,5 @@ def put_together(name: str, parts: tuple[Layer, ...]) -> Layer:
         sum(part.forward_flops for part in parts),
         parts[0].inputs,
         parts[-1].outputs,
+        parts[-1].rows,
     )

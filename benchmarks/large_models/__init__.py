@@ -1,0 +1,1 @@
+"""Models too large to be trained here: their layers, and published tables beside what follows from ours."""
