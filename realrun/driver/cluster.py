@@ -290,6 +290,10 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         return super().next_segment(task, operation)
 
     @override
+    def next_gradient_s(self, rank: int) -> float:
+        return self._computing.next_s
+
+    @override
     def over(self) -> bool:
         return not self.job.synchronous and self._loop.now >= self.job.max_time_s
 

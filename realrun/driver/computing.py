@@ -114,12 +114,17 @@ class Computing:
         self.loss: Tensor | None = None
         """That came with the latest gradient which the scheme has got."""
 
+    @property
+    def next_s(self) -> float:
+        """What the compute model says that the worker's next gradient lasts."""
+        return self._job.compute.duration_s(self._rank.number, self._timing.gradients)
+
     def begin_gradient(self, pending: ClusterPending) -> None:
         """Start the worker's next gradient."""
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
-        index = self._timing.gradients
+        index, duration_s = self._timing.gradients, self.next_s
         self._timing.gradients += 1
-        pending.ready_s = pending.start_s + self._job.compute.duration_s(self._rank.number, index)
+        pending.ready_s = pending.start_s + (1 - pending.ahead) * duration_s
         pending.version = operation.point._version
         pending.task.breakdown.computing(pending.start_s)
         self._loop.alarm(pending.ready_s, partial(self._pad_over, pending))

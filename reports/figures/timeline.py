@@ -33,7 +33,7 @@ _MOST_STEPS: Final = 40
 _WIDTH_IN: Final = 9.6
 _ROW_IN: Final = 0.11
 _NO_EXCHANGE: Final = RESUMPTIONS | {
-    "gradient", "segment", "poll", "now", "next_step", "sleep", "await_signal",
+    "gradient", "forward", "segment", "poll", "now", "next_step", "sleep", "await_signal",
 }  # fmt: skip
 
 
@@ -72,10 +72,11 @@ def timeline_rows(events: pd.DataFrame, end_s: float, workers: int) -> list[Time
 
 def _timeline_row(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRow:
     operation = events["operation"].astype(str)
-    gradients = events[operation == "gradient"]
+    computes = operation.isin(("gradient", "forward"))
+    gradients = events[computes]
     compute = _union(zip(gradients["start_s"], gradients["end_s"], strict=True), end_s)
     resumed = (events["handle"] < 0) | operation.isin(RESUMPTIONS)
-    awaited = events[(operation != "gradient") & (events["task"] == 0) & resumed]
+    awaited = events[~computes & (events["task"] == 0) & resumed]
     peer_s = np.where(awaited["operation"].astype(str) == "sleep", awaited["end_s"], awaited["peer_s"])
     wait = _union(zip(awaited["start_s"], peer_s, strict=True), end_s)
     communicate = _union(zip(peer_s, awaited["end_s"], strict=True), end_s)

@@ -287,7 +287,7 @@ class EventDriver(ClockedRunner[Pending]):
         """An awaited gradient: nobody else is involved, so that it needs no ``Pending``."""
         task.waiting = operation
         start_s = self._clock.now
-        ticket, end_s = self._ask_gradient(task, operation.point)
+        ticket, end_s = self._ask_gradient(task, operation.point, self.take_ahead(task.rank))
         late_s = self._delays.after_gradient_s(task.rank, self._gradients[task.rank])
         self._clock.at(end_s + late_s, self._computed, (task, operation.point, ticket, start_s))
         return SUSPENDED
@@ -302,18 +302,22 @@ class EventDriver(ClockedRunner[Pending]):
             self.write(task, "gradient", task.breakdown.steps, start_s, now_s)
         self.advance(task, point if self._deferred is None else self._deferred.take(ticket))
 
-    def _ask_gradient(self, task: _Task, point: Tensor) -> tuple[int, float]:
-        """Begin the worker's next gradient: a ticket for its value, and when it ends."""
+    @override
+    def next_gradient_s(self, rank: int) -> float:
+        return self.job.compute.duration_s(rank, self._gradients[rank])
+
+    def _ask_gradient(self, task: _Task, point: Tensor, ahead: float) -> tuple[int, float]:
+        """Begin the worker's next gradient, a part of it done: a ticket for its value, and when it ends."""
         rank = task.rank
         index = self._gradients[rank]
         self._gradients[rank] = index + 1
         task.breakdown.computing(self._clock.now)
         ticket = 0 if self._deferred is None else self._deferred.ask(rank, index, point)
-        return ticket, self._clock.now + self.job.compute.duration_s(rank, index)
+        return ticket, self._clock.now + (1 - ahead) * self.job.compute.duration_s(rank, index)
 
     def _begin_gradient(self, pending: Pending) -> None:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
-        pending.ticket, pending.ready_s = self._ask_gradient(pending.task, operation.point)
+        pending.ticket, pending.ready_s = self._ask_gradient(pending.task, operation.point, pending.ahead)
         late_s = self._delays.after_gradient_s(pending.task.rank, self._gradients[pending.task.rank])
         self._clock.at(pending.ready_s + late_s, self.complete, pending)
 

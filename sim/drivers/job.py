@@ -29,6 +29,7 @@ from ..collectives.registry import all_reduce_named
 from ..collectives.schedule import RankRounds, Schedule, among
 from ..compute.model import ComputeModel
 from ..config.settings import Settings
+from ..errors import SchemeError
 from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, TransportRules
 from ..program import operations as ops
@@ -66,6 +67,7 @@ class Job:
         priced: on which network ``auto`` is priced, where it is not that of ``transfer``.
         segments: (name, start, stop) of the layers in backward order; none where they are not known.
         ready_at: when each of them is ready, as a fraction of a gradient's duration; none: by its parameters.
+        forward: the fraction that the forward pass of each of them takes; none: by its parameters.
         every, on: evaluation.
         keep: a worker's models are kept for it at every ``keep``-th step.
         target, max_iterations, max_time_s: what ends the run.
@@ -101,6 +103,7 @@ class Job:
     chosen: str = ""
     priced: TransferModel | None = None
     ready_at: tuple[float, ...] = ()
+    forward: tuple[float, ...] = ()
 
     @property
     def synchronous(self) -> bool:
@@ -194,6 +197,26 @@ class Job:
             done += stop - start
             fractions.append(1 / 3 + (2 / 3) * done / total if done < total else 1.0)
         return tuple(fractions)
+
+    def forward_of(self, operation: ops.Forward) -> dict[int, float]:
+        """How much of a gradient's duration the forward pass of segments takes, by their numbers.
+
+        Without ``forward`` it is a third of it for all of them, in proportion to parameters.
+
+        Raises:
+            SchemeError: of the layers nothing is known.
+        """
+        if not self.segments:
+            raise SchemeError(
+                "a forward pass through layers of a payload of which nothing is known; leave "
+                "workload.payload and timing_only out, or name the layers in workload.layer_profile"
+            )
+        total = sum(stop - start for _, start, stop in self.segments)
+        return {
+            number: self.forward[number] if self.forward else (stop - start) / total / 3
+            for number, (_, start, stop) in enumerate(self.segments)
+            if operation.start <= start and stop <= operation.stop
+        }
 
     def blocks_of(
         self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int

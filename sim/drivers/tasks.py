@@ -36,6 +36,7 @@ class InFlight:
     loss: Tensor | None = None  # that a gradient came with
     version = -1  # of the tensor in use, when the operation started
     shown = 0  # segments of a gradient that the scheme has seen
+    ahead = 0.0  # of a gradient's duration, what its forward pass has taken before it began
     waiter: Callable[[Any], None] | None = None
 
     def __init__(
@@ -255,6 +256,7 @@ class ClockedRunner(Runner[_P]):
         self._time = clock
         self._in_flight = in_flight
         self._fractions = job.ready_fractions()
+        self._ahead: dict[int, dict[int, float]] = defaultdict(dict)  # forward, by worker and segment
         self._signals: Counter[tuple[int, str]] = Counter()  # given, and not yet awaited
         self._awaiting: dict[tuple[int, str], deque[_P]] = defaultdict(deque)
         self._begins: dict[type, tuple[str, Callable[[_P], None]]] = {}
@@ -268,7 +270,13 @@ class ClockedRunner(Runner[_P]):
             ops.Poll: self._poll,
             ops.NextSegment: self.next_segment,
         }
-        self.add_timed({ops.Sleep: self._begin_sleep, ops.AwaitSignal: self._begin_await})
+        self.add_timed(
+            {
+                ops.Sleep: self._begin_sleep,
+                ops.AwaitSignal: self._begin_await,
+                ops.Forward: self._begin_forward,
+            }
+        )
 
     def add_timed(self, begins: Mapping[type, Callable[[_P], None]]) -> None:
         """Let operations of these kinds take time; each is begun by its function."""
@@ -283,6 +291,10 @@ class ClockedRunner(Runner[_P]):
     @abstractmethod
     def over(self) -> bool:
         """Whether no worker is to begin another step."""
+
+    @abstractmethod
+    def next_gradient_s(self, rank: int) -> float:
+        """What a worker's next gradient takes, with its whole forward pass."""
 
     @abstractmethod
     def finish(self, pending: _P) -> None:
@@ -331,8 +343,25 @@ class ClockedRunner(Runner[_P]):
             pending.busy_s = task.breakdown.busy_s(pending.start_s)
             task.blocked, task.awaited = (pending.start_s, pending.busy_s), pending
         task.breakdown.operations.add(name)
+        if type(operation) is ops.Gradient:
+            pending.ahead = self.take_ahead(task.rank)
         begin(pending)
         return pending
+
+    def _begin_forward(self, pending: _P) -> None:
+        task = pending.task
+        through, ahead = self._ahead[task.rank], self.job.forward_of(pending.operation)  # type: ignore[arg-type]
+        if twice := through.keys() & ahead.keys():
+            name = self.job.segments[min(twice)][0]
+            raise SchemeError(f"worker {task.rank} goes forward through {name} twice before a gradient")
+        through |= ahead
+        task.breakdown.computing(pending.start_s)
+        pending.ready_s = pending.start_s + sum(ahead.values()) * self.next_gradient_s(task.rank)
+        self._time.at(pending.ready_s, self.complete, pending)
+
+    def take_ahead(self, rank: int) -> float:
+        """What share of the gradient that begins now its worker's forward pass has taken already."""
+        return sum(self._ahead.pop(rank, {}).values())
 
     def _begin_sleep(self, pending: _P) -> None:
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
@@ -364,12 +393,15 @@ class ClockedRunner(Runner[_P]):
         task = pending.task
         if not task.alive or pending.done:
             return
-        self.finish(pending)
+        kind = type(pending.operation)
+        if kind is ops.Forward:
+            task.breakdown.computed(self._time.now)
+        else:
+            self.finish(pending)
         if pending.handle is not None:
             self.complete_handle(pending)
             return
-        kind = type(pending.operation)
-        if task.number == 0 and kind is not ops.Gradient:
+        if task.number == 0 and kind is not ops.Gradient and kind is not ops.Forward:
             peer_s = self._time.now if kind is ops.Sleep else pending.peer_s
             self.blocked(pending, pending.start_s, pending.busy_s, peer_s)
         if self.writes:
@@ -493,7 +525,8 @@ class ClockedRunner(Runner[_P]):
                 pending.waiter = end
             return SUSPENDED
         name, start, stop = self.job.segments[pending.shown]
-        ready_s = pending.start_s + self._fractions[pending.shown] * (pending.ready_s - pending.start_s)
+        left = (self._fractions[pending.shown] - pending.ahead) / (1 - pending.ahead)
+        ready_s = pending.start_s + left * (pending.ready_s - pending.start_s)
         pending.shown += 1
 
         def show(value: Tensor) -> None:

@@ -34,7 +34,7 @@ from ..training.scoring import Target
 from ..training.snapshots import keep_every
 from ..training.weighted import SAMPLER_KEY
 from ..workloads import find_task
-from ..workloads.layers.segments import UNITS, layer_segments, ready_fractions
+from ..workloads.layers.segments import UNITS, forward_fractions, layer_segments, ready_fractions
 from ..workloads.layers.settings import LayerProfile
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
@@ -295,6 +295,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         if problem is None or standing is not None
         else problem.workload.segments,
         ready_at=ready_fractions(profile.layers) if profile else (),
+        forward=forward_fractions(profile.layers) if profile else (),
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
         keep=_kept(scenario, start).keep_every,

@@ -121,6 +121,18 @@ class Gradient(Operation[Tensor]):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Forward(Operation[None]):
+    """The forward pass of the layers whose parameters lie in [start, stop), ahead of the next gradient.
+
+    Lasts their share of what that gradient takes, which then takes so much less. It is time only: the
+    gradient is computed as a whole at the point that it is given.
+    """
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BatchLoss(Operation[Tensor]):
     """The loss that came with this worker's latest gradient: on its batch, at its point, ``[..., 1]``.
 
@@ -324,6 +336,8 @@ def describe(operation: Operation[Any]) -> str:
             return f"receive from {whom}" + (f" ({tag})" if tag else "")
         case AwaitSignal(name=name):
             return f"await the signal {name}"
+        case Forward(start=start, stop=stop):
+            return f"forward pass of parameters {start} to {stop}"
         case Wait(handle=handle):
             return f"wait for {describe(handle.operation)}"
         case WaitAny(handles=handles):

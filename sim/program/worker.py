@@ -199,6 +199,14 @@ class Worker:
         """Compute the gradient of the loss on the next batch at ``point``; lasts one computation."""
         return await ops.Gradient(point)
 
+    async def forward(self, start: int, stop: int) -> None:
+        """Go forward through the layers with parameters in [start, stop), ahead of the next gradient.
+
+        That gradient lasts so much shorter. So a step can begin while later layers' parameters are still on
+        their way. A layer's forward pass can be done once before each gradient.
+        """
+        await ops.Forward(start, stop)
+
     async def batch_loss(self) -> Tensor:
         """Tell the loss [..., 1] on the batch of the latest gradient, at the point of that. Takes no time."""
         return await ops.BatchLoss()

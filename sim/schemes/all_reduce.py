@@ -7,10 +7,11 @@ with a ring. Waits for: everybody.
 
 ``overlap``: parts of the gradient are all-reduced while the backward pass goes on, a layer at a time or in
 buckets, as DistributedDataParallel does; of a payload without ``workload.layer_profile`` in equal buckets.
-``part_reduce``: every worker owns a shard of the model; gradients
-are reduce-scattered, the shard is updated, its optimiser's state nowhere else, and all gather the shards:
-the same update and the same bytes. ``compression``: gradients travel encoded.
-``quorum``, ``deadline``: whose gradient is late is left out (how, and what it costs: ``quorum/rounds.py``).
+With ``send_order`` a thread of communication sends one at a time, and with ``next_forward`` the next step
+begins before all have come (how: ``overlap/buckets.py``). ``part_reduce``: every worker owns a shard of the
+model; gradients are reduce-scattered, the shard is updated, its optimiser's state nowhere else, and all
+gather the shards: the same update and the same bytes. ``compression``: gradients travel encoded. ``quorum``,
+``deadline``: whose gradient is late is left out (how, and what it costs: ``quorum/rounds.py``).
 
 Source: Das et al., arXiv 1602.06709 (part-reduce and part-broadcast); QSGD: Alistarh et al., NeurIPS 2017.
 """
@@ -19,18 +20,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
 from ..config.limits import MAX_MODEL_BYTES
 from ..config.settings import Settings
 from ..config.units import Bytes
 from ..errors import InputError
-from ..program import operations as ops
 from ..program.encoding import Compression
 from ..program.worker import Program, Worker
 from .compressed import CompressedAllReduce
 from .held import REPLACED, Held, Sizes, encoded_share, in_rounds
+from .overlap.buckets import Buckets, SendOrder
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
 
@@ -43,6 +43,21 @@ class AllReduceOptions(Settings):
         default=None,
         description="with overlap: layers are put together until they have this size; a payload without "
         "`workload.layer_profile` is cut into equal buckets of at least this size",
+    )
+    first_bucket: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
+        default=None,
+        description="with a bucket: the size of the first one of a backward pass, so that sending begins "
+        "soon (DistributedDataParallel: 1 MiB, then 25 MiB)",
+    )
+    send_order: SendOrder | None = Field(
+        default=None,
+        description="with overlap: a thread of communication sends one bucket at a time, those that are "
+        "ready first or those that the next forward pass needs first; absent: each begins when it is ready",
+    )
+    next_forward: bool = Field(
+        default=False,
+        description="with overlap: the next forward pass goes through a layer as soon as its gradient has "
+        "come, in the place of waiting for all of them",
     )
     part_reduce: bool = Field(
         default=False,
@@ -59,6 +74,11 @@ def check(options: AllReduceOptions, workers: int) -> None:
     """Raise ``InputError`` where options exclude each other."""
     if options.bucket is not None and not options.overlap:
         raise InputError("a bucket needs 'overlap: true'")
+    if options.first_bucket is not None and options.bucket is None:
+        raise InputError("first_bucket needs a 'bucket' for those that follow, for example 'bucket: 25 MiB'")
+    for name in ("send_order", "next_forward"):
+        if getattr(options, name) and not options.overlap:
+            raise InputError(f"{name} needs 'overlap: true'")
     chosen = [name for name in ("overlap", "part_reduce", "compression") if getattr(options, name)]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; choose one of them")
@@ -87,7 +107,14 @@ def all_reduce(worker: Worker, options: AllReduceOptions) -> Program:
     if leaves_out(options):
         rounds = Rounds(worker, options.quorum, options.deadline, worker.start)
         return Program(_reduce_in_time(worker, rounds), rounds.services())
-    return Program(_part_reduce(worker) if options.part_reduce else _reduce(worker, options))
+    if options.part_reduce:
+        return Program(_part_reduce(worker))
+    if options.overlap:
+        bucket = options.bucket or 0.0
+        buckets = Buckets(worker, options.first_bucket or bucket, bucket, options.send_order)
+        main = _reduce_in_buckets(worker, buckets, options.next_forward)
+        return Program(main, (buckets.carry(),) if options.send_order else ())
+    return Program(_reduce(worker, options))
 
 
 async def _reduce(worker: Worker, options: AllReduceOptions) -> None:
@@ -95,12 +122,27 @@ async def _reduce(worker: Worker, options: AllReduceOptions) -> None:
     state = worker.optimizer.init(x)
     average = CompressedAllReduce(worker, options.compression)
     async for k in worker.steps():
-        if options.overlap:
-            gradient = await _overlapped(worker, x, options.bucket or 0)
-        else:
-            gradient = await average.all_reduce(await worker.gradient(x), k)
+        gradient = await average.all_reduce(await worker.gradient(x), k)
         x, state = worker.optimizer.update(x, gradient, state)
         await worker.publish(k, x, averaged=x)
+
+
+async def _reduce_in_buckets(worker: Worker, buckets: Buckets, next_forward: bool) -> None:
+    x = worker.start
+    state = worker.optimizer.init(x)
+    sent = 0  # steps whose gradients are, or have been, under way
+    async for k in worker.steps():
+        if next_forward and k:
+            x, state = worker.optimizer.update(x, await buckets.mean(next_forward=True), state)
+            await worker.publish(k - 1, x, averaged=x)
+        await buckets.send(x)
+        sent = k + 1
+        if not next_forward:
+            x, state = worker.optimizer.update(x, await buckets.mean(next_forward=False), state)
+            await worker.publish(k, x, averaged=x)
+    if next_forward and sent:
+        x, state = worker.optimizer.update(x, await buckets.mean(next_forward=False), state)
+        await worker.publish(sent - 1, x, averaged=x)
 
 
 async def _reduce_in_time(worker: Worker, rounds: Rounds) -> None:
@@ -124,25 +166,3 @@ async def _part_reduce(worker: Worker) -> None:
         shard, state = worker.optimizer.update(shard, gradient, state)
         x = await worker.all_gather_shards(shard, x.shape[-1])
         await worker.publish(k, x, averaged=x)
-
-
-async def _overlapped(worker: Worker, x: torch.Tensor, bucket: float) -> torch.Tensor:
-    """The mean gradient at x [..., d], reduced bucket by bucket."""
-    backward = await worker.begin(ops.Gradient(x))
-    filling: list[torch.Tensor] = []
-    started = []
-    length, missing = 0, x.shape[-1]
-    enough = int(bucket / worker.element_bytes)  # buckets of a payload differ by an element
-    async for segment in worker.segments(backward):
-        filling.append(segment.value)
-        length += segment.stop - segment.start
-        if length >= enough or length == missing:
-            started.append(await worker.begin(ops.AllReduce(_concatenate(filling))))
-            missing -= length
-            filling, length = [], 0
-    return _concatenate([await worker.wait(handle) for handle in started])
-
-
-def _concatenate(parts: list[torch.Tensor]) -> torch.Tensor:
-    """One tensor of the parts of a gradient, which come in backward order: the last elements first."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], dim=-1)

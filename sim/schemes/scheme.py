@@ -119,6 +119,11 @@ class Scheme:
                 "write for example 'bucket: 25 MB' beside overlap, for equal buckets of at least that size, "
                 "or name them: 'workload.layer_profile: resnet-50'"
             )
+        if getattr(options, "first_bucket", None) is not None:
+            raise InputError(
+                "nothing is known of a payload's layers, so its buckets are equally large: leave "
+                "first_bucket out, or name the layers: 'workload.layer_profile: resnet-50'"
+            )
         number = max(1, int(payload_bytes / bucket_bytes))
         if number > MAX_BUCKETS:
             raise InputError(

@@ -174,6 +174,8 @@ _FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
     "like": (Payload, "a tensor, or an encoded one"),
     "step": (int, "a whole number"),
     "length": (int, "a whole number"),
+    "start": (int, "a whole number"),
+    "stop": (int, "a whole number"),
     "source": (int, "a rank"),
     "destination": (int, "a rank"),
     "root": (int | Tensor, "a rank"),

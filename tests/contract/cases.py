@@ -395,6 +395,13 @@ async def _segments_come_while_computing(worker: Worker, log: Log) -> None:
     await log.at(worker)
 
 
+async def _goes_forward_ahead(worker: Worker, log: Log) -> None:
+    """The gradient after it lasts so much shorter."""
+    await worker.forward(0, worker.start.shape[-1])
+    await worker.gradient(worker.start)
+    await log.at(worker)
+
+
 PATTERNS_IN_TIME = [
     Case(_gradient_lasts, 2, times=((0, 2),) * 2),
     Case(_mix_waits_for_neighbours_only, 4, times=((12,), (8,), (12,), (12,))),
@@ -415,6 +422,7 @@ PATTERNS_IN_TIME = [
     Case(_mixes_overlap, 2, (((2 * X + 0.5).tolist(), (X + 0.5).tolist()),) * 2),
     Case(_mix_behind_a_gradient, 3, times=((2,),) * 3),
     Case(_segments_come_while_computing, 2, ((["x", 0, 4],),) * 2, times=((2, 2),) * 2),
+    Case(_goes_forward_ahead, 2, times=((2,),) * 2),
 ]
 
 

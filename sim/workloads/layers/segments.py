@@ -48,3 +48,18 @@ def ready_fractions(layers: Sequence[Layer]) -> tuple[float, ...]:
             fractions.append(min(1.0, (done + layer.forward_flops) / total))
         done += 2 * layer.forward_flops
     return (*fractions[:-1], 1.0)
+
+
+def forward_fractions(layers: Sequence[Layer]) -> tuple[float, ...]:
+    """The forward pass of each layer with parameters, as a share of a gradient's time, in backward order.
+
+    Layers without parameters go with the one before them, those in front of all others with the first.
+    """
+    total = sum(layer.flops for layer in layers)
+    shares, owned = [0.0], False
+    for layer in layers:
+        if layer.parameters and owned:
+            shares.append(0.0)
+        owned = owned or layer.parameters > 0
+        shares[-1] += layer.forward_flops / total if total else 0.0
+    return tuple(reversed(shares))

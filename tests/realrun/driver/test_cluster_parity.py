@@ -132,6 +132,7 @@ def test_own_schemes_and_topologies_have_the_same_bits(
         ("all_reduce", {}),
         ("all_reduce", {"overlap": True}),
         ("all_reduce", {"overlap": True, "bucket": "2600 B"}),
+        ("all_reduce", {"overlap": True, "send_order": "ready_first", "next_forward": True}),
         ("all_reduce", {"part_reduce": True}),
         ("local_sgd", {"period": 3}),
         ("local_sgd", {"period": 3, "warmup": 2, "momentum": "mixed"}),
@@ -182,6 +183,16 @@ def test_workers_of_a_site_act_as_one_on_processes_too(
     assert finals[2].equal(finals[3])
     for final, expected in zip(finals, run_events(job).finals, strict=True):
         assert ((final - expected).norm() / expected.norm()).item() < 1e-5
+
+
+def test_workers_agree_on_what_is_needed_first(four: Pool) -> None:
+    """They fill buckets at different times; how often they ask each other depends on these."""
+    options = {"overlap": True, "send_order": "needed_first", "next_forward": True}
+    measured, finals = _measured_with_finals(four, "all_reduce", options, **WORKLOAD)
+    job = make_job("all_reduce", options, workers=4, **WORKLOAD)
+    assert measured["bytes_sent"] == pytest.approx(simulated(job).bytes_sent, rel=0.01)
+    for found, expected in zip(finals, run_events(job).finals, strict=True):
+        assert ((found - expected).norm() / expected.norm()).item() < 1e-5
 
 
 def test_equal_buckets_of_a_payload_cut_through_layers(four: Pool) -> None:

@@ -239,7 +239,12 @@ def test_what_nothing_is_added_up_for_has_the_same_bits(
 
 @pytest.mark.parametrize(
     ("scheme", "options"),
-    [("easgd", {"period": 3}), ("all_reduce", {"overlap": True}), ("local_sgd", {"period": 3})],
+    [
+        ("easgd", {"period": 3}),
+        ("all_reduce", {"overlap": True}),
+        ("all_reduce", {"overlap": True, "send_order": "needed_first", "next_forward": True}),
+        ("local_sgd", {"period": 3}),
+    ],
 )
 def test_sums_differ_by_rounding_only(four: Pool, scheme: str, options: dict[str, Any]) -> None:
     _, finals = _measured(four, scheme, options, **WORKLOAD)
