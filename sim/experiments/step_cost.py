@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -30,10 +31,15 @@ from ..compute.model import ComputeModel
 from ..drivers.collectives import TrafficMet
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
-from ..errors import RunError
+from ..drivers.lockstep.driver import LockstepDriver
+from ..drivers.lockstep.exact import why_not
+from ..drivers.lockstep.stacked import StackedTask
+from ..errors import RunError, SchemeError
 from ..network.network import Network, Route
+from ..program import operations as ops
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
+from ..schemes import SCHEMES
 from ..training.scoring import Scorer, as_they_are
 from ..training.snapshots import Published
 from .prepare import clock_only, over_profile, prepare
@@ -46,6 +52,8 @@ MOST_WORK: Final = 500_000
 """Messages and steps of workers within which one cycle has to be complete."""
 TRAINED_S: Final = 0.5
 """Processor seconds after which a trial of a scheme's training ends, once 3 steps are complete."""
+MANY_WORKERS: Final = 128
+"""Workers from which a scheme is followed in lockstep, where that is exact: the same times to rounding."""
 START_SHARE: Final = 4
 """One part in this many of the cycles is start-up."""
 
@@ -233,6 +241,9 @@ def follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Follo
     Raises:
         RunError: the run fails, or ends before a cycle is complete.
     """
+    if job.workers >= MANY_WORKERS and job.scheme.name in SCHEMES and not why_not(job):
+        with suppress(SchemeError):  # which the event driver finds as well, or does without
+            return _follow_in_lockstep(job, cycle, is_enough)
     try:
         return _follow(job, cycle, is_enough, priced=True)
     except TrafficMet:
@@ -240,32 +251,88 @@ def follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Follo
 
 
 def _follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool], priced: bool) -> Followed:
-    here = _device_s if job.start.device.type == "cuda" else time.process_time
     scorer = _Cycles(
         workload=None, task=None, every=job.every, on=job.on, target=None, fetch=as_they_are,
-        workers=job.workers, synchronous=job.synchronous, cycle=cycle, here=here,
+        workers=job.workers, synchronous=job.synchronous, cycle=cycle, here=_clock_here(job),
         is_enough=lambda complete: is_enough(complete, driver.work + scorer.published),
     )  # fmt: skip
     scorer.begin_marks()
     programs = [job.program(rank) for rank in range(job.workers)]
     driver = EventDriver(job, programs, scorer, priced=priced)
     driver.run()
-    complete = len(scorer.marks) - 1
+    return _mean_of(scorer.marks, cycle, job.workers, scorer.published, driver.work + scorer.published)
+
+
+class _CyclesInLockstep(LockstepDriver):
+    """Marks the end of every cycle of steps, and ends the run at that of the last that is wanted.
+
+    Args:
+        job: that has no end, and that the lockstep driver does exactly.
+        cycle: steps of each worker.
+        is_enough: as for ``follow``.
+
+    Attributes:
+        marks: the beginning, and the end of every cycle.
+        num_published: steps of all workers so far.
+    """
+
+    def __init__(self, job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> None:
+        super().__init__(job, replace(job, target=None).scorer())
+        self._cycle, self._is_enough, self._here = cycle, is_enough, _clock_here(job)
+        self.num_published = 0
+        self._over = False
+        self.marks = [_Mark(0.0, 0, 0, self._here())]
+
+    @property
+    def work(self) -> int:
+        """Messages and steps of workers."""
+        return self.clocks[0].work + self.num_published
+
+    @override
+    def publish(self, task: StackedTask, operation: ops.Publish) -> None:
+        super().publish(task, operation)
+        # As the first worker that publishes sees it under the event driver: so many cycles count on both.
+        self._over = self._is_enough(len(self.marks) - 1, self.work + 1)
+        self.num_published += self.job.workers
+        if not self._over and (operation.step + 1) % self._cycle == 0:
+            clock = self.clocks[0]
+            self.marks.append(_Mark(clock.last_s, clock.bytes_sent, self.num_published, self._here()))
+
+    @override
+    def next_step(self, task: StackedTask, operation: ops.NextStep) -> bool:
+        goes_on = super().next_step(task, operation)
+        return goes_on and not self._over and not self._is_enough(len(self.marks) - 1, self.work)
+
+
+def _follow_in_lockstep(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Followed:
+    driver = _CyclesInLockstep(replace(job, record_events=False), cycle, is_enough)
+    driver.run()
+    return _mean_of(driver.marks, cycle, job.workers, driver.num_published, driver.work)
+
+
+def _mean_of(marks: Sequence[_Mark], cycle: int, workers: int, num_published: int, work: int) -> Followed:
+    """The mean over the cycles that ``marks`` begin and end, without those of the start."""
+    complete = len(marks) - 1
     if not complete:
-        if scorer.published:
+        if num_published:
             raise RunError(f"it repeats itself after {cycle:,} steps, which is more than can be followed")
         raise RunError("no worker came through a step")
     first = math.ceil(complete / START_SHARE) if complete > 1 else 0
-    begin, end = scorer.marks[first], scorer.marks[-1]
+    begin, end = marks[first], marks[-1]
     steps = (complete - first) * cycle
-    published = (end.published - begin.published) / job.workers
+    published = (end.published - begin.published) / workers
     return Followed(
         steps=steps,
         step_s=(end.time_s - begin.time_s) / steps,
-        bytes_per_worker=(end.bytes_sent - begin.bytes_sent) / steps / job.workers,
-        work=driver.work + scorer.published,
+        bytes_per_worker=(end.bytes_sent - begin.bytes_sent) / steps / workers,
+        work=work,
         here_s=(end.here_s - begin.here_s) / published if published else 0.0,
     )
+
+
+def _clock_here(job: Job) -> Callable[[], float]:
+    """What time it is for the processor that simulates."""
+    return _device_s if job.start.device.type == "cuda" else time.process_time
 
 
 def _device_s() -> float:

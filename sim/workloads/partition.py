@@ -95,9 +95,13 @@ def shards(
         cuts = np.round(np.cumsum(share)[:-1] * len(members)).astype(int)
         for worker, part in enumerate(np.split(members, cuts)):
             held[worker].extend(part.tolist())
+    largest = [(-len(shard), worker) for worker, shard in enumerate(held)]  # a heap
+    heapq.heapify(largest)
     for shard in held:
         if not shard:
-            shard.append(max(held, key=len).pop())
+            size, worker = largest[0]
+            shard.append(held[worker].pop())
+            heapq.heapreplace(largest, (size + 1, worker))
     return tuple(np.sort(np.array(shard, dtype=np.int64)) for shard in held)
 
 

@@ -35,6 +35,7 @@ class LockstepClock:
 
     Attributes:
         messages: that have been sent.
+        work: messages, of which a collective counts as few for each member, as in ``EventDriver.work``.
         refusal: why the event driver is needed after all; "" so far.
     """
 
@@ -52,8 +53,18 @@ class LockstepClock:
         self._sent: Integers = np.zeros(n, np.int64)
         self._done = 0
         self._begun: dict[int, StackedOperation] = {}  # started, by handle, not yet waited for
-        self.messages = 0
+        self.messages = self.work = 0
         self.refusal = ""
+
+    @property
+    def last_s(self) -> float:
+        """The time of the worker that is furthest in time."""
+        return float(self._now_s.max())
+
+    @property
+    def bytes_sent(self) -> int:
+        """What all workers have sent."""
+        return int(self._sent.sum())
 
     # --- operations that take time --------------------------------------------------------------
 
@@ -107,6 +118,7 @@ class LockstepClock:
             self._collectives.check_idle(begin_s)
             mixed = self._mixes.times(operation.pattern, begin_s, self._job.num_bytes(_row(operation.value)))
             self.messages += mixed.messages
+            self.work += mixed.messages
             self._sent = self._sent + mixed.num_bytes
             return self._enter(
                 name, begin_s, mixed.end_s, mixed.peer_s, mixed.known_s, blocks, mixed.num_bytes, mixed.peer,
@@ -114,6 +126,7 @@ class LockstepClock:
             )  # fmt: skip
         collected = self._collectives.times(operation, begin_s)
         self.messages += collected.messages
+        self.work += collected.work
         self._sent = self._sent + collected.num_bytes
         return self._enter(
             name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes

@@ -16,7 +16,7 @@ from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats
 from ..blocks import PlacedBlocks, place_blocks
-from ..collectives import Placed, PlacedRounds, place_rounds
+from ..collectives import PRICED_WORK, Placed, PlacedRounds, place_rounds
 from ..job import Job
 from ..tables import PlacedTable, place_table
 
@@ -30,12 +30,14 @@ class Collected:
         last_s: when the last member of its group had joined.
         num_bytes: that each sends.
         messages: how many there are.
+        work: as how many they count, see ``PRICED_WORK``.
     """
 
     end_s: Floats
     last_s: Floats
     num_bytes: Integers
     messages: int
+    work: int
 
 
 class CollectiveTimes:
@@ -73,7 +75,8 @@ class CollectiveTimes:
         """
         self.check_idle(joined_s)
         n = self._job.workers
-        end_s, last_of_all_s, sent, messages = np.empty(n), np.empty(n), np.empty(n, np.int64), 0
+        end_s, last_of_all_s, sent = np.empty(n), np.empty(n), np.empty(n, np.int64)
+        messages = work = 0
         for placed, last_s, ready_s in self.begun(operation, joined_s):
             members = list(placed.members)
             done_s, idle_s = placed.completion(ready_s)
@@ -83,7 +86,8 @@ class CollectiveTimes:
             last_of_all_s[members] = last_s
             sent[members] = placed.bytes_sent
             messages += placed.messages
-        return Collected(end_s, last_of_all_s, sent, messages)
+            work += min(placed.messages, PRICED_WORK * len(members))
+        return Collected(end_s, last_of_all_s, sent, messages, work)
 
     def begun(self, operation: Any, joined_s: Floats) -> Iterator[tuple[Placed, float, tuple[float, ...]]]:
         """Each group's collective, when the last member joins it, and when each does, counted from then.

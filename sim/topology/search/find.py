@@ -21,6 +21,9 @@ from .spectrum import eigenvalues
 MAX_SEARCH_WORKERS: Final = 4096
 """The best graph is checked by a full decomposition, which takes minutes beyond this."""
 
+MAX_MOVES: Final = 100_000_000
+"""Candidates in all walks together; as many as take hours."""
+
 FIRST_TEMPERATURES: Final = (2.0, 6.0, 1.0)
 """First temperatures of the walks, in turn and in units of n^-1.5: about what a swap changes the cost by."""
 
@@ -123,8 +126,13 @@ def check(request: Request) -> None:
         raise InputError(
             f"--edges {request.edges}: {text} {n} workers; the nearest possible number is {near}"
         )
-    if request.budget.moves < 1 or request.budget.restarts < 1:
+    moves, restarts = request.budget.moves, request.budget.restarts
+    if moves < 1 or restarts < 1:
         raise InputError("--moves and --restarts: at least 1 of each")
+    if moves * restarts > MAX_MOVES:
+        raise InputError(
+            f"--moves {shorten(moves)}, each of --restarts {shorten(restarts)}: at most {MAX_MOVES:,} in all"
+        )
 
 
 def search(

@@ -19,11 +19,12 @@ from typer.testing import CliRunner
 
 from paceline.commands.app import app
 from paceline.reports.tables import render_check
+from paceline.sim.drivers.job import Job
 from paceline.sim.experiments import step_cost as step_costs
 from paceline.sim.experiments.check import Effort, check, models_scored, most_steps, route_kinds
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.experiments.step_cost import StepCost, step_cost
+from paceline.sim.experiments.step_cost import Followed, StepCost, step_cost
 from paceline.sim.network.build import build_network
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes import find_scheme
@@ -74,6 +75,40 @@ def few_steps() -> Iterator[None]:
 def costs(text: str, *changes: str) -> dict[str, StepCost]:
     scenario = parse(text, changes=changes)
     return {entry.label: step_cost(scenario, entry) for entry in scenario.schemes}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [],
+        ["collectives.all_reduce=halving_doubling"],
+        ["cluster.network.sharing=none", "cluster.network.transport=gloo"],
+        ["cluster.compute.jitter={lognormal: {cv: 0.3}}", "cluster.stragglers=[{workers: [1], slowdown: 2}]"],
+    ],
+)
+def test_many_workers_in_lockstep_cost_what_they_cost_by_events(
+    changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TIMING.replace("collectives: {all_reduce: ring_stop_and_wait}\n", "")
+    text = text.replace("gossip: {topology: ring}", "gossip: {topology: one_peer_exponential}")
+    by_events = costs(text, *changes)
+    monkeypatch.setattr(step_costs, "MANY_WORKERS", 1)
+    in_lockstep: list[str] = []
+    follow = step_costs._follow_in_lockstep
+
+    def noted(job: Job, *rest: Any) -> Followed:
+        in_lockstep.append(job.label)
+        return follow(job, *rest)
+
+    monkeypatch.setattr(step_costs, "_follow_in_lockstep", noted)
+    for label, cost in costs(text, *changes).items():
+        assert (label in in_lockstep) == (label != "ad_psgd")
+        expected = by_events[label]
+        assert cost.steps == expected.steps
+        assert cost.step_s == pytest.approx(expected.step_s, rel=1e-9)
+        assert cost.compute_s == pytest.approx(expected.compute_s, rel=1e-9)
+        assert cost.latency_s == pytest.approx(expected.latency_s, abs=1e-9)
+        assert cost.bytes_per_worker == pytest.approx(expected.bytes_per_worker, rel=1e-9)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
