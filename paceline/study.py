@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from paceline.sim.config.files import claim_folder
+from paceline.sim.config.files import claim_folder, make_temporary_folder
 from paceline.sim.config.units import format_bytes, format_seconds
 from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
@@ -134,7 +133,7 @@ class Study:
     @contextmanager
     def _saved(self) -> Iterator[Path]:
         """A result folder of these runs, for as long as the block lasts."""
-        with tempfile.TemporaryDirectory(prefix="paceline-") as parent:
+        with make_temporary_folder() as parent:
             folder = Path(parent) / "results"
             self.save(folder)
             yield folder

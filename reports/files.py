@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _STYLE: Final = Path(__file__).parent / "style.css"
 _PARTS: Final = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _MARK: Final = "table.csv"
-_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""Texts that begin so are formulas to spreadsheets, which may start programs and open addresses (OWASP, "CSV
-Injection")."""
+_FORMULA_STARTS: Final = (*"=+-@\t\r\n\uff1d\uff0b\uff0d\uff20",)
+"""Texts that begin so, or with wide forms of these letters, are formulas to spreadsheets, which may start
+programs and open addresses (OWASP, "CSV Injection")."""
 
 
 def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequence[Picture]) -> None:

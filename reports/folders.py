@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
-import yaml
 
+from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import Results, read_results
 from paceline.sim.records.run import Source
@@ -148,9 +149,10 @@ def _only(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
 
 def _sources(key: str, title: str, parts: tuple[SourceRuns, ...], schemes: Sequence[str]) -> ReportSources:
     try:
-        scenario = yaml.safe_load(parts[0].results.scenario)
-    except yaml.YAMLError:
-        scenario = {}
+        document = yaml_file.parse(parts[0].results.scenario, "scenario").value
+    except InputError:
+        document = {}
+    scenario = json.loads(json.dumps(document))  # with lists in the place of tuples
     styles = _styles(_rows(parts), schemes, solid=len(parts) == 2)
     return ReportSources(key, title, parts, styles, scenario if isinstance(scenario, dict) else {})
 

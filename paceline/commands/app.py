@@ -5,6 +5,7 @@ Everything heavy is imported inside the commands, so that ``paceline --help`` is
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -92,12 +93,10 @@ def report(
     has both. With --bundle: the scenario, probes, both kinds of runs and versions, without the names of hosts
     and users, and without paths.
     """
-    from tempfile import TemporaryDirectory
-
     from paceline.reports import bundle as bundles
     from paceline.reports import page
     from paceline.reports.tables import render_comparison
-    from paceline.sim.config.files import is_file
+    from paceline.sim.config.files import is_file, make_temporary_folder
     from paceline.sim.records.folder import describe_caveat, read_validation
 
     if bundle:
@@ -108,8 +107,10 @@ def report(
         say(f"wrote {out}: read it before you send it")
         return
     out = Path("report.html") if out is None else out
+    if not out.name:
+        raise InputError(f"{out} is a folder: name a file, such as report.html")
     files = out.with_name(f"{out.stem}-files")
-    with TemporaryDirectory() as scratch:
+    with make_temporary_folder() as scratch:
         own = [path for path in folders if not is_file(path)]
         opened = {
             path: bundles.unpack(path, Path(scratch) / f"bundle-{number}")
@@ -191,6 +192,11 @@ def _ended_like_ctrl_c() -> Iterator[None]:
 
 def _settle_streams() -> None:
     """Have both streams, which take every letter: a shell may have closed one, or speak ASCII alone."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # else the next file that is opened would have its number, and get what is printed
+            os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -198,6 +204,28 @@ def _settle_streams() -> None:
         elif isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):  # of a file that was opened for reading and writing, say
                 stream.reconfigure(errors="backslashreplace")
+
+
+def _name_shortage(error: MemoryError | RuntimeError | ImportError) -> str:
+    """Say in a sentence what this machine lacks; "" where it lacks nothing, and the error is a mistake."""
+    text = str(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in text or "bad_alloc" in text:
+        return "the memory of this machine is not enough; use a smaller model or fewer workers"
+    if "can't start new thread" in text:
+        return "this machine allows no more threads or processes (ulimit -u)"
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+        from paceline.sim.config.problems import one_line
+
+        return f"a library cannot be loaded: {one_line(text)}"
+    return ""
+
+
+def _has_working_folder() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
 
 
 def _run() -> int:
@@ -212,12 +240,22 @@ def _run() -> int:
 
         say(f"paceline: {format_message(error)}")
         return 2 if isinstance(error, InputError) else 1
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+    except (MemoryError, RuntimeError, ImportError) as error:
+        why = _name_shortage(error)
+        if not why:
             raise
-        say("paceline: the memory of this machine is not enough; use a smaller model or fewer workers")
+        say(f"paceline: {why}")
         return 1
     except OSError as error:  # of the machine, not of a file that the user named: no place, no processes
+        unsaid = getattr(error.__context__, "exit_code", None)
+        if isinstance(unsaid, int):  # standard error does not even take what is wrong with the command line
+            return unsaid
+        if not _has_working_folder():
+            say("paceline: the working folder is gone; change into another one")
+            return 2
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            say("paceline: too few open files are allowed (ulimit -n)")
+            return 2
         where = f": {error.filename}" if error.filename is not None else ""
         say(f"paceline: {error.strerror or error}{where}")
         return 1
@@ -236,6 +274,15 @@ def main() -> NoReturn:
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # whoever reads has enough, and says so in that way
             say(f"paceline: standard output: {error.strerror}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would try again
+        _silence(1)
         status = status or 1
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _silence(2)
     sys.exit(status)
+
+
+def _silence(descriptor: int) -> None:
+    """Have a stream that takes nothing more lead nowhere, or Python would try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -6,9 +6,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO
 
 import typer
 
@@ -43,7 +44,23 @@ ReportFile = Annotated[
 TraceOption = Annotated[
     bool, typer.Option("--trace", help="add trace.json to --out, for Chrome's tracing page and Perfetto")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object on standard output")]
+_output: ContextVar[TextIO | None] = ContextVar("_output", default=None)
+"""Where the JSON object goes, in a command that prints one."""
+
+
+def _reserve_output(context: typer.Context, wanted: bool) -> bool:
+    """Keep standard output for the JSON object: what the user's own code prints goes to standard error."""
+    if wanted and not context.resilient_parsing:
+        token = _output.set(sys.stdout)
+        context.call_on_close(lambda: _output.reset(token))
+        context.with_resource(redirect_stdout(sys.stderr))
+    return wanted
+
+
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", callback=_reserve_output, help="print one JSON object on standard output"),
+]
 OnLab = Annotated[
     bool,
     typer.Option(
@@ -208,13 +225,26 @@ def _clock_time(seconds: float) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON object on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    (_output.get() or sys.stdout).write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def say(text: str) -> None:
     """One line on standard error, if anybody takes it."""
     with suppress(OSError):
         sys.stderr.write(text + "\n")
+
+
+def check_out_file(out: Path, sources: Sequence[Path]) -> None:
+    """Refuse before any work a file that could not be written in the end, or that takes what is read."""
+    try:
+        if not out.name or out.is_dir():
+            raise InputError(f"--out {out}: is a folder; name a file")
+        if not out.parent.is_dir():
+            raise InputError(f"--out {out}: there is no folder {out.parent}")
+        if out.exists() and any(each.exists() and each.samefile(out) for each in sources):
+            raise InputError(f"--out {out}: would replace what is read; choose another name")
+    except OSError as error:
+        raise InputError(f"--out {shorten(out)}: {error.strerror or error}") from error
 
 
 def check_trace(trace: bool, out: Path | None) -> None:

@@ -18,6 +18,7 @@ from paceline.commands.console import (
     ScenarioFile,
     SetOption,
     TraceOption,
+    check_out_file,
     check_trace,
     end_interrupted,
     hand_over,
@@ -121,6 +122,7 @@ def probe(
     from paceline.sim.config import files
     from paceline.sim.scenario.schema import load
 
+    check_out_file(out, [scenario])
     loaded = load(scenario, changes or [])
     if loaded.cluster.workers < 2:
         raise InputError("a probe needs at least two workers")
@@ -157,9 +159,12 @@ def calibrate(
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.schema import load
 
+    check_out_file(out, [*measured, *filter(None, [nominal])])
+    picture = out.with_suffix(".png")
+    if picture == out:
+        raise InputError(f"--out {out}: is where the picture goes; call it {out.with_suffix('.yaml')}")
     known = None if nominal is None else load(nominal)
     fit = calibration.calibrate([each for path in measured for each in reading.load_all(path, known, say)])
-    picture = out.with_suffix(".png")
     calibration.plot(fit, picture)
     write_atomically(out, profiles.dump(fit.profile))
     for sentence in fit.undetermined:

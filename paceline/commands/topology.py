@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from paceline.commands.console import AsJson, Force, print_json, say, terminal
+from paceline.commands.console import AsJson, Force, check_out_file, print_json, say, terminal
 from paceline.sim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -115,7 +115,10 @@ def search(
         raise InputError(f"--objective {objective}: {did_you_mean(objective, ['spectral', 'wall-clock'])}")
     step_time, workers = _cluster(objective, scenario, workers)
     if out is not None and out.suffix != ".json":
-        raise InputError(f"--out {out}: the file is JSON; call it {out.with_suffix('.json')}")
+        instead = out.with_suffix(".json") if out.name else "graph.json"
+        raise InputError(f"--out {out}: the file is JSON; call it {instead}")
+    if out is not None:
+        check_out_file(out, [] if scenario is None else [scenario])
     usual = default_budget(workers)
     budget = Budget(usual.moves if moves is None else moves, usual.restarts if restarts is None else restarts)
     request = Request(workers, degree, edges, weights, seed, budget)

@@ -8,9 +8,8 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from paceline.sim.config.files import claim_folder, write_json
+from paceline.sim.config.files import claim_folder, make_temporary_folder, write_json
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.network.profile import HostKind
 from paceline.sim.records import folder as result_folder
@@ -78,7 +77,7 @@ def validate_on_job(ranks: JobRanks, scenario: Scenario, options: ValidateOption
             result_folder.check_free(options.out, options.force)
             out = options.out
         else:
-            out = Path(stack.enter_context(TemporaryDirectory())) / "validated"
+            out = Path(stack.enter_context(make_temporary_folder())) / "validated"
         probes = None
         with ranks:
             factors = validate.profile_for(scenario, options.profile, _HOSTS)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.sim.config.files import write_atomically, write_json
+from paceline.sim.config.limits import MAX_STEPS
 from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError, shorten
 from paceline.sim.experiments.bounds import describe_schemes
@@ -84,8 +85,8 @@ def check_options(scenario: Scenario, steps: int | None, tolerance_pct: float) -
     The scenario has to fix what is run; ``steps`` and ``tolerance_pct`` have to be positive.
     """
     check_fixed(scenario)
-    if steps is not None and steps < 1:
-        raise InputError(f"--steps {steps}: a run has at least one step")
+    if steps is not None and not 1 <= steps <= MAX_STEPS:
+        raise InputError(f"--steps {shorten(steps)}: a run has from 1 to {MAX_STEPS:,} steps")
     if not 0 < tolerance_pct < math.inf:
         raise InputError(f"--tolerance {tolerance_pct:g}: must be more than 0 per cent")
 
@@ -199,6 +200,7 @@ def write(validation: Validation, out: Path, force: bool) -> None:
     result_folder.write_results(out, dump(scenario), scenario.name, runs, force=force, facts=facts)
     text = json.dumps(validation.comparison, indent=1, allow_nan=False)
     write_atomically(out / result_folder.VALIDATION_FILE, text + "\n")
+    result_folder.write_checksums(out)
 
 
 def exit_status(validation: Validation) -> int:
@@ -216,6 +218,7 @@ def write_factors(folder: Path, profile: Profile, probes: measure.Measurements |
     write_atomically(folder / PROFILE_FILE, profiles.dump(profile))
     if probes is not None:
         write_json(probes, folder / PROBES_FILE)
+    result_folder.write_checksums(folder)
 
 
 def hosts_of(scenario: Scenario, lab: bool) -> HostKind:

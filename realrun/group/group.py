@@ -24,6 +24,7 @@ from ..transport.connections import connect
 from ..transport.gloo import Gloo, LazyGroup
 from ..transport.nccl import OrderedBackend
 from ..transport.threads import ThreadPool
+from .open_files import allow_open_files
 from .store import Control
 
 _T = TypeVar("_T")
@@ -106,8 +107,10 @@ def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
     No gloo wait has a time-out of its own: the driver watches over them.
 
     Raises:
+        InputError: this process may not open as many files as there would be connections.
         RunError: a rank did not come, or cannot be reached.
     """
+    allow_open_files(size)
     Control(store, rank, size).meet("join", 0, timeout_s)
     gloo = _in_time("gloo", partial(connect, store, "gloo", rank, size), timeout_s)
     return Group(rank, size, store, gloo)

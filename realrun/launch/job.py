@@ -223,11 +223,12 @@ class JobRanks(RankPool):
             self._send(range(workers, self._group.size), {"leave": {}})
         self._num_joins += 1
         name = f"group {self._num_joins}"
+        join = {"size": workers, "store": name, "timeout_s": self._timeout_s}
         for worker in range(1, workers):
-            self._send([worker], {"join": {"rank": worker, "size": workers, "store": name}})
+            self._send([worker], {"join": {"rank": worker, **join}})
         if self._group is not None:
             leave(self._group)
-        self._group = join_order(self._member.open_store, 0, workers, name)
+        self._group = join_order(self._member.open_store, 0, workers, name, self._timeout_s)
         return self._group
 
     def _send(self, workers: Iterable[int], order: Mapping[str, Any]) -> None:

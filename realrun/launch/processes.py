@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -26,11 +27,12 @@ from typing import Any, Final, Self
 from typing_extensions import override
 
 from paceline.sim.config.code_files import code_folders
-from paceline.sim.config.files import owner_tag, remove_leftovers
+from paceline.sim.config.files import make_temporary_folder
 from paceline.sim.network.network import Network
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
 
+from ..group.open_files import allow_open_files
 from ..group.store import Control, file_store
 from ..lab import Lab
 from ..lab.lab import python_environment
@@ -44,12 +46,14 @@ RunProgress = Callable[[str, int], None]
 Popen = Callable[..., subprocess.Popen[bytes]]
 """Starts a worker's process from its rank, arguments, environment and options of ``subprocess.Popen``."""
 
-_TEMPORARY: Final = "paceline-"
-"""Beginning of the names of temporary folders."""
+_START_S: Final = 300.0
+"""How long the processes may take to start: each loads torch."""
 _KEPT_LINES: Final = 20
 """Lines of a process's standard error that are kept, to say why it ended."""
 _LOOK_S: Final = 0.2
-"""How often it is looked whether that time is over."""
+"""How often it is looked whether that time is over, or a process stopped."""
+_STOPPED: Final = "T"
+"""State of a process that a signal has stopped, in /proc."""
 
 _Answer = Mapping[str, Any] | None
 """What a process wrote, see ``serve``; None: it has ended."""
@@ -139,16 +143,21 @@ class Processes(RankPool):
         self._send(range(workers), {"run": order})
         state = RunState(workers, request.crashing)
         while not state.over():
+            # In a run its ranks watch over each other, and this process keeps still.
+            watches = state.failed_s is not None or not state.begun
             try:
-                rank, answer = self._answers.get(timeout=None if state.failed_s is None else _LOOK_S)
+                rank, answer = self._answers.get(timeout=_LOOK_S if watches else None)
             except Empty:
                 if state.lost_patience(self._timeout_s):
                     break
+                for child in self._children[:workers]:
+                    child.end_if_stopped(self._timeout_s)
                 continue
             if answer is None:
                 if state.note_end(rank):
                     Control(file_store(self._store, -1), rank, workers).note_death(rank)
             elif "progress" in answer:
+                state.begun = True
                 if progress is not None:
                     progress(answer["progress"])
             else:
@@ -163,9 +172,9 @@ class Processes(RankPool):
         """Have the first ``workers`` processes meet in a group of their own, unless they are in one."""
         if self._joined == workers:
             return
+        allow_open_files(workers)
         if self._folder is None:
-            remove_leftovers(Path(tempfile.gettempdir()), _TEMPORARY, "-[a-z0-9_]+")
-            self._folder = tempfile.TemporaryDirectory(prefix=f"{_TEMPORARY}{owner_tag()}-")
+            self._folder = make_temporary_folder()
         try:
             for rank in range(len(self._children), workers):
                 self._children.append(self._start(rank))
@@ -176,7 +185,10 @@ class Processes(RankPool):
         self._store = Path(self._folder.name) / f"store{self._num_joins}"
         self._send(range(workers, self._joined), {"leave": {}})
         for rank in range(workers):
-            join = {"rank": rank, "size": workers, "store": str(self._store)}
+            join = {
+                "rank": rank, "size": workers, "store": str(self._store),
+                "timeout_s": max(_START_S, self._timeout_s),
+            }  # fmt: skip
             self._send([rank], {"join": join})
         self._joined = workers
 
@@ -211,6 +223,14 @@ class Processes(RankPool):
             self._folder = None
 
 
+def is_stopped(process: int) -> bool:
+    """Whether a signal has stopped a process; False where /proc does not tell."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == _STOPPED
+    except (OSError, IndexError):
+        return False
+
+
 class _Child:
     """One process, with threads that read what it writes."""
 
@@ -220,6 +240,8 @@ class _Child:
         self._rank = rank
         self._process = process
         self._answers = answers
+        self._stopped_since_s: float | None = None
+        self._why_ended = ""
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._readers = [
             threading.Thread(target=read, daemon=True) for read in (self._read_answers, self._read_errors)
@@ -247,12 +269,24 @@ class _Child:
         except BrokenPipeError:
             self._answers.put((self._rank, None))
 
+    def end_if_stopped(self, patience_s: float) -> None:
+        """End a process that has been stopped (SIGSTOP) for so long, however often this has been called."""
+        if not is_stopped(self._process.pid):
+            self._stopped_since_s = None
+        elif self._stopped_since_s is None:
+            self._stopped_since_s = time.monotonic()
+        elif time.monotonic() > self._stopped_since_s + patience_s:
+            self._why_ended = f"was stopped for longer than {patience_s:g} s"
+            self._process.kill()
+
     def fate(self) -> str:
         """How the process ended, human-readable."""
         try:
             status = self._process.wait(AFTER_A_RECORD_S)  # it has closed its standard output
         except subprocess.TimeoutExpired:
             return f"worker {self._rank} did not end"
+        if self._why_ended:
+            return f"worker {self._rank} {self._why_ended}"
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         last = next((line for line in reversed(self._last_lines) if line.strip()), "")
         return f"worker {self._rank} {how}" + (f": {last}" if last else "")

@@ -22,6 +22,7 @@ class RunState:
 
     Attributes:
         waited: ranks that are not done yet.
+        begun: whether the first rank has done a step.
         lost: ranks whose processes have ended without a reason of their own.
         result: the record, once it is there.
         failed_s: when it first showed that the run has failed; None: it has not.
@@ -30,6 +31,7 @@ class RunState:
     def __init__(self, size: int, planned: frozenset[int]) -> None:
         self.waited = set(range(size))
         self._planned = planned
+        self.begun = False
         self.lost: set[int] = set()
         self.result: Result | None = None
         self.failed_s: float | None = None

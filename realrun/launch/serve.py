@@ -1,9 +1,9 @@
 """A process that joins others and takes part in the runs that it is given orders for.
 
-An order is ``{"join": {"rank", "size", "store"}}`` to meet the others in a new group, ``{"leave": {}}``, or
-``{"run": {"request", "timeout_s", "faults", "code"}}``, where ``code`` has the folders of the scenario's own
-modules. Answers to a run, or to a join that failed, are ``{"progress": steps}`` from rank 0,
-``{"result": ...}`` from the rank that collected, ``{"done": rank}`` from every rank, or
+An order is ``{"join": {"rank", "size", "store", "timeout_s"}}`` to meet the others in a new group,
+``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults", "code"}}``, where ``code`` has the folders
+of the scenario's own modules. Answers to a run, or to a join that failed, are ``{"progress": steps}`` from
+rank 0, ``{"result": ...}`` from the rank that collected, ``{"done": rank}`` from every rank, or
 ``{"error": [kind, text]}``.
 
 To a process that the launcher has started, orders come as lines of JSON on standard input, and answers go as
@@ -37,8 +37,6 @@ Report = Callable[[Mapping[str, Any]], None]
 OpenStore = Callable[[str, int], Store]
 """Opens the store of a group, from its name in the order and the number of ranks."""
 
-_JOIN_S: Final = 300.0
-"""How long the processes may take to start: each loads torch."""
 _PROGRESS_EVERY_S: Final = 0.2
 
 
@@ -87,13 +85,13 @@ def error_answer(error: PacelineError) -> Mapping[str, Any]:
     return {"error": ["InputError" if isinstance(error, InputError) else "RunError", format_message(error)]}
 
 
-def join_order(open_store: OpenStore, rank: int, size: int, store: str) -> Group:
-    """Meet the others of a group.
+def join_order(open_store: OpenStore, rank: int, size: int, store: str, timeout_s: float) -> Group:
+    """Meet the others of a group within ``timeout_s``.
 
     Raises:
         RunError: one did not come.
     """
-    return join(open_store(store, size), rank, size, _JOIN_S)
+    return join(open_store(store, size), rank, size, timeout_s)
 
 
 def run_order(

@@ -25,14 +25,19 @@ Point = tuple[float, float]
 _SIDES: Final = tuple((round(math.cos(a), 2), round(math.sin(a), 2)) for a in np.arange(8) * math.pi / 4)
 _LABELLED: Final = 12
 """Links are labelled one by one where there are no more than this."""
+_DRAWN: Final = 100
+"""Sites or nodes of a map: more could not be told apart, and placing them takes minutes."""
 
 
 def draw_cluster_map(study: ReportSources) -> Picture | None:
-    """Sites or nodes near each other where latency is low; None where the scenario does not say."""
+    """Sites or nodes near each other where latency is low; None where the scenario names none, or many."""
     try:
         graph = _graph(study.scenario["cluster"])
-    except (InputError, KeyError, TypeError, ValueError, AttributeError):
+        slow = _slow(study.scenario["cluster"])
+    except (InputError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         return None  # not written by this version
+    if len(graph) > _DRAWN or not all(type(about["hosts"]) is int for _, about in graph.nodes(data=True)):
+        return None
     places = _places(graph)
     data = pd.DataFrame(
         [(a, b, link["latency_s"], link["bandwidth"]) for a, b, link in graph.edges(data=True)],
@@ -57,7 +62,7 @@ def draw_cluster_map(study: ReportSources) -> Picture | None:
             ax.scatter([x], [y], s=size, color=colour, edgecolors=INK, linewidths=0.8, zorder=3)
             if len(graph) <= 2 * _LABELLED:
                 _name(ax, places, graph, node, size)
-        ax.set_title(_slow(study.scenario["cluster"]), loc="left", fontsize=9)
+        ax.set_title(slow, loc="left", fontsize=9)
         if alike:
             ax.set_title(f"each link {alike}", loc="right", fontsize=9)
         ax.margins(0.28)

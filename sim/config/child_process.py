@@ -54,6 +54,7 @@ def prepare(parent: int, folders: Sequence[str], to_parent: Connection) -> None:
     global _to_parent
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)  # what the user's code prints must not come between what the parent does
     add_folders(folders)
     os.set_blocking(to_parent.fileno(), False)
     _to_parent = to_parent

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -85,6 +86,16 @@ def remove_leftovers(folder: Path, start: str, end: str) -> None:
             match = pattern.fullmatch(entry.name)
             if match is not None and match[1] == _host() and _is_dead(int(match[2])):
                 remove(entry)
+
+
+_TEMPORARY: Final = "paceline-"
+"""Beginning of the names of temporary folders."""
+
+
+def make_temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for a while, named after its owner; those that dead processes have left are removed."""
+    remove_leftovers(Path(tempfile.gettempdir()), _TEMPORARY, "-[a-z0-9_]+")
+    return tempfile.TemporaryDirectory(prefix=f"{_TEMPORARY}{owner_tag()}-")
 
 
 def remove(path: Path) -> None:

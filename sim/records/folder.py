@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from ..config.files import parse_json, write_folder_atomically
+from ..config.files import parse_json, write_atomically, write_folder_atomically
 from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
 from ..errors import InputError, shorten
@@ -25,6 +26,7 @@ from .comparison import Comparison
 from .contradictions import MAX_TEXT, find_contradiction, longest_text
 from .formats.parquet import (
     EVENTS_FILE,
+    MAX_FILE_BYTES,
     METRICS_FILE,
     RUN_KEY,
     STEP_VECTOR,
@@ -69,10 +71,12 @@ _OURS: Final = frozenset(
 )
 """What a result folder may hold; ``force`` deletes no folder that holds anything else."""
 
-MAX_SUMMARY_BYTES: Final = 256 * 2**20
+MAX_SUMMARY_BYTES: Final = 64 * 2**20
 """A longer summary is not read."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
 """A longer resolved scenario is not read."""
+MAX_CHECKSUMS_BYTES: Final = 2**20
+"""A longer list of checksums is not read."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
 """What is in the folder ``report-files`` that a report leaves beside itself."""
@@ -141,9 +145,14 @@ def write_results(
 
 
 def write_checksums(folder: Path) -> None:
-    """Tie the files of a folder together: write the SHA-256 of each into ``CHECKSUMS_FILE``."""
-    lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
-    (folder / CHECKSUMS_FILE).write_text("".join(lines), encoding="utf-8")
+    """Tie the files of a folder together: write the SHA-256 of each into ``CHECKSUMS_FILE``.
+
+    Raises:
+        InputError: that cannot be written.
+    """
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name != CHECKSUMS_FILE]
+    lines = [f"{_sha256(path)}  {path.name}\n" for path in files]
+    write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
 
 
 def verify_checksums(folder: Path, needed: Sequence[str]) -> bool:
@@ -154,25 +163,39 @@ def verify_checksums(folder: Path, needed: Sequence[str]) -> bool:
         needed: names of files that must have a checksum.
 
     Raises:
-        InputError: a file is not as it was written.
+        InputError: a file is not as it was written, or is missing.
     """
     path = folder / CHECKSUMS_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return False
     try:
-        lines = [line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines()]
+        text = read_text(path, MAX_CHECKSUMS_BYTES, ())
+        lines = [line.split("  ", 1) for line in text.splitlines()]
         if not all(len(line) == 2 for line in lines) or not {line[1] for line in lines}.issuperset(needed):
             raise InputError(f"{path} is damaged")
         for checksum, name in lines:
             part = folder / Path(name).name
-            if part.is_file() and _sha256(part) != checksum:
+            if not os.path.lexists(part):
+                if name == TRACE_FILE:  # large, and nothing of ours reads it
+                    continue
+                raise InputError(f"{folder} is damaged: {shorten(name)} is missing; make these results again")
+            _check_kind(part)
+            if _sha256(part) != checksum:
                 raise InputError(
                     f"{part} is damaged, or was changed after it was written: its checksum is not the one in "
                     f"{CHECKSUMS_FILE}; make these results again"
                 )
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InputError(f"cannot read {folder}: {error}") from error
     return True
+
+
+def _check_kind(path: Path) -> None:
+    """Refuse what stands in the place of a file of results and could not be read to its end."""
+    if not path.is_file():
+        raise InputError(f"{path} is no regular file, but a folder, a device, a pipe or a link to nothing")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise InputError(f"{path} is larger than {MAX_FILE_BYTES >> 30} GiB, which is too much")
 
 
 def _sha256(path: Path) -> str:
@@ -230,8 +253,10 @@ def read_results(folder: Path) -> Results:
     missing = [name for name in _NEEDED if not (folder / name).is_file()]
     if missing == [*_NEEDED] and is_unfinished(folder):
         return _join_parts(folder)
-    if missing:
-        raise InputError(f"{folder} is no result folder: it has no {missing[0]}")
+    for name in missing:
+        if os.path.lexists(folder / name):
+            _check_kind(folder / name)
+        raise InputError(f"{folder} is no result folder: it has no {name}")
     try:
         results = _read_files(folder)
     except InputError:
@@ -277,7 +302,7 @@ def read_validation(folder: Path) -> Comparison | None:
         InputError: it cannot be read, or is damaged.
     """
     path = folder / VALIDATION_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     try:
         document = parse_json(read_text(path, MAX_SUMMARY_BYTES, (".json",)))
@@ -314,7 +339,7 @@ def describe_caveat(folder: Path) -> str:
     """Say in a sentence why a folder that can be read is to be taken with care; "" where nothing is wrong."""
     if not (folder / SUMMARY_FILE).is_file():
         return f"{folder} is not finished: these are the runs that are complete"
-    if not (folder / CHECKSUMS_FILE).is_file():
+    if not os.path.lexists(folder / CHECKSUMS_FILE):
         return f"{folder} is unverified: it was written without checksums, so that no change would show"
     return ""
 
@@ -399,6 +424,10 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, dict) and bool(value)
+
+
 def _read_summary(path: Path) -> Summary:
     try:
         document = parse_json(read_text(path, MAX_SUMMARY_BYTES, (".json",)))
@@ -413,6 +442,9 @@ def _read_summary(path: Path) -> Summary:
         raise InputError(
             f"{path} has version {shorten(document['version'])}, this program reads version {known}"
         )
+    runs = document.get("runs")
+    if isinstance(runs, list) and not all(map(_is_mapping, runs)):  # pydantic would list all that are none
+        raise InputError(f"{path} is damaged: runs: each must be a mapping with the keys of a run")
     try:
         summary = TypeAdapter(Summary).validate_python(document, strict=True)
     except ValidationError as error:

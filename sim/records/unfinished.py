@@ -22,6 +22,7 @@ from typing import Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from ..config.files import claim_folder, remove, remove_unfinished_writes, write_folder_atomically
+from ..config.yaml_file import read_bytes
 from ..errors import InputError, shorten
 from . import folder as result_folder
 from .run import Run
@@ -185,7 +186,7 @@ def _read_index(out: Path, force: bool) -> Index | None:
     path = folder / result_folder.INDEX_FILE
     try:
         if result_folder.verify_checksums(folder, [path.name]):
-            return _INDEX.validate_json(path.read_bytes(), strict=True)
+            return _INDEX.validate_json(read_bytes(path, result_folder.MAX_SCENARIO_BYTES), strict=True)
         raise InputError(f"{path} has no checksum")
     except (InputError, OSError, ValidationError) as error:
         if force:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,31 +13,36 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.hostile.sandbox import Case
+from tests.hostile.sandbox import TWICE, Case
 from tests.hostile.scenarios import BY_HEART, GOOD, text_of
 
 Damage = Callable[[Path], None]
 
-_MISSING: Final = object()
+MISSING: Final = object()
+"""In the place of a value: there is none."""
 
 
-def _set(path: str, value: Any) -> Damage:
-    """Set one value of ``summary.json``, or take it away."""
+def set_in_json(path: str, value: Any, name: str = "") -> Damage:
+    """Set one value of a JSON file, or take it away (``MISSING``); ``name``: of the file in a folder."""
 
-    def damage(folder: Path) -> None:
-        file = folder / "summary.json"
+    def damage(there: Path) -> None:
+        file = there / name
         document = json.loads(file.read_text())
         where: Any = document
         *sections, last = [int(part) if part.isdecimal() else part for part in path.split(".")]
         for section in sections:
             where = where[section]
-        if value is _MISSING:
+        if value is MISSING:
             del where[last]
         else:
             where[last] = value
         file.write_text(json.dumps(document))
 
     return damage
+
+
+def _set(path: str, value: Any) -> Damage:
+    return set_in_json(path, value, "summary.json")
 
 
 def _twice(folder: Path) -> None:
@@ -79,8 +86,42 @@ def _remove(name: str) -> Damage:
 
 def _link(name: str, target: str) -> Damage:
     def damage(folder: Path) -> None:
-        (folder / name).unlink()
+        (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(target)
+
+    return damage
+
+
+def _pipe(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return damage
+
+
+def _folder(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).mkdir()
+
+    return damage
+
+
+def _file_for_folder(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        shutil.rmtree(folder / name)
+        (folder / name).write_text("x")
+
+    return damage
+
+
+def _sparse(name: str, num_bytes: int) -> Damage:
+    """Have a file seem so long, though it takes no room."""
+
+    def damage(folder: Path) -> None:
+        with (folder / name).open("ab") as file:
+            file.truncate(num_bytes)
 
     return damage
 
@@ -96,12 +137,12 @@ SUMMARY: Final[Mapping[str, Damage]] = {
             "runs.0.seed": (None, "3", 1.5, float("nan"), BY_HEART, 10**400),
             "runs.0.wall_clock_s": (None, "fast", float("nan"), float("inf"), -1.0, 10**400),
             "runs.0.time_s": (None, {}, {"compute": None, "communicate": 0, "wait": 0}, [1, 2, 3]),
-            "runs.0.time_s.wait": (float("nan"), "x", _MISSING),
+            "runs.0.time_s.wait": (float("nan"), "x", MISSING),
             "runs.0.iterations": (None, float("nan"), "x"),
             "runs.0.bytes_sent": (None, 1.5, float("inf"), "x"),
             "runs.0.status": ("fine", None, 5),
             "runs.0.source": ("dreamt", None),
-            "runs.0.digest": (None, 5, _MISSING),
+            "runs.0.digest": (None, 5, MISSING),
             "runs.0.bracket_s": ([], [1.0], "x", [float("nan"), 1.0], 5),
             "runs.0.machines": ([None], [{"host": 5}], "x"),
             "runs.0.final": (None, {"train_loss": "x"}, {"train_loss": float("nan")}),
@@ -245,6 +286,74 @@ REPLAYED: Final[Mapping[str, Damage]] = {
 }  # fmt: skip
 
 
+_FILES: Final = (
+    "summary.json", "scenario.yaml", "metrics.parquet", "events.parquet", "checksums.sha256",
+    "validation.json",
+)  # fmt: skip
+NO_FILES: Final[Mapping[str, Damage]] = {
+    f"{name}-{kind}": damage
+    for name in _FILES
+    for kind, damage in {
+        "pipe": _pipe(name),
+        "folder": _folder(name),
+        "device": _link(name, "/dev/zero"),
+        "terminal": _link(name, "/dev/tty"),
+        "to-nothing": _link(name, "nowhere"),
+        "to-itself": _link(name, name),
+        "kernel": _link(name, "/proc/kmsg"),
+        "memory": _link(name, "/proc/self/mem"),
+    }.items()
+}  # fmt: skip
+"""What stands in the place of a file of results, and is none."""
+SIGNED: Final[Mapping[str, Damage]] = {
+    **{f"{name}-gone": _remove(name) for name in _FILES[:4]},
+    **{f"{name}-cut": _cut(name, 0.5) for name in _FILES[:5]},
+    **{f"{name}-longer": _sparse(name, 2**16) for name in _FILES[:5]},
+    **{f"{name}-endless": _sparse(name, 2**40) for name in _FILES[:5]},
+    **{f"{name}-of-zeros": _write(name, bytes(5000)) for name in _FILES[:5]},
+    "checksums-empty": _write("checksums.sha256", ""),
+    "checksums-words": _write("checksums.sha256", "hello\n"),
+    "checksums-binary": _write("checksums.sha256", bytes(range(256))),
+    "checksums-of-others": _write("checksums.sha256", f"{'0' * 64}  /etc/passwd\n"),
+    "checksums-long-name": _write("checksums.sha256", f"{'0' * 64}  {'x' * 100_000}\n"),
+    "other-runs": _twice,
+}
+"""Damage to a folder that has its checksums still."""
+_INDEX: Final = "parts/index.json"
+UNFINISHED: Final[Mapping[str, Damage]] = {
+    **{
+        f"index-{kind}": damage
+        for kind, damage in {
+            "pipe": _pipe(_INDEX),
+            "folder": _folder(_INDEX),
+            "device": _link(_INDEX, "/dev/zero"),
+            "gone": _remove(_INDEX),
+            "empty": _write(_INDEX, ""),
+            "deep": _write(_INDEX, "[" * 100_000),
+            "endless": _sparse(_INDEX, 2**40),
+            "future": set_in_json("version", 99, _INDEX),
+            "other-code": set_in_json("code", "x" * 100_000, _INDEX),
+            "other-scenario": set_in_json("scenario", "name: other\n", _INDEX),
+        }.items()
+    },
+    "checksums-pipe": _pipe("parts/checksums.sha256"),
+    "checksums-gone": _remove("parts/checksums.sha256"),
+    "parts-is-a-file": _file_for_folder("parts"),
+}
+"""Damage to a folder whose runs are not complete; nothing of it may be gone on with."""
+MISSING_PARTS: Final[Mapping[str, Damage]] = {
+    f"{name}-{kind}": damage
+    for name in _FILES[:5]
+    for kind, damage in {
+        "pipe": _pipe(f"parts/run-000000/{name}"),
+        "gone": _remove(f"parts/run-000000/{name}"),
+        "cut": _cut(f"parts/run-000000/{name}", 0.5),
+        "endless": _sparse(f"parts/run-000000/{name}", 2**40),
+    }.items()
+}
+"""Damage to a run of such a folder: it is not shown."""
+
+
 def cases() -> list[Case]:
     """Each kind of damage, for the commands that meet it: they say which file or folder is wrong."""
     return list(_cases())
@@ -261,6 +370,24 @@ def _cases() -> Iterator[Case]:
             yield Case(f"resealed-{command[0]}-{name}", command, ("r",), damage=damage, sealed=True)
     for name, damage in REPLAYED.items():
         yield Case(f"replay-{name}", ("replay", "r"), ("r",), damage=damage)
+        if name in ("scenario-binary", "scenario-endless", "scenario-gone"):
+            yield Case(f"report-{name}", ("report", "r", "--out", "p.html"), ("r",), damage=damage)
+    shows = (("report", "r", "--out", "p.html"), ("replay", "r"), ("calibrate", "r", "--out", "p.yaml"))
+    for name, damage in NO_FILES.items():
+        for command in shows:
+            yield Case(f"{command[0]}-{name}", command, ("r",), damage=damage, signed=True)
+        yield Case(f"bundle-{name}", ("report", "--bundle", "r"), ("r",), damage=damage, signed=True)
+    for name, damage in SIGNED.items():
+        for command in shows:
+            yield Case(f"signed-{command[0]}-{name}", command, ("r",), damage=damage, signed=True)
+    scenario: dict[str, str | bytes] = {"s.yaml": text_of(GOOD) + TWICE}
+    for name, damage in UNFINISHED.items():
+        for command in (("simulate", "s.yaml", "--out", "r"), *shows[:2]):
+            if command[0] == "simulate" or name.startswith(("index-gone", "parts")):
+                yield Case(f"unfinished-{command[0]}-{name}", command, ("r",), scenario, damage, "unfinished")
+    for name, damage in MISSING_PARTS.items():
+        for command in shows[:2]:
+            yield Case(f"part-{command[0]}-{name}", command, ("r",), scenario, damage, "unfinished")
     for name in ("endless", "deep", "gone"):
         yield Case(
             f"simulate-{name}", ("simulate", "s.yaml", "--out", "r"), ("r",), {"s.yaml": text_of(GOOD)},

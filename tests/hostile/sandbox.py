@@ -3,29 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import torch
 
+from paceline.reports import bundle
+from paceline.sim.config.files import write_json
 from paceline.sim.experiments.simulate import begin, simulate
-from paceline.sim.records.folder import CHECKSUMS_FILE, write_checksums, write_results
+from paceline.sim.network import profile as profiles
+from paceline.sim.records.comparison import compare
+from paceline.sim.records.folder import CHECKSUMS_FILE, VALIDATION_FILE, write_checksums, write_results
 from paceline.sim.scenario.schema import dump, parse
 from tests.support import warm
+from tests.support.made_measurements import TRUE, exact_fit, measurements
+from tests.support.made_runs import made_run
 
+LARGE_BYTES: Final = 2**26
+"""A longer file may be one that only says so, and holds nothing."""
 MAX_PROCESSOR_S: Final = 10
 """A command that computes for longer is ended by the kernel."""
 MAX_WALL_S: Final = 60.0
 """A command that takes longer hangs, however busy this machine is."""
 MAX_DATA_BYTES: Final = 2 * 2**30
 """What a command may take beyond what Python and its libraries have when it begins."""
+
+VALIDATED: Final = """\
+name: rack
+workload: {task: digits-mlp, payload: 1 MB}
+cluster: {workers: 2, network: {latency: 1 ms, bandwidth: 100 Mbit/s}}
+schemes: [all_reduce, local_sgd]
+stop: {target: {metric: test_accuracy, value: 0.95}}
+"""
+"""The resolved scenario of a validation."""
+
+TWICE: Final = "repeats: 2\n"
+"""What the scenario of the unfinished folder has more."""
 
 ENVIRONMENT: Final = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
 MISTAKES: Final = 5
@@ -43,7 +65,11 @@ class Case:
         argv: of ``paceline``; runs in a folder with ``files``.
         says: what the message has to name.
         files: name -> content; a link where it begins with ``->``.
-        damage: done to a result folder that stands in ``r``; absent: there is none.
+        damage: done to what ``given`` names; absent: it is not there.
+        given: ``r``, a result folder; ``unfinished``, one whose runs are not complete, which stands in ``r``;
+            or a file: ``bundle.json``, ``measured.json``, ``profile.yaml``.
+        signed: the folder keeps its checksums; else it has none, as those of an older version, since these
+            find everything.
         sealed: the damaged folder gets checksums that fit, as if somebody had seen to that.
         fails: the input is not wrong by itself, but its run fails.
     """
@@ -53,6 +79,8 @@ class Case:
     says: tuple[str, ...]
     files: dict[str, str | bytes] = field(default_factory=dict)
     damage: Callable[[Path], None] | None = None
+    given: str = "r"
+    signed: bool = False
     sealed: bool = False
     fails: bool = False
 
@@ -66,14 +94,19 @@ class Ended:
     err: str
 
 
-def lay_out(case: Case, folder: Path, results: Path) -> None:
-    """Write the files of a case; ``results`` is a result folder that is as it should be."""
+def lay_out(case: Case, folder: Path, good: Path) -> None:
+    """Write the files of a case; ``good`` is where there are things as they should be."""
     if case.damage is not None:
-        shutil.copytree(results, folder / "r")
-        (folder / "r" / CHECKSUMS_FILE).unlink()  # as an older version wrote it: else these find everything
-        case.damage(folder / "r")
+        there = folder / ("r" if case.given == "unfinished" else case.given)
+        if (source := provide(case.given, good)).is_file():
+            shutil.copy2(source, there)
+        else:
+            shutil.copytree(source, there)
+        if case.given == "r" and not case.signed:
+            (there / CHECKSUMS_FILE).unlink()
+        case.damage(there)
         if case.sealed:
-            write_checksums(folder / "r")
+            write_checksums(there)
     for name, content in case.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,18 +118,52 @@ def lay_out(case: Case, folder: Path, results: Path) -> None:
             path.write_bytes(content)
 
 
+def provide(name: str, good: Path) -> Path:
+    """Something as it should be, see ``Case.given``; it is made when it is first wanted."""
+    path = good / name
+    if not path.exists():
+        match name:
+            case "bundle.json":
+                write_good_bundle(path)
+            case "measured.json":
+                write_json(measurements(TRUE), path)
+            case "profile.yaml":
+                path.write_text(profiles.dump(exact_fit().profile))
+            case _:
+                raise ValueError(name)
+    return path
+
+
 def write_good(folder: Path, text: str) -> None:
-    """Write the results of a scenario."""
+    """Write the results of a scenario as ``r``, and the first of two runs as ``unfinished``."""
     with begin(parse(text), torch.device("cpu")) as (scenario, _):
-        write_results(folder, dump(scenario), scenario.name, list(simulate(scenario)))
+        write_results(folder / "r", dump(scenario), scenario.name, list(simulate(scenario)))
+    kept = begin(parse(text + TWICE), torch.device("cpu"), folder / "unfinished", say=lambda line: None)
+    with kept as (scenario, parts):
+        next(iter(simulate(scenario, parts=parts, jobs=1)))
+
+
+def write_good_bundle(path: Path) -> None:
+    """Write the bundle of a validation."""
+    predicted = [made_run(label, reached_s=10.0 + k) for k, label in enumerate(("all_reduce", "local_sgd"))]
+    measured = [replace(run, source="measured") for run in predicted]
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work) / "validated"
+        write_results(folder, VALIDATED, "rack", [*predicted, *measured])
+        comparison = compare("rack", predicted, measured, [], set(), True, [])
+        (folder / VALIDATION_FILE).write_text(json.dumps(comparison))
+        bundle.write_bundle(folder, path)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, hidden ones too; what is no plain file counts as its kind."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        for path in sorted(folder.rglob("*"))
-    }
+    """All files below a folder, hidden ones too; of a large one, and of what is none, the size counts."""
+
+    def content(path: Path) -> bytes:
+        size = path.lstat().st_size
+        plain = path.is_file() and not path.is_symlink() and size <= LARGE_BYTES
+        return path.read_bytes() if plain else str(size).encode()
+
+    return {str(path.relative_to(folder)): content(path) for path in sorted(folder.rglob("*"))}
 
 
 def run(argv: tuple[str, ...], folder: Path, streams: Path) -> Ended:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile import commands, folders, sandbox, scenarios, user_code
+from tests.hostile import bundles, commands, folders, sandbox, scenarios, user_code
 from tests.hostile.sandbox import Case, Ended
 
-CLASSES = (scenarios, folders, commands, user_code)
+CLASSES = (scenarios, folders, commands, user_code, bundles)
 CASES = {case.name: case for each in CLASSES for case in each.cases()}
 SAMPLED = 30
 """Cases that every run of the tests looks at, spread over all classes."""
@@ -21,8 +21,8 @@ STARTED_ANEW = 40
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results as they should be."""
-    folder = tmp_path_factory.mktemp("good") / "r"
+    """Where there are results as they should be."""
+    folder = tmp_path_factory.mktemp("good")
     sandbox.write_good(folder, scenarios.text_of(scenarios.GOOD))
     return folder
 

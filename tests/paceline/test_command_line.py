@@ -85,6 +85,20 @@ def labelled(*labels: str) -> str:
     return "--set=schemes=" + json.dumps([{"all_reduce": {"label": label}} for label in labels])
 
 
+def test_what_users_code_prints_does_not_come_between_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = "print('hello')\n\ndef build(worker, index, random):\n    print('there')\n    return 0.01\n"
+    (tmp_path / "talks.py").write_text(module)
+    (tmp_path / "s.yaml").write_text(
+        TINY.replace("{time: 1 s, jitter: {lognormal: {cv: 0.3}}}", "{model: 'talks:build'}")
+    )
+    code, out, err = run(monkeypatch, capsys, "simulate", tmp_path / "s.yaml", "--json")
+    assert code == 0
+    assert json.loads(out)["scenario"] == "tiny"
+    assert "hello\n" in err
+
+
 def test_labels_are_no_markup(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,7 +294,8 @@ def test_an_interrupted_simulation_keeps_what_is_complete_and_goes_on(
         return original(*arguments, **options)
 
     monkeypatch.setattr(simulator, "simulate_job", interrupted)
-    code, _, err = run(monkeypatch, capsys, "simulate", tiny, "--out", tmp_path / "out")
+    command = ("simulate", tiny, "--jobs", 1, "--out", tmp_path / "out")  # all in this process, however busy
+    code, _, err = run(monkeypatch, capsys, *command)
     assert code == 130
     assert "interrupted: 2 of 6 runs are complete and kept" in err
     assert [r["label"] for r in read_results(tmp_path / "out").summary["runs"]] == ["all_reduce", "gossip"]

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...config.problems import one_line
+from ...config.yaml_file import read_bytes
 from ...errors import InputError, shorten
 from ..run import Event, Run
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_TABLE_ROWS: Final = 100_000_000
 """A table with more rows is not read."""
+MAX_FILE_BYTES: Final = 4 * 2**30
+"""A longer file of results is not read."""
 
 METRICS_FILE: Final = "metrics.parquet"
 EVENTS_FILE: Final = "events.parquet"
@@ -135,7 +138,7 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
             raise InputError(f"{path} is no file")
         _check_rows(path)
         # In memory: pyarrow takes no path that is not UTF-8, and its threads may outlive a file of Python's.
-        table = pq.read_table(pa.BufferReader(path.read_bytes()))
+        table = pq.read_table(pa.BufferReader(read_bytes(path, MAX_FILE_BYTES)))
     except pa.ArrowException as error:
         raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
     missing = [name for name in schema.names if name not in table.column_names]

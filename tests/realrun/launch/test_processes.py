@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -263,7 +263,31 @@ def test_records_messages_and_new_processes() -> None:
         hung = processes.run(endless, started.at_step(3, signal.SIGSTOP)).run
         assert hung.status == "partial"
         assert hung.message == "no worker can go on: worker 0 waits in mix; worker 1 does not answer"
+        assert all(min(asdict(run.time_s).values()) >= 0.0 for run in (killed, hung))
         assert len(started.children) == 4
+    assert all(child.returncode is not None for child in started.children)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_while_it_joins_is_ended_after_the_time_out() -> None:
+    started = _Started()
+
+    def stop_the_last(
+        rank: int, argv: list[str], env: Mapping[str, str], /, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        child = started(rank, argv, env, **options)
+        if rank == 1:
+            child.send_signal(signal.SIGSTOP)
+        return child
+
+    request = run_requests(_small())[0]
+    with (
+        Processes(popen=stop_the_last, timeout_s=1.0) as processes,
+        pytest.raises(
+            RunError, match=r"worker 1 was lost \(join\) \(worker 1 was stopped for longer than 1 s"
+        ),
+    ):
+        processes.run(request)
     assert all(child.returncode is not None for child in started.children)
 
 

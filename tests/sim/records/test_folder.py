@@ -319,6 +319,26 @@ def test_damaged_checksums(tmp_path: Path, text: str) -> None:
         read_results(tmp_path / "r")
 
 
+@pytest.mark.parametrize("name", ["summary.json", "metrics.parquet", "checksums.sha256", "validation.json"])
+def test_a_pipe_in_the_place_of_a_file_is_named(tmp_path: Path, name: str) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    (tmp_path / "r" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "r" / name)
+    with pytest.raises(InputError, match=rf"{name}:? is no regular file"):
+        read_results(tmp_path / "r")
+
+
+def test_a_file_with_a_checksum_may_not_be_missing(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs(), trace=True)
+    (tmp_path / "r" / "notes.txt").write_text("")
+    result_folder.write_checksums(tmp_path / "r")
+    (tmp_path / "r" / "trace.json").unlink()  # large, and only for people
+    assert read_results(tmp_path / "r").verified
+    (tmp_path / "r" / "notes.txt").unlink()
+    with pytest.raises(InputError, match=r"notes\.txt is missing"):
+        read_results(tmp_path / "r")
+
+
 def test_a_folder_of_an_older_version_is_unverified(tmp_path: Path) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", runs())
     assert result_folder.describe_caveat(tmp_path / "r") == ""
