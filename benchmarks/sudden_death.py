@@ -28,6 +28,8 @@ Command = Literal["simulate", "report", "realrun", "lab"]
 _MARK: Final = "PACELINE_SUDDEN_DEATH"
 _GONE_S: Final = 2.0
 """How long processes may outlive the one that started them."""
+_SHARED_MEMORY: Final = Path("/dev/shm")
+"""Where semaphores of processes are, named after who made them."""
 _SYNCHRONOUS: Final = ("all_reduce", "gossip")
 _SCENARIO: Final = """\
 name: death
@@ -125,7 +127,8 @@ def die(place: Place, after_s: float, number: signal.Signals) -> str:
                 os.kill(process, signal.SIGKILL)
             return f"{len(left)} processes outlive it by {_GONE_S:g} s"
         time.sleep(0.02)
-    return ""
+    semaphores = [path.name for path in _SHARED_MEMORY.glob(f"*-{child.pid}-*")]
+    return f"left over: {', '.join(semaphores)}" if semaphores else ""
 
 
 def digests(runs: Sequence[Run]) -> dict[tuple[str, int], str]:
@@ -166,7 +169,7 @@ def go_on(place: Place, whole: Place, command: Command) -> tuple[str, list[str]]
     elif contents(place.top) != contents(whole.top):
         wrong.append("other bytes")
     names = {path.name for path in place.top.iterdir()} - {path.name for path in whole.top.iterdir()}
-    names |= {path.name for path in place.temporary.iterdir() if path.name.startswith("paceline")}
+    names |= {path.name for path in place.temporary.iterdir()}
     if names:
         wrong.append(f"left over: {', '.join(sorted(names))}")
     deadline_s = time.monotonic() + _GONE_S
