@@ -6,72 +6,80 @@ Memory is taken for keys that have been given a weight; all others weigh the sam
 from __future__ import annotations
 
 from array import array
+from math import inf
+from typing import Final
+
+_BITS: Final = 3
+FAN_OUT: Final = 2**_BITS
+"""Neighbours that have one sum: those that one line of a processor's cache holds."""
 
 
 class SumTree:
-    """Weights in a row that grows, and the sum of every subtree above them.
+    """Weights in a row that grows, and rows of sums above it.
 
-    An implicit binary tree: node k has the children 2 k and 2 k + 1, the root is node 1, and a row of up to
-    ``capacity`` weights are the leaves from node ``capacity`` on. Each sum is computed anew from its two
-    children when one of them changes, so that rounding errors do not pile up.
+    Place i of a row is the sum of the places from ``FAN_OUT`` i on of the row below, as many as there are up
+    to ``FAN_OUT``; so is the total of the uppermost row. Each sum is computed anew when one of its parts
+    changes, so that rounding errors do not pile up.
     """
 
     def __init__(self) -> None:
-        self._capacity = 1
-        self._sums = array("d", (0.0, 0.0))
-        self._length = 0
+        self._rows = [array("d")]
+        self._total = 0.0
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._rows[0])
 
     @property
     def total(self) -> float:
         """The sum of all weights."""
-        return self._sums[1]
+        return self._total
 
     @property
     def height(self) -> int:
-        """Steps from the root to a leaf."""
-        return self._capacity.bit_length() - 1
+        """Rows, which a draw and a change go through."""
+        return len(self._rows)
 
     def weight(self, place: int) -> float:
         """The weight at a place."""
-        return self._sums[self._capacity + place]
+        return self._rows[0][place]
 
     def append(self, weight: float) -> int:
         """Put a weight at the end of the row; returns its place."""
-        if self._length == self._capacity:
-            self._double()
-        self._length += 1
-        self.change(self._length - 1, weight)
-        return self._length - 1
+        place = node = len(self)
+        for row in self._rows:
+            if node == len(row):
+                row.append(0.0)
+            node >>= _BITS
+        top = self._rows[-1]
+        if len(top) > FAN_OUT:
+            self._rows.append(array("d", (sum(top[:FAN_OUT]), 0.0)))
+        self.change(place, weight)
+        return place
 
     def change(self, place: int, weight: float) -> None:
         """Give the place another weight."""
-        sums, node = self._sums, self._capacity + place
-        sums[node] = weight
-        while node > 1:
-            node >>= 1
-            sums[node] = sums[2 * node] + sums[2 * node + 1]
+        for row in self._rows:
+            row[place] = weight
+            place >>= _BITS
+            first = place << _BITS
+            weight = sum(row[first : first + FAN_OUT])
+        self._total = weight
 
     def place_at(self, target: float) -> int:
         """The place at which the running sum of the weights passes ``target``, from 0 to below ``total``."""
-        sums, node = self._sums, 1
-        while node < self._capacity:
-            node *= 2
-            # Rounding may leave a target beyond the last weight that is not 0.
-            if target >= sums[node] and sums[node + 1] > 0:
-                target -= sums[node]
-                node += 1
-        return node - self._capacity
-
-    def _double(self) -> None:
-        leaves = self._sums[self._capacity :]
-        self._capacity *= 2
-        self._sums = sums = array("d", bytes(16 * self._capacity))
-        sums[self._capacity : self._capacity + len(leaves)] = leaves
-        for node in range(self._capacity - 1, 0, -1):
-            sums[node] = sums[2 * node] + sums[2 * node + 1]
+        place = 0
+        for row in reversed(self._rows):
+            place <<= _BITS
+            for weight in row[place : place + FAN_OUT]:
+                if target < weight:
+                    break
+                target -= weight
+                place += 1
+            else:  # rounding left the target beyond the last weight that is not 0, for which it stands
+                target, place = inf, place - 1
+                while row[place] <= 0:
+                    place -= 1
+        return place
 
 
 class WeightedKeys:
@@ -104,7 +112,7 @@ class WeightedKeys:
 
     @property
     def height(self) -> int:
-        """Levels of the tree above the weights."""
+        """Rows of the tree."""
         return self._tree.height
 
     @property

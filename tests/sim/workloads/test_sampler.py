@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Batches
 from paceline.sim.workloads.sampler import Coupling, Draw, Sampler, SamplerSettings
-from paceline.sim.workloads.sum_tree import SumTree, WeightedKeys
+from paceline.sim.workloads.sum_tree import FAN_OUT, SumTree, WeightedKeys
 from paceline.sim.workloads.workload import Workload
 from tests.sim.scenario.test_schema import FLAT
 
@@ -42,16 +44,27 @@ def test_the_tree_is_a_list_of_weights(changes: list[tuple[int, float]], uniform
     assert naive[drawn] > 0 or naive.sum() == 0
 
 
-def test_each_sum_is_that_of_its_children() -> None:
+@pytest.mark.parametrize("length", [1, 8, 9, 37, 64, 65, 600])
+def test_each_sum_is_that_of_the_places_below(length: int) -> None:
     tree = SumTree()
-    for k in range(37):
+    for k in range(length):
         tree.append(float(k))
-    for k in range(0, 37, 3):
+    for k in range(0, length, 3):
         tree.change(k, 1 / (k + 1))
-    sums = tree._sums
-    assert all(sums[k] == sums[2 * k] + sums[2 * k + 1] for k in range(1, tree._capacity))
-    assert tree.height == 6
-    assert tree.total == pytest.approx(sum(tree.weight(k) for k in range(37)))
+    rows = tree._rows
+    for below, above in pairwise(rows):
+        assert list(above) == [sum(below[k : k + FAN_OUT]) for k in range(0, len(below), FAN_OUT)]
+    assert len(rows[-1]) <= FAN_OUT
+    assert tree.height == max(1, math.ceil(math.log(length, FAN_OUT) - 1e-9))
+    assert tree.total == sum(rows[-1])
+    assert tree.total == pytest.approx(sum(tree.weight(k) for k in range(length)))
+
+
+def test_a_target_that_rounding_has_left_beyond_the_end_is_at_the_last_weight() -> None:
+    tree = SumTree()
+    for weight in (1.0, 2.0, 0.0, 3.0, *[0.0] * 40):
+        tree.append(weight)
+    assert tree.place_at(6.0) == tree.place_at(5.999) == 3
 
 
 def test_draws_are_in_proportion_to_weights() -> None:
@@ -70,7 +83,7 @@ def test_memory_is_taken_for_visited_keys_only() -> None:
     for k in range(100):
         keys.change(k * 10**9, 2.0)
     assert keys.visited == 100
-    assert keys.height == 7
+    assert keys.height == 3
     assert (
         sum(sys.getsizeof(part) for part in (keys._places, keys._others, keys._entries, keys._keys)) < 60_000
     )
@@ -87,12 +100,12 @@ def test_where_all_weights_are_zero_all_are_as_likely() -> None:
 
 
 @pytest.mark.parametrize("number", [1000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_a_draw_and_a_change_visit_as_many_nodes_as_the_tree_is_high(number: int) -> None:
-    """Twice the height at a million of that at a thousand."""
+def test_a_draw_and_a_change_go_through_as_many_rows_as_the_tree_is_high(number: int) -> None:
+    """Less than twice as many at a million as at a thousand."""
     keys = WeightedKeys(number)
     for k in range(number):
         keys.change(k, 1.0)
-    assert keys.height == {1000: 10, 1_000_000: 20}[number]
+    assert keys.height == {1000: 4, 1_000_000: 7}[number]
 
 
 # --- the law of the draws -----------------------------------------------------------------------
@@ -174,6 +187,29 @@ def test_weights_are_unbiased_and_bounded(norms: list[float], theta: float, seed
     p = theta / n + (1 - theta) * norms[key] / sum(norms)
     assert draw.weights[0] == pytest.approx(1 / (n * p))
     assert draw.weights[0] <= 1 / theta + 1e-9
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=30), st.floats(0.05, 0.95))
+def test_the_mixture_is_never_far_from_uniform_nor_from_the_best_law(
+    norms: list[float], theta: float
+) -> None:
+    """Its second moment is at most 1 / theta of the uniform one, and 1 / (1 - theta) of the best."""
+    g, n = np.array(norms), len(norms)
+    p = theta / n + (1 - theta) * g / g.sum()
+    moment = (g**2 / p).sum() / n**2
+    assert moment <= (1 + 1e-12) * min((g**2).mean() / theta, g.mean() ** 2 / (1 - theta))
+
+
+def test_a_point_is_refreshed_every_n_over_theta_steps() -> None:
+    n, theta = 6, 0.4
+    at = [
+        k
+        for k, draw in enumerate(draws_of(sampler_of(n, theta=theta), 12_000, np.arange(1, n + 1)))
+        if any(key == 2 for _, key in draw.refreshed)
+    ]
+    waits = np.diff(at)
+    assert waits.mean() == pytest.approx(n / theta, rel=0.1)
+    assert waits.std() == pytest.approx(np.sqrt(1 - theta / n) * n / theta, rel=0.15)  # geometric
 
 
 def test_heads_refresh_and_tails_do_not() -> None:
@@ -349,6 +385,22 @@ def test_weighted_gradients_average_to_the_full_gradient() -> None:
     assert known == pytest.approx(own, rel=1e-5)  # the point has not moved
     weighted = sum(p[i] * gradient(slice(i, i + 1)) / (12 * p[i]) for i in range(12))
     torch.testing.assert_close(weighted, gradient(slice(None)), rtol=1e-4, atol=1e-6)
+
+
+def test_the_mean_of_a_network_is_unbiased_with_tables_of_their_own() -> None:
+    """x_v <- sum_u P_vu (x_u - lr g_u) on a ring of 4: in the mean over many networks pooled descent."""
+    networks, each, lr, steps = 400, 5, 0.3, 12
+    workload = toy(np.ones(4 * each), np.arange(4.0 * each))
+    shards = tuple(np.arange(v * each, (v + 1) * each) for v in range(4)) * networks
+    sampler = Sampler(SamplerSettings.model_validate("srg"), shards, 1, 3)
+    problem = TrainingProblem(workload, Batches(shards, 1, 3), "batched", sampler)
+    x, pooled, centre = torch.zeros(networks, 4, 1), 0.0, (4 * each - 1) / 2
+    for k in range(steps):
+        moved = x - lr * problem.gradients_of_all(k, x.view(-1, 1)).value.view_as(x)
+        x = (moved + moved.roll(1, 1) + moved.roll(-1, 1)) / 3
+        pooled -= lr * (pooled - centre)
+    means = x.mean((1, 2))
+    assert means.mean().item() == pytest.approx(pooled, abs=4 * means.std().item() / networks**0.5)
 
 
 # --- in a scenario ------------------------------------------------------------------------------

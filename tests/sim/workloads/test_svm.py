@@ -167,6 +167,14 @@ def test_the_law_meets_its_bars() -> None:
     )
 
 
+def test_without_communication_the_speed_up_is_nearly_linear() -> None:
+    """Computing at the longest period, 2 ranks over 32: 16.3 in the paper's files, 16 by the law."""
+    computing, _ = law.measured()
+    assert computing[2, 512] / computing[32, 512] == pytest.approx(16.3, abs=0.05)
+    fitted = law.fit()
+    assert fitted.compute_s(2, 512) / fitted.compute_s(32, 512) == pytest.approx(16, rel=1e-9)
+
+
 def test_nothing_of_more_than_four_ranks_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     computing, communication = law.measured()
     before = law.fit()
