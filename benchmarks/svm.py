@@ -27,6 +27,7 @@ from scipy.integrate import quad
 from scipy.optimize import least_squares
 from scipy.stats import norm
 
+from benchmarks import svm_real
 from paceline.sim.seeds import Floats
 
 EPOCHS: Final = 5001
@@ -156,7 +157,7 @@ def mean_off_pct(law: SvmLaw) -> float:
 
 
 def page() -> str:
-    """The page's part about times."""
+    """The page's parts about times."""
     law, off = fit(), off_pct(fit())
     worst = max(abs(off[ranks, msf]) for ranks in (8, 32) for msf in PERIODS[:4])
     sixteen = [off[16, msf] for msf in FITTED_PERIODS]
@@ -193,4 +194,5 @@ def page() -> str:
         f"\nAt 16 ranks the prediction is {-max(sixteen):.0f} to {-min(sixteen):.0f} % too low: as measured, "
         "16 ranks are dearer than 32, which no law that grows with P can give. How the ranks were placed is "
         "not known.\n",
+        svm_real.page(svm_real.read_rows()),
     ])  # fmt: skip

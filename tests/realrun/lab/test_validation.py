@@ -10,10 +10,13 @@ import pytest
 from benchmarks.validation.campaign import measure_cell, predict_cell, row_of
 from benchmarks.validation.design import DesignPoint
 from paceline.realrun.calibration import fit, measure, validate
+from paceline.realrun.calibration.validate import with_step_limit
 from paceline.realrun.launch.cells import RunRequest
+from paceline.sim.devices import one_thread
+from paceline.sim.experiments.parity import compare_iterates
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.scenario.schema import dump, load, parse
+from paceline.sim.scenario.schema import dump, load, over_transport, parse
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
@@ -49,6 +52,20 @@ def test_prediction_and_measurement_agree() -> None:
     assert abs(row["mechanism_pct"]) < 5
     assert row["same_models"] == "same bits"
     assert measured.settings["net.ipv4.tcp_congestion_control"] == "reno"
+
+
+def test_a_support_vector_machine_with_a_period_is_the_same_program_for_real() -> None:
+    """Pegasos that averages after every 8th sample goes through the predicted models in about the time."""
+    loaded = load(ROOT / "scenarios" / "lab" / "svm.yaml")
+    scenario = over_transport(with_step_limit(loaded, 24), loaded.cluster.backend)
+    with one_thread():
+        job = prepare(scenario, scenario.schemes[1], 1)
+        predicted = simulate_job(job)
+    with validate.processes_for(scenario, lab=True, probing=False) as pool:
+        measured = pool.run(RunRequest(dump(scenario), 1, 1, max_iterations=24)).run
+    with one_thread():
+        assert compare_iterates(prepare(scenario, scenario.schemes[1], 1), measured)["same"]
+    assert measured.wall_clock_s == pytest.approx(predicted.wall_clock_s, rel=0.15)
 
 
 def test_layers_that_are_summed_at_once_do_not_wait_for_each_other() -> None:
