@@ -33,6 +33,7 @@ def answer(name: str) -> str:
         ("bsp", "'all_reduce'"),
         ("backup_workers", "'all_reduce: {quorum: 6}'"),
         ("ddp", "'all_reduce'"),
+        ("fsdp", "'all_reduce: {part_reduce: true}'"),
         ("cpsgd", "'local_sgd: {period: 8}'"),
         ("local sgd", "'local_sgd'"),
         ("Local-SGD", "'local_sgd'"),
