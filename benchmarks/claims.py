@@ -1,68 +1,15 @@
-"""What the papers claim, as ratios that can be measured.
-
-A *study* is a scenario of ``scenarios/papers/<paper>/``, perhaps changed as by ``--set``. A *claim* is about
-a ratio between two of its schemes, or of one scheme in two studies: seed by seed, so that both saw the same
-data and the same stragglers.
-"""
+"""What the papers claim, as ratios that can be measured."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
 from benchmarks import svm
-
-
-@dataclass(frozen=True)
-class PaperStudy:
-    """One scenario to simulate.
-
-    Attributes:
-        name: what it is called, and the folder of its results.
-        scenario: stem of the file.
-        changes: ``dotted.key=value`` each.
-    """
-
-    name: str
-    scenario: str
-    changes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Claim:
-    """``quantity`` of one scheme over that of another lies between two bounds.
-
-    Attributes:
-        says: in words.
-        quantity: a name in ``benchmarks.papers`` (QUANTITIES, OF_LEADERS), or a metric at the end of the run.
-        above, below: (study, label) of the two schemes; without ``below`` it is about the quantity itself.
-        at_least, at_most: what the claim says of the ratio.
-    """
-
-    says: str
-    quantity: str
-    above: tuple[str, str]
-    below: tuple[str, str] | None
-    at_least: float = 0.0
-    at_most: float = math.inf
-
-
-@dataclass(frozen=True)
-class Paper:
-    """What is simulated for one page, and what is claimed.
-
-    Attributes:
-        studies, claims: the scenarios, and what is said of their runs.
-        more: makes a part of the page that is not about runs.
-    """
-
-    studies: tuple[PaperStudy, ...]
-    claims: tuple[Claim, ...]
-    more: Callable[[], str] | None = None
-
+from benchmarks.claim import Claim, Paper, PaperStudy
+from benchmarks.outer_claims import DELAYED_NESTEROV, DILOCO, SLOWMO
 
 _BY_LABEL: Final = ("workload.partition.kind=by_label",)
 
@@ -338,6 +285,8 @@ PAPERS: Final[Mapping[str, Paper]] = {
         ),
         _PERIODS,
     ),
+    "delayed-nesterov": DELAYED_NESTEROV,
+    "diloco": DILOCO,
     "exponential-graph": Paper(
         (PaperStudy("iid", "topologies"), PaperStudy("by label", "topologies", _BY_LABEL)), _TOPOLOGIES
     ),
@@ -349,6 +298,7 @@ PAPERS: Final[Mapping[str, Paper]] = {
         ),
         _LEARNED,
     ),
+    "slowmo": SLOWMO,
     "stochastic-gradient-push": Paper(
         (
             PaperStudy("iid", "ethernet"),

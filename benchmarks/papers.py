@@ -1,9 +1,9 @@
 """The papers' claims, measured: simulates their scenarios and writes the figures into their pages.
 
-    python -m benchmarks.papers [PAPER...] [--out out/papers]
+    python -m benchmarks.papers [PAPER...] [--out out/papers] [--kept]
 
-Runs that are there already are not repeated. A page in ``docs/papers/`` is written by hand down to a mark;
-what stands below it is generated here.
+Runs that are there already are not repeated, also where the command was ended in the middle of a study. A
+page in ``docs/papers/`` is written by hand down to a mark; what stands below it is generated here.
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from benchmarks.claims import PAPERS, Claim, Paper, PaperStudy
+from benchmarks.claim import Claim, Paper, PaperStudy
+from benchmarks.claims import PAPERS
 from docs.make.page import renewed
 from paceline.sim.config.files import write_atomically
+from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
-from paceline.sim.experiments.simulate import begin, simulate
+from paceline.sim.experiments.simulate import begin, choose_values, simulate
+from paceline.sim.experiments.tune import planned_trials, with_chosen
 from paceline.sim.records import folder as result_folder
-from paceline.sim.records.intervals import Interval, of_median, of_ratio
+from paceline.sim.records.intervals import FEWEST, Interval, of_median, of_ratio
 from paceline.sim.records.run import Run
-from paceline.sim.records.summary import steps_to_target
+from paceline.sim.records.summary import Tuned, steps_to_target
 from paceline.sim.scenario.repeats import are_enough
 from paceline.sim.scenario.schema import Scenario, dump, load
 
@@ -71,29 +75,49 @@ def scenario_of(paper: str, study: PaperStudy) -> Scenario:
     return load(ROOT / "scenarios" / "papers" / paper / f"{study.scenario}.yaml", study.changes)
 
 
-def runs_of(paper: str, study: PaperStudy, out: Path) -> dict[str, dict[int, Run]]:
-    """All runs of a study, label -> seed -> run; simulated if the folder does not hold them."""
+def results_of(paper: str, study: PaperStudy, out: Path) -> result_folder.Results:
+    """The results of a study; simulated if its folder does not hold them, and its schemes tuned before."""
     scenario, folder = scenario_of(paper, study), out / paper / study.name
-    runs = _kept(folder, scenario)
-    if runs is None:
+    if not _is_complete(folder, scenario):
         with begin(scenario, prepare.device_named("cpu"), folder, force=True) as (resolved, parts):
-            runs = list(simulate(resolved, parts=parts))
-            result_folder.write_results(folder, dump(resolved), resolved.name, runs, force=True)
+            chosen, tuning = choose_values(resolved, parts=parts)
+            runs = list(simulate(chosen, parts=parts))
+            text = dump(chosen)
+            result_folder.write_results(folder, text, chosen.name, runs, force=True, tuning=tuning)
+    return result_folder.read_results(folder)
+
+
+def kept_results(paper: str, study: PaperStudy, out: Path) -> result_folder.Results | None:
+    """The results of the study's runs that are complete; None where there is none."""
+    folder = out / paper / study.name
+    with suppress(InputError):
+        return result_folder.read_results(folder)
+    return None
+
+
+def _is_complete(folder: Path, scenario: Scenario) -> bool:
+    """Whether a folder has all runs of this scenario, with the values that its trials chose."""
+    if not (folder / result_folder.SCENARIO_FILE).is_file():
+        return False
+    kept, results = load(folder / result_folder.SCENARIO_FILE), result_folder.read_results(folder)
+    labels = [entry.label for entry in scenario.schemes]
+    tuning = results.summary.get("tuning", [])
+    wanted = [] if scenario.tune is None else list(planned_trials(scenario.tune, scenario.seed))
+    tried = {each["label"]: [(trial["values"], trial["seed"]) for trial in each["trials"]] for each in tuning}
+    if tried != (dict.fromkeys(labels, wanted) if wanted else {}):
+        return False
+    runs = result_folder.runs_of(results)
+    return prepare.is_resolved_from(kept, with_chosen(scenario, tuning)) and are_enough(
+        scenario.repeats, labels, runs
+    )
+
+
+def runs_by_label(results: result_folder.Results) -> dict[str, dict[int, Run]]:
+    """The runs of a study: label -> seed -> run."""
     by_label: dict[str, dict[int, Run]] = {}
-    for run in runs:
+    for run in result_folder.runs_of(results):
         by_label.setdefault(run.label, {})[run.seed] = run
     return by_label
-
-
-def _kept(folder: Path, scenario: Scenario) -> list[Run] | None:
-    """The runs of a folder, if they are all of this scenario."""
-    if not (folder / result_folder.SCENARIO_FILE).is_file():
-        return None
-    kept = load(folder / result_folder.SCENARIO_FILE)
-    if not prepare.is_resolved_from(kept, scenario):
-        return None
-    runs = result_folder.runs_of(result_folder.read_results(folder))
-    return runs if are_enough(scenario.repeats, [entry.label for entry in scenario.schemes], runs) else None
 
 
 def value_of(quantity: str, run: Run) -> float:
@@ -124,6 +148,18 @@ def ratio_of(claim: Claim, runs: Runs) -> Interval | None:
     return of_ratio(above, below)
 
 
+def _judged(claim: Claim, runs: Runs) -> tuple[str, str]:
+    """The claim's ratio and its verdict, as the page shows them."""
+    whiches = [which for which in (claim.above, claim.below) if which is not None]
+    columns = [runs.get(study, {}).get(label, {}) for study, label in whiches]
+    seeds = set.intersection(*(set(column) for column in columns))
+    if not seeds:
+        return "-", "not simulated"
+    ratio = ratio_of(claim, runs)
+    judged = verdict(claim, ratio) if len(seeds) >= FEWEST else f"undecided: {len(seeds)} seeds"
+    return "neither" if ratio is None else shown(ratio), judged
+
+
 def verdict(claim: Claim, ratio: Interval | None) -> str:
     """Whether the whole interval of the ratio is where the claim says, outside, or across a bound."""
     if ratio is None:
@@ -136,26 +172,34 @@ def verdict(claim: Claim, ratio: Interval | None) -> str:
     return "does not hold" if high < claim.at_least or low > claim.at_most else "undecided"
 
 
-def page(paper: Paper, runs: Runs) -> str:
-    """The generated part of a page: the claims, then a table for each study."""
+def page(paper: Paper, runs: Runs, tuning: Mapping[str, Sequence[Tuned]]) -> str:
+    """The generated part of a page: the claims, then a table for each study.
+
+    Args:
+        paper: what is claimed.
+        runs: of its studies; what is claimed of others is not judged.
+        tuning: study -> what its schemes chose; absent where nothing is tuned.
+    """
     rows = []
     for claim in paper.claims:
-        ratio = ratio_of(claim, runs)
-        cells = (
-            claim.says, claim.quantity, " / ".join(": ".join(it) for it in (claim.above, claim.below) if it),
-            _bounds(claim), "neither" if ratio is None else shown(ratio), verdict(claim, ratio),
-        )  # fmt: skip
+        of = " / ".join(": ".join(it) for it in (claim.above, claim.below) if it)
+        cells = (claim.says, claim.quantity, of, _bounds(claim), *_judged(claim, runs))
         rows.append(f"| {' | '.join(cells)} |")
-    repeats = max(len(by_seed) for study in runs.values() for by_seed in study.values())
+    repeats = [len(by_seed) for study in runs.values() for by_seed in study.values()]
+    seeds = f"{min(repeats)} to {max(repeats)}" if min(repeats) < max(repeats) else f"{max(repeats)}"
     head = ("claim", "of", "ratio of", "claimed", "found", "verdict")
     parts = [
-        f"\nMedians over {repeats} seeds, with their 95 % intervals (paired by seed); bytes\n"
+        f"\nMedians over {seeds} seeds, with their 95 % intervals (paired by seed); bytes\n"
         "are those of all workers.\n",
         "## Claims\n",
         "\n".join([f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *rows, ""]),
     ]
     for study in paper.studies:
+        if study.name not in runs:
+            continue
         parts += [f"## {study.name}\n", _table(runs[study.name])]
+        if study.name in tuning:
+            parts.append(_choices(tuning[study.name]))
     if paper.more is not None:
         parts.append(paper.more())
     return "\n".join(parts)
@@ -179,6 +223,18 @@ def _table(runs: Mapping[str, Mapping[int, Run]]) -> str:
         ]
         lines.append(f"| `{label}` | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def _choices(tuning: Sequence[Tuned]) -> str:
+    """What each scheme chose, in a sentence."""
+    choices = []
+    for each in tuning:
+        values = ", ".join(
+            f"`{key}` {value}" + (" (the end of its list)" if key in each["at_edge"] else "")
+            for key, value in each["chosen"].items()
+        )
+        choices.append(f"{values} for `{each['label']}`")
+    return f"Chosen from {len(tuning[0]['trials'])} trials each: {'; '.join(choices)}.\n"
 
 
 _UNITS: Final = {"time to target": "s", "time per step": "s", "bytes per step": "B"}
@@ -214,6 +270,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Simulate what is missing and renew the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("papers", nargs="*", metavar="PAPER", help=f"of {', '.join(PAPERS)}; default: all")
+    parser.add_argument(
+        "--kept", action="store_true", help="simulate nothing: make the pages of the runs that are complete"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/papers"), help="folder of the results")
     chosen = parser.parse_args(arguments)
     unknown = [name for name in chosen.papers if name not in PAPERS]
@@ -221,9 +280,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"no paper '{unknown[0]}'; choose from: {', '.join(PAPERS)}")
     for name in chosen.papers or PAPERS:
         paper = PAPERS[name]
-        runs = {study.name: runs_of(name, study, chosen.out) for study in paper.studies}
+        read: Callable[[str, PaperStudy, Path], result_folder.Results | None]
+        read = kept_results if chosen.kept else results_of
+        by_study = {study.name: read(name, study, chosen.out) for study in paper.studies}
+        results = {study: each for study, each in by_study.items() if each is not None}
+        runs = {study: runs_by_label(each) for study, each in results.items()}
+        tuning = {
+            study: each.summary["tuning"] for study, each in results.items() if "tuning" in each.summary
+        }
         path = ROOT / "docs" / "papers" / f"{name}.md"
-        write_atomically(path, renewed(path.read_text(encoding="utf-8"), MARK, page(paper, runs)))
+        write_atomically(path, renewed(path.read_text(encoding="utf-8"), MARK, page(paper, runs, tuning)))
         print(f"renewed {path}")
 
 

