@@ -225,7 +225,12 @@ def _clock_time(seconds: float) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON object on standard output."""
-    (_output.get() or sys.stdout).write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    print_result(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def print_result(text: str) -> None:
+    """What a command was asked for, on standard output, also where ``--json`` keeps it for that."""
+    (_output.get() or sys.stdout).write(text)
 
 
 def say(text: str) -> None:

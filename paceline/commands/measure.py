@@ -23,6 +23,7 @@ from paceline.commands.console import (
     end_interrupted,
     hand_over,
     print_json,
+    print_result,
     say,
     terminal,
     watching,
@@ -77,7 +78,7 @@ def realrun(
         run_requests(loaded)
         values = {"--timeout": f"{timeout:g}", "--out": out}
         options = job_options(changes, values, {"--force": force, "--trace": trace, "--json": as_json})
-        sys.stdout.write(script(loaded, scenario, per_node, options))
+        print_result(script(loaded, scenario, per_node, options))
         return
     if not (processes or lab):
         raise InputError(
@@ -213,7 +214,7 @@ def validate(
     if slurm:
         values = {"--profile": profile, "--steps": steps, "--tolerance": f"{tolerance:g}", "--out": out}
         options = job_options(changes, values, {"--force": force, "--json": as_json})
-        sys.stdout.write(script(loaded, scenario, per_node, options, "validate"))
+        print_result(script(loaded, scenario, per_node, options, "validate"))
         return
     with nullcontext() if out is None else claim_folder(out):
         if out is not None:

@@ -53,6 +53,12 @@ class WarmProcess:
             end.close()
 
     @property
+    def pid(self) -> int:
+        """Its number."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
     def returncode(self) -> int | None:
         """The exit status of one that has ended."""
         return self._process.exitcode
@@ -70,8 +76,7 @@ class WarmProcess:
 
     def send_signal(self, number: int) -> None:
         """Send a signal."""
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it."""
