@@ -45,15 +45,18 @@ def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequen
     """
     if folder.exists():
         _check_ours(folder)
-    with write_folder_atomically(folder) as new:
-        (new / "figures").mkdir()
-        table = pd.DataFrame(
-            [_line(study, row) for study in studies for part in study.parts for row in part.rows]
-        )
-        write_csv(new / _MARK, table)
-        (new / "table.tex").write_text(_tex(studies), encoding="utf-8")
-        for picture in pictures:
-            _save(picture, new / "figures")
+    try:
+        with write_folder_atomically(folder) as new:
+            (new / "figures").mkdir()
+            table = pd.DataFrame(
+                [_line(study, row) for study in studies for part in study.parts for row in part.rows]
+            )
+            write_csv(new / _MARK, table)
+            (new / "table.tex").write_text(_tex(studies), encoding="utf-8")
+            for picture in pictures:
+                _save(picture, new / "figures")
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from paceline.commands.console import AsJson, Force, check_out_file, print_json, say, terminal
+from paceline.sim.config.limits import MAX_SEED
 from paceline.sim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ topology_app = typer.Typer(help="Who averages with whom.", no_args_is_help=True)
 
 Weights = Annotated[str, typer.Option("--weights", metavar="RULE", help="mixing weights, as in scenarios")]
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help="number of workers")]
-Seed = Annotated[int, typer.Option("--seed", metavar="S", min=0, help="of random graphs")]
+Seed = Annotated[int, typer.Option("--seed", metavar="S", min=0, max=MAX_SEED, help="of random graphs")]
 _NAME: Final = "a name, a file, package.module:function, or '{ring_lattice: {degree: 4}}'"
 
 
@@ -95,7 +96,9 @@ def search(
     scenario: Annotated[
         Path | None, typer.Option("--scenario", metavar="FILE", help="the cluster, for wall-clock")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, help="of every random choice")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="S", min=0, max=MAX_SEED, help="of every random choice")
+    ] = 0,
     moves: Annotated[
         int | None,
         typer.Option("--moves", metavar="N", help="candidates in one walk; absent: about a minute in all"),

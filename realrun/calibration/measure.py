@@ -18,6 +18,7 @@ from pydantic import Field
 
 from paceline.sim.config import files
 from paceline.sim.config.settings import Settings
+from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
@@ -331,6 +332,12 @@ def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
     measurements = files.as_model(Measurements, data, path, MEASUREMENTS_VERSION)
     if not all(math.isfinite(v) and v >= 0 for d in measurements.durations for v in d.values_s):
         raise InputError(f"{path}: holds a negative duration; probe again")
+    validate_document(NetworkSettings, measurements.network, f"{path}: network")
+    plan = measurements.plan
+    ranks = {d.worker for d in measurements.durations}
+    trials = {d.trial for d in measurements.durations}
+    if ranks != set(range(plan.workers)) or not trials <= set(range(len(plan.trials))):
+        raise InputError(f"{path}: its durations are not those of its plan; probe again")
     return measurements
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import torch
 from pydantic import Field
 
+from paceline.sim.config.limits import MAX_MODEL_BYTES, MAX_WORKERS
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments.prepare import prepare
@@ -67,7 +68,7 @@ class ProbeTrial(Settings):
     """One exchange, done as often as the plan says."""
 
     kind: Kind
-    num_bytes: int = Field(ge=0)
+    num_bytes: int = Field(ge=0, le=int(MAX_MODEL_BYTES))
     slot_s: float = Field(gt=0)
 
 
@@ -78,7 +79,7 @@ class ProbePlan(Settings):
     repeat of several trials, not all repeats of one.
     """
 
-    workers: int = Field(ge=2)
+    workers: int = Field(ge=2, le=MAX_WORKERS)
     trials: tuple[ProbeTrial, ...]
     repeats: int = Field(ge=1)
     lead_s: float = Field(default=0.05, description="time before the first slot")

@@ -98,7 +98,7 @@ class Profile(Settings):
         description="of the factors that were fitted together: a row for each, columns in the same order"
     )
     range: MeasuredRange
-    residual_pct: float = Field(description="median absolute error of the fitted durations")
+    residual_pct: float = Field(ge=0, description="median absolute error of the fitted durations")
     lateness_s: tuple[Annotated[float, Field(ge=-MAX_TIME_S, le=MAX_TIME_S)], ...] = Field(
         min_length=1, description="as measured: from when a gradient is due until the next operation starts"
     )

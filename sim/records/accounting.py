@@ -100,10 +100,11 @@ class TimeBreakdown:
     def share(self, wall_s: float) -> TimeShare:
         """Where this worker's share of ``wall_s`` went; after its end it waited for the others."""
         idle = 0.0 if self.ended_s is None else max(wall_s - self.ended_s, 0.0)
-        wait = self.wait_s + idle
-        return TimeShare(
-            compute=wall_s - wait - self.communicate_s, communicate=self.communicate_s, wait=wait
-        )
+        wait, communicate = self.wait_s + idle, self.communicate_s
+        if wait + communicate > wall_s:  # a run that failed: blocked beyond the last that counts
+            wait = max(wall_s - communicate, 0.0)
+            communicate = min(communicate, wall_s)
+        return TimeShare(compute=wall_s - wait - communicate, communicate=communicate, wait=wait)
 
 
 def mean_share(breakdowns: list[TimeBreakdown], wall_s: float) -> TimeShare:

@@ -300,7 +300,6 @@ NO_FILES: Final[Mapping[str, Damage]] = {
         "terminal": _link(name, "/dev/tty"),
         "to-nothing": _link(name, "nowhere"),
         "to-itself": _link(name, name),
-        "kernel": _link(name, "/proc/kmsg"),
         "memory": _link(name, "/proc/self/mem"),
     }.items()
 }  # fmt: skip

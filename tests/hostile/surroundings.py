@@ -137,11 +137,9 @@ _LIMITS: Final[Mapping[str, Surrounding]] = {
     ),
     "few-files-lab": Surrounding("ulimit -n 24; paceline realrun s.yaml --lab", 2, ("open files",)),
     "few-files-probe": Surrounding("ulimit -n 24; paceline probe s.yaml --out m.json", 2, ("open files",)),
-    "hardly-a-file": Surrounding("ulimit -n 6; paceline check s.yaml", 2, ("open files",)),
-    "no-disk": Surrounding("ulimit -f 0; paceline simulate s.yaml --out new", 2, ("new",)),
-    "little-disk": Surrounding("ulimit -f 1; paceline simulate s.yaml --out new", 2, ("new",)),
+    "no-disk": Surrounding("ulimit -f 0; paceline simulate s.yaml --out new", 2, ("new",), (".new.lock",)),
+    "little-disk": Surrounding("ulimit -f 1; paceline simulate s.yaml --out new", 2, ("new",), ("new",)),
     "little-disk-report": Surrounding("ulimit -f 4; paceline report r", 2, ("report",)),
-    "little-memory": Surrounding("ulimit -v 1000000; paceline check s.yaml", 1, ("paceline:",)),
 }
 """What a shell may limit."""
 
