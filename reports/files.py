@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -45,18 +46,15 @@ def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequen
     """
     if folder.exists():
         _check_ours(folder)
-    try:
-        with write_folder_atomically(folder) as new:
-            (new / "figures").mkdir()
-            table = pd.DataFrame(
-                [_line(study, row) for study in studies for part in study.parts for row in part.rows]
-            )
-            write_csv(new / _MARK, table)
-            (new / "table.tex").write_text(_tex(studies), encoding="utf-8")
-            for picture in pictures:
-                _save(picture, new / "figures")
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+    with write_folder_atomically(folder) as new:
+        (new / "figures").mkdir()
+        table = pd.DataFrame(
+            [_line(study, row) for study in studies for part in study.parts for row in part.rows]
+        )
+        write_csv(new / _MARK, table)
+        (new / "table.tex").write_text(_tex(studies), encoding="utf-8")
+        for picture in pictures:
+            _save(picture, new / "figures")
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
@@ -126,8 +124,9 @@ def _save(picture: Picture, folder: Path) -> None:
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         figure = finish_figure(picture)
         for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-            path = folder / f"{picture.name}.{ending}"
-            figure.savefig(path, dpi=200, facecolor="white", metadata=metadata)
+            drawn = io.BytesIO()  # on a full disk matplotlib's own file would raise something else
+            figure.savefig(drawn, format=ending, dpi=200, facecolor="white", metadata=metadata)
+            (folder / f"{picture.name}.{ending}").write_bytes(drawn.getvalue())
     write_csv(folder / f"{picture.name}.csv", picture.data)
 
 
