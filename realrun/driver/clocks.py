@@ -34,7 +34,7 @@ _HEAD_START_S: Final = 0.05
 """How far ahead of its announcement a run begins, so that every rank knows of it."""
 _ROUND_TRIPS: Final = 8
 """Beside ``_HEAD_START_S``: this many of the longest round trip to the control store. A rank that has just
-asked asks up to six times more until it knows when the run begins."""
+missed the announcement needs up to seven until it knows when the run begins."""
 TO_START_S: Final = 3600.0
 """How long a rank may take to score a run, or to prepare one, while the others wait."""
 _EXCHANGE_S: Final = 600.0

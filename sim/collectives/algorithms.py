@@ -167,23 +167,17 @@ def halving_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
     _check(n, num_bytes)
     core = 1 << (n.bit_length() - 1)
     offset = [k * num_bytes // core for k in range(core + 1)]
-    table: list[tuple[Round, ...]] = []
-    for rank in range(n):
-        partner = rank + core if rank < core else rank - core
-        give = Round((), _message(partner, num_bytes))
-        take = Round(_message(partner, num_bytes), ())
-        if rank >= core:
-            table.append((give, take))
-            continue
-        exchanges = tuple(
+
+    def exchanges(rank: int) -> tuple[Round, ...]:
+        return tuple(
             Round(
                 _message(peer, offset[received.stop] - offset[received.start]),
                 _message(peer, offset[sent.stop] - offset[sent.start]),
             )
             for peer, received, sent in _halving_exchanges(core, rank)
         )
-        table.append((take, *exchanges, give) if partner < n else exchanges)
-    return Schedule(tuple(table), 1)
+
+    return _fold_extra_ranks(n, num_bytes, exchanges)
 
 
 @lru_cache(maxsize=64)
@@ -199,6 +193,17 @@ def recursive_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
     """
     _check(n, num_bytes)
     core = 1 << (n.bit_length() - 1)
+
+    def exchanges(rank: int) -> tuple[Round, ...]:
+        peers = (rank ^ (1 << k) for k in range(core.bit_length() - 1))
+        return tuple(Round(_message(peer, num_bytes), _message(peer, num_bytes)) for peer in peers)
+
+    return _fold_extra_ranks(n, num_bytes, exchanges)
+
+
+def _fold_extra_ranks(n: int, num_bytes: int, exchanges: Callable[[int], tuple[Round, ...]]) -> Schedule:
+    """``exchanges`` of the first 2^k ranks, at most n; the others give first and take the result."""
+    core = 1 << (n.bit_length() - 1)
     table: list[tuple[Round, ...]] = []
     for rank in range(n):
         partner = rank + core if rank < core else rank - core
@@ -206,10 +211,8 @@ def recursive_doubling_all_reduce(n: int, num_bytes: int) -> Schedule:
         take = Round(_message(partner, num_bytes), ())
         if rank >= core:
             table.append((give, take))
-            continue
-        peers = (rank ^ (1 << k) for k in range(core.bit_length() - 1))
-        exchanges = tuple(Round(_message(peer, num_bytes), _message(peer, num_bytes)) for peer in peers)
-        table.append((take, *exchanges, give) if partner < n else exchanges)
+        else:
+            table.append((take, *exchanges(rank), give) if partner < n else exchanges(rank))
     return Schedule(tuple(table), 1)
 
 
