@@ -27,7 +27,8 @@ from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.scenario_facts import read_facts
-from paceline.sim.records.summary import summarise, verdict_of
+from paceline.sim.records.summarise import summarise
+from paceline.sim.records.summary import verdict_of
 from paceline.sim.scenario.schema import dump, load
 from paceline.sim.training.gradients import Method, TrainingProblem
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from paceline.sim.program.worker import Optimizer, Program, Worker
     from paceline.sim.records.run import Event, Run
     from paceline.sim.scenario.schema import Scenario
-    from paceline.sim.schemes.compressed import CompressedAllReduce
+    from paceline.sim.schemes.common.compressed import CompressedAllReduce
     from paceline.sim.schemes.scheme import Scheme
     from paceline.study import Study, Sweep
 
@@ -48,7 +48,7 @@ _HOMES: Final = {
     "Settings": "paceline.sim.config.settings",
     "Compression": "paceline.sim.program.encoding",
     "Optimizer": "paceline.sim.program.worker",
-    "CompressedAllReduce": "paceline.sim.schemes.compressed",
+    "CompressedAllReduce": "paceline.sim.schemes.common.compressed",
     "Round": "paceline.sim.collectives.schedule",
     "Schedule": "paceline.sim.collectives.schedule",
     "Link": "paceline.sim.network.network",

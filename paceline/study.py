@@ -19,7 +19,8 @@ from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run
 from paceline.sim.records.scenario_facts import read_facts
-from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, ranking, summarise
+from paceline.sim.records.summarise import summarise
+from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, ranking
 from paceline.sim.scenario.schema import Scenario, dump
 
 if TYPE_CHECKING:

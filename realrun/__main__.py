@@ -239,7 +239,7 @@ def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[
     """Print what the runs have given, as the arguments want it; nothing where there are none."""
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records.scenario_facts import read_facts
-    from paceline.sim.records.summary import summarise
+    from paceline.sim.records.summarise import summarise
     from paceline.sim.scenario.schema import dump, over_transport, parse
 
     from .driver.clocks import describe_clocks

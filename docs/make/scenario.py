@@ -20,7 +20,7 @@ from paceline.sim.scenario.parts import Cluster
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.scenario.tune import Tune
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.names import EXAMPLE_FILES, OTHER_NAMES
+from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.training.optimizer import OptimizerSettings
 from paceline.sim.workloads import TASKS

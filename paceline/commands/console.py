@@ -275,7 +275,7 @@ def hand_over(
     from paceline.reports.tables import render_summary
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records.scenario_facts import read_facts
-    from paceline.sim.records.summary import summarise
+    from paceline.sim.records.summarise import summarise
     from paceline.sim.scenario.schema import dump
 
     text = dump(scenario)

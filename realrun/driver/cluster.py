@@ -14,7 +14,8 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.sim.drivers.tasks import ClockedRunner, CoroutineTask
+from paceline.sim.drivers.tasks.clocked import ClockedRunner
+from paceline.sim.drivers.tasks.runner import CoroutineTask
 from paceline.sim.errors import PeerLost, RunError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES

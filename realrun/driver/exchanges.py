@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from paceline.sim.collectives.algorithms import ALL_REDUCE
 from paceline.sim.collectives.pipelines import PIPELINES
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.tasks import mix_values
+from paceline.sim.drivers.tasks.runner import mix_values
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import root_of
 from paceline.sim.program.groups import members

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.sim.drivers.tasks import InFlight
+from paceline.sim.drivers.tasks.runner import InFlight
 
 from .rank_log import Exchange
 

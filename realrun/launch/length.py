@@ -14,7 +14,7 @@ from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario, over_transport
 from paceline.sim.schemes import find_scheme
-from paceline.sim.schemes.inside import count_units
+from paceline.sim.schemes.common.inside import count_units
 
 from .cells import RunRequest, run_requests
 

@@ -29,8 +29,9 @@ from .blocks import BlockFlows, Completion, PlacedBlocks, PlacedCollective, plac
 from .clock import Clock
 from .job import Job
 from .pending import Pending
+from .rendezvous import Tag
 from .tables import CollectiveRun, PlacedTable, place_table
-from .transfers import Tag, Transfers
+from .transfers import Transfers
 
 PRICED_WORK: Final = 64
 """Messages of each member as which a collective that is priced as a whole counts at most."""

@@ -30,7 +30,8 @@ from .job import Job
 from .outcome import Outcome
 from .pending import Pending
 from .streams import Streams
-from .tasks import SUSPENDED, ClockedRunner, CoroutineTask, mix_values
+from .tasks.clocked import ClockedRunner
+from .tasks.runner import SUSPENDED, CoroutineTask, mix_values
 from .transfers import PATTERN_TAG, Transfers
 
 _Task = CoroutineTask[Pending]

@@ -38,7 +38,7 @@ from ..program.encoding import Encoded, Payload, message_bytes, shard_bytes
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog
 from ..records.run import On
-from ..schemes.inside import count_units
+from ..schemes.common.inside import count_units
 from ..schemes.scheme import Scheme
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..program.encoding import Payload
-from .tasks import InFlight
+from .tasks.runner import InFlight
 
 
 class Pending(InFlight):

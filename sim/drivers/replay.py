@@ -27,7 +27,7 @@ from ..program.worker import Program
 from ..records.run import Event
 from ..training.gradients import loss_given
 from .job import Job
-from .tasks import SUSPENDED, CoroutineTask, InFlight, Runner, mix_values
+from .tasks.runner import SUSPENDED, CoroutineTask, InFlight, Runner, mix_values
 
 _LATER: Final = object()
 """In place of a reply that needs what another worker has not done yet."""

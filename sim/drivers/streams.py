@@ -25,7 +25,8 @@ from typing_extensions import override
 from ..network.profile import MessageRange
 from ..network.transfer import TransferModel
 from .clock import Clock
-from .transfers import Announced, Notice, Transfer, Transfers
+from .rendezvous import Announced, Notice, Transfer
+from .transfers import Transfers
 
 ANNOUNCEMENT_BYTES: Final = 100
 """Of a receive, with its headers; it takes no time of its own where it waits for nothing."""

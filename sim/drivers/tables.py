@@ -16,7 +16,8 @@ from ..network.transfer import TransferModel, route_pairs
 from ..program.encoding import Payload
 from .blocks import Completion, PlacedCollective
 from .clock import Clock
-from .transfers import Tag, Transfers
+from .rendezvous import Tag
+from .transfers import Transfers
 
 _ALONE: Final = ("alone", 0, 0)
 """The tag of a collective that has a clock for itself."""

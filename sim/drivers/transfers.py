@@ -8,10 +8,9 @@ has left, the receiver one route latency later. ``Streams`` refines this to what
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from .. import seeds
 from ..network.fifo import FifoSharing
@@ -22,8 +21,7 @@ from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
-
-Tag = str | tuple[str, int, int]
+from .rendezvous import Announced, Box, Notice, Tag, Transfer, TransferSide
 
 _EVEN: Final = 1_000
 """The weight of an even share, where shares are drawn: weights are whole numbers."""
@@ -33,82 +31,6 @@ _MOST_UNEVEN: Final = 2.0
 
 PATTERN_TAG: Final = "mix"
 """Of the messages of mixes."""
-
-
-class TransferSide(Protocol):
-    """Whoever waits for one side of a transfer."""
-
-    def sent(self, time_s: float, peer_s: float) -> None:
-        """The send is complete at ``time_s`` (now or later); the receive was posted at ``peer_s``."""
-
-    def received(self, slot: int, value: Payload | None, source: int, time_s: float, peer_s: float) -> None:
-        """The value is there at ``time_s`` (now or later); the send was posted at ``peer_s``."""
-
-
-class Notice:
-    """A receiver's announcement on its way to the sender; ``then`` is called when it is there."""
-
-    __slots__ = ("arrival_s", "then")
-
-    def __init__(self) -> None:
-        self.arrival_s: float | None = None
-        self.then: Callable[[float], None] | None = None
-
-    def arrives(self, time_s: float) -> None:
-        """It is known when it will be there."""
-        self.arrival_s = time_s
-        if self.then is not None:
-            self.then(time_s)
-
-
-Announced = float | Notice
-"""When the sender knows of a receive."""
-
-
-@dataclass(slots=True, init=False, eq=False)
-class Transfer:
-    """A send and its receive: the side that is posted first creates it, the other one adds its fields.
-
-    Attributes:
-        sender, sender_s: who waits for the send, which was posted at that time.
-        num_bytes, value: what is sent.
-        receiver, receiver_s: who waits for the receive, which was posted at that time.
-        slot: the receiver's number of it.
-        announced: when the sender knows of the receive.
-        source, destination: hosts, once the transfer begins.
-        plain: neither announcements nor the overhead of messages count, nor any stream.
-        latency_s, links, cap, weight: of the route; ``cap`` in bytes/s, the weight as in ``FairSharing``.
-    """
-
-    sender: TransferSide
-    sender_s: float
-    num_bytes: float
-    value: Payload | None
-    receiver: TransferSide
-    receiver_s: float
-    slot: int
-    announced: Announced
-    source: int
-    destination: int
-    plain: bool
-    latency_s: float
-    links: tuple[int, ...]
-    cap: float
-    weight: int
-
-
-class _Box:
-    """What is posted under one tag and not yet matched: by source * n + destination, oldest first.
-
-    ``known``: by destination, the sources of sends that it knows of; only once it has received from anybody.
-    """
-
-    __slots__ = ("known", "receives", "sends")
-
-    def __init__(self) -> None:
-        self.sends: dict[int, deque[Transfer]] = {}
-        self.receives: dict[int, deque[Transfer]] = {}
-        self.known: dict[int, deque[int]] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -154,7 +76,7 @@ class Transfers:
         self._added_latency_s = model.added_latency_s
         self._bandwidths = bandwidths
         self._alone: dict[int, float] = {}
-        self._boxes: dict[Tag, _Box] = {}
+        self._boxes: dict[Tag, Box] = {}
         self._flows: dict[int, Transfer] = {}
         self._tcp = model.tcp
         self._connections: dict[int, Connection] = {}
@@ -175,10 +97,10 @@ class Transfers:
         """Whether bytes that a host sends are on their way, though their sender is done."""
         return False
 
-    def _box(self, tag: Tag) -> _Box:
+    def _box(self, tag: Tag) -> Box:
         box = self._boxes.get(tag)
         if box is None:
-            box = self._boxes[tag] = _Box()
+            box = self._boxes[tag] = Box()
         return box
 
     def send(
@@ -209,7 +131,7 @@ class Transfers:
         if box.known is not None:
             self._announce_send(box, key, transfer)
 
-    def _announce_send(self, box: _Box, key: int, send: Transfer) -> None:
+    def _announce_send(self, box: Box, key: int, send: Transfer) -> None:
         """Let a receiver that takes from anybody know of a send that waits."""
         if not self._announcement:
             self._send_known((box, key, send))
@@ -218,7 +140,7 @@ class Transfers:
         known_s = send.sender_s + self._announcement * self._latency_s(source, destination)
         self._clock.at(max(known_s, self._clock.now), self._send_known, (box, key, send))
 
-    def _send_known(self, announced: tuple[_Box, int, Transfer]) -> None:
+    def _send_known(self, announced: tuple[Box, int, Transfer]) -> None:
         box, key, send = announced
         source, destination = divmod(key, self._workers)
         waiting = box.sends[key]

@@ -27,7 +27,7 @@ from ..scenario.parts import Evaluate
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
-from ..schemes.inside import count_units
+from ..schemes.common.inside import count_units
 from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target

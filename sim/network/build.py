@@ -11,8 +11,10 @@ from typing import Any, Final
 from ..config import user_code
 from ..config.limits import MAX_TIME_S, MIN_RATE
 from ..errors import InputError, did_you_mean, quote, shorten
+from .forms.graph import Graph
+from .forms.varying import Variation
 from .network import Link, Network, Route
-from .settings import GpuHost, Graph, NetworkSettings, Variation
+from .settings import GpuHost, NetworkSettings
 
 _PICOSECONDS: Final = 10**12
 _HOP: Final = 1

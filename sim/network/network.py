@@ -10,7 +10,7 @@ from typing import Any
 
 from ..collectives.symmetric import EqualLinks
 from ..jitter import Jitter
-from .settings import Variation
+from .forms.varying import Variation
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import Literal
 
 from .. import seeds
 from ..jitter import Jitter
+from .forms.varying import LinkTrace, Outage, SlowPeriods
 from .network import Link, Network
-from .settings import LinkTrace, Outage, SlowPeriods
 
 
 def trace_of(link: Link) -> LinkTrace | None:

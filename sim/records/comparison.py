@@ -20,7 +20,8 @@ from typing_extensions import TypedDict
 
 from ..errors import shorten
 from .run import Evaluation, Run
-from .summary import SchemeSummary, is_by_step, summarise
+from .summarise import summarise
+from .summary import SchemeSummary, is_by_step
 
 Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 

@@ -42,7 +42,8 @@ from .formats.parquet import (
 from .formats.trace import write_trace
 from .run import Evaluation, Machine, Run, TimeShare
 from .scenario_facts import read_facts
-from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances, summarise
+from .summarise import summarise
+from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances
 
 if TYPE_CHECKING:
     import pandas as pd

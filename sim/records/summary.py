@@ -13,18 +13,17 @@ Everything here is plain JSON: ``None`` where a number is missing or not finite,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Final, Literal, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict
 
-from ..errors import InputError, quote
-from .equal_terms import Equal, equal_terms, score_at
-from .intervals import FEWEST, UNKNOWN, Interval, finite, of_median, of_ratio
+from .equal_terms import Equal
+from .intervals import Interval
 from .run import Run, Source, Status
 from .scenario_facts import Goal, TransportRecord
-from .verdict import Verdict, chance_to_win, find_verdict, find_winner, find_winners
+from .verdict import Verdict, chance_to_win, find_verdict
 
 SUMMARY_VERSION: Final = 3
 """Of ``summary.json``; changes when an older reader would misunderstand it."""
@@ -32,8 +31,6 @@ SUMMARY_VERSION: Final = 3
 SUMMARY_VERSIONS: Final = (2, SUMMARY_VERSION)
 """What this program reads. In version 2 synchronous schemes were scored step by step, asynchronous ones on
 models of every ``evaluate.every``-th step, and all that can be scored was."""
-
-_ALWAYS: Final = ("train_loss", "test_accuracy", "consensus_distance")
 
 
 class Shares(TypedDict):
@@ -259,74 +256,6 @@ class Summary(TypedDict):
     tuning: NotRequired[list[Tuned]]
 
 
-def summarise(
-    scenario_name: str,
-    runs: Sequence[Run],
-    target: Goal | None = None,
-    tuning: Sequence[Tuned] = (),
-    facts: Mapping[str, SchemeFacts] | None = None,
-    transport: TransportRecord | None = None,
-    proxy: str | None = None,
-) -> Summary:
-    """Summarise runs; rows come in the order in which their schemes first appear.
-
-    Args:
-        scenario_name: copied.
-        runs: any number of them, one or both sources.
-        target: what the runs were after, if anything; copied.
-        tuning: what was chosen before, if anything; copied.
-        facts: label -> what is known of a scheme apart from its runs; copied.
-        transport: what carries the bytes, if that is known; copied.
-        proxy: what the trained model stands for, if for another one; copied.
-
-    Raises:
-        InputError: two runs share source, label and seed.
-    """
-    groups = _grouped(runs)
-    by_step = target is None and not any(run.reached_target for run in runs)
-    rows = [_row(group, (facts or {}).get(group[0].label)) for group in groups.values()]
-    winner: SchemeSummary | None = None
-    lead: Lead | None = None
-    paired, equal = 0, None
-    for source in {run.source: None for run in runs}:
-        mine = [row for row in rows if row["source"] == source]
-        times = {label: _times(group, by_step) for (s, label), group in groups.items() if s == source}
-        label = find_winner(times)
-        best = next((row for row in mine if row["label"] == label), None)
-        shared = _compare(mine, times, best)
-        if source == runs[0].source:
-            winner, paired = best, shared
-            lead = _lead(ranking(mine, label)) if best is not None else None
-            winners = groups[source, best["label"]] if best is not None else []
-            equal = equal_terms([run for run in runs if run.source == source], target, winners)
-    if equal is not None:
-        for row, group in zip(rows, groups.values(), strict=True):
-            row["score_at_equal_time"] = score_at(group, equal, "time_s")
-            row["score_at_equal_bytes"] = score_at(group, equal, "bytes_sent")
-    summary = Summary(
-        version=SUMMARY_VERSION,
-        scenario=scenario_name,
-        target=target,
-        runs=[_run_row(run) for run in runs],
-        summary=rows,
-        winner=None if winner is None else winner["label"],
-        lead=lead,
-        paired=paired,
-        equal=equal,
-    )
-    if runs:
-        summary["verdict"] = verdict_of(summary, runs[0].source)
-    else:
-        summary["verdict"] = find_verdict([], {})
-    if tuning:
-        summary["tuning"] = list(tuning)
-    if transport is not None:
-        summary["transport"] = transport
-    if proxy is not None:
-        summary["proxy"] = proxy
-    return summary
-
-
 def verdict_of(summary: Summary, source: Source) -> Verdict:
     """Word the verdict on the runs of one source: ``summary["verdict"]`` is that of the first run's."""
     rows = [row for row in summary["summary"] if row["source"] == source]
@@ -335,7 +264,7 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     times: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
     for run in summary["runs"]:
         if run["source"] == source:
-            times[run["label"]][run["seed"]] = _race_s(run, by_step)
+            times[run["label"]][run["seed"]] = race_s(run, by_step)
     ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
     bounds = [row.get("bounds") for row in rows]
     exact = by_step and source == "simulated" and all(each and not each["random"] for each in bounds)
@@ -347,7 +276,7 @@ def is_by_step(summary: Summary) -> bool:
     return summary["target"] is None and not any(run["reached_target"] for run in summary["runs"])
 
 
-def _race_s(run: RunRow, by_step: bool) -> float:
+def race_s(run: RunRow, by_step: bool) -> float:
     """What schemes are compared by, infinite for a run that did not get there."""
     if by_step:
         whole = run["status"] == "completed" and run["iterations"] > 0
@@ -397,7 +326,7 @@ def median_run(
 ) -> float:
     """The median of what the runs of a row have under ``key``, where the row itself has the mean."""
     mine = (run for run in summary["runs"] if (run["source"], run["label"]) == (row["source"], row["label"]))
-    return _median([float(run[key]) for run in mine])
+    return float(np.median([float(run[key]) for run in mine]))
 
 
 def steps_to_target(run: Run) -> float | None:
@@ -406,137 +335,3 @@ def steps_to_target(run: Run) -> float | None:
         return None
     # The first of that instant: older records have a score of workers that were ahead after it.
     return next((float(e.step) for e in run.evaluations if e.time_s >= run.time_to_target_s), None)
-
-
-def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:
-    groups: dict[tuple[Source, str], list[Run]] = {}
-    for run in runs:
-        group = groups.setdefault((run.source, run.label), [])
-        if any(other.seed == run.seed for other in group):
-            raise InputError(
-                f"two {run.source} runs of {quote(run.label)} have seed {run.seed}: give each scheme its own "
-                "label"
-            )
-        group.append(run)
-    return groups
-
-
-def _run_row(run: Run) -> RunRow:
-    last: Mapping[str, float | None] = run.evaluations[-1].metrics if run.evaluations else {}
-    names = dict.fromkeys((*_ALWAYS, *last))
-    row = RunRow(
-        scheme=run.scheme,
-        label=run.label,
-        seed=run.seed,
-        source=run.source,
-        reached_target=run.reached_target,
-        time_to_target_s=run.time_to_target_s,
-        wall_clock_s=run.wall_clock_s,
-        iterations=run.iterations,
-        final={name: finite(last.get(name)) for name in names},
-        bytes_sent=run.bytes_sent,
-        time_s=_shares([run]),
-        status=run.status,
-        digest=run.digest,
-    )
-    if run.message:
-        row["message"] = run.message
-    if run.machines:
-        row["machines"] = [MachineRow(host=m.host, clock_error_s=m.clock_error_s) for m in run.machines]
-    if run.hosts:
-        row["hosts"] = dict(run.hosts)
-    if run.exchanges is not None:
-        row["exchanges"] = list(run.exchanges)
-    if run.bracket_s is not None:
-        row["bracket_s"] = list(run.bracket_s)
-    if run.engine:
-        row["engine"] = run.engine
-    if run.engine_reason:
-        row["engine_reason"] = run.engine_reason
-    if run.left_out:
-        row["left_out"] = [list(each) for each in run.left_out]
-    return row
-
-
-def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
-    time, step = (of_median(list(_times(group, by_step).values())) for by_step in (False, True))
-    median = time["median"]
-    met = [steps_to_target(run) for run in group]
-    row = SchemeSummary(
-        scheme=group[0].scheme,
-        label=group[0].label,
-        source=group[0].source,
-        runs=len(group),
-        reached=sum(run.reached_target for run in group),
-        diverged=sum(run.status == "diverged" for run in group),
-        partial=sum(run.status == "partial" for run in group),
-        time_to_target_s=time,
-        at_least_s=None if median is not None else finite(_median([_at_least(run) for run in group])),
-        step_s=step,
-        ratio_to_best=UNKNOWN,
-        wins=0.0,
-        p_win=None,
-        steps_to_target=finite(_median([math.inf if steps is None else steps for steps in met])),
-        score_at_equal_time=None,
-        score_at_equal_bytes=None,
-        wall_clock_s=_mean([run.wall_clock_s for run in group]),
-        iterations=_mean([run.iterations for run in group]),
-        bytes_sent=_mean([run.bytes_sent for run in group]),
-        time_s=_shares(group),
-    )
-    if facts is not None:
-        row["does"] = facts["does"]
-        if "memory" in facts:
-            row["memory"] = facts["memory"]
-        if row["source"] == "simulated":
-            row["bounds"] = facts["bounds"]
-    return row
-
-
-def _shares(group: Sequence[Run]) -> Shares:
-    return Shares(
-        compute=_mean([run.time_s.compute for run in group]),
-        communicate=_mean([run.time_s.communicate for run in group]),
-        wait=_mean([run.time_s.wait for run in group]),
-    )
-
-
-def _times(group: Sequence[Run], by_step: bool) -> dict[int, float]:
-    """Seed -> what schemes are compared by (``_race_s``); by seed, so that order cannot matter."""
-    return dict(sorted((run.seed, _race_s(_run_row(run), by_step)) for run in group))
-
-
-def _at_least(run: Run) -> float:
-    if run.time_to_target_s is not None:
-        return run.time_to_target_s
-    return math.inf if run.status == "diverged" else run.wall_clock_s
-
-
-def _compare(
-    rows: Sequence[SchemeSummary], times: Mapping[str, Mapping[int, float]], best: SchemeSummary | None
-) -> int:
-    """Fill in what a row says in comparison with the others; returns how many seeds all of them share."""
-    shared = sorted(set.intersection(*(set(column) for column in times.values())))
-    if best is None or not shared:
-        return len(shared)
-    columns = np.array([[times[row["label"]][seed] for seed in shared] for row in rows])
-    wins = find_winners(columns).sum(axis=1)
-    for row, won in zip(rows, wins, strict=True):
-        row["ratio_to_best"] = of_ratio(times[row["label"]], times[best["label"]])
-        row["wins"] = float(won)
-        row["p_win"] = chance_to_win(row["wins"], len(shared)) if len(shared) >= FEWEST else None
-    return len(shared)
-
-
-def _lead(ranked: Sequence[SchemeSummary]) -> Lead | None:
-    if len(ranked) < 2 or ranked[1]["ratio_to_best"]["median"] is None:
-        return None
-    return Lead(second=ranked[1]["label"], factor=ranked[1]["ratio_to_best"])
-
-
-def _median(values: Sequence[float]) -> float:
-    return float(np.median(np.array(values)))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -16,8 +16,8 @@ from ..errors import InputError
 from ..network.build import build_network
 from ..records.summary import MemoryRecord
 from ..schemes import find_scheme
-from ..schemes.held import Held, Sizes
-from ..schemes.inside import count_units
+from ..schemes.common.held import Held, Sizes
+from ..schemes.common.inside import count_units
 from ..workloads import find_task
 from .entries import SchemeEntry, WorkloadEntry
 from .parts import Cluster

@@ -31,8 +31,9 @@ from ..config.units import BoundedSeconds, Bytes, Steps
 from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean, quote
 from ..network.build import build_network
+from ..network.forms.graph import Graph
 from ..network.profile import Profile
-from ..network.settings import Graph, NetworkSettings, QueueName
+from ..network.settings import NetworkSettings, QueueName
 from ..network.tcp import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..config.user_code import is_import_path
 from ..errors import InputError
 from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp, tracking
-from .names import explain_unknown
+from .common.names import explain_unknown
 from .outer import diloco, fedavg, halos, slowmo
 from .scheme import Scheme
 from .user import user_scheme

@@ -29,7 +29,7 @@ from ..errors import InputError
 from ..program import operations as ops
 from ..program.worker import Program, Worker
 from ..topology import TopologyEntry
-from .held import REPLACED, Held, Sizes
+from .common.held import REPLACED, Held, Sizes
 
 
 class AdPsgdOptions(Settings):

@@ -28,8 +28,8 @@ from ..config.units import Bytes
 from ..errors import InputError
 from ..program.encoding import Compression
 from ..program.worker import Program, Worker
-from .compressed import CompressedAllReduce
-from .held import REPLACED, Held, Sizes, encoded_share, in_rounds
+from .common.compressed import CompressedAllReduce
+from .common.held import REPLACED, Held, Sizes, encoded_share, in_rounds
 from .overlap.buckets import Buckets, SendOrder
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds

@@ -42,9 +42,9 @@ from ..program import operations as ops
 from ..program.encoding import Compression, Payload
 from ..program.worker import Worker
 from ..topology import MixingOptions
-from .compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
-from .held import REPLACED, Held, Sizes, encoded_share, most_neighbours
-from .inside import Inside, Units, check_inside, count_units
+from .common.compressed import CompressedAllReduce, Momentum, add_lost_part, pack, refuse_top_k, unpack
+from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
+from .common.inside import Inside, Units, check_inside, count_units
 
 
 class GossipOptions(MixingOptions):

@@ -41,7 +41,7 @@ from ..network.network import Network
 from ..program import operations as ops
 from ..program.groups import Groups
 from ..program.worker import Program, Worker
-from .held import Held, Sizes
+from .common.held import Held, Sizes
 from .scheme import Spread, scattered
 
 

@@ -45,7 +45,7 @@ from ..config.settings import Settings
 from ..errors import InputError
 from ..program.encoding import Compression
 from ..program.worker import Program, Worker
-from .compressed import (
+from .common.compressed import (
     CompressedAllReduce,
     Momentum,
     all_average,
@@ -55,7 +55,7 @@ from .compressed import (
     pack,
     unpack,
 )
-from .held import Held, Sizes, in_rounds
+from .common.held import Held, Sizes, in_rounds
 from .quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from .quorum.rounds import Rounds
 

@@ -42,7 +42,7 @@ from ..config.settings import Settings
 from ..errors import InputError, PeerLost
 from ..program import operations as ops
 from ..program.worker import Program, Worker
-from .held import REPLACED, Held, Sizes, on_a_server
+from .common.held import REPLACED, Held, Sizes, on_a_server
 from .scheme import Spread, scattered
 
 HostRank = Annotated[int, Field(ge=0, description="rank of the worker on whose host the centre is")]

@@ -16,7 +16,7 @@ from ..config.settings import Settings
 from ..errors import InputError
 from ..network.network import Network
 from ..program.worker import Program, Worker
-from .held import Held, Sizes
+from .common.held import Held, Sizes
 from .quorum.options import leaves_out
 
 

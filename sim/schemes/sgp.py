@@ -40,7 +40,7 @@ from ..program.encoding import Payload, append_numbers
 from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
 from ..topology import Plan, TopologyEntry
-from .held import REPLACED, Held, Sizes, most_neighbours
+from .common.held import REPLACED, Held, Sizes, most_neighbours
 
 
 class SgpOptions(Settings):

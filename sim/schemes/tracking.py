@@ -38,8 +38,8 @@ from ..errors import InputError
 from ..program.encoding import Compression, decoded
 from ..program.worker import Worker
 from ..topology import MixingOptions, Plan, TopologyEntry
-from .compressed import CompressedAllReduce, add_lost_part, refuse_top_k
-from .held import REPLACED, Held, Sizes, encoded_share, most_neighbours
+from .common.compressed import CompressedAllReduce, add_lost_part, refuse_top_k
+from .common.held import REPLACED, Held, Sizes, encoded_share, most_neighbours
 
 
 class TrackingOptions(MixingOptions):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from paceline.sim.drivers.job import Job
+from paceline.sim.program.encoding import Qsgd
 from paceline.sim.program.worker import Program, Worker
 from tests.support.factory import make_job, make_scheme
 
@@ -22,6 +23,12 @@ X = torch.arange(4.0)
 
 ONE_APART = ((1, 2, 3), (0,))
 """Groups: three together, and one alone."""
+
+PAIRS = ((0, 2), (3, 1))
+"""Groups of two each, in an order of their own."""
+
+CODEC = Qsgd(bits=4, bucket=3)
+"""Of what is sent encoded."""
 
 
 @dataclass
@@ -94,12 +101,12 @@ def says(log: Log) -> tuple[Any, ...]:
     return tuple(log.said)
 
 
-def close_to(found: Any, expected: Any) -> bool:
+def close_to(actual: Any, expected: Any) -> bool:
     """Equal, numbers within 1e-6 relative."""
     if isinstance(expected, float):
-        return isinstance(found, float) and abs(found - expected) <= 1e-6 * max(1.0, abs(expected))
+        return isinstance(actual, float) and abs(actual - expected) <= 1e-6 * max(1.0, abs(expected))
     if isinstance(expected, list | tuple):
-        return len(found) == len(expected) and all(
-            close_to(f, e) for f, e in zip(found, expected, strict=True)
+        return len(actual) == len(expected) and all(
+            close_to(f, e) for f, e in zip(actual, expected, strict=True)
         )
-    return bool(found == expected)
+    return bool(actual == expected)

@@ -35,17 +35,17 @@ def run_case(group: Group, name: str, backend: str) -> dict[str, Any]:
 
 def broken_promises(case: Case, answers: Sequence[Any]) -> list[str]:
     """What the workers' answers to a case that does not fail should not be."""
-    found = []
+    broken = []
     if answers[0] is None or answers[0]["run"] != ["completed", ""]:
-        found.append(f"{case.name}: {answers[0] and (answers[0]['run'] or answers[0]['error'])}")
+        broken.append(f"{case.name}: {answers[0] and (answers[0]['run'] or answers[0]['error'])}")
     for rank, answer in enumerate(answers):
         if answer is None:
-            found.append(f"{case.name}: the process of worker {rank} has ended")
+            broken.append(f"{case.name}: the process of worker {rank} has ended")
             continue
         if case.said and not close_to(answer["said"], list(case.said[rank])):
-            found.append(f"{case.name}: worker {rank} said {answer['said']}, not {case.said[rank]}")
+            broken.append(f"{case.name}: worker {rank} said {answer['said']}, not {case.said[rank]}")
         if case.times:
             late = [a >= b - 1e-6 for a, b in zip(answer["times"], case.times[rank], strict=False)]
             if len(answer["times"]) != len(case.times[rank]) or not all(late):
-                found.append(f"{case.name}: worker {rank} noted {answer['times']} for {case.times[rank]}")
-    return found
+                broken.append(f"{case.name}: worker {rank} noted {answer['times']} for {case.times[rank]}")
+    return broken

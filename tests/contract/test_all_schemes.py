@@ -109,8 +109,8 @@ def test_bytes_per_step_are_those_that_are_claimed(scheme: str, options: Options
         workers=WORKERS, momentum=0.0 if scheme == "eamsgd" else 0.9, max_iterations=STEPS, every=STEPS,
         batch_size=4, record_events=False,
     )  # fmt: skip
-    found = simulated(job).bytes_sent / WORKERS / STEPS / (4 * SIZE)
-    assert found == pytest.approx(models, rel=0.01)
+    models_sent = simulated(job).bytes_sent / WORKERS / STEPS / (4 * SIZE)
+    assert models_sent == pytest.approx(models, rel=0.01)
 
 
 @pytest.mark.slow

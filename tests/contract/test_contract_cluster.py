@@ -31,7 +31,7 @@ def test_keeps_the_contract(case: Case, backend: str, pools: Pools) -> None:
 
 def refused(group: Group) -> list[str]:
     """In a process of the pool: jobs that cannot be run for real."""
-    found = []
+    refusals = []
     for job in (
         make_job("gossip", {"topology": "ring"}, workers=group.size + 1),
         make_job("gossip", {"topology": "ring"}, workers=group.size, max_iterations=None),
@@ -39,8 +39,8 @@ def refused(group: Group) -> list[str]:
     ):
         with pytest.raises(InputError) as caught:
             run_job(group, job)
-        found.append(str(caught.value))
-    return found
+        refusals.append(str(caught.value))
+    return refusals
 
 
 def test_jobs_that_do_not_fit_are_refused_and_others_follow(pools: Pools) -> None:

@@ -43,8 +43,8 @@ def _batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return problem.workload.inputs[rows], problem.workload.targets[rows]
 
 
-def _close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert ((found - expected).norm() / expected.norm()).item() < 1e-5
+def _close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert ((actual - expected).norm() / expected.norm()).item() < 1e-5
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -6,7 +6,7 @@ import ast
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.modules import PRODUCT, ROOT, modules_below, place_of
 
 
 @cache
@@ -15,20 +15,19 @@ def _nodes(path: Path) -> tuple[ast.AST, ...]:
 
 
 def _imports(path: Path) -> set[str]:
-    found = set()
+    names = set()
     for node in _nodes(path):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def _importers(module: str) -> set[str]:
-    files = [*ROOT.glob("sim/**/*.py"), *ROOT.glob("realrun/**/*.py"), *ROOT.glob("reports/**/*.py")]
     return {
-        path.relative_to(ROOT).as_posix()
-        for path in files
+        place_of(path)
+        for path in modules_below("sim", "realrun", "reports")
         if any(name == module or name.startswith(module + ".") for name in _imports(path))
     }
 
@@ -40,17 +39,11 @@ SLOW = {
 """What may be imported when it is needed: loading it takes long, and most commands do without."""
 
 
-def _product() -> list[Path]:
-    return [
-        path for folder in ("paceline", "sim", "realrun", "reports") for path in (ROOT / folder).rglob("*.py")
-    ]
-
-
 def test_only_slow_libraries_are_imported_inside_functions() -> None:
     """So that the import graph tells the whole truth; the front door loads what a command needs."""
     inside = set()
-    for path in _product():
-        name = path.relative_to(ROOT).as_posix()
+    for path in modules_below(*PRODUCT):
+        name = place_of(path)
         if name.startswith("paceline/") or name == "realrun/__main__.py":
             continue
         (module, *_) = _nodes(path)
@@ -65,7 +58,7 @@ def test_only_slow_libraries_are_imported_inside_functions() -> None:
 
 
 def test_the_product_imports_neither_benchmarks_nor_the_makers_of_pages() -> None:
-    for path in _product():
+    for path in modules_below(*PRODUCT):
         assert not any(name.split(".")[0] in ("benchmarks", "docs", "tests") for name in _imports(path)), path
 
 
@@ -86,7 +79,7 @@ def test_only_realrun_imports_torch_distributed() -> None:
 
 def test_nothing_unpickles_or_evaluates() -> None:
     assert not _importers("pickle")
-    for path in [*ROOT.glob("sim/**/*.py"), *ROOT.glob("realrun/**/*.py"), *ROOT.glob("reports/**/*.py")]:
+    for path in modules_below("sim", "realrun", "reports"):
         calls = [n.func for n in _nodes(path) if isinstance(n, ast.Call)]
         names = {f.id for f in calls if isinstance(f, ast.Name)}
         assert not names & {"eval", "exec"}, path
@@ -95,8 +88,8 @@ def test_nothing_unpickles_or_evaluates() -> None:
 def test_one_console_prints_and_takes_no_markup() -> None:
     """So that no label, name or path of a user is taken for markup, on whatever line it is printed."""
     printing = {
-        path.relative_to(ROOT).as_posix()
-        for path in _product()
+        place_of(path)
+        for path in modules_below(*PRODUCT)
         if _imports(path) & {"rich.print", "rich.console.Console", "rich.get_console"}
     }
     assert printing == {"paceline/commands/console.py"}

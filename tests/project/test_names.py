@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PRODUCT = ("paceline", "sim", "realrun", "reports")
+from tests.support.modules import PRODUCT, modules_below, place_of
+
 WORDED = (*PRODUCT, "benchmarks", "docs/make")
 """Where the rules for words hold."""
 EMPTY_WORDS = {"found", "told", "said", "asked", "made", "heard"}
@@ -23,19 +23,9 @@ FILE_KEYS = {
 }
 
 
-def _files(*folders: str) -> list[Path]:
-    """Every module below ``folders``; ``paceline`` holds links to the other three, which are not followed."""
-    paths = [path for folder in folders for path in [ROOT / folder, *(ROOT / folder).rglob("*.py")]]
-    return sorted(p for p in paths if p.suffix == ".py" and not any(up.is_symlink() for up in p.parents))
-
-
 @cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def _public_names(tree: ast.Module) -> Iterator[str]:
@@ -53,13 +43,13 @@ def _public_names(tree: ast.Module) -> Iterator[str]:
 
 def test_a_class_an_alias_or_a_constant_has_one_home() -> None:
     homes = defaultdict(list)
-    for path in _files(*PRODUCT):
+    for path in modules_below(*PRODUCT):
         for name in _public_names(_tree(path)):
-            homes[name].append(_name(path))
+            homes[name].append(place_of(path))
     assert not {name: paths for name, paths in homes.items() if len(paths) > 1}
 
 
-@pytest.mark.parametrize("path", _files(*WORDED), ids=_name)
+@pytest.mark.parametrize("path", modules_below(*WORDED), ids=place_of)
 def test_a_docstring_can_be_read_alone(path: Path) -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     texts = [ast.get_docstring(node) or "" for node in ast.walk(_tree(path)) if isinstance(node, documented)]
@@ -85,7 +75,7 @@ def _names(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield name, getattr(node, "lineno", 0)
 
 
-@pytest.mark.parametrize("path", _files(*WORDED), ids=_name)
+@pytest.mark.parametrize("path", modules_below(*WORDED), ids=place_of)
 def test_a_name_is_that_of_the_thing(path: Path) -> None:
     names = [(name, line) for name, line in _names(_tree(path)) if name.strip("_").lower() in EMPTY_WORDS]
-    assert not [(name, line) for name, line in names if (_name(path), name) not in FILE_KEYS]
+    assert not [(name, line) for name, line in names if (place_of(path), name) not in FILE_KEYS]

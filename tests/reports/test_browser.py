@@ -14,13 +14,13 @@ import pytest
 
 from paceline.reports.page import build
 from paceline.sim.records.folder import write_results
-from tests.reports.test_page import SCENARIO, measured, simulated
+from tests.support.made_results import SCENARIO, measured, simulated
 
 BROWSER = next(
     (
-        found
+        path
         for name in ("chromium", "chromium-browser", "google-chrome", "chrome")
-        if (found := shutil.which(name))
+        if (path := shutil.which(name))
     ),
     None,
 )
@@ -102,13 +102,13 @@ def test_nothing_is_cut_off(
     framed.write_text(FRAME.format(width=width), encoding="utf-8")
     shown, how = (probe, ()) if width >= 500 else (framed, ("--virtual-time-budget=5000",))
     text = browse(shown, tmp_path, f"--window-size={max(width, 500)},2000", "--dump-dom", *how, *flags)
-    found = json.loads(text.partition('<pre id="found">')[2].partition("</pre>")[0])
-    assert found["width"] == width
-    assert found["wide"] == []
-    assert found["scroll"] <= width
-    assert (found["empty"], found["requests"]) == (0, 0)
-    assert found["figures"] > 20
-    assert (sum(map(int, found["paper"][4:-1].split(","))) < 200) == dark
+    measures = json.loads(text.partition('<pre id="found">')[2].partition("</pre>")[0])
+    assert measures["width"] == width
+    assert measures["wide"] == []
+    assert measures["scroll"] <= width
+    assert (measures["empty"], measures["requests"]) == (0, 0)
+    assert measures["figures"] > 20
+    assert (sum(map(int, measures["paper"][4:-1].split(","))) < 200) == dark
 
 
 def test_it_prints(page: Path, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_it_prints(page: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def proxy() -> Iterator[tuple[int, list[bytes]]]:
     """A proxy that notes what it is asked for and answers nothing."""
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
         over = threading.Event()
@@ -133,18 +133,18 @@ def proxy() -> Iterator[tuple[int, list[bytes]]]:
                 except TimeoutError:
                     continue
                 with connection:
-                    asked.append(connection.recv(2000))
+                    requests.append(connection.recv(2000))
 
         thread = threading.Thread(target=listen)
         thread.start()
-        yield server.getsockname()[1], asked
+        yield server.getsockname()[1], requests
         over.set()
         thread.join()
 
 
 def test_no_request_leaves_the_page(page: Path, tmp_path: Path, proxy: tuple[int, list[bytes]]) -> None:
-    port, asked = proxy
+    port, requests = proxy
     flags = (f"--proxy-server=127.0.0.1:{port}", "--proxy-bypass-list=<-loopback>", "--dump-dom")
     browse(page, tmp_path, *flags)
     noise = (b"google", b"gstatic", b"gvt1")  # the browser's own, which a page has no part in
-    assert [each for each in asked if not any(name in each for name in noise)] == []
+    assert [each for each in requests if not any(name in each for name in noise)] == []

@@ -5,15 +5,124 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from matplotlib.colors import to_hex, to_rgba_array
 
 from paceline.reports.figures.curves import draw_curves
-from paceline.reports.files import write_files
+from paceline.reports.figures.drawing import CSS, INK, figure, picture
+from paceline.reports.files import colour, recolour, write_csv, write_files
 from paceline.reports.folders import read_sources
 from paceline.reports.page import build
 from paceline.sim.errors import InputError
-from paceline.sim.records.folder import write_results
+from paceline.sim.records.folder import REPORT_FILES, write_results
+from tests.support.made_results import SCENARIO, write_made_results
 from tests.support.made_runs import made_run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_made_results(tmp_path_factory.mktemp("results"))
+
+
+def test_dollars_in_a_legend_are_no_mathematics(tmp_path: Path) -> None:
+    with figure(1.0, 1.0) as (drawn, plot):
+        drawn.subplots().plot([0, 1])
+    legend = (("$\\frac$", INK, ()),)
+    legend_picture = picture(plot, "p", pd.DataFrame({"x": [1]}), key=legend)
+    write_files(tmp_path / "files", [], [legend_picture])
+    assert (tmp_path / "files" / "figures" / "p.png").is_file()
+
+
+def test_a_spreadsheet_executes_no_label(tmp_path: Path) -> None:
+    labels = ["=1+1", "+1", "-1", "@x", "\tx", "plain = 1", "'quoted"]
+    write_results(tmp_path / "r", "name: r\n", "r", [made_run(label) for label in labels])
+    write_files(tmp_path / "files", read_sources([tmp_path / "r"]), [])
+    write_csv(tmp_path / "p.csv", pd.DataFrame({"label": labels, "=x": -1.5}))
+    safe = ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "plain = 1", "'quoted"]
+    assert set(pd.read_csv(tmp_path / "files" / "table.csv")["label"]) == set(safe)
+    drawn_data = pd.read_csv(tmp_path / "p.csv")
+    assert list(drawn_data["label"]) == safe
+    assert list(drawn_data["'=x"]) == [-1.5] * len(labels)
+
+
+@pytest.mark.slow
+def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> None:
+    files = tmp_path / "r-files"
+    files.mkdir()
+    (files / "table.csv").write_text("an older one, to be replaced")
+    build([folders / "measured"], tmp_path / "r.html", files)
+    table = pd.read_csv(files / "table.csv")
+    assert list(table["label"]) == ["gossip ring", "all_reduce"]
+    assert list(table["time_to_target_s_median"]) == [12.5, 31.0]
+    assert "gossip ring & 12.5 s" in (files / "table.tex").read_text()
+    assert "all\\_reduce & 31 s" in (files / "table.tex").read_text()
+    assert {path.name for path in files.iterdir()} == REPORT_FILES
+    names = {path.stem for path in (files / "figures").iterdir()}
+    assert {
+        "study-1-train_loss-time_s",
+        "study-1-waterfall",
+        "study-1-map",
+        "study-1-timeline-measured",
+    } <= names
+    for name in names:
+        assert (files / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (files / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert len(pd.read_csv(files / "figures" / f"{name}.csv"))
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError, match="holds no figures of a report"):
+        write_files(tmp_path / "mine", read_sources([folders / "other"]), [])
+
+
+def test_a_folder_that_holds_more_than_a_report_is_kept(folders: Path, tmp_path: Path) -> None:
+    files = tmp_path / "r-files"
+    files.mkdir()
+    for name in ("table.csv", "notes.txt"):
+        (files / name).write_text(f"my {name}")
+    with pytest.raises(InputError, match=r"r-files holds notes\.txt, which is no part of a report"):
+        write_files(files, read_sources([folders / "other"]), [])
+    assert {path.name: path.read_text() for path in files.iterdir()} == {
+        "table.csv": "my table.csv",
+        "notes.txt": "my notes.txt",
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["r-files"]
+
+
+def test_the_table_for_papers_reads_as_the_one_of_the_page(tmp_path: Path) -> None:
+    runs = [made_run("quick", reached_s=0.5), made_run("slow", reached_s=30.0)]
+    write_results(tmp_path / "r", SCENARIO, "four", [*runs, made_run("late", reached_s=None, wall_s=60.0)])
+    write_results(tmp_path / "none", "name: none\n", "none", [made_run("open", reached_s=None)])
+    write_files(tmp_path / "files", read_sources([tmp_path / "r", tmp_path / "none"]), [])
+    table = (tmp_path / "files" / "table.tex").read_text()
+    rows = [[cell.strip() for cell in line.split("&")][1:4] for line in table.splitlines() if "&" in line]
+    assert rows[1:] == [
+        ["quick", "500 ms", "-"],
+        ["slow", "30,000 ms", "-"],
+        ["late", "> 60,000 ms", "-"],
+        ["open", "-", "-"],
+    ]
+
+
+def test_stand_ins_become_colours_of_the_light_theme(folders: Path) -> None:
+    study = read_sources([folders / "simulated"])[0]
+    drawn = draw_curves(study, "train_loss", "time_s")
+    variables = {
+        "paper": "#ffffff",
+        "ink": "#000000",
+        "s1": "color-mix(in oklab, var(--ink), var(--paper) 50%)",
+    }
+    assert colour("var(--ink)", variables) == "#000000"
+    assert colour("var(--s1)", variables) == "#636363"  # half way in Oklab, as browsers mix
+    recolour(drawn.figure, dict.fromkeys((*CSS, *drawn.colours), "#123456"))
+    left = {
+        to_hex(value)
+        for artist in drawn.figure.findobj()
+        for name in ("get_color", "get_facecolor", "get_edgecolor")
+        if hasattr(artist, name)
+        for value in np.atleast_2d(to_rgba_array(getattr(artist, name)()))
+    }
+    assert not {each for each in left if each.startswith(("#01f0", "#02f0"))}
 
 
 def test_letters_that_the_font_does_not_have_lead_to_no_warning(tmp_path: Path) -> None:

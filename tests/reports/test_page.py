@@ -6,143 +6,26 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
-from matplotlib.colors import to_hex, to_rgba_array
 
-from paceline.reports.figures.cluster_map import draw_cluster_map
-from paceline.reports.figures.curves import draw_curves
-from paceline.reports.figures.drawing import CSS, INK, figure, picture
-from paceline.reports.files import colour, recolour, write_csv, write_files
 from paceline.reports.folders import read_sources
 from paceline.reports.page import build, render, tight
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import compare, judge
-from paceline.sim.records.folder import REPORT_FILES, write_results
-from paceline.sim.records.run import Event, Run
+from paceline.sim.records.folder import write_results
+from paceline.sim.records.run import Run
 from paceline.sim.records.summary import SchemeFacts, Tuned
-from tests.support.made_runs import made_bounds, made_event, made_run
+from tests.support.html_page import Page
+from tests.support.made_results import EVIL, SCENARIO, measured, simulated, write_made_results
+from tests.support.made_runs import made_bounds, made_run
 from tests.support.markup import MARKUP
-
-SCENARIO = """\
-name: four
-workload: {task: digits-mlp, payload: 20 MB}
-cluster:
-  workers: 3
-  stragglers: [{workers: [2], slowdown: 3.0}]
-  network: {latency: 1 ms, bandwidth: 1 Gbit/s}
-stop: {target: {metric: test_accuracy, value: 0.9}, max_time: 60 s}
-note: <b>bold</b>
-"""
-EVIL = '<script>alert(1)</script> $x_1$ & "q"'
-VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
-
-
-class Page(HTMLParser):
-    """Checks the nesting of tags while it collects what the tests look at."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.words: list[str] = []
-        self.headings: list[str] = []
-        self.tables: list[list[list[str]]] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag not in VOID:
-            self.open.append(tag)
-        for name, value in attrs:
-            if name == "id" and value:
-                self.ids.append(value)
-            if name in ("src", "href", "xlink:href", "action", "data", "poster", "srcset") and value:
-                self.links.append(value)
-        if tag == "table":
-            self.tables.append([])
-        if tag == "tr":
-            self.tables[-1].append([])
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        if tag in ("h1", "h2", "h3"):
-            self.headings.append("")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, tag
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "style":
-            return
-        self.words.append(data)
-        if {"td", "th"} & set(self.open):
-            self.tables[-1][-1][-1] += data
-        if {"h1", "h2", "h3"} & set(self.open):
-            self.headings[-1] += data
-
-    @property
-    def text(self) -> str:
-        """What a reader sees, with blanks of any kind as one."""
-        return " ".join(" ".join(self.words).split())
-
-    def row(self, table: int, label: str) -> list[str]:
-        """The cells of one line, blanks as one."""
-        rows = [[" ".join(cell.split()) for cell in row] for row in self.tables[table]]
-        return next(row for row in rows if row[0] == label)
-
-
-def events() -> list[Event]:
-    return [
-        event
-        for worker in range(3)
-        for event in (
-            made_event(worker, 0, "gradient", end_s=0.1),
-            made_event(worker, 0, "all_reduce", start_s=0.1, peer_s=0.2, end_s=0.3),
-            made_event(worker, 0, "send", task=1, start_s=0.1, end_s=0.2),
-        )
-    ]
-
-
-def simulated() -> list[Run]:
-    found = []
-    for seed in range(3):
-        found.append(made_run("all_reduce", seed, reached_s=30.0 + seed, steps=50, events=events()))
-        found.append(made_run("gossip ring", seed, reached_s=10.0 + seed, scheme="gossip", events=events()))
-        found.append(made_run(EVIL, seed, reached_s=20.0 + seed, scheme="gossip", events=events()))
-        found.append(made_run("late", seed, reached_s=None, wall_s=60.0, scheme="local_sgd"))
-        found.append(made_run("gone", seed, reached_s=None, status="diverged", message="not finite"))
-    return found
-
-
-def measured() -> list[Run]:
-    return [
-        made_run("all_reduce", 0, reached_s=31.0, source="measured", steps=50, events=events()),
-        made_run("gossip ring", 0, reached_s=12.5, source="measured", scheme="gossip", events=events()),
-    ]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    top = tmp_path_factory.mktemp("results")
-    write_results(top / "simulated", SCENARIO, "four", simulated())
-    write_results(top / "measured", SCENARIO, "four", measured())
-    write_results(top / "other", "name: other\n", "other", [made_run("all_reduce", reached_s=None)])
-    timed = replace(made_run("a", reached_s=None), evaluations=())
-    write_results(top / "timed", "workload: {timing_only: true, payload: 1 GB}\n", "timed", [timed])
-    return top
+    return write_made_results(tmp_path_factory.mktemp("results"))
 
 
 @pytest.fixture(scope="module")
@@ -282,27 +165,6 @@ def test_labels_with_markup_stand_on_the_page_as_they_are(tmp_path: Path) -> Non
     assert "http://x" not in page.links
 
 
-def test_dollars_in_a_legend_are_no_mathematics(tmp_path: Path) -> None:
-    with figure(1.0, 1.0) as (drawn, plot):
-        drawn.subplots().plot([0, 1])
-    legend = (("$\\frac$", INK, ()),)
-    legend_picture = picture(plot, "p", pd.DataFrame({"x": [1]}), key=legend)
-    write_files(tmp_path / "files", [], [legend_picture])
-    assert (tmp_path / "files" / "figures" / "p.png").is_file()
-
-
-def test_a_spreadsheet_executes_no_label(tmp_path: Path) -> None:
-    labels = ["=1+1", "+1", "-1", "@x", "\tx", "plain = 1", "'quoted"]
-    write_results(tmp_path / "r", "name: r\n", "r", [made_run(label) for label in labels])
-    write_files(tmp_path / "files", read_sources([tmp_path / "r"]), [])
-    write_csv(tmp_path / "p.csv", pd.DataFrame({"label": labels, "=x": -1.5}))
-    safe = ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "plain = 1", "'quoted"]
-    assert set(pd.read_csv(tmp_path / "files" / "table.csv")["label"]) == set(safe)
-    drawn_data = pd.read_csv(tmp_path / "p.csv")
-    assert list(drawn_data["label"]) == safe
-    assert list(drawn_data["'=x"]) == [-1.5] * len(labels)
-
-
 def test_nothing_is_loaded(page: Page, text: str) -> None:
     assert all(link.startswith("#") for link in page.links)
     assert "http" not in text
@@ -428,110 +290,6 @@ def test_an_older_report_is_replaced(folders: Path, tmp_path: Path) -> None:
     build([folders / "other"], out)
     assert out.read_text() != first
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-
-
-@pytest.mark.slow
-def test_tables_and_figures_beside_the_page(folders: Path, tmp_path: Path) -> None:
-    files = tmp_path / "r-files"
-    files.mkdir()
-    (files / "table.csv").write_text("an older one, to be replaced")
-    build([folders / "measured"], tmp_path / "r.html", files)
-    table = pd.read_csv(files / "table.csv")
-    assert list(table["label"]) == ["gossip ring", "all_reduce"]
-    assert list(table["time_to_target_s_median"]) == [12.5, 31.0]
-    assert "gossip ring & 12.5 s" in (files / "table.tex").read_text()
-    assert "all\\_reduce & 31 s" in (files / "table.tex").read_text()
-    assert {path.name for path in files.iterdir()} == REPORT_FILES
-    names = {path.stem for path in (files / "figures").iterdir()}
-    assert {
-        "study-1-train_loss-time_s",
-        "study-1-waterfall",
-        "study-1-map",
-        "study-1-timeline-measured",
-    } <= names
-    for name in names:
-        assert (files / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
-        assert (files / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert len(pd.read_csv(files / "figures" / f"{name}.csv"))
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(InputError, match="holds no figures of a report"):
-        write_files(tmp_path / "mine", read_sources([folders / "other"]), [])
-
-
-def test_a_folder_that_holds_more_than_a_report_is_kept(folders: Path, tmp_path: Path) -> None:
-    files = tmp_path / "r-files"
-    files.mkdir()
-    for name in ("table.csv", "notes.txt"):
-        (files / name).write_text(f"my {name}")
-    with pytest.raises(InputError, match=r"r-files holds notes\.txt, which is no part of a report"):
-        write_files(files, read_sources([folders / "other"]), [])
-    assert {path.name: path.read_text() for path in files.iterdir()} == {
-        "table.csv": "my table.csv",
-        "notes.txt": "my notes.txt",
-    }
-    assert [path.name for path in tmp_path.iterdir()] == ["r-files"]
-
-
-def test_the_table_for_papers_reads_as_the_one_of_the_page(tmp_path: Path) -> None:
-    runs = [made_run("quick", reached_s=0.5), made_run("slow", reached_s=30.0)]
-    write_results(tmp_path / "r", SCENARIO, "four", [*runs, made_run("late", reached_s=None, wall_s=60.0)])
-    write_results(tmp_path / "none", "name: none\n", "none", [made_run("open", reached_s=None)])
-    write_files(tmp_path / "files", read_sources([tmp_path / "r", tmp_path / "none"]), [])
-    table = (tmp_path / "files" / "table.tex").read_text()
-    rows = [[cell.strip() for cell in line.split("&")][1:4] for line in table.splitlines() if "&" in line]
-    assert rows[1:] == [
-        ["quick", "500 ms", "-"],
-        ["slow", "30,000 ms", "-"],
-        ["late", "> 60,000 ms", "-"],
-        ["open", "-", "-"],
-    ]
-
-
-def test_stand_ins_become_colours_of_the_light_theme(folders: Path) -> None:
-    study = read_sources([folders / "simulated"])[0]
-    drawn = draw_curves(study, "train_loss", "time_s")
-    variables = {
-        "paper": "#ffffff",
-        "ink": "#000000",
-        "s1": "color-mix(in oklab, var(--ink), var(--paper) 50%)",
-    }
-    assert colour("var(--ink)", variables) == "#000000"
-    assert colour("var(--s1)", variables) == "#636363"  # half way in Oklab, as browsers mix
-    recolour(drawn.figure, dict.fromkeys((*CSS, *drawn.colours), "#123456"))
-    left = {
-        to_hex(value)
-        for artist in drawn.figure.findobj()
-        for name in ("get_color", "get_facecolor", "get_edgecolor")
-        if hasattr(artist, name)
-        for value in np.atleast_2d(to_rgba_array(getattr(artist, name)()))
-    }
-    assert not {each for each in left if each.startswith(("#01f0", "#02f0"))}
-
-
-def test_a_map_of_sites_and_of_a_graph(folders: Path) -> None:
-    study = read_sources([folders / "simulated"])[0]
-    sites = {
-        "workers": 3,
-        "network": {
-            "sites": {"a": 1, "b": 1, "c": 1},
-            "between": {
-                "latency": {"a-b": "10 ms", "c-a": "30 ms", "default": "20 ms"},
-                "bandwidth": "1 Gbit/s",
-            },
-        },
-    }
-    found = draw_cluster_map(replace(study, scenario={"cluster": sites}))
-    assert found is not None
-    assert found.data.to_numpy().tolist() == [
-        ["a", "b", 0.01, "1 Gbit/s"], ["a", "c", 0.03, "1 Gbit/s"], ["b", "c", 0.02, "1 Gbit/s"],
-    ]  # fmt: skip
-    links = [{"source": host, "target": "tor", "latency": "1 ms"} for host in ("h0", "h1")]
-    graph = {"workers": 2, "network": {"graph": {"hosts": ["h0", "h1"], "links": links}}}
-    found = draw_cluster_map(replace(study, scenario={"cluster": graph}))
-    assert found is not None
-    assert len(found.data) == 2
-    assert "worker" in found.svg
-    assert draw_cluster_map(replace(study, scenario={"cluster": {"network": {"latency": "?"}}})) is None
 
 
 def test_only_a_report_is_replaced(folders: Path, tmp_path: Path) -> None:

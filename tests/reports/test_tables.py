@@ -7,7 +7,8 @@ from paceline.reports import topology
 from paceline.reports.tables import render_comparison, render_summary
 from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.scenario_facts import Goal
-from paceline.sim.records.summary import Summary, summarise
+from paceline.sim.records.summarise import summarise
+from paceline.sim.records.summary import Summary
 from tests.support.made_runs import made_run
 from tests.support.markup import MARKUP
 

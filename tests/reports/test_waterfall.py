@@ -11,7 +11,7 @@ from paceline.reports.folders import SourceRuns, read_sources
 from paceline.reports.words import ranked
 from paceline.sim.records.folder import Results, write_results
 from paceline.sim.records.run import Run
-from paceline.sim.records.summary import summarise
+from paceline.sim.records.summarise import summarise
 from tests.support.made_runs import made_run
 
 

@@ -8,7 +8,8 @@ import pytest
 from paceline.reports import words
 from paceline.sim.records.run import Run
 from paceline.sim.records.scenario_facts import Goal
-from paceline.sim.records.summary import Tuned, TuningTrial, summarise
+from paceline.sim.records.summarise import summarise
+from paceline.sim.records.summary import Tuned, TuningTrial
 from tests.support.made_runs import made_bounds, made_run
 
 TARGET = Goal(metric="test_accuracy", value=0.95)

@@ -23,7 +23,7 @@ from ...training.scoring import Scorer
 from ..blocks import complete_together
 from ..job import Job
 from ..outcome import Outcome
-from ..tasks import InFlight
+from ..tasks.runner import InFlight
 from .clock import LockstepClock
 from .published import PublishedRows
 from .stacked import StackedRunner, StackedTask

@@ -20,7 +20,7 @@ from ...program.encoding import decoded
 from ...program.groups import partition
 from ...training.gradients import loss_given
 from ..job import Job
-from ..tasks import CoroutineTask, InFlight, Runner
+from ..tasks.runner import CoroutineTask, InFlight, Runner
 
 _BY_SIZE = (ops.ReduceScatter, ops.AllGather)
 """Operations whose reply's shape depends on the size of the group."""

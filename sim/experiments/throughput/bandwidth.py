@@ -14,7 +14,7 @@ from typing import Final
 from ...config.limits import MAX_RATE, MIN_RATE
 from ...drivers.job import Job
 from ...errors import InputError
-from ...network.settings import DEFAULT
+from ...network.forms.sites import DEFAULT
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ..prepare import clock_only, prepare

@@ -45,9 +45,9 @@ from ...errors import InputError
 from ...network.network import Network
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
-from ..compressed import AverageUnderWay, CompressedAllReduce
-from ..held import Held, Sizes, encoded_share, in_rounds
-from ..inside import Inside, Units, check_inside
+from ..common.compressed import AverageUnderWay, CompressedAllReduce
+from ..common.held import Held, Sizes, encoded_share, in_rounds
+from ..common.inside import Inside, Units, check_inside
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Rounds
 from .rule import OuterOptimizer, buffers_in, outer_rule

@@ -34,8 +34,8 @@ from ... import seeds
 from ...config.settings import Settings
 from ...program.encoding import Compression
 from ...program.worker import Program, Worker
-from ..compressed import CompressedAllReduce
-from ..held import Held, Sizes, encoded_share, in_rounds
+from ..common.compressed import CompressedAllReduce
+from ..common.held import Held, Sizes, encoded_share, in_rounds
 from ..quorum.options import Deadline, Quorum, check_quorum, leaves_out
 from ..quorum.rounds import Chosen, Rounds
 

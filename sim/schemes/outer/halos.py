@@ -30,7 +30,7 @@ from torch import Tensor
 from ...config.settings import Settings
 from ...program import operations as ops
 from ...program.worker import Program, Worker
-from ..held import Held, Sizes, on_a_server
+from ..common.held import Held, Sizes, on_a_server
 from ..parameter_server import Centre
 from .rule import buffers_in
 

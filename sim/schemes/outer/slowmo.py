@@ -23,14 +23,14 @@ from pydantic import Field
 from ...config.settings import Settings
 from ...program.encoding import Compression
 from ...program.worker import Worker
-from ..compressed import (
+from ..common.compressed import (
     CompressedAllReduce,
     Momentum,
     average_of_changes,
     averages_in_flight,
     first_average,
 )
-from ..held import REPLACED, Held, Sizes
+from ..common.held import REPLACED, Held, Sizes
 from .rule import buffers_in
 
 

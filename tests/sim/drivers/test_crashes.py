@@ -12,7 +12,7 @@ from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.experiments.step_cost import step_cost
 from paceline.sim.records.run import Run
-from paceline.sim.records.summary import summarise
+from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.training.snapshots import Published
 from tests.support import warm

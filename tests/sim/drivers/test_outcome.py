@@ -6,7 +6,7 @@ import pytest
 
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
-from paceline.sim.records.summary import summarise
+from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import Scenario, parse
 
 SCENARIO = """\

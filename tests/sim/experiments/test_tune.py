@@ -15,7 +15,7 @@ from paceline.sim.experiments.prepare import seeds_of
 from paceline.sim.experiments.tune import planned_trials, tune
 from paceline.sim.records.folder import read_results, write_results
 from paceline.sim.records.run import Run
-from paceline.sim.records.summary import summarise
+from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario, dump, parse
 from paceline.sim.scenario.tune import with_values

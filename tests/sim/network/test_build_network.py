@@ -10,7 +10,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.settings import NetworkSettings
-from tests.support.factory import network_of
+from tests.support.factory import make_job, network_of, one_message, run_events
 
 
 def _settings(**given: object) -> NetworkSettings:
@@ -171,3 +171,17 @@ def test_each_direction_between_sites_may_have_its_own_rate(tmp_path: Path) -> N
                 "between": {"latency": "1 ms", "bandwidth": {"us-mars": "1 Gbit/s"}},
             }
         )  # fmt: skip
+
+
+def test_a_network_from_a_function() -> None:
+    network = network_of(2, model="tests.support.own_models:near")
+    assert run_events(one_message(network, 64)).wall_s == 0.25
+
+
+def test_an_all_reduce_from_a_function() -> None:
+    job = make_job(
+        "all_reduce", workers=4, max_iterations=1, latency_s=0.5, bandwidth_bytes_per_s=16.0,
+        bytes_per_parameter=32, all_reduce="tests.support.own_models:star",
+    )  # fmt: skip
+    # 1 s of computation, then three messages of 32 bytes over the centre's access link, in and out again
+    assert run_events(job).wall_s == 1.0 + 2 * (3 * 32 / 16 + 0.5)

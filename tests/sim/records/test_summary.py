@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from paceline.sim.errors import InputError
 from paceline.sim.records.scenario_facts import Goal
-from paceline.sim.records.summary import SchemeSummary, ranking, summarise
+from paceline.sim.records.summarise import summarise
+from paceline.sim.records.summary import SchemeSummary, ranking
 from tests.support.made_runs import made_run
 
 TARGET = Goal(metric="test_accuracy", value=0.95)

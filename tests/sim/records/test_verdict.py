@@ -12,7 +12,8 @@ import pytest
 from paceline.sim.records import verdict as verdicts
 from paceline.sim.records.intervals import median_ratio
 from paceline.sim.records.scenario_facts import Goal
-from paceline.sim.records.summary import SchemeFacts, summarise
+from paceline.sim.records.summarise import summarise
+from paceline.sim.records.summary import SchemeFacts
 from paceline.sim.records.verdict import Verdict, chance_to_win, find_verdict, find_winner
 from tests.support.made_runs import made_bounds, made_run
 

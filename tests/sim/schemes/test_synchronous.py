@@ -18,7 +18,7 @@ from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes.all_reduce import AllReduceOptions, check
-from paceline.sim.schemes.compressed import CompressedAllReduce, add_lost_part
+from paceline.sim.schemes.common.compressed import CompressedAllReduce, add_lost_part
 from paceline.sim.training.optimizer import OptimizerSettings, make_optimizer
 from tests.support.factory import make_job, make_scheme, run_events, simulated
 

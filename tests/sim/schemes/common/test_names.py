@@ -10,9 +10,9 @@ from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import SCHEMES, find_scheme
-from paceline.sim.schemes.names import EXAMPLE_FILES, OTHER_NAMES, OtherNames
+from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES, OtherNames
 
-PAGE = Path(__file__).parents[3] / "docs" / "scenario.md"
+PAGE = Path(__file__).parents[4] / "docs" / "scenario.md"
 
 
 def answer(name: str) -> str:

@@ -17,7 +17,7 @@ from paceline.sim.network.network import Network
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import parse
-from paceline.sim.schemes.inside import Units
+from paceline.sim.schemes.common.inside import Units
 from paceline.sim.training.optimizer import Sgd
 from tests.support.factory import network_of, run_events
 from tests.support.quadratics import DIMENSION, Array, close, finals_of, gradients_of, quadratic_job, start_of

@@ -29,12 +29,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..errors import InputError
-from ..program import operations as ops
-from ..program.averaging import mean_model
-from ..program.encoding import Codec, Compression, Encoded, Payload, TopK, decoded, encode
-from ..program.groups import Groups, shards
-from ..program.worker import State, Worker
+from ...errors import InputError
+from ...program import operations as ops
+from ...program.averaging import mean_model
+from ...program.encoding import Codec, Compression, Encoded, Payload, TopK, decoded, encode
+from ...program.groups import Groups, shards
+from ...program.worker import State, Worker
 from .held import Sizes, encoded_share
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree.ElementTree import ParseError
 
-from ..config.files import parse_json
-from ..config.problems import one_line
-from ..config.units import parse_bandwidth, parse_duration
-from ..config.yaml_file import read_text
-from ..errors import InputError, did_you_mean, quote
+from ...config.files import parse_json
+from ...config.problems import one_line
+from ...config.units import parse_bandwidth, parse_duration
+from ...config.yaml_file import read_text
+from ...errors import InputError, did_you_mean, quote
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -6,7 +6,7 @@ import torch
 
 from paceline.sim.program.encoding import Compression, decoded, encode
 from paceline.sim.program.worker import Worker
-from paceline.sim.schemes.compressed import CompressedAllReduce
+from paceline.sim.schemes.common.compressed import CompressedAllReduce
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events
 from tests.support.quadratics import close
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ..errors import did_you_mean, quote
+from ...errors import did_you_mean, quote
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a worker of a scheme holds in memory at once, as the scheme itself declares it.
 
 Each scheme has a function beside its program, ``held(options, sizes)``, which is a part of its record in the
-registry: ``tests/sim/schemes/test_held.py`` counts the values that running workers hold and compares.
+registry: ``tests/sim/schemes/common/test_held.py`` counts the values that running workers hold and compares.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ..program.encoding import Compression, share_on_the_wire
-from ..topology import Plan
+from ...program.encoding import Compression, share_on_the_wire
+from ...topology import Plan
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from paceline.sim.program.averaging import COLLECTIVES
 from paceline.sim.program.encoding import Encoded
 from paceline.sim.program.worker import Program, Worker
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.held import Held, Sizes
+from paceline.sim.schemes.common.held import Held, Sizes
 from tests.support.factory import make_job, network_of
 
 WORKERS, PARAMETERS, STEPS = 4, 512, 13

@@ -20,11 +20,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from ..errors import InputError
-from ..network.network import Network
-from ..program.groups import Groups
-from ..program.pattern import Pattern
-from ..program.worker import Worker
+from ...errors import InputError
+from ...network.network import Network
+from ...program.groups import Groups
+from ...program.pattern import Pattern
+from ...program.worker import Worker
 
 Inside = Annotated[
     Literal["hosts", "sites"] | None,

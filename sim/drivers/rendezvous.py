@@ -1,0 +1,88 @@
+"""The two sides of a transfer, and what is posted of it until they meet."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..program.encoding import Payload
+
+Tag = str | tuple[str, int, int]
+
+
+class TransferSide(Protocol):
+    """Whoever waits for one side of a transfer."""
+
+    def sent(self, time_s: float, peer_s: float) -> None:
+        """The send is complete at ``time_s`` (now or later); the receive was posted at ``peer_s``."""
+
+    def received(self, slot: int, value: Payload | None, source: int, time_s: float, peer_s: float) -> None:
+        """The value is there at ``time_s`` (now or later); the send was posted at ``peer_s``."""
+
+
+class Notice:
+    """A receiver's announcement on its way to the sender; ``then`` is called when it is there."""
+
+    __slots__ = ("arrival_s", "then")
+
+    def __init__(self) -> None:
+        self.arrival_s: float | None = None
+        self.then: Callable[[float], None] | None = None
+
+    def arrives(self, time_s: float) -> None:
+        """It is known when it will be there."""
+        self.arrival_s = time_s
+        if self.then is not None:
+            self.then(time_s)
+
+
+Announced = float | Notice
+"""When the sender knows of a receive."""
+
+
+@dataclass(slots=True, init=False, eq=False)
+class Transfer:
+    """A send and its receive: the side that is posted first creates it, the other one adds its fields.
+
+    Attributes:
+        sender, sender_s: who waits for the send, which was posted at that time.
+        num_bytes, value: what is sent.
+        receiver, receiver_s: who waits for the receive, which was posted at that time.
+        slot: the receiver's number of it.
+        announced: when the sender knows of the receive.
+        source, destination: hosts, once the transfer begins.
+        plain: neither announcements nor the overhead of messages count, nor any stream.
+        latency_s, links, cap, weight: of the route; ``cap`` in bytes/s, the weight as in ``FairSharing``.
+    """
+
+    sender: TransferSide
+    sender_s: float
+    num_bytes: float
+    value: Payload | None
+    receiver: TransferSide
+    receiver_s: float
+    slot: int
+    announced: Announced
+    source: int
+    destination: int
+    plain: bool
+    latency_s: float
+    links: tuple[int, ...]
+    cap: float
+    weight: int
+
+
+class Box:
+    """What is posted under one tag and not yet matched: by source * n + destination, oldest first.
+
+    ``known``: by destination, the sources of sends that it knows of; only once it has received from anybody.
+    """
+
+    __slots__ = ("known", "receives", "sends")
+
+    def __init__(self) -> None:
+        self.sends: dict[int, deque[Transfer]] = {}
+        self.receives: dict[int, deque[Transfer]] = {}
+        self.known: dict[int, deque[int]] | None = None

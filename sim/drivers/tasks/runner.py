@@ -1,0 +1,222 @@
+"""The loop that advances coroutines under every driver, and the operations that they have in flight."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from torch import Tensor
+
+from ...config.user_code import format_error, with_line
+from ...errors import RunError, SchemeError
+from ...program import operations as ops
+from ...program.averaging import weighted_sum
+from ...program.encoding import Payload, decoded
+from ...program.operations import Handle, Operation
+from ...program.worker import Program
+from ...records.accounting import TimeBreakdown
+from ..job import Job
+
+
+class InFlight:
+    """An operation that takes time, from its start to its completion."""
+
+    # Class attributes, not slots: most operations change few of them, and a million begin a minute.
+    ready_s: float
+    peer_s: float  # when the last peer that is needed had started, as far as that is known
+    bytes = 0
+    peer = -1
+    busy_s = 0.0
+    done = False
+    reply: Any = None
+    loss: Tensor | None = None  # that a gradient came with
+    version = -1  # of the tensor in use, when the operation started
+    shown = 0  # segments of a gradient that the scheme has seen
+    ahead = 0.0  # of a gradient's duration, what its forward pass has taken before it began
+    waiter: Callable[[Any], None] | None = None
+
+    def __init__(
+        self,
+        task: CoroutineTask[Any],
+        name: str,
+        operation: Operation[Any],
+        start_s: float,
+        handle: Handle | None,
+    ) -> None:
+        self.task = task
+        self.name = name
+        self.operation = operation
+        self.start_s = self.ready_s = self.peer_s = start_s
+        self.handle = handle
+
+    def check_peer(self, peer: int, workers: int) -> None:
+        """Raise ``SchemeError`` where ``peer`` is this worker itself, or none of the ``workers``."""
+        if not 0 <= peer < workers or peer == self.task.rank:
+            raise SchemeError(f"worker {self.task.rank}: {self.name} with worker {peer} is not possible")
+
+    def check_sent(self) -> None:
+        """Raise ``SchemeError`` where the scheme has written into a value since it began to be sent."""
+        if self.version >= 0 and self.operation.value._version != self.version:  # type: ignore[attr-defined]
+            raise SchemeError(f"worker {self.task.rank} wrote in place into a value that was being sent")
+
+
+def mix_values(job: Job, rank: int, operation: ops.Mix, values: Iterable[Payload]) -> Tensor:
+    """A worker's result of a mix with the values of its sources; its own where nothing is trained."""
+    own, pattern = decoded(operation.value), operation.pattern
+    if job.problem is None:
+        return own
+    return weighted_sum(pattern.own[rank], own, pattern.weights[rank], [decoded(value) for value in values])
+
+
+_P = TypeVar("_P", bound=InFlight)
+
+
+class CoroutineTask(Generic[_P]):
+    """One coroutine of one worker: the main one (number 0) or a service."""
+
+    __slots__ = (
+        "alive", "awaited", "blocked", "breakdown", "coroutine", "number", "outstanding", "rank", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self, rank: int, number: int, coroutine: Coroutine[Any, Any, None], breakdown: TimeBreakdown
+    ) -> None:
+        self.rank = rank
+        self.number = number
+        self.coroutine = coroutine
+        self.breakdown = breakdown
+        self.alive = True
+        self.waiting: Operation[Any] | None = None  # what it is blocked in
+        self.awaited: _P | None = None  # what that is about
+        self.blocked: tuple[float, float] | None = None  # since when, and busy_s then: a main coroutine only
+        self.outstanding: dict[int, _P] = {}  # started, and not yet waited for
+
+
+SUSPENDED: Final = object()
+"""What a handler returns where the coroutine has to wait."""
+
+
+class Runner(ABC, Generic[_P]):
+    """The loop that advances the coroutines of some workers, under every driver.
+
+    Args:
+        job: what they run.
+        programs: rank -> that worker's coroutines, not yet started.
+
+    Attributes:
+        tasks: rank -> its coroutines, the main one first.
+        handlers: kind of an operation -> what answers it: called with the task and the operation, returns
+            the reply, or ``SUSPENDED`` where the coroutine has to wait. All others begin in ``issue``.
+        may_crash: whether ``crashes`` is called before every operation of a main coroutine.
+    """
+
+    may_crash = False
+
+    def __init__(self, job: Job, programs: Mapping[int, Program]) -> None:
+        self.job = job
+        self.tasks: dict[int, list[CoroutineTask[_P]]] = {}
+        for rank, program in programs.items():
+            breakdown = TimeBreakdown(rank)
+            self.tasks[rank] = [
+                CoroutineTask(rank, number, coroutine, breakdown)
+                for number, coroutine in enumerate((program.main, *program.services))
+            ]
+        self.handlers: dict[type, Callable[[CoroutineTask[_P], Any], Any]] = {ops.Start: self.start}
+        self._handles: Counter[int] = Counter()
+
+    @abstractmethod
+    def issue(self, task: CoroutineTask[_P], operation: Operation[Any], handle: Handle | None) -> _P:
+        """Let an operation begin: one that is started if it has a handle, else one that is awaited.
+
+        Raises:
+            SchemeError: the driver cannot do it.
+        """
+
+    def crashes(self, task: CoroutineTask[_P], operation: Operation[Any]) -> bool:
+        """Whether the worker dies instead of doing this operation of its main coroutine."""
+        return False
+
+    def begin(self, rank: int) -> None:
+        """Start a worker's coroutines, services first."""
+        tasks = self.tasks[rank]
+        for task in tasks[1:] + tasks[:1]:
+            self.advance(task, None)
+
+    def close(self, rank: int) -> None:
+        """End a worker's coroutines where they are."""
+        for task in self.tasks[rank]:
+            task.alive = False
+            task.coroutine.close()
+
+    def advance(self, task: CoroutineTask[_P], reply: Any) -> None:
+        """Run a coroutine until it has to wait."""
+        self._resume(task, task.coroutine.send, reply)
+
+    def throw(self, task: CoroutineTask[_P], error: RunError) -> None:
+        """Raise an error where a coroutine waits."""
+        self._resume(task, task.coroutine.throw, error)
+
+    def _resume(self, task: CoroutineTask[_P], resume: Callable[[Any], Any], value: Any) -> None:
+        if not task.alive:
+            return
+        task.waiting = task.awaited = task.blocked = None
+        handlers, may_crash = self.handlers, self.may_crash and task.number == 0
+        while True:
+            try:
+                operation = resume(value)
+            except StopIteration:
+                self.ended(task)
+                return
+            except RunError:
+                raise
+            except Exception as error:
+                where = f"worker {task.rank}, step {task.breakdown.steps}"
+                raise RunError(f"{where}: the scheme raised {format_error(error)}") from error
+            if may_crash and self.crashes(task, operation):
+                return
+            handler = handlers.get(type(operation))
+            try:
+                if handler is None:
+                    task.waiting = operation
+                    self.issue(task, operation, None)
+                    return
+                value = handler(task, operation)
+            except SchemeError as error:
+                text = with_line(str(error), task.coroutine)
+                if text == str(error):
+                    raise
+                raise SchemeError(text) from error
+            if value is SUSPENDED:
+                return
+            resume = task.coroutine.send
+
+    def ended(self, task: CoroutineTask[_P]) -> None:
+        """A coroutine has come to its end.
+
+        Raises:
+            SchemeError: it has started what it has not waited for.
+        """
+        task.alive = False
+        if task.outstanding:
+            names = ", ".join(p.name for p in task.outstanding.values())
+            raise SchemeError(f"worker {task.rank} ended without waiting for what it had started: {names}")
+
+    def start(self, task: CoroutineTask[_P], operation: ops.Start) -> Handle:
+        """Start an operation."""
+        handle = Handle(self._handles[task.rank], operation.operation)
+        self._handles[task.rank] += 1
+        self.issue(task, operation.operation, handle)
+        return handle
+
+    def started(self, task: CoroutineTask[_P], handle: Handle) -> _P:
+        """The operation of a handle.
+
+        Raises:
+            SchemeError: the coroutine has waited for it before, or another one has started it.
+        """
+        pending = task.outstanding.get(handle.number)
+        if pending is None or pending.handle is not handle:
+            raise SchemeError(f"worker {task.rank} waits twice for one handle, or for somebody else's")
+        return pending

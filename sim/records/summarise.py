@@ -1,0 +1,235 @@
+"""From runs to their summary: per run, per scheme over its repeats, and who won."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from ..errors import InputError, quote
+from .equal_terms import equal_terms, score_at
+from .intervals import FEWEST, UNKNOWN, finite, of_median, of_ratio
+from .run import Run, Source
+from .scenario_facts import Goal, TransportRecord
+from .summary import (
+    SUMMARY_VERSION,
+    Lead,
+    MachineRow,
+    RunRow,
+    SchemeFacts,
+    SchemeSummary,
+    Shares,
+    Summary,
+    Tuned,
+    race_s,
+    ranking,
+    steps_to_target,
+    verdict_of,
+)
+from .verdict import chance_to_win, find_verdict, find_winner, find_winners
+
+_ALWAYS: Final = ("train_loss", "test_accuracy", "consensus_distance")
+
+
+def summarise(
+    scenario_name: str,
+    runs: Sequence[Run],
+    target: Goal | None = None,
+    tuning: Sequence[Tuned] = (),
+    facts: Mapping[str, SchemeFacts] | None = None,
+    transport: TransportRecord | None = None,
+    proxy: str | None = None,
+) -> Summary:
+    """Summarise runs; rows come in the order in which their schemes first appear.
+
+    Args:
+        scenario_name: copied.
+        runs: any number of them, one or both sources.
+        target: what the runs were after, if anything; copied.
+        tuning: what was chosen before, if anything; copied.
+        facts: label -> what is known of a scheme apart from its runs; copied.
+        transport: what carries the bytes, if that is known; copied.
+        proxy: what the trained model stands for, if for another one; copied.
+
+    Raises:
+        InputError: two runs share source, label and seed.
+    """
+    groups = _grouped(runs)
+    by_step = target is None and not any(run.reached_target for run in runs)
+    rows = [_row(group, (facts or {}).get(group[0].label)) for group in groups.values()]
+    winner: SchemeSummary | None = None
+    lead: Lead | None = None
+    paired, equal = 0, None
+    for source in {run.source: None for run in runs}:
+        mine = [row for row in rows if row["source"] == source]
+        times = {label: _times(group, by_step) for (s, label), group in groups.items() if s == source}
+        label = find_winner(times)
+        best = next((row for row in mine if row["label"] == label), None)
+        shared = _compare(mine, times, best)
+        if source == runs[0].source:
+            winner, paired = best, shared
+            lead = _lead(ranking(mine, label)) if best is not None else None
+            winners = groups[source, best["label"]] if best is not None else []
+            equal = equal_terms([run for run in runs if run.source == source], target, winners)
+    if equal is not None:
+        for row, group in zip(rows, groups.values(), strict=True):
+            row["score_at_equal_time"] = score_at(group, equal, "time_s")
+            row["score_at_equal_bytes"] = score_at(group, equal, "bytes_sent")
+    summary = Summary(
+        version=SUMMARY_VERSION,
+        scenario=scenario_name,
+        target=target,
+        runs=[_run_row(run) for run in runs],
+        summary=rows,
+        winner=None if winner is None else winner["label"],
+        lead=lead,
+        paired=paired,
+        equal=equal,
+    )
+    if runs:
+        summary["verdict"] = verdict_of(summary, runs[0].source)
+    else:
+        summary["verdict"] = find_verdict([], {})
+    if tuning:
+        summary["tuning"] = list(tuning)
+    if transport is not None:
+        summary["transport"] = transport
+    if proxy is not None:
+        summary["proxy"] = proxy
+    return summary
+
+
+def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:
+    groups: dict[tuple[Source, str], list[Run]] = {}
+    for run in runs:
+        group = groups.setdefault((run.source, run.label), [])
+        if any(other.seed == run.seed for other in group):
+            raise InputError(
+                f"two {run.source} runs of {quote(run.label)} have seed {run.seed}: give each scheme its own "
+                "label"
+            )
+        group.append(run)
+    return groups
+
+
+def _run_row(run: Run) -> RunRow:
+    last: Mapping[str, float | None] = run.evaluations[-1].metrics if run.evaluations else {}
+    names = dict.fromkeys((*_ALWAYS, *last))
+    row = RunRow(
+        scheme=run.scheme,
+        label=run.label,
+        seed=run.seed,
+        source=run.source,
+        reached_target=run.reached_target,
+        time_to_target_s=run.time_to_target_s,
+        wall_clock_s=run.wall_clock_s,
+        iterations=run.iterations,
+        final={name: finite(last.get(name)) for name in names},
+        bytes_sent=run.bytes_sent,
+        time_s=_shares([run]),
+        status=run.status,
+        digest=run.digest,
+    )
+    if run.message:
+        row["message"] = run.message
+    if run.machines:
+        row["machines"] = [MachineRow(host=m.host, clock_error_s=m.clock_error_s) for m in run.machines]
+    if run.hosts:
+        row["hosts"] = dict(run.hosts)
+    if run.exchanges is not None:
+        row["exchanges"] = list(run.exchanges)
+    if run.bracket_s is not None:
+        row["bracket_s"] = list(run.bracket_s)
+    if run.engine:
+        row["engine"] = run.engine
+    if run.engine_reason:
+        row["engine_reason"] = run.engine_reason
+    if run.left_out:
+        row["left_out"] = [list(each) for each in run.left_out]
+    return row
+
+
+def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
+    time, step = (of_median(list(_times(group, by_step).values())) for by_step in (False, True))
+    median = time["median"]
+    met = [steps_to_target(run) for run in group]
+    row = SchemeSummary(
+        scheme=group[0].scheme,
+        label=group[0].label,
+        source=group[0].source,
+        runs=len(group),
+        reached=sum(run.reached_target for run in group),
+        diverged=sum(run.status == "diverged" for run in group),
+        partial=sum(run.status == "partial" for run in group),
+        time_to_target_s=time,
+        at_least_s=None if median is not None else finite(_median([_at_least(run) for run in group])),
+        step_s=step,
+        ratio_to_best=UNKNOWN,
+        wins=0.0,
+        p_win=None,
+        steps_to_target=finite(_median([math.inf if steps is None else steps for steps in met])),
+        score_at_equal_time=None,
+        score_at_equal_bytes=None,
+        wall_clock_s=_mean([run.wall_clock_s for run in group]),
+        iterations=_mean([run.iterations for run in group]),
+        bytes_sent=_mean([run.bytes_sent for run in group]),
+        time_s=_shares(group),
+    )
+    if facts is not None:
+        row["does"] = facts["does"]
+        if "memory" in facts:
+            row["memory"] = facts["memory"]
+        if row["source"] == "simulated":
+            row["bounds"] = facts["bounds"]
+    return row
+
+
+def _shares(group: Sequence[Run]) -> Shares:
+    return Shares(
+        compute=_mean([run.time_s.compute for run in group]),
+        communicate=_mean([run.time_s.communicate for run in group]),
+        wait=_mean([run.time_s.wait for run in group]),
+    )
+
+
+def _times(group: Sequence[Run], by_step: bool) -> dict[int, float]:
+    """Seed -> what schemes are compared by (``race_s``); by seed, so that order cannot matter."""
+    return dict(sorted((run.seed, race_s(_run_row(run), by_step)) for run in group))
+
+
+def _at_least(run: Run) -> float:
+    if run.time_to_target_s is not None:
+        return run.time_to_target_s
+    return math.inf if run.status == "diverged" else run.wall_clock_s
+
+
+def _compare(
+    rows: Sequence[SchemeSummary], times: Mapping[str, Mapping[int, float]], best: SchemeSummary | None
+) -> int:
+    """Fill in what a row says in comparison with the others; returns how many seeds all of them share."""
+    shared = sorted(set.intersection(*(set(column) for column in times.values())))
+    if best is None or not shared:
+        return len(shared)
+    columns = np.array([[times[row["label"]][seed] for seed in shared] for row in rows])
+    wins = find_winners(columns).sum(axis=1)
+    for row, won in zip(rows, wins, strict=True):
+        row["ratio_to_best"] = of_ratio(times[row["label"]], times[best["label"]])
+        row["wins"] = float(won)
+        row["p_win"] = chance_to_win(row["wins"], len(shared)) if len(shared) >= FEWEST else None
+    return len(shared)
+
+
+def _lead(ranked: Sequence[SchemeSummary]) -> Lead | None:
+    if len(ranked) < 2 or ranked[1]["ratio_to_best"]["median"] is None:
+        return None
+    return Lead(second=ranked[1]["label"], factor=ranked[1]["ratio_to_best"])
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(np.array(values)))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
