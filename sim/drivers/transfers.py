@@ -21,7 +21,7 @@ from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
-from .rendezvous import Announced, Box, Notice, Tag, Transfer, TransferSide
+from .rendezvous import Announced, Posted, Notice, Tag, Transfer, TransferSide
 
 _EVEN: Final = 1_000
 """The weight of an even share, where shares are drawn: weights are whole numbers."""
@@ -76,7 +76,7 @@ class Transfers:
         self._added_latency_s = model.added_latency_s
         self._bandwidths = bandwidths
         self._alone: dict[int, float] = {}
-        self._boxes: dict[Tag, Box] = {}
+        self._boxes: dict[Tag, Posted] = {}
         self._flows: dict[int, Transfer] = {}
         self._tcp = model.tcp
         self._connections: dict[int, Connection] = {}
@@ -97,10 +97,10 @@ class Transfers:
         """Whether bytes that a host sends are on their way, though their sender is done."""
         return False
 
-    def _box(self, tag: Tag) -> Box:
+    def _box(self, tag: Tag) -> Posted:
         box = self._boxes.get(tag)
         if box is None:
-            box = self._boxes[tag] = Box()
+            box = self._boxes[tag] = Posted()
         return box
 
     def send(
@@ -124,14 +124,11 @@ class Transfers:
         if matches:
             self._match(source, destination, transfer)
             return
-        waiting = box.sends.get(key)
-        if waiting is None:
-            waiting = box.sends[key] = deque()
-        waiting.append(transfer)
+        box.sends[key].append(transfer)
         if box.known is not None:
             self._announce_send(box, key, transfer)
 
-    def _announce_send(self, box: Box, key: int, send: Transfer) -> None:
+    def _announce_send(self, box: Posted, key: int, send: Transfer) -> None:
         """Let a receiver that takes from anybody know of a send that waits."""
         if not self._announcement:
             self._send_known((box, key, send))
@@ -140,7 +137,7 @@ class Transfers:
         known_s = send.sender_s + self._announcement * self._latency_s(source, destination)
         self._clock.at(max(known_s, self._clock.now), self._send_known, (box, key, send))
 
-    def _send_known(self, announced: tuple[Box, int, Transfer]) -> None:
+    def _send_known(self, announced: tuple[Posted, int, Transfer]) -> None:
         box, key, send = announced
         source, destination = divmod(key, self._workers)
         waiting = box.sends[key]
@@ -187,10 +184,7 @@ class Transfers:
         if matches:
             self._match(source, destination, transfer)
             return
-        waiting = box.receives.get(key)
-        if waiting is None:
-            waiting = box.receives[key] = deque()
-        waiting.append(transfer)
+        box.receives[key].append(transfer)
 
     def _latency_s(self, source: int, destination: int) -> float:
         return self._latencies.draw_s(source, destination, self._clock.now)

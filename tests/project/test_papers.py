@@ -71,9 +71,9 @@ def test_ratios_are_paired_by_seed() -> None:
     }
     claim = Claim("half the time", "time to target", A, B, at_most=0.5)
     assert papers.ratio_of(claim, runs) == Interval(median=0.5, low=0.5, high=0.5)
-    made = papers.page(Paper((PaperStudy("study", "file"),), (claim,)), runs, {})
-    assert "| half the time | time to target | study: a / study: b | at most 0.5 | 0.5 | holds |" in made
-    assert "| `b` |" in made
+    page = papers.page(Paper((PaperStudy("study", "file"),), (claim,)), runs, {})
+    assert "| half the time | time to target | study: a / study: b | at most 0.5 | 0.5 | holds |" in page
+    assert "| `b` |" in page
 
 
 def test_few_seeds_decide_nothing_and_no_runs_are_no_verdict() -> None:
@@ -118,10 +118,10 @@ def test_claims_are_about_what_is_simulated(name: str) -> None:
 def test_the_table_has_every_metric_and_a_dash_where_a_scheme_has_none() -> None:
     plain, own = (made_run(label, 1, reached_s=2.0) for label in ("plain", "own"))
     own.evaluations[-1].metrics["period"] = 23.0
-    made = papers.page(
+    page = papers.page(
         Paper((PaperStudy("study", "file"),), ()), {"study": {"plain": {1: plain}, "own": {1: own}}}, {}
     )
-    head, _, first, second = made.partition("## study\n")[2].strip().splitlines()
+    head, _, first, second = page.partition("## study\n")[2].strip().splitlines()
     at = [cell.strip() for cell in head.split("|")].index("period")
     assert [row.split("|")[at].strip() for row in (first, second)] == ["-", "23"]
 

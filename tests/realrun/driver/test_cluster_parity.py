@@ -158,8 +158,8 @@ def test_all_reduce_differs_by_rounding_only(
     assert tuple(measured["exchanges"]) == predicted.exchanges
     assert not exact_exchanges(predicted.exchanges)
     assert measured["digest"] == digest(finals)
-    for found, expected in zip(finals, run_events(job).finals, strict=True):
-        assert ((found - expected).norm() / expected.norm()).item() < 1e-5
+    for final, expected in zip(finals, run_events(job).finals, strict=True):
+        assert ((final - expected).norm() / expected.norm()).item() < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_workers_agree_on_what_is_needed_first(four: Pool) -> None:
     measured, finals = _measured_with_finals(four, "all_reduce", options, **WORKLOAD)
     job = make_job("all_reduce", options, workers=4, **WORKLOAD)
     assert measured["bytes_sent"] == pytest.approx(simulated(job).bytes_sent, rel=0.01)
-    for found, expected in zip(finals, run_events(job).finals, strict=True):
-        assert ((found - expected).norm() / expected.norm()).item() < 1e-5
+    for final, expected in zip(finals, run_events(job).finals, strict=True):
+        assert ((final - expected).norm() / expected.norm()).item() < 1e-5
 
 
 def test_equal_buckets_of_a_payload_cut_through_layers(four: Pool) -> None:
@@ -206,8 +206,8 @@ def test_equal_buckets_of_a_payload_cut_through_layers(four: Pool) -> None:
         assert len(sums) == 7
         assert max(e.bytes for e in sums) - min(e.bytes for e in sums) <= 2 * 37
     assert measured["bytes_sent"] == predicted.bytes_sent
-    for found, expected in zip(finals, run_events(job).finals, strict=True):
-        assert ((found - expected).norm() / expected.norm()).item() < 1e-5
+    for final, expected in zip(finals, run_events(job).finals, strict=True):
+        assert ((final - expected).norm() / expected.norm()).item() < 1e-5
 
 
 QSGD: dict[str, Any] = {"compression": {"qsgd": {"bits": 4, "bucket": 64}}}
@@ -301,8 +301,8 @@ def test_leader_sgd_has_the_same_bits(four: Pool, options: dict[str, Any]) -> No
 
 def _leaders(events: Sequence[Event]) -> list[tuple[int, int]]:
     """(worker, root) of all broadcasts, each worker's in order."""
-    found = [(e.worker, e.peer) for e in events if e.operation == "broadcast"]
-    return sorted(found, key=lambda pair: pair[0])
+    broadcasts = [(e.worker, e.peer) for e in events if e.operation == "broadcast"]
+    return sorted(broadcasts, key=lambda pair: pair[0])
 
 
 @pytest.mark.parametrize(
@@ -405,15 +405,15 @@ def test_events_and_times_add_up(four: Pool) -> None:
 
 def sums_at_once(group: Group, count: int) -> dict[str, Any]:
     """In a process of the pool: begin that many sums together."""
-    found: list[float] = []
+    sums: list[float] = []
 
     async def program(worker: Worker, options: NoOptions) -> None:
         values = [torch.tensor([float(k + worker.rank)]) for k in range(count)]
         begun = [await worker.begin(ops.AllReduce(value)) for value in values]
-        found.extend([float(await worker.wait(handle)) for handle in reversed(begun)])
+        sums.extend([float(await worker.wait(handle)) for handle in reversed(begun)])
 
     measured = run_job(group, make_job(make_scheme(program), workers=group.size))
-    return {"found": found, "notes": [note for timing in measured.timings for note in timing.notes]}
+    return {"sums": sums, "notes": [note for timing in measured.timings for note in timing.notes]}
 
 
 @pytest.mark.parametrize("more", [0, 3])
@@ -425,7 +425,7 @@ def test_more_collectives_at_once_than_are_carried_are_noted(four: Pool, more: i
         "larger bucket there are fewer"
     )
     assert answers[0]["notes"] == ([note] * 4 if more else [])
-    assert all(answer["found"] == [k + 1.5 for k in reversed(range(count))] for answer in answers)
+    assert all(answer["sums"] == [k + 1.5 for k in reversed(range(count))] for answer in answers)
 
 
 def test_what_this_machine_cannot_keep_to_is_counted(four: Pool) -> None:

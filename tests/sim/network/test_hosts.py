@@ -11,27 +11,7 @@ from paceline.sim.experiments.check import route_kinds
 from paceline.sim.network.network import Network
 from paceline.sim.scenario.schema import parse
 from tests.support.factory import network_of
-
-SCENARIO = """\
-name: hosts
-workload: {{timing_only: true, payload: 8 MB}}
-cluster:
-  compute: {{time: 1 s}}
-  network:
-    sites: {sites}
-    within: {{latency: 0.5 s, bandwidth: 32 Mbit/s}}
-    between: {{latency: 1 s, bandwidth: 16 Mbit/s}}
-    host: {host}
-schemes: [all_reduce]
-stop: {{max_iterations: 1}}
-"""
-HOST = {"gpus": 2, "latency": "0.25 s", "bandwidth": "64 Mbit/s"}
-WITHIN = {"latency": "0.5 s", "bandwidth": "32 Mbit/s"}
-BETWEEN = {"latency": "1 s", "bandwidth": "16 Mbit/s"}
-
-
-def two_sites() -> Network:
-    return network_of(8, sites={"a": 4, "b": 4}, within=WITHIN, between=BETWEEN, host=HOST)
+from tests.support.gpu_hosts import BETWEEN, HOST, WITHIN, hosts_scenario, two_sites
 
 
 def _names(network: Network, source: int, destination: int) -> list[str]:
@@ -95,12 +75,12 @@ def test_check_groups_routes_inside_and_between_hosts() -> None:
 )
 def test_hosts_that_cannot_be_are_refused_by_line_and_key(sites: str, host: str, message: str) -> None:
     with pytest.raises(InputError, match="scenario:") as caught:
-        parse(SCENARIO.format(sites=sites, host=host))
+        parse(hosts_scenario(host, sites))
     assert message in str(caught.value)
 
 
 def test_the_number_of_workers_has_to_fill_hosts() -> None:
-    text = SCENARIO.format(sites="{a: 4, b: 4}", host="{gpus: 2}")
+    text = hosts_scenario("{gpus: 2}")
     flat = (
         text[: text.index("    sites")]
         + "    {latency: 1 ms, host: {gpus: 8}}\n"

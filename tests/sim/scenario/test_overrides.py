@@ -9,7 +9,7 @@ from tests.sim.scenario.test_schema import FLAT, refusal
 
 
 def test_overrides_change_make_and_unset() -> None:
-    found = parse(
+    scenario = parse(
         FLAT + "repeats: 3\n",
         "f",
         [
@@ -23,12 +23,12 @@ def test_overrides_change_make_and_unset() -> None:
             "repeats=4",
         ],
     )
-    assert [entry.options.model_dump(exclude_defaults=True) for entry in found.schemes] == [
+    assert [entry.options.model_dump(exclude_defaults=True) for entry in scenario.schemes] == [
         {"overlap": True}, {"period": 16},
     ]  # fmt: skip
-    assert found.workload.optimizer.lr == 0.01
-    assert (found.evaluate.every, found.stop.max_time, found.stop.max_iterations) == (5, 60.0, None)
-    assert found.repeats == 4
+    assert scenario.workload.optimizer.lr == 0.01
+    assert (scenario.evaluate.every, scenario.stop.max_time, scenario.stop.max_iterations) == (5, 60.0, None)
+    assert scenario.repeats == 4
 
 
 WRONG_CHANGES = {

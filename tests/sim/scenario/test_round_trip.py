@@ -148,10 +148,10 @@ def written(draw: st.DrawFn) -> dict[str, Any]:
 @settings(deadline=None, max_examples=50)
 @given(written())
 def test_the_resolved_scenario_loads_again_and_is_equal(value: dict[str, Any]) -> None:
-    found = parse(write(value))
-    text = dump(found)
+    scenario = parse(write(value))
+    text = dump(scenario)
     again = parse(text)
-    assert again == found
+    assert again == scenario
     assert dump(again) == text
 
 
@@ -193,5 +193,5 @@ def test_a_broken_scenario_is_refused_in_one_line_for_each_problem(data: st.Data
 
 
 def test_changed_copies_are_written_as_well() -> None:
-    found = parse(FLAT).model_copy(update={"gradients": "looped"})
-    assert parse(dump(found)).gradients == "looped"
+    scenario = parse(FLAT).model_copy(update={"gradients": "looped"})
+    assert parse(dump(scenario)).gradients == "looped"

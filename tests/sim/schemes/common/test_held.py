@@ -73,7 +73,7 @@ def cluster() -> Network:
 
 def tensors_of(roots: list[Any]) -> dict[int, Tensor]:
     """Every tensor that can be reached from coroutines and values, one for each storage."""
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     seen: set[int] = set()
     stack = list(roots)
     while stack:
@@ -82,7 +82,7 @@ def tensors_of(roots: list[Any]) -> dict[int, Tensor]:
             continue
         seen.add(id(one))
         if isinstance(one, Tensor):
-            found[one.untyped_storage().data_ptr()] = one
+            tensors[one.untyped_storage().data_ptr()] = one
         elif isinstance(one, types.CoroutineType):
             stack += [one.cr_frame and one.cr_frame.f_locals, one.cr_await]
         elif isinstance(one, types.AsyncGeneratorType):
@@ -99,7 +99,7 @@ def tensors_of(roots: list[Any]) -> dict[int, Tensor]:
             stack += [cell.cell_contents for cell in one.__closure__ or ()]
         elif type(one).__module__.startswith("paceline.sim.schemes"):
             stack.append(vars(one))
-    return found
+    return tensors
 
 
 def models_in(values: dict[int, Tensor]) -> float:

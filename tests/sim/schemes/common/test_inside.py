@@ -13,29 +13,22 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
-from paceline.sim.network.network import Network
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes.common.inside import Units
 from paceline.sim.training.optimizer import Sgd
-from tests.support.factory import network_of, run_events
+from tests.support.factory import run_events
+from tests.support.gpu_hosts import hosts_scenario, two_sites
 from tests.support.quadratics import DIMENSION, Array, close, finals_of, gradients_of, quadratic_job, start_of
 
 HOSTS, GPUS, STEPS, LR, BETA = 4, 2, 12, 0.1, 0.9
 WORKERS = HOSTS * GPUS
-WITHIN = {"latency": "0.5 s", "bandwidth": "32 Mbit/s"}
-BETWEEN = {"latency": "1 s", "bandwidth": "16 Mbit/s"}
-
-
-def cluster() -> Network:
-    host = {"gpus": GPUS, "latency": "0.25 s", "bandwidth": "64 Mbit/s"}
-    return network_of(WORKERS, sites={"a": 4, "b": 4}, within=WITHIN, between=BETWEEN, host=host)
 
 
 def job_of(scheme: str, options: dict[str, Any], **job: Any) -> Job:
     return quadratic_job(
-        scheme, options, workers=WORKERS, network=cluster(), lr=LR, max_iterations=STEPS, **job
+        scheme, options, workers=WORKERS, network=two_sites(), lr=LR, max_iterations=STEPS, **job
     )
 
 
@@ -119,24 +112,9 @@ def test_a_pattern_of_units_joins_members_in_the_same_place() -> None:
     assert spread.weights == ((0.25,), (0.25,), (0.5,), (0.5,))
 
 
-SCENARIO = """\
-name: inside
-workload: {{timing_only: true, payload: 8 MB}}
-cluster:
-  compute: {{time: 1 s}}
-  network:
-    sites: {sites}
-    within: {{latency: 0.5 s, bandwidth: 32 Mbit/s}}
-    between: {{latency: 1 s, bandwidth: 16 Mbit/s}}
-    host: {{gpus: {gpus}, latency: 0.25 s, bandwidth: 64 Mbit/s}}
-collectives: {{all_reduce: halving_doubling}}
-schemes: [{scheme}]
-stop: {{max_iterations: {steps}}}
-"""
-
-
 def timed(scheme: str, steps: int = 1, gpus: int = 2, sites: str = "{a: 4, b: 4}") -> Job:
-    scenario = parse(SCENARIO.format(scheme=scheme, steps=steps, gpus=gpus, sites=sites))
+    host = f"{{gpus: {gpus}, latency: 0.25 s, bandwidth: 64 Mbit/s}}"
+    scenario = parse(hosts_scenario(host, sites, scheme, steps))
     return prepare(scenario, scenario.schemes[0], scenario.seed)
 
 
