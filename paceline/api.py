@@ -174,6 +174,7 @@ def sweep(
     changes: Sequence[str] = (),
     device: str = "auto",
     progress: bool = True,
+    jobs: int | None = None,
 ) -> Sweep:
     """Predict under many settings: each run is what ``simulate`` of its setting alone gives, bit for bit.
 
@@ -201,7 +202,8 @@ def sweep(
         scenario: as for ``simulate``.
         grid: dotted key -> its values, as they would stand in a file; all combinations are run.
         task, changes, device: as for ``simulate``.
-        progress: show on standard error which training is under way.
+        progress: show on standard error how far the runs are.
+        jobs: as for ``simulate``, of the runs that share no training.
 
     Returns:
         A study for each setting: ``.summary`` is a data frame of all of them, ``.winners`` has one row each.
@@ -212,18 +214,24 @@ def sweep(
     from contextlib import nullcontext
 
     from paceline.sim.experiments import prepare
+    from paceline.sim.experiments.jobs import check_jobs
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.scenario.schema import resolve_scenario
     from paceline.study import Study, Sweep
 
+    check_jobs(jobs)
     where = prepare.device_named(device)
     settings = grids.settings_of(grid)
     read = [resolve_scenario(scenario, task, [*changes, *grids.changes_of(each)]) for each in settings]
-    with watching(read[0]) if progress else nullcontext(None) as shown:
-        resolved, tuning = grids.choose_values(grids.resolve(read, where), device=where, progress=shown)
+    with watching(read[0], len(read)) if progress else nullcontext(None) as shown:
+        resolved, tuning = grids.choose_values(
+            grids.resolve(read, where), device=where, progress=shown, jobs=jobs
+        )
         if shown is not None:
             shown.begin()
-        done = None if shown is None else shown.complete
-        runs = grids.simulate(resolved, device=where, progress=shown, complete=done, warn=say)
+        complete = grids.count_nothing if shown is None else shown.complete
+        runs = grids.simulate(
+            resolved, device=where, progress=shown, complete=complete, warn=say, jobs=jobs
+        )
     studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))
     return Sweep(tuple(settings), tuple(studies))

@@ -179,6 +179,35 @@ def verdict(comparison: Comparison) -> str:
     return f"Predicted times are {errors}; {choice}."
 
 
+def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
+    """A line for each setting of a sweep: what is set there, and its verdict."""
+    settings = answer["settings"]
+    table = _plain_table()
+    for key in short_keys(list(settings[0]["set"])):
+        table.add_column(key, overflow="fold")
+    table.add_column("verdict", overflow="fold")
+    for row in settings:
+        bold = "bold" if row["verdict"]["settled"] else ""
+        add_text_row(table, *map(str, row["set"].values()), row["verdict"]["text"], style=bold)
+    return table
+
+
+def short_keys(keys: Sequence[str]) -> list[str]:
+    """The ends of dotted keys that tell them apart.
+
+    >>> short_keys(["cluster.network.within.latency", "cluster.network.between.latency", "cluster.workers"])
+    ['within.latency', 'between.latency', 'workers']
+    """
+    parts = [key.split(".") for key in keys]
+    ends = []
+    for own in parts:
+        length = next(
+            (n for n in range(1, len(own)) if sum(other[-n:] == own[-n:] for other in parts) == 1), len(own)
+        )
+        ends.append(".".join(own[-length:]))
+    return ends
+
+
 def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and how long the simulation will take."""
     parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]

@@ -19,6 +19,7 @@ import typer
 
 from paceline.commands import measure, predict
 from paceline.commands.console import AsJson, ReportFile, print_json, say, terminal
+from paceline.commands.sweep import sweep
 from paceline.commands.topology import topology_app
 from paceline.sim.errors import InputError, PacelineError
 
@@ -43,6 +44,7 @@ for command in (
     measure.probe,
     measure.calibrate,
     measure.validate,
+    sweep,
     predict.check,
     predict.throughput,
     measure.netem,

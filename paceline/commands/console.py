@@ -99,12 +99,12 @@ def terminal(stderr: bool = False) -> Console:
 
 
 @contextmanager
-def watching(scenario: Scenario) -> Iterator[Countdown]:
-    """Show on standard error how far a scenario is: runs, percentage, time left.
+def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
+    """Show on standard error how far a scenario, or so many settings of it, is: runs, percentage, time left.
 
     On a terminal as a line that changes, elsewhere as a line now and then (``LINES_APART_S``) and at the end.
     """
-    progress = Countdown(scenario)
+    progress = Countdown(scenario, settings)
     console = terminal(stderr=True)
     if not console.is_terminal:
         progress.show = PlainLines().show
@@ -143,11 +143,11 @@ class Countdown:
         show: called with a line and the share that is done, 0 to 1.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, settings: int = 1) -> None:
         from paceline.sim.scenario.repeats import max_repeats
 
         self.show: Callable[[str, float], None] = lambda line, share: None
-        self._runs = len(scenario.schemes) * max_repeats(scenario.repeats)
+        self._runs = len(scenario.schemes) * max_repeats(scenario.repeats) * settings
         self._limit = scenario.stop.max_iterations
         self._before, self._done, self._begun = 0, 0, False
         self._ahead = 0  # complete, and not counted as done yet

@@ -21,7 +21,7 @@ from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
-from .rendezvous import Announced, Posted, Notice, Tag, Transfer, TransferSide
+from .rendezvous import Announced, Notice, Posted, Tag, Transfer, TransferSide
 
 _EVEN: Final = 1_000
 """The weight of an even share, where shares are drawn: weights are whole numbers."""

@@ -16,7 +16,7 @@ from ..config.code_files import code_folders
 from ..devices import one_thread
 from ..errors import InputError, PacelineError
 from ..records.run import Run
-from ..records.unfinished import PartKind, Parts
+from ..records.unfinished import PartKind
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario, dump, parse
 
@@ -60,6 +60,16 @@ class RunsProgress(Protocol):
         """
 
 
+class KeepsRuns(Protocol):
+    """Where complete runs are kept; ``records.unfinished.Parts`` is one."""
+
+    def find(self, kind: PartKind, number: int, label: str, seed: int, /) -> Run | None:
+        """Return a run that is there already, if it is the one of this label and seed."""
+
+    def keep(self, kind: PartKind, number: int, run: Run, /) -> None:
+        """Keep a run that is complete."""
+
+
 RunHere = Callable[[PlannedRun, Callable[[str, int], None] | None, Callable[[str], None] | None], Run]
 """Does a planned run in this process; it is given what to call with its progress, and with warnings."""
 
@@ -82,7 +92,7 @@ def run_all(
     run_here: RunHere,
     jobs: int | None,
     *,
-    parts: Parts,
+    parts: KeepsRuns,
     progress: RunsProgress | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Iterator[Run]:
@@ -148,7 +158,7 @@ class _OtherProcesses:
         planned: Sequence[PlannedRun],
         run_here: RunHere,
         jobs: int,
-        parts: Parts,
+        parts: KeepsRuns,
         progress: RunsProgress | None,
         warn: Callable[[str], None] | None,
     ) -> None:

@@ -248,26 +248,27 @@ def simulate(
                 PlannedRun("run", number, scenario, entry, seed)
                 for number, (seed, entry) in enumerate(pairs, len(runs))
             ]
-            run_here = partial(_run_here, device, engine)
+            here = partial(run_here, device, engine)
             for run in run_all(
-                planned, run_here, _jobs_on(device, jobs), parts=parts, progress=progress, warn=warn
+                planned, here, jobs_on(device, jobs), parts=parts, progress=progress, warn=warn
             ):
                 runs.append(run)
                 yield run
 
 
-def _jobs_on(device: torch.device | None, jobs: int | None) -> int | None:
+def jobs_on(device: torch.device | None, jobs: int | None) -> int | None:
     """A GPU does one run at a time."""
     return jobs if device is None or device.type == "cpu" else 1
 
 
-def _run_here(
+def run_here(
     device: torch.device | None,
     engine: Engine,
     planned: PlannedRun,
     progress: Progress | None,
     warn: Callable[[str], None] | None,
 ) -> Run:
+    """Do a planned run in this process; ``functools.partial`` of the first two is a ``jobs.RunHere``."""
     job, profile = job_of(planned, device), planned.scenario.cluster.profile
     return simulate_job(job, progress=progress, profile=profile, warn=warn, engine=engine)
 
@@ -310,8 +311,8 @@ def choose_values(
     with one_thread():
         runs = run_all(
             trials_of(scenario),
-            partial(_run_here, device, engine),
-            _jobs_on(device, jobs),
+            partial(run_here, device, engine),
+            jobs_on(device, jobs),
             parts=parts,
             progress=progress,
         )

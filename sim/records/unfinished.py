@@ -113,46 +113,81 @@ def open_parts(
 
     Args:
         out: the result folder.
-        command: as in ``Index``.
-        scenario_name: goes into the records.
-        force: whether results, or runs of another command, may be replaced.
-        fits: whether a resolved scenario is that of this command.
-        resolve: makes the text of the resolved scenario; called where there is nothing to go on with.
-        say: called with what the user should know.
+        command, scenario_name, force, fits, resolve, say: as for ``begin_parts``.
 
     Raises:
         InputError: ``out`` is in use, is taken, or holds unfinished runs of something else.
     """
     with claim_folder(out):
-        folder, was_there = out / result_folder.PARTS_FOLDER, out.exists()
-        if out.is_dir():
-            remove_unfinished_writes(folder)
-        index = _read_index(out, force)
-        why = "" if index is None else _find_difference(index, command, fits)
-        if index is not None and index.force != force:
-            why = why or "were begun " + ("with --force" if index.force else "without --force")
-        if index is None or (why and force):
-            result_folder.check_free(out, force)
-            wanted = Index(SUMMARY_VERSION, code_version(), command, force, resolve())
-            _begin(folder, wanted)
-            kept: Mapping[tuple[PartKind, int], Run] = {}
-        elif why:
-            raise InputError(
-                f"{out} holds unfinished runs, but they {why}: nothing was changed; end what was begun, "
-                "choose another folder, or replace them with --force"
-            )
-        else:
-            wanted, kept = index, _read_parts(folder, index, say)
-            num_runs = sum(kind == "run" for kind, _ in kept)
-            say(f"going on with {out}: {num_runs} runs are there")
+        was_there = out.exists()
+        parts = begin_parts(out, command, scenario_name, force, fits, resolve, say)
+        if parts.kept:
+            say(f"going on with {out}: {parts.num_runs} runs are there")
         try:
-            yield Parts(folder, wanted.scenario, scenario_name, kept)
+            yield parts
         finally:
-            if folder.is_dir() and not any(_PART.fullmatch(path.name) for path in folder.iterdir()):
-                remove(folder)
-                if not was_there:
-                    with suppress(OSError):
-                        out.rmdir()
+            if not has_parts(out):
+                forget_parts(out, was_there)
+
+
+def begin_parts(
+    out: Path,
+    command: str,
+    scenario_name: str,
+    force: bool,
+    fits: Callable[[str], bool],
+    resolve: Callable[[], str],
+    say: Callable[[str], None],
+) -> Parts:
+    """Make ``out``, which this process has claimed, a place for the complete runs of a command.
+
+    Args:
+        out: the result folder.
+        command: as in ``Index``.
+        scenario_name: goes into the records.
+        force: whether results, or runs of another command, may be replaced.
+        fits: whether a resolved scenario is that of this command.
+        resolve: makes the text of the resolved scenario; called where there is nothing to go on with.
+        say: called with what the user should know of damaged runs.
+
+    Returns:
+        The runs that an earlier start of the same command has left there, if any.
+
+    Raises:
+        InputError: ``out`` is taken, or holds unfinished runs of something else.
+    """
+    folder = out / result_folder.PARTS_FOLDER
+    if out.is_dir():
+        remove_unfinished_writes(folder)
+    index = _read_index(out, force)
+    why = "" if index is None else _find_difference(index, command, fits)
+    if index is not None and index.force != force:
+        why = why or "were begun " + ("with --force" if index.force else "without --force")
+    if index is None or (why and force):
+        result_folder.check_free(out, force)
+        index = Index(SUMMARY_VERSION, code_version(), command, force, resolve())
+        _begin(folder, index)
+        return Parts(folder, index.scenario, scenario_name, {})
+    if why:
+        raise InputError(
+            f"{out} holds unfinished runs, but they {why}: nothing was changed; end what was begun, "
+            "choose another folder, or replace them with --force"
+        )
+    return Parts(folder, index.scenario, scenario_name, _read_parts(folder, index, say))
+
+
+def has_parts(out: Path) -> bool:
+    """Whether ``out`` keeps a complete run of an unfinished command."""
+    folder = out / result_folder.PARTS_FOLDER
+    return folder.is_dir() and any(_PART.fullmatch(path.name) for path in folder.iterdir())
+
+
+def forget_parts(out: Path, was_there: bool) -> None:
+    """Undo ``begin_parts``; ``out`` itself goes where it was not there before and nothing else is in it."""
+    remove(out / result_folder.PARTS_FOLDER)
+    if not was_there:
+        with suppress(OSError):
+            out.rmdir()
 
 
 @cache

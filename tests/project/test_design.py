@@ -64,7 +64,7 @@ def test_computation_does_not_hide_the_network_and_the_time_is_enough() -> None:
         low += computation_s(job, run) <= 0.5 * run.wall_clock_s
         total_s += run.wall_clock_s * runs_wanted(cell)
     assert low >= 0.75 * len(CELLS)
-    assert total_s < 25 * 60
+    assert total_s < 30 * 60  # with probes and all that is between the runs 35 minutes, of 45
 
 
 @pytest.mark.parametrize(("scheme", "step_s"), [("all_reduce", 3 * 0.04), ("ad_psgd", 0.04)])

@@ -6,24 +6,58 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
 
+from ...config import yaml_file
 from ...devices import one_thread
 from ...errors import InputError, shorten
 from ...records.run import Run
 from ...records.summary import Tuned
+from ...records.unfinished import NOTHING_KEPT, PartKind, Parts
 from ...scenario.repeats import are_enough
 from ...scenario.schema import Scenario
 from .. import prepare
-from ..jobs import PlannedRun
-from ..simulate import Progress, job_of, trials_of
+from ..jobs import PlannedRun, RunsProgress, run_all
+from ..simulate import job_of, jobs_on, run_here, trials_of
 from ..tune import tune
-from .shared import simulate_jobs
+from .shared import share_training
 
 MAX_SETTINGS: Final = 10_000
 """Settings of one grid."""
+
+
+def count_nothing() -> None:
+    """For those who show no progress."""
+
+
+def read_grid(assignments: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """The grid of ``--grid dotted.key=value,value`` options, values in YAML's words.
+
+    >>> read_grid(["cluster.network.latency=1 ms, 20 ms", "cluster.workers=4,8"])
+    {'cluster.network.latency': ('1 ms', '20 ms'), 'cluster.workers': (4, 8)}
+
+    Raises:
+        InputError: an option is malformed, or a key stands there twice.
+    """
+    grid: dict[str, Sequence[Any]] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        key, source = key.strip(), f"--grid {shorten(assignment)}"
+        if not equals or not key:
+            raise InputError(
+                f"{source}: write dotted.key=value,value, for example cluster.network.latency='1 ms, 20 ms'"
+            )
+        if key in grid:
+            raise InputError(f"{source}: {shorten(key)} stands in the grid already; list all its values once")
+        try:
+            grid[key] = yaml_file.parse(f"[{text}]", source).value
+        except InputError as error:  # one line has no use for a line number
+            raise InputError(str(error).replace(f"{source}:1:", f"{source}:", 1)) from None
+    return grid
 
 
 def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -84,12 +118,21 @@ def resolve(scenarios: Sequence[Scenario], device: torch.device) -> list[Scenari
 
 
 def choose_values(
-    scenarios: Sequence[Scenario], *, device: torch.device | None = None, progress: Progress | None = None
+    scenarios: Sequence[Scenario],
+    *,
+    device: torch.device | None = None,
+    progress: RunsProgress | None = None,
+    parts: Sequence[Parts] | None = None,
+    jobs: int | None = 1,
 ) -> tuple[list[Scenario], list[list[Tuned]]]:
-    """Run the trials of ``tune`` of each scenario; the scenarios with their values, and what was tried."""
+    """Run the trials of ``tune`` of each scenario; the scenarios with their values, and what was tried.
+
+    What a scenario's ``parts`` have is not run again, and what is new is kept there; ``jobs`` is as for
+    ``simulate``.
+    """
     trials = [trials_of(scenario) for scenario in scenarios]
     with one_thread():
-        runs = [iter(each) for each in _side_by_side(trials, device, progress, None, None)]
+        runs = [iter(each) for each in _side_by_side(trials, device, progress, count_nothing, None, parts, jobs)]
     chosen = [
         tune(scenario, lambda *_, own=own: next(own)) for scenario, own in zip(scenarios, runs, strict=True)
     ]
@@ -100,9 +143,11 @@ def simulate(
     scenarios: Sequence[Scenario],
     *,
     device: torch.device | None = None,
-    progress: Progress | None = None,
-    complete: Callable[[], None] | None = None,
+    progress: RunsProgress | None = None,
+    complete: Callable[[], None] = count_nothing,
     warn: Callable[[str], None] | None = None,
+    parts: Sequence[Parts] | None = None,
+    jobs: int | None = 1,
 ) -> list[list[Run]]:
     """Simulate all schemes under all seeds in each scenario; its runs are those of ``simulate`` for it alone.
 
@@ -110,8 +155,11 @@ def simulate(
         scenarios: resolved, and their values chosen.
         device: where gradients are computed.
         progress: called as runs go on.
-        complete: called when a scheme under one seed is complete in all scenarios.
+        complete: called for each run that is complete, apart from those that ``parts`` have.
         warn: as for ``simulate_job``; called as well where the time of a gradient is extrapolated.
+        parts: of each scenario; what they have is not run again, and what is new is kept there.
+        jobs: at most so many at a time of the runs that share no training, each in its process; None: as many
+            as there are cores. The runs do not depend on it.
     """
     if warn is not None:
         for sentence in sorted({prepare.warn_of_extrapolation(scenario) for scenario in scenarios} - {""}):
@@ -122,7 +170,8 @@ def simulate(
             planned = [_next_seed(*each) for each in zip(scenarios, runs, strict=True)]
             if not any(planned):
                 return runs
-            for own, new in zip(runs, _side_by_side(planned, device, progress, complete, warn), strict=True):
+            done = _side_by_side(planned, device, progress, complete, warn, parts, jobs)
+            for own, new in zip(runs, done, strict=True):
                 own += new
 
 
@@ -141,18 +190,56 @@ def _next_seed(scenario: Scenario, runs: Sequence[Run]) -> list[PlannedRun]:
 def _side_by_side(
     planned: Sequence[Sequence[PlannedRun]],
     device: torch.device | None,
-    progress: Progress | None,
-    complete: Callable[[], None] | None,
+    progress: RunsProgress | None,
+    complete: Callable[[], None],
     warn: Callable[[str], None] | None,
+    parts: Sequence[Parts] | None,
+    jobs: int | None,
 ) -> list[list[Run]]:
     """The runs of several scenarios: the first of each together, then the second of each, and so on."""
+    parts = [NOTHING_KEPT] * len(planned) if parts is None else parts
     runs: list[list[Run]] = [[] for _ in planned]
-    for column in range(max(map(len, planned), default=0)):
-        rows = [row for row, own in enumerate(planned) if column < len(own)]
-        now = [planned[row][column] for row in rows]
-        jobs = [(job_of(each, device), each.scenario.cluster.profile) for each in now]
-        for row, run in zip(rows, simulate_jobs(jobs, progress=progress, warn=warn), strict=True):
-            runs[row].append(run)
-        if complete is not None:
+    for place in range(max(map(len, planned), default=0)):
+        column = _Column({row: own[place] for row, own in enumerate(planned) if place < len(own)}, parts)
+        missing = column.missing()
+        plain = [(job_of(each, device), each.scenario.cluster.profile) for each in missing]
+        shared = share_training(plain, progress)
+        for index, run in shared.items():
+            column.keep(missing[index].kind, missing[index].number, run)
             complete()
+        alone = [each for index, each in enumerate(missing) if index not in shared]
+        here = partial(run_here, device, "auto")
+        for _ in run_all(alone, here, jobs_on(device, jobs), parts=column, progress=progress, warn=warn):
+            complete()
+        for row, run in column.runs.items():
+            runs[row].append(run)
     return runs
+
+
+class _Column:
+    """The runs that stand at one place in all scenarios; each is known by the number of its scenario.
+
+    Attributes:
+        runs: those that are complete, by scenario.
+    """
+
+    def __init__(self, planned: Mapping[int, PlannedRun], parts: Sequence[Parts]) -> None:
+        self._planned, self._parts = planned, parts
+        kept = {
+            row: parts[row].find(each.kind, each.number, each.entry.label, each.seed)
+            for row, each in planned.items()
+        }
+        self.runs = {row: run for row, run in kept.items() if run is not None}
+
+    def missing(self) -> list[PlannedRun]:
+        """What has yet to be run."""
+        return [replace(each, number=row) for row, each in self._planned.items() if row not in self.runs]
+
+    def find(self, kind: PartKind, number: int, label: str, seed: int) -> Run | None:
+        """None: what was kept is not ``missing``, and is not planned again."""
+        return None
+
+    def keep(self, kind: PartKind, number: int, run: Run) -> None:
+        """Keep the run of scenario ``number``."""
+        self.runs[number] = run
+        self._parts[number].keep(kind, self._planned[number].number, run)

@@ -26,12 +26,29 @@ def simulate_jobs(
 ) -> list[Run]:
     """Run jobs in virtual time: what ``simulate_job`` returns for each, bit for bit.
 
-    Those that run in lockstep and compute the same are run together: their workers are trained once, for as
-    long as one of the jobs goes on, under a clock for each. All others are run one by one.
-
     Args:
         jobs: each with its correction factors, if it has any.
         progress, warn: as for ``simulate_job``.
+    """
+    runs = share_training(jobs, progress)
+    return [
+        runs[index] if index in runs else simulate_job(job, progress=progress, profile=profile, warn=warn)
+        for index, (job, profile) in enumerate(jobs)
+    ]
+
+
+def share_training(
+    jobs: Sequence[tuple[Job, Profile | None]], progress: Progress | None = None
+) -> dict[int, Run]:
+    """Run together those jobs that run in lockstep and compute the same.
+
+    Their workers are trained once, for as long as one of the jobs goes on, under a clock for each.
+
+    Args:
+        jobs, progress: as for ``simulate_jobs``.
+
+    Returns:
+        Index -> its run; all others have to be run one by one.
     """
     placed = [job if profile is None else over_profile(job, profile) for job, profile in jobs]
     waiting = [index for index, job in enumerate(placed) if not why_not(job)]
@@ -42,10 +59,7 @@ def simulate_jobs(
         waiting = [index for index in waiting if index not in together]
         shared = _run_together([placed[index] for index in together], progress)
         runs |= {index: run for index, run in zip(together, shared, strict=True) if run is not None}
-    return [
-        runs[index] if index in runs else simulate_job(job, progress=progress, profile=profile, warn=warn)
-        for index, (job, profile) in enumerate(jobs)
-    ]
+    return runs
 
 
 def _run_together(jobs: Sequence[Job], progress: Progress | None) -> list[Run | None]:

@@ -1,0 +1,180 @@
+"""The folder of a sweep: a result folder for each setting, what each of them has set, and a map.
+
+Until all settings are complete each of them keeps its runs as a command of its own does
+(``records.unfinished``), so that the same sweep goes on after any death.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ...config.files import claim_folder, write_folder_atomically
+from ...errors import InputError
+from ...records import folder as result_folder
+from ...records.run import Run
+from ...records.scenario_facts import read_facts
+from ...records.summarise import summarise
+from ...records.summary import Summary, Tuned
+from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts, has_parts
+from ...scenario.schema import Scenario, dump
+from ..bounds import describe_schemes
+from ..prepare import resolved_in
+from .grid import resolve
+
+SWEEP_FILE: Final = "sweep.json"
+WINNERS_FILE: Final = "winners.svg"
+"""A map of who is first, where one can be drawn."""
+_VERSION: Final = 1
+
+
+def folder_names(number: int) -> list[str]:
+    """The folders of so many settings.
+
+    >>> folder_names(2)
+    ['0001', '0002']
+    """
+    return [f"{place:04d}" for place in range(1, number + 1)]
+
+
+@contextmanager
+def begin(
+    scenarios: Sequence[Scenario],
+    device: torch.device,
+    out: Path | None = None,
+    *,
+    force: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[tuple[list[Scenario], list[Parts]]]:
+    """Begin the settings of a sweep, or go on with those that ``out`` holds.
+
+    Args:
+        scenarios: one for each setting, in the order of its folders.
+        device: where gradients are computed.
+        out: the sweep's folder; None: nothing is kept.
+        force: whether older results may be replaced.
+        say: called with what the user should know.
+
+    Returns:
+        A context manager that gives the scenarios as they were resolved when the sweep was first begun, and
+        the complete runs of each.
+
+    Raises:
+        InputError: ``out`` is in use or taken, or a scenario cannot be resolved.
+    """
+    if out is None:
+        yield resolve(scenarios, device), [NOTHING_KEPT] * len(scenarios)
+        return
+    command = f"sweep of {len(scenarios)} settings on {device.type}"
+    with claim_folder(out):
+        was_there = out.exists()
+        folders = [out / name for name in folder_names(len(scenarios))]
+        check_free(out, force, any(map(has_parts, folders)))
+        texts = [dump(each) for each in resolve(scenarios, device)]
+        parts: list[Parts] = []
+        try:
+            for folder, scenario, text in zip(folders, scenarios, texts, strict=True):
+                parts.append(_begin_setting(folder, command, scenario, text, force, say))
+            done = sum(each.num_runs for each in parts)
+            if done:
+                say(f"going on with {out}: {done} runs are there")
+            resolved = [resolved_in(each.scenario, own) for each, own in zip(parts, scenarios, strict=True)]
+            yield [each for each in resolved if each is not None], parts
+        finally:
+            if not any(map(has_parts, folders)):
+                for folder in folders[: len(parts)]:
+                    forget_parts(folder, was_there=False)
+                if not was_there:
+                    with suppress(OSError):
+                        out.rmdir()
+
+
+def _begin_setting(
+    folder: Path, command: str, scenario: Scenario, text: str, force: bool, say: Callable[[str], None]
+) -> Parts:
+    def fits(resolved: str) -> bool:
+        return resolved_in(resolved, scenario) is not None
+
+    return begin_parts(folder, command, scenario.name, force, fits, lambda: text, say)
+
+
+def check_free(out: Path, force: bool, unfinished: bool) -> None:
+    """Raise ``InputError`` unless a sweep may be written to ``out``.
+
+    Args:
+        out: its folder.
+        force: whether an older sweep may be replaced.
+        unfinished: whether ``out`` holds runs to go on with.
+    """
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise InputError(f"{out} is a file: results go into a folder")
+    try:
+        names = sorted(entry.name for entry in out.iterdir())
+    except OSError as error:
+        raise InputError(f"cannot look into {out}: {error.strerror}") from error
+    foreign = [
+        name
+        for name in names
+        if name not in (SWEEP_FILE, WINNERS_FILE) and not (name.isdecimal() and len(name) >= 4)
+    ]
+    if names and not force and not unfinished:
+        raise InputError(f"{out} is there already: choose another folder, or replace it with --force")
+    if foreign:
+        raise InputError(f"{out} holds {foreign[0]}, which is no result of a sweep: --force would delete it")
+
+
+def summarise_setting(scenario: Scenario, runs: Sequence[Run], tuning: Sequence[Tuned]) -> Summary:
+    """The summary of one setting; what bounds its schemes is left out."""
+    known, facts = read_facts(dump(scenario)), describe_schemes(scenario, with_bounds=False)
+    return summarise(scenario.name, runs, known.target, tuning, facts, known.transport, known.proxy)
+
+
+def describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> dict[str, Any]:
+    """What ``sweep.json`` holds, and ``--json`` prints: of each setting what was set, and who is first."""
+    return {
+        "version": _VERSION,
+        "scenario": summaries[0]["scenario"],
+        "settings": [
+            {
+                "folder": name,
+                "set": dict(setting),
+                "winner": summary["winner"],
+                "verdict": summary["verdict"],
+                "summary": summary["summary"],
+            }
+            for name, setting, summary in zip(
+                folder_names(len(settings)), settings, summaries, strict=True
+            )
+        ],
+    }  # fmt: skip
+
+
+def write(
+    out: Path,
+    answer: Mapping[str, Any],
+    scenarios: Sequence[Scenario],
+    runs: Sequence[Sequence[Run]],
+    tuning: Sequence[Sequence[Tuned]],
+) -> None:
+    """Write the whole folder in place of the unfinished one.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    with write_folder_atomically(out) as new:
+        for name, scenario, own, tuned in zip(
+            folder_names(len(scenarios)), scenarios, runs, tuning, strict=True
+        ):
+            facts = describe_schemes(scenario, with_bounds=False)
+            result_folder.write_results(
+                new / name, dump(scenario), scenario.name, own, tuning=tuned, facts=facts
+            )
+        text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
+        (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,146 @@
+"""``paceline sweep``: one line for each setting, kept as it goes on, and nothing done twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paceline
+from benchmarks.sudden_death import contents
+from paceline.sim.experiments.sweep import shared
+from tests.paceline.test_command_line import TINY, run
+
+GRID = (
+    "--grid",
+    "cluster.network.latency=1 ms, 2 s",
+    "--grid",
+    "cluster.network.bandwidth='1 kB/s','1 MB/s'",
+)
+SETTINGS = [
+    {"cluster.network.latency": latency, "cluster.network.bandwidth": bandwidth}
+    for latency in ("1 ms", "2 s")
+    for bandwidth in ("1 kB/s", "1 MB/s")
+]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return path
+
+
+def test_each_setting_is_what_it_is_alone(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    code, text, err = run(monkeypatch, capsys, "sweep", tiny, *GRID, "--out", out, "--json")
+    assert code == 0, err
+    answer = json.loads(text)
+    assert answer == json.loads((out / "sweep.json").read_text())
+    assert [row["set"] for row in answer["settings"]] == SETTINGS
+    for row in answer["settings"]:
+        changes = [f"{key}={value}" for key, value in row["set"].items()]
+        study = paceline.simulate(tiny, changes=changes, progress=False)
+        study.save(tmp_path / row["folder"])
+        for file in ("scenario.yaml", "metrics.parquet", "events.parquet"):  # the summary has no bounds
+            assert (out / row["folder"] / file).read_bytes() == (tmp_path / row["folder"] / file).read_bytes()
+        assert row["winner"] == study.winner
+        assert row["verdict"] == study.totals["verdict"]
+    code, _, err = run(monkeypatch, capsys, "report", out / "0001", "--out", tmp_path / "report.html")
+    assert code == 0, err
+    picture = (out / "winners.svg").read_text()
+    for label in {row["verdict"]["first"] for row in answer["settings"]}:
+        assert f">{label}<" in picture
+
+
+def test_the_table_has_a_line_for_each_setting(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    code, text, _ = run(monkeypatch, capsys, "sweep", tiny, *GRID)
+    assert code == 0
+    head, *lines = text.splitlines()
+    assert head.split() == ["latency", "bandwidth", "verdict"]
+    assert [line[:16].split("  ")[0].strip() for line in lines] == ["1 ms", "1 ms", "2 s", "2 s"]
+
+
+def test_an_interrupted_sweep_goes_on_to_the_same_bytes(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = shared.share_training
+    numbers: list[int] = []
+
+    def interrupted(jobs: Any, progress: Any) -> Any:
+        numbers.append(len(jobs))
+        if len(numbers) == 3:
+            raise KeyboardInterrupt
+        return original(jobs, progress)
+
+    monkeypatch.setattr("paceline.sim.experiments.sweep.grid.share_training", interrupted)
+    command = ("sweep", tiny, *GRID, "--jobs", 1, "--out", tmp_path / "out")
+    code, _, err = run(monkeypatch, capsys, *command)
+    assert code == 130
+    assert "kept in" in err
+    code, _, err = run(monkeypatch, capsys, "sweep", tiny, *GRID[:2], "--out", tmp_path / "out")
+    assert code == 2
+    assert "were begun by 'sweep of 4 settings on cpu', and this is 'sweep of 2 settings on cpu'" in err
+
+    code, _, err = run(monkeypatch, capsys, *command)
+    assert code == 0
+    assert "8 runs are there" in err
+    assert numbers == [4, 4, 4, 0, 0, 4, 4, 4, 4]
+    monkeypatch.setattr("paceline.sim.experiments.sweep.grid.share_training", original)
+    assert run(monkeypatch, capsys, "sweep", tiny, *GRID, "--out", tmp_path / "whole")[0] == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_folder_that_is_taken_is_kept(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ("sweep", tiny, *GRID, "--out", out)
+    assert run(monkeypatch, capsys, *command)[0] == 0
+    before = contents(out)
+    code, _, err = run(monkeypatch, capsys, *command)
+    assert code == 2
+    assert "is there already: choose another folder, or replace it with --force" in err
+    assert contents(out) == before
+    assert run(monkeypatch, capsys, *command, "--force")[0] == 0
+    assert contents(out) == before
+    (out / "mine.txt").write_text("x")
+    code, _, err = run(monkeypatch, capsys, *command, "--force")
+    assert code == 2
+    assert "holds mine.txt, which is no result of a sweep" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([], "--grid"),
+        (["--grid", "cluster.workers"], "--grid cluster.workers: write dotted.key=value,value"),
+        (["--grid", "=4"], "write dotted.key=value,value"),
+        (["--grid", "cluster.workers="], "grid: cluster.workers: write a list of values"),
+        (["--grid", "cluster.workers=4]"], "--grid cluster.workers=4]:"),
+        (["--grid", "cluster.workers=4", "--grid", "cluster.workers=8"], "stands in the grid already"),
+        (["--grid", "cluster.wrokers=4,8"], "workers"),
+        (["--grid", "cluster.network.latency=1 ms,5 kg"], "5 kg"),
+        (["--grid", f"seed={','.join(map(str, range(10_001)))}"], "10,001 settings"),
+    ],
+)
+def test_bad_input(
+    options: list[str],
+    text: str,
+    tiny: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = run(monkeypatch, capsys, "sweep", tiny, *options, "--out", tmp_path / "out")
+    assert code == 2
+    assert text in err
+    assert not (tmp_path / "out").exists()
