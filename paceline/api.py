@@ -230,8 +230,6 @@ def sweep(
         if shown is not None:
             shown.begin()
         complete = grids.count_nothing if shown is None else shown.complete
-        runs = grids.simulate(
-            resolved, device=where, progress=shown, complete=complete, warn=say, jobs=jobs
-        )
+        runs = grids.simulate(resolved, device=where, progress=shown, complete=complete, warn=say, jobs=jobs)
     studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))
     return Sweep(tuple(settings), tuple(studies))

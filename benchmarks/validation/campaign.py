@@ -59,9 +59,8 @@ from paceline.sim.records.run import Run
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _DRAWS: Final = 30
 _FIRST_DRAW: Final = 1_000
-_REPEATS_NOISY: Final = 5
-_MORE_SAME_DRAWS: Final = 2
-"""Real runs of a noisy cell beyond the five, where these draw different computing times."""
+_REPEATS_NOISY: Final = 10
+"""Real runs where noise decides; of random computing times every other run draws other ones."""
 
 _PROBES: Final = 4
 """Spread over the campaign: their mean is of the machine as it was, their spread of how it changed."""
@@ -110,21 +109,25 @@ def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None
 
 def runs_wanted(cell: DesignPoint) -> int:
     """Measured runs: one with the scenario's draws, others with other ones."""
-    if not cell.noise_decides:
-        return 2
-    return _REPEATS_NOISY + _MORE_SAME_DRAWS * cell.random
+    return _REPEATS_NOISY if cell.noise_decides else 2
 
 
 def draws_of(number: int) -> int | None:
-    """The seed of measured run ``number``'s draws; the first has the scenario's own, as those beyond five."""
-    return None if number == 0 or number >= _REPEATS_NOISY else _FIRST_DRAW - number
+    """The seed of measured run ``number``'s draws; None, the scenario's own, for every other run."""
+    return None if number % 2 == 0 else _FIRST_DRAW - number
 
 
-def same_draws(cell: DesignPoint, measured: Sequence[CampaignResult]) -> list[CampaignResult]:
+def same_draws(cell: DesignPoint, measured: Sequence[CampaignResult]) -> Sequence[CampaignResult]:
     """The measured runs whose computing times are the scenario's own."""
     if not cell.noise_decides:
-        return [measured[0]]
-    return [each for number, each in enumerate(measured) if not cell.random or draws_of(number) is None]
+        return measured[:1]
+    return measured[::2] if cell.random else measured
+
+
+def other_draws(cell: DesignPoint, measured: Sequence[CampaignResult]) -> Sequence[CampaignResult]:
+    """The measured runs that a forecast is compared with: none has the draws of the mechanism's, where these
+    are random."""
+    return measured if cell.noise_decides and not cell.random else measured[1::2]
 
 
 def measure_cell(
@@ -232,7 +235,7 @@ def run(
     probe_key = key_of(_PROBES, measure.standard_plan(_PROBE_REPEATS), *hosts)
     missing = [
         (cell, number)
-        for number in range(_REPEATS_NOISY + _MORE_SAME_DRAWS)
+        for number in range(_REPEATS_NOISY)
         for cell in sorted(cells, key=lambda c: c.workers)
         if number < runs_wanted(cell) and state.get(f"{cell.name}.{number}", cell_key(cell)) is None
     ]
@@ -290,18 +293,18 @@ def row_of(
     """Everything about one cell, errors in per cent of what was measured.
 
     The mechanism: the same computing times on both sides; means of both where the machine's noise decides.
-    The forecast is compared with a real run that it does not share draws with, and with the mean of five
+    The forecast is compared with real runs that it does not share draws with: one, and the mean of several
     where the noise decides. ``targets_s``: the mean of the forecast's times to the target, and of the
     measured ones; None where a run did not get there.
     """
     same = CampaignResult(**predicted["same"])
     same_s = statistics.fmean(predicted["same_walls_s"])
     first, alike_s = measured[0], statistics.fmean(m.wall_s for m in same_draws(cell, measured))
-    measured = measured[:_REPEATS_NOISY]
+    others = other_draws(cell, measured)
     computed_s = predicted["computation_s"]
     walls = np.array([wall for wall, _ in predicted["fresh"]])
     targets = [target for _, target in predicted["fresh"] if target is not None]
-    real_wall_s = statistics.fmean(m.wall_s for m in measured)
+    real_wall_s = statistics.fmean(m.wall_s for m in others)
     real_targets = [m.target_s for m in measured if m.target_s is not None]
     # Of n runs, the one in place k is above another such run with probability k / (n + 1).
     low, high = (float(q) for q in np.quantile(walls, [0.05, 0.95], method="weibull"))
@@ -320,9 +323,7 @@ def row_of(
         "exchange_pct": 100 * (same_s - alike_s) / max(alike_s - computed_s, 1e-9),
         "same_models": None if cell.asynchronous else _likeness(same, first),
         "forecast_s": float(np.mean(walls)),
-        "forecast_pct": error_pct(
-            float(np.mean(walls)), real_wall_s if cell.noise_decides else measured[1].wall_s
-        ),
+        "forecast_pct": error_pct(float(np.mean(walls)), real_wall_s),
         "target_pct": error_pct(statistics.fmean(targets), statistics.fmean(real_targets))
         if targets and real_targets
         else None,

@@ -59,9 +59,7 @@ def bars(rows: Sequence[PageRow], queue: QueueName = "fair") -> list[Bar]:
         promises.append(Bar("regret of the choice, worst setting", max(c.regret_pct for c in decided), 2.0))
     means = [row["mean_inside"] for row in rows if row["mean_inside"] is not None]
     if means:
-        says = (
-            f"decided by noise: {len(means)} means of five real runs outside 90 % intervals of 30 simulated"
-        )
+        says = f"decided by noise: {len(means)} means of real runs outside 90 % intervals of 30 simulated"
         promises.append(Bar(says, 100 * means.count(False) / len(means), 0.0))
     inside = [each for row in rows for each in row["inside"]]
     if inside:
@@ -136,13 +134,13 @@ def page(
         "(a) *mechanism*: the simulator draws the same computing times as the real run. Where milliseconds",
         "of the machine's own decide which message is first (asynchronous schemes, and several neighbours",
         "behind one pipe), two runs with these times differ by some per cent, simulated or real: there the",
-        "means of 30 simulated runs and of five real ones (three where computing times are random) are",
+        "means of 30 simulated runs and of ten real ones (five where computing times are random) are",
         "compared. *less computation*:",
         "the error as a share of the measured wall clock without the critical path's computation, which is",
         "the wall clock of the same run on a network that costs nothing; of asynchronous schemes, in which",
         "nobody waits for another's computation, what the worker that ends last computes.",
         "(b) *forecast*: mean of 30 simulated runs with other draws (of computing times and, within",
-        "what the probes leave open, of the factors) against a real run (the mean of five where noise",
+        "what the probes leave open, of the factors) against a real run (the mean of as many where noise",
         "decides).",
         "The choice is between the schemes' mean times to the target, on both sides.",
         "*floor*: a real run against another one.",

@@ -132,7 +132,9 @@ def choose_values(
     """
     trials = [trials_of(scenario) for scenario in scenarios]
     with one_thread():
-        runs = [iter(each) for each in _side_by_side(trials, device, progress, count_nothing, None, parts, jobs)]
+        runs = [
+            iter(each) for each in _side_by_side(trials, device, progress, count_nothing, None, parts, jobs)
+        ]
     chosen = [
         tune(scenario, lambda *_, own=own: next(own)) for scenario, own in zip(scenarios, runs, strict=True)
     ]
