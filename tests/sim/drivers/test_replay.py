@@ -78,12 +78,18 @@ def recorded() -> tuple[Job, tuple[Event, ...], str]:
     return job, run.events, run.digest
 
 
+def one_by_one(job: Job) -> Job:
+    """``job`` with gradients that are computed one by one, as replay does: a batch may differ in last bits."""
+    assert job.problem is not None
+    return changed(job, problem=changed(job.problem, method="looped"))
+
+
 @pytest.mark.parametrize("case", cases.GOOD, ids=lambda case: case.name)
 def test_every_case_of_the_contract_again(case: Case) -> None:
     first: dict[int, Log] = {}
-    outcome = run_events(contract_job(case, first))
+    outcome = run_events(one_by_one(contract_job(case, first)))
     again: dict[int, Log] = {}
-    job = contract_job(case, again)
+    job = one_by_one(contract_job(case, again))
     finals = replay(job, _programs(job), outcome.events)
     assert digest(finals) == digest(outcome.finals)
     for rank in range(case.workers):
