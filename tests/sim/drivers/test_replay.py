@@ -79,7 +79,7 @@ def recorded() -> tuple[Job, tuple[Event, ...], str]:
 
 
 def one_by_one(job: Job) -> Job:
-    """``job`` with gradients that are computed one by one, as replay does: a batch may differ in last bits."""
+    """``job`` with gradients that are computed one by one, as replay does: batches may differ in bits."""
     assert job.problem is not None
     return changed(job, problem=changed(job.problem, method="looped"))
 
