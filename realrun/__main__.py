@@ -34,6 +34,9 @@ _HOW: Final = (
 
 
 _COMMANDS: Final = ("validate", "probe")
+_TO_READ_S: Final = 300.0
+"""How long a rank may take to read a scenario, or the runs that there are, while the others wait; one that
+gives no sign of life has --timeout."""
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -119,14 +122,15 @@ def _meet(arguments: argparse.Namespace, environment: MutableMapping[str, str]) 
     """Meet the other ranks of the job, and check that all have the same scenario."""
     from paceline.sim.scenario.schema import parse
 
+    from .group.life import SignsOfLife
     from .group.store import Control, check_timeout, torchrun_store
     from .launch.cells import fingerprint
 
     check_timeout("--timeout", arguments.timeout)
     store, rank, size = torchrun_store(environment, arguments.timeout, _HOW)
+    control = Control(store, rank, size, life=SignsOfLife(store, rank, arguments.timeout, "rank"))
     text, problem = _scenario_text(arguments)
-    control = Control(store, rank, size)
-    problems = control.meet("scenario", problem, max(arguments.timeout, 300.0))
+    problems = control.meet("scenario", problem, max(arguments.timeout, _TO_READ_S))
     if any(problems):
         first, why = next((rank, text) for rank, text in enumerate(problems) if text)
         raise InputError(why if len(set(problems)) == 1 else f"rank {first}: {why}")
@@ -205,7 +209,7 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
             for number, request in enumerate(requests)
         ]
         kept = [run is not None for run in there]
-        answers = control.meet("runs", {"problem": problem, "kept": kept}, max(arguments.timeout, 300.0))
+        answers = control.meet("runs", {"problem": problem, "kept": kept}, max(arguments.timeout, _TO_READ_S))
         if problems := [answer["problem"] for answer in answers if answer["problem"]]:
             raise InputError(problems[0])
         kept = [any(column) for column in zip(*(answer["kept"] for answer in answers), strict=True)]

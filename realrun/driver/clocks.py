@@ -123,7 +123,11 @@ def start(gloo: dist.ProcessGroupGloo, control: Control) -> RunStart:
     readings = _readings(gloo, control, machines, "start")
     if control.rank == 0:
         control.put("zero", time.monotonic() + _HEAD_START_S + _ROUND_TRIPS * max(round_trips_s))
-    if control.wait_for(lambda _: "zero", [0], TO_START_S, lambda: bool(control.dead())):
+
+    def give_up() -> bool:
+        return bool(control.dead() or control.silent(lambda _: "zero", [0]))
+
+    if control.wait_for(lambda _: "zero", [0], TO_START_S, give_up):
         raise RunError("worker 0 was lost (zero)")
     own = readings.get(machines[control.rank])
     zero_s = float(control.get("zero")) - (own.offset_s if own is not None else 0.0)

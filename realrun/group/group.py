@@ -24,6 +24,7 @@ from ..transport.connections import connect
 from ..transport.gloo import Gloo, LazyGroup
 from ..transport.nccl import OrderedBackend
 from ..transport.threads import ThreadPool
+from .life import SignsOfLife
 from .open_files import allow_open_files
 from .store import Control
 
@@ -43,6 +44,7 @@ class Group:
         rank, size: this process's rank, and how many there are.
         store: where they meet.
         gloo: connects each of them to all others.
+        life: their signs of life.
         threads: helper threads.
         runs: how many jobs have been run.
         broken: a run has failed; nothing more can be run.
@@ -55,6 +57,7 @@ class Group:
     size: int
     store: Store
     gloo: dist.ProcessGroupGloo
+    life: SignsOfLife
     threads: ThreadPool = field(default_factory=ThreadPool)
     runs: int = 0
     broken: bool = False
@@ -98,7 +101,7 @@ class Group:
     def next_run(self) -> Control:
         """The control store of one more run."""
         self.runs += 1
-        return Control(self.store, self.rank, self.size, f"run {self.runs}")
+        return Control(self.store, self.rank, self.size, f"run {self.runs}", self.life)
 
 
 def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
@@ -113,7 +116,7 @@ def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
     allow_open_files(size)
     Control(store, rank, size).meet("join", 0, timeout_s)
     gloo = _in_time("gloo", partial(connect, store, "gloo", rank, size), timeout_s)
-    return Group(rank, size, store, gloo)
+    return Group(rank, size, store, gloo, SignsOfLife(store, rank, timeout_s, "worker"))
 
 
 def _in_time(backend: str, connecting: Callable[[], _T], timeout_s: float) -> _T:
@@ -148,6 +151,7 @@ def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
 
 def leave(group: Group) -> None:
     """Disconnect from the others and end the helper threads; the group is of no more use."""
+    group.life.close()
     group.threads.close()
     for ordered in reversed(group.ordered_backends.values()):  # the first may own torch's default group
         ordered.close()

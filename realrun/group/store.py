@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 from paceline.sim.errors import InputError, RunError
 
 from .job_store import POLL_S, JobStore, open_job_store
+from .life import SignsOfLife
 
 MAX_TIMEOUT_S: Final = 1e6
 """Seconds that one wait may last at most, some eleven days."""
@@ -92,13 +93,17 @@ class Control:
         store: shared by all ranks.
         rank, size: of this process.
         name: of the run; facts of different runs do not meet. Deaths are known to all runs.
+        life: signs of life of the ranks; absent: nobody counts as silent.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, name: str = "") -> None:
+    def __init__(
+        self, store: Store, rank: int, size: int, name: str = "", life: SignsOfLife | None = None
+    ) -> None:
         self.rank = rank
         self.size = size
         self._name = name
         self._all = store
+        self._life = life
         self._store = PrefixStore(name, store) if name else store
 
     def put(self, key: str, value: Any) -> None:
@@ -156,20 +161,40 @@ class Control:
 
         Raises:
             Stopped: a rank has failed.
-            RunError: a rank is dead, or has not come within ``timeout_s``.
+            RunError: a rank is dead, has fallen silent, or has not come within ``timeout_s``.
         """
         self.put(f"{what}/{self.rank}", value)
-        missing = self.wait_for(
-            lambda r: f"{what}/{r}", range(self.size), timeout_s, lambda: bool(self.dead()) or self.failed()
-        )
+        silent: list[int] = []
+
+        def key(rank: int) -> str:
+            return f"{what}/{rank}"
+
+        def give_up() -> bool:
+            silent.extend(self.silent(key, range(self.size)))
+            return bool(silent or self.dead() or self.failed())
+
+        missing = self.wait_for(key, range(self.size), timeout_s, give_up)
         if missing:
             if self.failed():
                 raise Stopped
-            died = sorted(self.dead()) or missing
-            names = ", ".join(f"worker {r}" for r in died)
-            verb = "was lost" if self.dead() else f"did not come within {timeout_s:g} s"
+            died = sorted(self.dead())
+            if died:
+                verb = "was lost"
+            elif silent and self._life is not None:
+                verb = f"has not answered for {self._life.patience_s:g} s: it was stopped, or hangs"
+            else:
+                verb = f"did not come within {timeout_s:g} s"
+            names = ", ".join(f"worker {r}" for r in died or silent or missing)
             raise RunError(f"{names} {verb} ({what})")
-        return self.get_all([f"{what}/{r}" for r in range(self.size)])
+        return self.get_all([key(r) for r in range(self.size)])
+
+    def silent(self, key: Callable[[int], str], ranks: Iterable[int]) -> list[int]:
+        """Those of ``ranks`` that have not shared their key, and have given no sign of life for too long."""
+        if self._life is None:
+            return []
+        with _named_losses():
+            silent = self._life.silent(ranks)
+        return [rank for rank in silent if not self.has(key(rank))]
 
     def wait_for(
         self, key: Callable[[int], str], ranks: Iterable[int], timeout_s: float, give_up: Callable[[], bool]

@@ -390,6 +390,22 @@ def test_torchrun_goes_on_after_its_death(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_rank_that_is_stopped_before_the_first_meeting_is_named(tmp_path: Path) -> None:
+    """It stops while it reads the scenario, which others wait for as long as it gives signs of life."""
+    (tmp_path / "small.yaml").write_text(SCENARIO.replace("{time: 5 ms}", "{model: mine:seconds}"))
+    (tmp_path / "mine.py").write_text(
+        "import os, signal\n"
+        "if os.environ.get('RANK') == '1':\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "def seconds(worker, index, random):\n"
+        "    return 0.005\n"
+    )
+    done = _torchrun(str(tmp_path / "small.yaml"), "--timeout", "5")
+    assert done.returncode == 1
+    assert "worker 1 has not answered for 5 s: it was stopped, or hangs (scenario)" in done.stderr
+
+
+@pytest.mark.slow
 def test_torchrun(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SCENARIO)
     out = tmp_path / "out"

@@ -1,11 +1,13 @@
-"""What a stranger's bytes do at the ports of a run's ranks, which are gloo's: never a false result."""
+"""What a stranger's bytes do at the ports of gloo and of torchrun: never a false result."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import socket
+import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,10 @@ from paceline.realrun.launch.processes import Processes
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.records.folder import read_results, runs_of
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import parse
+from tests.realrun.launch.test_processes import TORCHRUN
 
 SCENARIO = """
 name: disturbed
@@ -37,10 +41,16 @@ RUBBISH = {
 
 
 class Stranger:
-    """Connects to each port of the processes with a mark, again and again, from their start on."""
+    """Connects to each port of the processes with a mark, again and again, from their start on.
 
-    def __init__(self, mark: str, rubbish: bytes) -> None:
-        self._mark, self._rubbish = mark, rubbish
+    Args:
+        mark: in the environment of these processes.
+        rubbish: what it sends.
+        kind: of process, as in ``benchmarks.ports``; absent: all.
+    """
+
+    def __init__(self, mark: str, rubbish: bytes, kind: str = "") -> None:
+        self._mark, self._rubbish, self._kind = mark, rubbish, kind
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._disturb)
         self.listeners = Listeners()
@@ -57,8 +67,8 @@ class Stranger:
     def _disturb(self) -> None:
         while not self._over.wait(0.01):
             self.listeners.look(self._mark)
-            for sockets in list(self.listeners.sockets.values()):
-                for host, port, _ in sockets:
+            for (kind, _), sockets in list(self.listeners.sockets.items()):
+                for host, port, _ in sockets if self._kind in ("", kind) else ():
                     with contextlib.suppress(OSError):
                         connection = socket.create_connection((host, port), timeout=0.1)
                         self.connections += 1
@@ -92,3 +102,27 @@ def test_a_stranger_makes_no_false_result(kind: str, monkeypatch: pytest.MonkeyP
         assert outcome.digest == simulate_job(prepare(scenario, scenario.schemes[0], 1)).digest
     else:
         assert outcome.message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RUBBISH)
+def test_rubbish_at_torchruns_own_port_makes_no_false_result(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = f"PACELINE_TEST_OF_STRANGERS={os.getpid()}-torchrun-{kind}"
+    monkeypatch.setenv(*mark.split("="))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "s.yaml").write_text(SCENARIO)
+    with Stranger(mark, RUBBISH[kind], "torchrun's agent") as stranger:
+        job = subprocess.run(
+            [*TORCHRUN, str(tmp_path / "s.yaml"), "--timeout", "10", "--out", str(tmp_path / "r")],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=120,
+        )  # fmt: skip
+    assert stranger.connections
+    if job.returncode:
+        assert "Error" in job.stderr.decode()
+        assert not (tmp_path / "r" / "summary.json").exists()
+    else:
+        scenario = parse(SCENARIO)
+        (run,) = runs_of(read_results(tmp_path / "r"))
+        assert run.digest == simulate_job(prepare(scenario, scenario.schemes[0], 1)).digest
