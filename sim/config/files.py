@@ -58,6 +58,8 @@ def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
             new.unlink()
 
 
+MAX_NAME_BYTES: Final = 255
+"""Of a file's name, on all usual file systems."""
 _NO_LOCKS: Final = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 """What file systems without locks answer."""
 
@@ -65,6 +67,11 @@ _NO_LOCKS: Final = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
 def owner_tag() -> str:
     """Name this process, its host and number, in the name of a temporary file."""
     return f"{_host()}-{os.getpid()}"
+
+
+def _temporary(path: Path, end: str) -> Path:
+    """What stands beside ``path`` while it is written, under a name with its owner's."""
+    return path.with_name(f".{path.name}.{owner_tag()}.{end}")
 
 
 @cache
@@ -140,6 +147,8 @@ def claim(path: Path) -> Iterator[None]:
         raise InputError(f"{path} is the top of all folders: choose another")
     lock = path.with_name(f".{path.name}.lock")
     try:
+        if len(os.fsencode(_temporary(path, "new").name)) > MAX_NAME_BYTES:  # which is needed in the end
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         lock.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _locked(lock, path)
     except OSError as error:
@@ -170,10 +179,21 @@ def _locked(lock: Path, path: Path) -> int:
                 raise
         with suppress(FileNotFoundError):
             if os.fstat(descriptor).st_ino == lock.stat().st_ino:
-                os.truncate(descriptor, 0)
-                os.write(descriptor, f"process {os.getpid()} on {_host()}".encode())
+                _name_owner(descriptor, lock)
                 return descriptor
         os.close(descriptor)  # its owner has just removed it
+
+
+def _name_owner(descriptor: int, lock: Path) -> None:
+    """Write into a locked file who has it; where the disk takes nothing, none is left."""
+    try:
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {_host()}".encode())
+    except OSError:
+        with suppress(OSError):
+            lock.unlink()
+        os.close(descriptor)
+        raise
 
 
 MAX_JSON_BYTES: Final = 256 * 2**20
@@ -249,11 +269,20 @@ def parse_json(text: str, finite: bool = True) -> Any:
             if isinstance(inner, dict | list)
         ]
         if not level:
-            return value
-    raise ValueError(_TOO_DEEP)
+            break
+    else:
+        raise ValueError(_TOO_DEEP)
+    if _ESCAPED_HALF.search(text):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("half a letter (a lone surrogate)") from None
+    return value
 
 
 _TOO_DEEP: Final = "values that are nested too deeply"
+_ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
+"""Half a letter, in text that may have its other half, too."""
 
 
 def _refuse(name: str) -> float:
@@ -315,9 +344,8 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
         InputError: it cannot be written; what was there before is there again.
     """
     folder = _resolve(folder)
-    start = f".{folder.name}."
-    remove_leftovers(folder.parent, start, r"\.(old|new)")
-    new, old = (folder.with_name(f"{start}{owner_tag()}.{end}") for end in ("new", "old"))
+    remove_leftovers(folder.parent, f".{folder.name}.", r"\.(old|new)")
+    new, old = _temporary(folder, "new"), _temporary(folder, "old")
     try:
         new.mkdir(parents=True)
         try:

@@ -137,7 +137,7 @@ _LIMITS: Final[Mapping[str, Surrounding]] = {
     ),
     "few-files-lab": Surrounding("ulimit -n 24; paceline realrun s.yaml --lab", 2, ("open files",)),
     "few-files-probe": Surrounding("ulimit -n 24; paceline probe s.yaml --out m.json", 2, ("open files",)),
-    "no-disk": Surrounding("ulimit -f 0; paceline simulate s.yaml --out new", 2, ("new",), (".new.lock",)),
+    "no-disk": Surrounding("ulimit -f 0; paceline simulate s.yaml --out new", 2, ("new",)),
     "little-disk": Surrounding("ulimit -f 1; paceline simulate s.yaml --out new", 2, ("new",), ("new",)),
     "little-disk-report": Surrounding("ulimit -f 4; paceline report r", 2, ("report",)),
 }
