@@ -237,7 +237,9 @@ class Straggler(Settings):
     ``slowdown``, ``pause`` or both; or ``crash``.
     """
 
-    workers: tuple[int, ...] | None = Field(default=None, description="ranks; absent: everybody")
+    workers: tuple[int, ...] | None = Field(
+        default=None, min_length=1, description="ranks; absent: everybody"
+    )
     probability: float | None = Field(
         default=None, ge=0, le=1, description="chance that a computation begins a slow period"
     )

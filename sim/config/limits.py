@@ -28,6 +28,8 @@ MAX_PROFILE_FLOPS: Final = 1e24
 """Operations of one layer for one example."""
 MAX_REPEATS: Final = 10_000
 MAX_SCHEMES: Final = 100
+MAX_STRAGGLERS: Final = 2000
+"""Entries, of which each holds for any number of workers: every draw goes through all of them."""
 MAX_VALUES_TUNED: Final = 100
 """Values of one key in a grid."""
 MAX_CV: Final = 100.0

@@ -83,6 +83,8 @@ def _check_positive(value: float) -> float:
 def _check_printable(value: str) -> str:
     if not value.isprintable():
         raise mistake(f"{format_value(value)} holds characters that cannot be printed; leave them out")
+    if value != value.strip():
+        raise mistake(f"{format_value(value)} begins or ends with a blank; leave it out")
     return value
 
 

@@ -34,6 +34,8 @@ MAX_PATH: Final = 400
 MAX_DIGITS: Final = 1000
 """A longer scalar is text, whatever it looks like."""
 
+_HALF_LETTER: Final = re.compile("[\ud800-\udfff]")
+"""What no UTF-8 file can hold, and an escape in quotes can name."""
 _PREFIX: Final = "tag:yaml.org,2002:"
 _PLAIN: Final[tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...]] = tuple(
     (re.compile(pattern), value)
@@ -224,6 +226,8 @@ def _mapping(node: MappingNode, at: KeyPath, lines: dict[KeyPath, int], source: 
 def _scalar(node: ScalarNode, at: KeyPath, source: str) -> Any:
     if node.tag != _PREFIX + "str":
         raise InputError(f"{_where(node, at, source)}: {_tag_refused(node)}")
+    if _HALF_LETTER.search(node.value):
+        raise InputError(f"{_where(node, at, source)}: holds half a letter (a lone surrogate)")
     return node.value if node.style else plain_scalar(node.value)
 
 

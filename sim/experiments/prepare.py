@@ -22,6 +22,7 @@ from ..network.build import build_network
 from ..network.profile import Profile
 from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
+from ..network.variation import changes_per_s
 from ..scenario.entries import SchemeEntry, WorkloadEntry
 from ..scenario.parts import Evaluate
 from ..scenario.repeats import max_repeats
@@ -43,6 +44,8 @@ from .memory import check_memory, check_task_memory
 
 MAX_EVENTS = 1_000_000
 """``events: auto`` keeps no operations of a run that would have more than this many."""
+MAX_CHANGES = 1e8
+"""Changes of links in a run that can be followed, in minutes."""
 
 
 def device_named(name: str) -> torch.device:
@@ -71,6 +74,7 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
         InputError: gradients are to be batched, and cannot be.
     """
     check_memory(scenario)
+    _check_changes(scenario)
     scenario = _with_chosen(_measured(scenario, device))
     if scenario.workload.timing_only:
         return scenario
@@ -86,6 +90,23 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
             raise InputError(f"gradients: {scenario.workload.task} cannot be batched, {reason}; use looped")
         return scenario
     return scenario.model_copy(update={"gradients": _method_for(problem)})
+
+
+def _check_changes(scenario: Scenario) -> None:
+    """Refuse links that change so often that following them would have no end."""
+    cluster, stop = scenario.cluster, scenario.stop
+    if not cluster.network.variation or cluster.compute.time is None:
+        return
+    fewest_steps = scenario.evaluate.every if stop.target is not None else math.inf
+    least_s = cluster.compute.time * min(fewest_steps, stop.max_iterations or math.inf)
+    least_s = min(least_s, math.inf if stop.max_time is None else stop.max_time)
+    changes = changes_per_s(build_network(cluster.network, cluster.workers).links) * least_s
+    if changes > MAX_CHANGES:
+        raise KeyedError(
+            ("cluster", "network", "variation"),
+            f"the links change some {changes:.1g} times in a run, which are too many to follow (the most is "
+            f"{MAX_CHANGES:g}); where periods are so short, a steady bandwidth, their mean, says the same",
+        )
 
 
 @lru_cache(maxsize=8)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import pairwise, product
+from itertools import product
 from typing import Any, Final
 
 from ..config import user_code
@@ -51,12 +52,12 @@ def build_graph(settings: Graph, workers: int) -> Network:
                 links.append(Link(f"{a}->{b}", link.bandwidth))
     routes: dict[tuple[int, int], Route] = {}
     for source, name in enumerate(hosts):
-        paths = nx.single_source_dijkstra_path(graph, name)
+        before, _ = nx.dijkstra_predecessor_and_distance(graph, name)
         for destination, other in enumerate(hosts):
-            if other not in paths:
+            if other not in before:
                 raise InputError(f"host {quote(name)} cannot reach host {quote(other)}; add links")
             if source != destination:
-                crossed = [graph.edges[edge] for edge in pairwise(paths[other])]
+                crossed = [graph.edges[edge] for edge in _edges_to(other, before)]
                 routes[source, destination] = Route(
                     links=tuple(edge["link"] for edge in crossed if edge["link"] is not None),
                     latency_s=math.fsum(edge["latency_s"] for edge in crossed),
@@ -70,6 +71,15 @@ def build_graph(settings: Graph, workers: int) -> Network:
         per_flow_bytes_per_s=(),
         routes=routes,
     )
+
+
+def _edges_to(node: Any, before: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, Any]]:
+    """The edges of the way to a node, from the first: by the first of the nodes before each."""
+    edges = []
+    while before[node]:
+        edges.append((before[node][0], node))
+        node = before[node][0]
+    return edges[::-1]
 
 
 def build_network(settings: NetworkSettings, workers: int) -> Network:

@@ -50,6 +50,8 @@ SEND_BUFFER_BYTES: Final = 4194304.0
 """Linux: the largest of net.ipv4.tcp_wmem."""
 RECEIVE_BUFFER_BYTES: Final = 6291456.0
 """Linux up to 6.15: the largest of net.ipv4.tcp_rmem."""
+MAX_BUFFER_BYTES: Final = 2**31 - 1
+"""Linux keeps the size of a socket's buffer in 31 bits."""
 WINDOW_SHARE: Final = 0.5
 """Of a receive buffer, what is offered as a window: net.ipv4.tcp_adv_win_scale = 1."""
 
@@ -91,10 +93,10 @@ class TcpSettings(Settings):
         default=True,
         description="net.ipv4.tcp_slow_start_after_idle: the window shrinks while nothing is sent",
     )
-    send_buffer: Annotated[Bytes, Field(ge=4096)] = Field(
+    send_buffer: Annotated[Bytes, Field(ge=4096, le=MAX_BUFFER_BYTES)] = Field(
         default=SEND_BUFFER_BYTES, description="the largest of net.ipv4.tcp_wmem"
     )
-    receive_buffer: Annotated[Bytes, Field(ge=4096)] = Field(
+    receive_buffer: Annotated[Bytes, Field(ge=4096, le=MAX_BUFFER_BYTES)] = Field(
         default=RECEIVE_BUFFER_BYTES, description="the largest of net.ipv4.tcp_rmem; half of it is the window"
     )
     loss: Annotated[float, Field(ge=0, lt=1)] = Field(

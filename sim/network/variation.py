@@ -15,7 +15,7 @@ from typing import Literal
 
 from .. import seeds
 from ..jitter import Jitter
-from .forms.varying import LinkTrace, Outage, SlowPeriods
+from .forms.varying import LinkTrace, Outage, SlowPeriods, Variation
 from .network import Link, Network
 
 
@@ -54,6 +54,18 @@ class LinkChanges:
             numbers[index] = number
             heapreplace(self._heap, (*_first(steps, index), steps))
         return numbers
+
+
+def changes_per_s(links: Sequence[Link]) -> float:
+    """How often a link changes its bandwidth, in the long run and over all links, per second of the clock."""
+    return sum(_rate_of(link.variation) for link in links if link.variation is not None)
+
+
+def _rate_of(variation: Variation) -> float:
+    if variation.markov is not None:
+        return 2.0 / (variation.markov.slow + variation.markov.fast)
+    trace = variation.trace
+    return 0.0 if trace is None or trace.period is None else len(trace.steps) / trace.period
 
 
 def bandwidth_changes(links: Sequence[Link], seed: int) -> LinkChanges:

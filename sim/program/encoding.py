@@ -25,6 +25,8 @@ _NORM_BYTES: Final = 4
 """Bytes of the norm of a bucket, whatever the value's own type."""
 _PAIR_BYTES: Final = 8
 """Bytes of an element and its position, whatever the value's own type."""
+_STEP: Final = 512
+"""Elements of which widths of buckets that are larger than the value are multiples."""
 
 
 class Qsgd(Settings):
@@ -42,6 +44,10 @@ class Qsgd(Settings):
     def levels(self) -> int:
         """s: how many multiples of the norm there are besides 0."""
         return int(2 ** (self.bits - 1) - 1)
+
+    def width(self, elements: int) -> int:
+        """Elements in which a bucket is computed: beyond the value it has nothing but zeros to add."""
+        return min(self.bucket, _STEP * max(1, -(-elements // _STEP)))
 
     def code_bytes(self, elements: int) -> int:
         """Bytes of the codes of so many elements: where they are not bytes, eight take ``bits`` bytes."""
@@ -175,7 +181,8 @@ def decoded(value: Payload) -> Tensor:
     codes, norms = value.parts
     levels = _unpacked(codes, value.codec, value.length).to(value.dtype)
     scale = (norms / value.codec.levels).to(value.dtype)
-    return levels * scale.repeat_interleave(value.codec.bucket, dim=-1)[..., : value.length]
+    width = value.codec.width(value.length)
+    return levels * scale.repeat_interleave(width, dim=-1)[..., : value.length]
 
 
 def message_bytes(value: Payload, element_bytes: float) -> int:
@@ -234,13 +241,14 @@ def _encoded_bytes(codec: Codec, elements: int) -> int:
 def _quantised(codec: Qsgd, value: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
     """Codes of the elements, and norms of the buckets."""
     length, s = value.shape[-1], codec.levels
-    padded = torch.nn.functional.pad(value, (0, -length % codec.bucket))
-    buckets = padded.reshape(*value.shape[:-1], -1, codec.bucket)
+    width = codec.width(length)
+    padded = torch.nn.functional.pad(value, (0, -length % width))
+    buckets = padded.reshape(*value.shape[:-1], -1, width)
     rounded = torch.linalg.vector_norm(buckets, dim=-1).to(torch.float32)
     norms = torch.nextafter(rounded, torch.full_like(rounded, torch.inf))  # never less than an element
     norms = norms.where(rounded > 0, rounded)
     scale = (s / norms.where(rounded > 0, 1.0)).to(value.dtype)
-    scaled = value.abs() * scale.repeat_interleave(codec.bucket, dim=-1)[..., :length]
+    scaled = value.abs() * scale.repeat_interleave(width, dim=-1)[..., :length]
     levels = (scaled + drawn).floor_().clamp_(max=s)
     return _packed((levels * value.sign()).to(torch.int8), codec), norms
 

@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema
 
 from ..collectives.registry import all_reduce_named
 from ..compute.settings import Compute, Straggler
-from ..config.limits import MAX_MODEL_BYTES, MAX_STEPS, MAX_WORKERS
+from ..config.limits import MAX_MODEL_BYTES, MAX_STEPS, MAX_STRAGGLERS, MAX_WORKERS
 from ..config.problems import Mistake, mistake, place_errors, raise_mistakes
 from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Steps
@@ -103,7 +103,9 @@ class Cluster(Settings):
         ge=1, le=MAX_WORKERS, description="number of workers; absent: those of the sites or of the graph"
     )
     compute: Compute = Field(description="how long gradients take")
-    stragglers: tuple[Straggler, ...] = Field(default=(), description="who is slow; factors multiply")
+    stragglers: tuple[Straggler, ...] = Field(
+        default=(), max_length=MAX_STRAGGLERS, description="who is slow; factors multiply"
+    )
     network: NetworkSettings = Field(description="how messages travel")
     island: Island | None = Field(default=None, description="what a worker is; absent: one device")
     memory: Annotated[Bytes, Field(gt=0, le=MAX_MODEL_BYTES)] | None = Field(
@@ -210,6 +212,10 @@ class Cluster(Settings):
         if self.hosts is not None and placed != self.workers:
             text = f"name places for {placed} workers, there are {self.workers}; make them agree"
             yield Mistake(("hosts",), text)
+        for name in self.hosts or ():
+            if name.split() != [name] or not name.isprintable():
+                text = "is no host's name: it is empty, or holds blanks or the like"
+                yield Mistake(("hosts", name), text)
         for number, straggler in enumerate(self.stragglers):
             for index, rank in enumerate(straggler.workers or ()):
                 if not 0 <= rank < self.workers:

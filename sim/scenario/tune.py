@@ -103,7 +103,7 @@ def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[
             where = where.get(section) if isinstance(where, dict) else None
             if section == "optimizer" and isinstance(where, dict):
                 where = _constants(where)
-        if not isinstance(where, dict) or last not in where:
+        if not isinstance(where, dict) or last not in where or key == "label":
             raise InputError(
                 f"{shorten(entry.label)} has no key {quote(key)}; {did_you_mean(key, _keys(data))}"
             )

@@ -20,6 +20,8 @@ Damage = Callable[[Path], None]
 
 MISSING: Final = object()
 """In the place of a value: there is none."""
+_MANY_ROWS: Final = 500_000
+_MANY_TIMES: Final = 40
 
 
 def set_in_json(path: str, value: Any, name: str = "") -> Damage:
@@ -70,6 +72,18 @@ def _frame(name: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Damage:
 
 def _column(name: str, column: str, value: Any) -> Damage:
     return _frame(name, lambda frame: frame.assign(**{column: [value] * len(frame)}))
+
+
+def _unfolding(name: str) -> Damage:
+    """Have a small file hold gigabytes: its first row, over and over."""
+
+    def damage(folder: Path) -> None:
+        rows = pq.read_table(folder / name).take([0] * _MANY_ROWS)
+        with pq.ParquetWriter(folder / name, rows.schema, compression="zstd") as writer:
+            for _ in range(_MANY_TIMES):
+                writer.write_table(rows)
+
+    return damage
 
 
 def _cut(name: str, share: float) -> Damage:
@@ -241,8 +255,8 @@ SEALED: Final[Mapping[str, Damage]] = {
         for path, values in {
             "version": (10**9, -1, 3.5),
             "scenario": (_LONG,),
-            "runs.0.label": (_LONG,),
-            "runs.0.message": (_LONG * 2, 5),
+            "runs.0.label": (_LONG, "a\ud800"),
+            "runs.0.message": (_LONG * 2, 5, "\udfff"),
             "runs.0.scheme": (5, _LONG),
             "runs.0.iterations": (-5, 1e300),
             "runs.0.bytes_sent": (-5, 2**70),
@@ -257,6 +271,8 @@ SEALED: Final[Mapping[str, Damage]] = {
         }.items()
         for number, value in enumerate(values)
     },
+    "metrics-unfold": _unfolding("metrics.parquet"),
+    "events-unfold": _unfolding("events.parquet"),
     "twice": _twice,
     "metrics-no-columns": _frame("metrics.parquet", lambda frame: frame[[]]),
     "scenario-binary": _write("scenario.yaml", bytes(range(256))),

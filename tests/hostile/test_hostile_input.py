@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile import bundles, commands, folders, sandbox, scenarios, user_code
+from tests.hostile import bundles, commands, data_files, folders, options, sandbox, scenarios, user_code
 from tests.hostile.sandbox import Case, Ended
 
-CLASSES = (scenarios, folders, commands, user_code, bundles)
+CLASSES = (scenarios, options, data_files, folders, commands, user_code, bundles)
 CASES = {case.name: case for each in CLASSES for case in each.cases()}
 SAMPLED = 30
 """Cases that every run of the tests looks at, spread over all classes."""

@@ -20,6 +20,10 @@ from .bandwidth import UTILISATIONS, Utilisation
 from .scaling_law import CAVEAT, HOFFMANN
 
 _HOUR_S: Final = 3600.0
+MAX_TOKENS: Final = 1e24
+"""Beyond all text that there is."""
+MAX_LOSS: Final = 50.0
+"""Nats per token: whoever guesses blindly among the tokens of a language has some 12."""
 
 
 def tokens_per_example(profile: LayerProfile) -> int | None:
@@ -40,7 +44,8 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
         loss: to be reached by the scaling law.
 
     Raises:
-        InputError: it is no language model, or both are given, or no number of tokens reaches the loss.
+        InputError: it is no language model, or both are given or cannot be, or no number of tokens reaches
+            the loss.
     """
     profile = scenario.workload.layer_profile
     length = None if profile is None else tokens_per_example(profile)
@@ -50,6 +55,10 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
         )
     if tokens is not None and loss is not None:
         raise InputError("--tokens and --loss: one follows from the other; give one of them")
+    if tokens is not None and not 1 <= tokens <= MAX_TOKENS:
+        raise InputError(f"--tokens {tokens:g}: must be at least 1 and at most {MAX_TOKENS:g}")
+    if loss is not None and not 0 < loss <= MAX_LOSS:
+        raise InputError(f"--loss {loss:g}: must be more than 0 and at most {MAX_LOSS:g} nats per token")
     by_law = loss is not None
     if loss is not None:
         tokens = HOFFMANN.tokens_to(profile.num_parameters, loss)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -18,12 +18,14 @@ from ...errors import quote
 from .graph_files import read_graph
 from .quantities import Rate
 
+NodeName = Annotated[Printable, Field(min_length=1)]
+
 
 class GraphLink(Settings):
     """A link between two hosts or switches."""
 
-    source: Printable = Field(description="a host, or else a switch")
-    target: Printable = Field(description="likewise")
+    source: NodeName = Field(description="a host, or else a switch")
+    target: NodeName = Field(description="likewise")
     latency: BoundedSeconds = Field(description="one-way")
     bandwidth: Rate | None = Field(default=None, description="each way; absent: unlimited")
     one_way: bool = Field(default=False, description="from source to target only; else full duplex")
@@ -35,7 +37,7 @@ class Graph(Settings):
     file: str | None = Field(
         default=None, description="GraphML or node-link JSON; relative to the scenario's folder"
     )
-    hosts: tuple[Printable, ...] = Field(
+    hosts: tuple[NodeName, ...] = Field(
         default=(),
         max_length=MAX_GRAPH_HOSTS,
         description="one per worker, in order; other nodes are switches",

@@ -6,6 +6,7 @@ their types, no empty cells, no number that is not finite.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,11 @@ MAX_TABLE_ROWS: Final = 100_000_000
 """A table with more rows is not read."""
 MAX_FILE_BYTES: Final = 4 * 2**30
 """A longer file of results is not read."""
+MOST_PACKED: Final = 200
+"""Bytes of values in a byte of a file: times differ from row to row, so that no table of ours has as many."""
+_SMALL_BYTES: Final = 2**29
+"""Less than that is read, however it is packed."""
+_VALUE_BYTES: Final = 8
 
 METRICS_FILE: Final = "metrics.parquet"
 EVENTS_FILE: Final = "events.parquet"
@@ -157,9 +163,14 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
 def _check_rows(path: Path) -> None:
     """Refuse a table that says of itself that it is larger than any of ours."""
     with path.open("rb") as file:
-        rows = pq.read_metadata(file).num_rows
-    if rows > MAX_TABLE_ROWS:
-        raise InputError(f"{path} has {rows} rows, which is too much")
+        head = pq.read_metadata(file)
+        file_bytes = os.fstat(file.fileno()).st_size
+    if head.num_rows > MAX_TABLE_ROWS:
+        raise InputError(f"{path} has {head.num_rows} rows, which is too much")
+    groups = (head.row_group(number) for number in range(head.num_row_groups))
+    values = sum(group.column(number).num_values for group in groups for number in range(head.num_columns))
+    if values * _VALUE_BYTES > max(_SMALL_BYTES, MOST_PACKED * file_bytes):
+        raise InputError(f"{path} unfolds from {file_bytes} bytes to {values} values: no table of ours does")
 
 
 def _check_column(path: Path, column: pa.ChunkedArray, field: pa.Field) -> None:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from ...config.limits import MAX_LAYERS, MAX_NAME, MAX_PROFILE_FLOPS, MAX_PROFILE_PARAMETERS
 from ...config.problems import mistake
-from ...config.settings import Settings, read_beside
+from ...config.settings import Printable, Settings, read_beside
 from ...config.tables import read_table
 from ...errors import InputError, did_you_mean, quote
 from .layer import Layer
@@ -26,7 +26,7 @@ FLOAT_BYTES: Final = 4
 class LayerRow(Settings):
     """One layer of a file."""
 
-    name: str = Field(min_length=1, max_length=MAX_NAME)
+    name: Printable = Field(min_length=1, max_length=MAX_NAME)
     parameters: int = Field(ge=0, le=MAX_PROFILE_PARAMETERS)
     forward_flops: float = Field(ge=0, le=MAX_PROFILE_FLOPS)
 

@@ -39,6 +39,8 @@ CIFAR_100_FILES = (("train.bin",), ("test.bin",))
 CIFAR_PIXELS = 3 * 32 * 32
 MAX_IMAGE_BYTES = 512 * 2**20
 """Of one file, unpacked; a longer one is not read."""
+LEAST_PIXELS = 2
+"""Rows and columns of an image, which pooling halves."""
 
 
 @lru_cache(maxsize=2)
@@ -59,6 +61,13 @@ def read_mnist(folder: str) -> tuple[Examples, Examples]:
     for images, labels in (train, test):
         if len(images) != len(labels) or len(images) == 0:
             raise InputError(f"{where}: {len(images)} images have {len(labels)} labels")
+    sizes = [tuple(images.shape[2:]) for images, _ in (train, test)]
+    if sizes[0] != sizes[1] or min(sizes[0]) < LEAST_PIXELS:
+        rows = ", ".join(f"{height} x {width}" for height, width in sizes)
+        raise InputError(
+            f"{where}: images to train and to test on have {rows} pixels; both have the same size, of at "
+            f"least {LEAST_PIXELS} x {LEAST_PIXELS}"
+        )
     return train, test
 
 
@@ -190,7 +199,8 @@ def _build(
     task: str, read: Read, make: Callable[[int, int], nn.Module], options: ImageOptions, seed: int
 ) -> Workload:
     train, test = read(options.folder)
-    channels, classes = train[0].shape[1], int(train[1].max()) + 1
+    channels = train[0].shape[1]
+    classes = int(max(labels.max() for _, labels in (train, test))) + 1
     seen = train[0][:MEASURED_EXAMPLES].float()
     mean, spread = (t.view(channels, 1, 1) for t in (seen.mean((0, 2, 3)), seen.std((0, 2, 3)).clamp_min(1)))
     scale = constants(mean, spread)

@@ -12,13 +12,15 @@ Source: the illustration in Teng et al., NeurIPS 2019 (arXiv 1905.10395), with s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from ... import seeds
 from ...config.limits import MAX_WIDTH
+from ...config.problems import mistake
 from ...config.settings import Settings
 from ..workload import Facts, Task, Workload
 
@@ -33,6 +35,12 @@ class MatrixCompletionOptions(Settings):
     size: int = Field(default=40, ge=1, le=MAX_WIDTH, description="rows of the symmetric matrix")
     rank: int = Field(default=4, ge=1, le=MAX_WIDTH, description="its rank, and that of what is looked for")
     known: float = Field(default=1.0, gt=0, le=1, description="share of the entries that are known")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.rank > self.size:
+            raise mistake(f"a matrix of {self.size} rows has no larger rank than that", "rank")
+        return self
 
 
 def facts(options: MatrixCompletionOptions, seed: int) -> Facts:

@@ -74,12 +74,14 @@ def read_libsvm(path: Path) -> tuple[Floats, Floats]:
     content = read_bytes(path, MAX_SVM_BYTES)
     try:
         features, labels = _load_lines(content)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         lines = content.splitlines(keepends=True)
         line, why = _first_wrong_line(lines, str(error))
         raise InputError(f"{path}:{line}: is not 'label index:value ...' of LIBSVM's format: {why}") from None
     examples, width = features.shape
-    if examples < HELD_OUT or width < 1:
+    if not features.nnz:
+        raise InputError(f"{path}: has no example with a feature that is not 0")
+    if examples < HELD_OUT:
         raise InputError(
             f"{path}: has {examples} examples of {width} features; at least {HELD_OUT} are needed"
         )
@@ -109,7 +111,7 @@ def _first_wrong_line(lines: list[bytes], why: str) -> tuple[int, str]:
         middle = (first + last) // 2
         try:
             _load_lines(b"".join(lines[first:middle]))
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             last, why = middle, str(error)
         else:
             first = middle

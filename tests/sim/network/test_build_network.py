@@ -10,6 +10,9 @@ from paceline.sim.errors import InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.variation import changes_per_s
+from paceline.sim.scenario.schema import parse
+from tests.sim.scenario.test_schema import FLAT
 from tests.support.factory import make_job, network_of, one_message, run_events
 
 
@@ -185,3 +188,21 @@ def test_an_all_reduce_from_a_function() -> None:
     )  # fmt: skip
     # 1 s of computation, then three messages of 32 bytes over the centre's access link, in and out again
     assert run_events(job).wall_s == 1.0 + 2 * (3 * 32 / 16 + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("variation", "changes"),
+    [
+        ("markov: {slow: 1 s, fast: 3 s, factor: 0.5}", 4 * 0.5),  # each of four links twice in four seconds
+        (
+            "trace: {steps: [{at: 0 s, bandwidth: 1 Mbit/s}, {at: 1 s, bandwidth: 2 Mbit/s}], period: 4 s}",
+            4 * 0.5,
+        ),
+        ("trace: {steps: [{at: 0 s, bandwidth: 1 Mbit/s}, {at: 1 s, bandwidth: 2 Mbit/s}]}", 0.0),
+        ("outages: [{at: 1 s, duration: 1 s}]", 0.0),
+    ],
+)
+def test_how_often_links_change(variation: str, changes: float) -> None:
+    text = FLAT.replace("100 Mbit/s}", f"100 Mbit/s, variation: [{{links: 'host? up', {variation}}}]}}")
+    network = build_network(parse(text).cluster.network, 4)
+    assert changes_per_s(network.links) == changes

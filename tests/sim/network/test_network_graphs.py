@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,14 @@ def test_a_latency_without_a_unit_is_refused_where_it_stands(tmp_path: Path) -> 
     )
     with pytest.raises(InputError, match=r"s.yaml:9: cluster.network.graph.*'5.0' has no unit; write"):
         load(tmp_path / "s.yaml")
+
+
+def test_a_long_chain_of_switches_is_one_route() -> None:
+    """Every node of it knows the one before, and not the whole way to itself."""
+    count = 20_000
+    names = ["a", *(f"s{number}" for number in range(count - 1)), "b"]
+    links = tuple(
+        {"source": here, "target": there, "latency": "1 ms"} for here, there in itertools.pairwise(names)
+    )
+    network = network_of(2, graph={"hosts": ("a", "b"), "links": links})
+    assert network.route(0, 1).latency_s == pytest.approx(count * 1e-3, rel=1e-12)

@@ -101,6 +101,13 @@ def test_a_stack_is_encoded_as_each_row_is(codec: Codec) -> None:
         assert 3 * message_bytes(one, 4.0) == message_bytes(stack, 4.0) == stack.num_bytes
 
 
+def test_a_bucket_beyond_the_value_is_as_wide_as_the_value() -> None:
+    value, draws = drawn(700) - 0.5, drawn(700, seed=1)
+    wide, fitting = (encode(Qsgd(bits=4, bucket=size), value, lambda: draws) for size in (10**9, 1024))
+    assert torch.equal(decoded(wide), decoded(fitting))
+    assert wide.num_bytes == fitting.num_bytes == 4 * 88 + 4  # 88 times eight codes, one norm
+
+
 def test_bf16_rounds_to_the_nearest() -> None:
     value = torch.tensor([1.0, 1.0 + 2.0**-7, 1.0 + 2.0**-10, -3.0])
     found = encode("bf16", value, lambda: value)
