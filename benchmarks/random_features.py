@@ -96,6 +96,16 @@ def draw(outcomes: pd.DataFrame, needed: Sequence[Threshold], features: pd.DataF
     return figure
 
 
+def threshold_labels(needed: Sequence[Threshold]) -> dict[tuple[str, float, float], str]:
+    """(graph, inverse gap, examples) -> the numbers of agents at that place of the picture."""
+    labels: dict[tuple[str, float, float], list[str]] = {}
+    for row in needed:
+        met = math.isfinite(row.needed)
+        place = (row.topology, round(row.inverse_gap, 3), row.needed if met else EACH[-1])
+        labels.setdefault(place, []).append(f"{row.agents}" if met else f"{row.agents}: more")
+    return {place: ", ".join(agents) for place, agents in labels.items()}
+
+
 def _draw_thresholds(ax: Axes, needed: Sequence[Threshold], colours: dict[str, Any]) -> None:
     import seaborn as sns
 
@@ -103,13 +113,9 @@ def _draw_thresholds(ax: Axes, needed: Sequence[Threshold], colours: dict[str, A
     sns.scatterplot(
         known, x="inverse_gap", y="needed", hue="topology", palette=colours, s=60, ax=ax, legend=False
     )
-    for row in needed:
-        met = math.isfinite(row.needed)
-        ax.annotate(
-            f"{row.agents}" if met else f"{row.agents}: more",
-            (row.inverse_gap, row.needed if met else EACH[-1]),
-            textcoords="offset points", xytext=(5, 5), color=colours[row.topology],
-        )  # fmt: skip
+    for (topology, gap, examples), text in threshold_labels(needed).items():
+        ax.annotate(text, (gap, examples), textcoords="offset points", xytext=(5, 5), color=colours[topology])
+    ax.margins(0.15)  # room for the labels
     ax.set(
         xscale="log", yscale="log", xlabel="inverse spectral gap", ylabel="examples an agent needs",
         title="threshold, by agents",

@@ -27,7 +27,7 @@ from benchmarks.feature_networks import (
     threshold_slope,
     thresholds,
 )
-from benchmarks.random_features import MARK, PAGE, PICTURE
+from benchmarks.random_features import MARK, PAGE, PICTURE, threshold_labels
 
 
 def outcome(topology: str, agents: int, each: int, arrived: int | None = 10) -> Outcome:
@@ -142,3 +142,13 @@ def test_the_page_is_made() -> None:
     for topology in ("cycle", "grid", "complete"):
         for agents in (25, 49, 100):
             assert f"| {topology}, {agents} agents |" in text.partition(MARK)[2]
+
+
+def test_networks_at_one_place_of_the_picture_share_a_label() -> None:
+    rows = [Threshold(agents, "complete", 1 + agents * 1e-17, EACH[0]) for agents in (25, 49)]
+    rows += [Threshold(25, "cycle", 47.7, 20.0), Threshold(100, "cycle", 760.2, math.inf)]
+    assert threshold_labels(rows) == {
+        ("complete", 1.0, EACH[0]): "25, 49",
+        ("cycle", 47.7, 20.0): "25",
+        ("cycle", 760.2, EACH[-1]): "100: more",
+    }
