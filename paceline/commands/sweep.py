@@ -59,7 +59,9 @@ def sweep(
     with folder.begin(loaded, where, out, force=force, say=say) as (resolved, parts):
         try:
             with watching(resolved[0], len(resolved)) as progress:
-                resolved, tuning = grids.choose_values(resolved, device=where, progress=progress, parts=parts)
+                resolved, tuning = grids.choose_values(
+                    resolved, device=where, progress=progress, parts=parts, jobs=jobs
+                )
                 progress.begin(sum(each.num_runs for each in parts))
                 runs = grids.simulate(
                     resolved,
