@@ -155,6 +155,22 @@ def _similar_file(path: Path, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
     return f"; {did_you_mean(path.name, known)}" if known else ""
 
 
+def parse_value(text: str, source: str) -> Document:
+    """Read a value that stands in one line, of a command; its errors have no use for a line number.
+
+    Args:
+        text: the value.
+        source: what error messages call it.
+
+    Raises:
+        InputError: as ``parse``.
+    """
+    try:
+        return parse(text, source)
+    except InputError as error:
+        raise InputError(str(error).replace(f"{source}:1:", f"{source}:", 1)) from None
+
+
 def parse(text: str, source: str) -> Document:
     """Read one YAML document.
 

@@ -33,10 +33,7 @@ def apply(document: Document, assignments: Sequence[str]) -> Document:
             raise InputError(f"{source}: leads through {len(parts)} keys; a scenario has fewer in each other")
         if not equals or not all(parts):
             raise InputError(f"{source}: write dotted.key=value, for example stop.max_time='10 min'")
-        try:
-            new = yaml_file.parse(text, source)
-        except InputError as error:  # one line has no use for a line number
-            raise InputError(str(error).replace(f"{source}:1:", f"{source}:", 1)) from None
+        new = yaml_file.parse_value(text, source)
         value, at = _replace(value, parts, (), new.value, source)
         places = {path: place for path, place in places.items() if path[: len(at)] != at}
         places |= {at + path: SourceLine(0, source) for path in new.places}

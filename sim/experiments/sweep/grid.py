@@ -53,10 +53,7 @@ def read_grid(assignments: Sequence[str]) -> dict[str, Sequence[Any]]:
             )
         if key in grid:
             raise InputError(f"{source}: {shorten(key)} stands in the grid already; list all its values once")
-        try:
-            grid[key] = yaml_file.parse(f"[{text}]", source).value
-        except InputError as error:  # one line has no use for a line number
-            raise InputError(str(error).replace(f"{source}:1:", f"{source}:", 1)) from None
+        grid[key] = yaml_file.parse_value(f"[{text}]", source).value
     return grid
 
 
