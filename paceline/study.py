@@ -18,8 +18,7 @@ from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run
-from paceline.sim.records.scenario_facts import read_facts
-from paceline.sim.records.summarise import summarise
+from paceline.sim.records.summarise import summarise_resolved
 from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, ranking
 from paceline.sim.scenario.schema import Scenario, dump
 
@@ -52,9 +51,8 @@ class Study:
         return self._summarise({})
 
     def _summarise(self, facts: Mapping[str, SchemeFacts]) -> Summary:
-        known = read_facts(dump(self.scenario))
-        name, target, transport = self.scenario.name, known.target, known.transport
-        return summarise(name, self.runs, target, self.tuning, facts, transport, known.proxy)
+        name = self.scenario.name
+        return summarise_resolved(dump(self.scenario), name, self.runs, self.tuning, facts)
 
     @cached_property
     def facts(self) -> dict[str, SchemeFacts]:

@@ -242,8 +242,7 @@ def _say(text: str) -> None:
 def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[Run]) -> None:
     """Print what the runs have given, as the arguments want it; nothing where there are none."""
     from paceline.sim.experiments.bounds import describe_schemes
-    from paceline.sim.records.scenario_facts import read_facts
-    from paceline.sim.records.summarise import summarise
+    from paceline.sim.records.summarise import summarise_resolved
     from paceline.sim.scenario.schema import dump, over_transport, parse
 
     from .driver.clocks import describe_clocks
@@ -254,10 +253,7 @@ def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[
     if arguments.json:
         scenario = parse(text)
         measured = dump(over_transport(scenario, scenario.cluster.backend))
-        known = read_facts(measured)
-        summary = summarise(
-            name, runs, known.target, facts=facts, transport=known.transport, proxy=known.proxy
-        )
+        summary = summarise_resolved(measured, name, runs, facts=facts)
         sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
     else:
         for run in runs:

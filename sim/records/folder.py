@@ -42,7 +42,7 @@ from .formats.parquet import (
 from .formats.trace import write_trace
 from .run import Evaluation, Machine, Run, TimeShare
 from .scenario_facts import read_facts
-from .summarise import summarise
+from .summarise import summarise, summarise_resolved
 from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances
 
 if TYPE_CHECKING:
@@ -130,8 +130,7 @@ def write_results(
     Raises:
         InputError: something is there already, or cannot be written.
     """
-    known = read_facts(scenario_yaml)
-    summary = summarise(scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy)
+    summary = summarise_resolved(scenario_yaml, scenario_name, runs, tuning, facts)
     check_free(folder, force)
     with write_folder_atomically(folder) as new:
         (new / SCENARIO_FILE).write_text(scenario_yaml, encoding="utf-8")

@@ -12,7 +12,7 @@ from ..errors import InputError, quote
 from .equal_terms import equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, finite, of_median, of_ratio
 from .run import Run, Source
-from .scenario_facts import Goal, TransportRecord
+from .scenario_facts import Goal, TransportRecord, read_facts
 from .summary import (
     SUMMARY_VERSION,
     Lead,
@@ -99,6 +99,26 @@ def summarise(
     if proxy is not None:
         summary["proxy"] = proxy
     return summary
+
+
+def summarise_resolved(
+    scenario_yaml: str,
+    scenario_name: str,
+    runs: Sequence[Run],
+    tuning: Sequence[Tuned] = (),
+    facts: Mapping[str, SchemeFacts] | None = None,
+) -> Summary:
+    """Summarise runs of a resolved scenario, from whose text target, transport and proxy are read.
+
+    Args:
+        scenario_yaml: the text.
+        scenario_name, runs, tuning, facts: as for ``summarise``.
+
+    Raises:
+        InputError: as ``summarise``.
+    """
+    known = read_facts(scenario_yaml)
+    return summarise(scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy)
 
 
 def _grouped(runs: Sequence[Run]) -> dict[tuple[Source, str], list[Run]]:

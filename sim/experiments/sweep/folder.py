@@ -18,8 +18,7 @@ from ...config.files import claim_folder, write_folder_atomically
 from ...errors import InputError
 from ...records import folder as result_folder
 from ...records.run import Run
-from ...records.scenario_facts import read_facts
-from ...records.summarise import summarise
+from ...records.summarise import summarise_resolved
 from ...records.summary import Summary, Tuned
 from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts, has_parts
 from ...scenario.schema import Scenario, dump
@@ -132,8 +131,8 @@ def check_free(out: Path, force: bool, unfinished: bool) -> None:
 
 def summarise_setting(scenario: Scenario, runs: Sequence[Run], tuning: Sequence[Tuned]) -> Summary:
     """The summary of one setting; what bounds its schemes is left out."""
-    known, facts = read_facts(dump(scenario)), describe_schemes(scenario, with_bounds=False)
-    return summarise(scenario.name, runs, known.target, tuning, facts, known.transport, known.proxy)
+    facts = describe_schemes(scenario, with_bounds=False)
+    return summarise_resolved(dump(scenario), scenario.name, runs, tuning, facts)
 
 
 def describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> dict[str, Any]:
