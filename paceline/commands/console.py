@@ -274,14 +274,12 @@ def hand_over(
     from paceline.reports import words
     from paceline.reports.tables import render_summary
     from paceline.sim.experiments.bounds import describe_schemes
-    from paceline.sim.records.scenario_facts import read_facts
-    from paceline.sim.records.summarise import summarise
+    from paceline.sim.records.summarise import summarise_resolved
     from paceline.sim.scenario.schema import dump
 
     text = dump(scenario)
     facts = describe_schemes(scenario, with_bounds=False) if facts is None else facts
-    known = read_facts(text)
-    summary = summarise(scenario.name, runs, known.target, tuning, facts, known.transport, known.proxy)
+    summary = summarise_resolved(text, scenario.name, runs, tuning, facts)
     if out is not None and runs:
         from paceline.sim.records import folder as result_folder
 
@@ -290,7 +288,7 @@ def hand_over(
     if as_json:
         print_json(summary)
     else:
-        for sentence in (*words.transport(summary), *filter(None, [known.proxy])):
+        for sentence in (*words.transport(summary), *filter(None, [summary.get("proxy")])):
             terminal().print(sentence, highlight=False)
         terminal().print(render_summary(summary))
         for sentence in words.tuning(summary):
