@@ -293,6 +293,11 @@ def hand_over(
         terminal().print(render_summary(summary))
         for sentence in words.tuning(summary):
             terminal().print(sentence, highlight=False)
+    end_failed(runs)
+
+
+def end_failed(runs: Sequence[Run]) -> None:
+    """Name the runs that failed, and end with status 1 if there are any."""
     failed = [run for run in runs if run.status == "partial"]
     for run in failed:
         say(f"{shorten(run.label)}, seed {run.seed}: {run.message}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,15 +14,12 @@ from paceline.commands.console import (
     Out,
     ScenarioFile,
     SetOption,
+    end_failed,
     print_json,
     say,
     terminal,
     watching,
 )
-
-if TYPE_CHECKING:
-    from paceline.sim.records.run import Run
-    from paceline.sim.records.summary import Tuned
 
 
 def sweep(
@@ -54,8 +51,6 @@ def sweep(
     settings = grids.settings_of(grids.read_grid(grid))
     loaded = [load(scenario, [*(changes or []), *grids.changes_of(each)]) for each in settings]
     where = prepare.device_named(device)
-    runs: list[list[Run]] = []
-    tuning: list[list[Tuned]] = []
     with folder.begin(loaded, where, out, force=force, say=say) as (resolved, parts):
         try:
             with watching(resolved[0], len(resolved)) as progress:
@@ -76,10 +71,8 @@ def sweep(
             kept = "" if out is None else f"; what is complete is kept in {out} (the same command goes on)"
             say(f"interrupted{kept}")
             raise typer.Exit(130) from None
-        summaries = [folder.summarise_setting(*each) for each in zip(resolved, runs, tuning, strict=True)]
-        answer = folder.describe(settings, summaries)
+        answer = folder.finish(out, settings, resolved, runs, tuning)
         if out is not None:
-            folder.write(out, answer, resolved, runs, tuning)
             pictured = winner_map.write_winner_map(answer, out / folder.WINNERS_FILE)
             also = f" and {folder.WINNERS_FILE}" if pictured else ""
             say(f"wrote {out}: a result folder for each setting, {folder.SWEEP_FILE}{also}")
@@ -87,8 +80,4 @@ def sweep(
         print_json(answer)
     else:
         terminal().print(tables.render_sweep(answer))
-    failed = [run for own in runs for run in own if run.status == "partial"]
-    for run in failed:
-        say(f"{run.label}, seed {run.seed}: {run.message}")
-    if failed:
-        raise typer.Exit(1)
+    end_failed([run for own in runs for run in own])

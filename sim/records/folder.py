@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -205,22 +205,40 @@ def _sha256(path: Path) -> str:
 
 def check_free(folder: Path, force: bool = False) -> None:
     """Raise ``InputError`` unless results may be written to ``folder``; call it before a long run too."""
+
+    def is_ours(name: str) -> bool:
+        if name == PARTS_FOLDER:
+            return is_unfinished(folder)
+        return name in _OURS or _is_figures(folder / name)
+
+    check_replaceable(folder, force, is_ours, "no result of ours")
+
+
+def check_replaceable(folder: Path, force: bool, is_ours: Callable[[str], bool], foreign: str) -> None:
+    """Refuse to write to a folder that is taken.
+
+    Args:
+        folder: where results shall go; an empty one is taken as it is.
+        force: whether what is there may be replaced, if all of it is ours.
+        is_ours: whether a name in it is.
+        foreign: what something else is called.
+
+    Raises:
+        InputError: it is taken, or a file, or cannot be looked into.
+    """
     try:
         if not folder.exists():
             return
         if not folder.is_dir():
             raise InputError(f"{folder} is a file: results go into a folder")
         names = sorted(entry.name for entry in folder.iterdir())
-        ours = {name for name in names if name in _OURS or _is_figures(folder / name)}
-        if is_unfinished(folder):
-            ours.add(PARTS_FOLDER)
-        foreign = [name for name in names if name not in ours]
+        others = [name for name in names if not is_ours(name)]
     except OSError as error:
         raise InputError(f"cannot look into {folder}: {error.strerror}") from error
     if names and not force:
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
-    if foreign:
-        raise InputError(f"{folder} holds {foreign[0]}, which is no result of ours: --force would delete it")
+    if others:
+        raise InputError(f"{folder} holds {others[0]}, which is {foreign}: --force would delete it")
 
 
 def _is_figures(path: Path) -> bool:

@@ -15,7 +15,6 @@ from typing import Any, Final
 import torch
 
 from ...config.files import claim_folder, write_folder_atomically
-from ...errors import InputError
 from ...records import folder as result_folder
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
@@ -73,7 +72,8 @@ def begin(
     with claim_folder(out):
         was_there = out.exists()
         folders = [out / name for name in folder_names(len(scenarios))]
-        check_free(out, force, any(map(has_parts, folders)))
+        replace = force or any(map(has_parts, folders))
+        result_folder.check_replaceable(out, replace, _is_ours, "no result of a sweep")
         texts = [dump(each) for each in resolve(scenarios, device)]
         parts: list[Parts] = []
         try:
@@ -102,40 +102,12 @@ def _begin_setting(
     return begin_parts(folder, command, scenario.name, force, fits, lambda: text, say)
 
 
-def check_free(out: Path, force: bool, unfinished: bool) -> None:
-    """Raise ``InputError`` unless a sweep may be written to ``out``.
-
-    Args:
-        out: its folder.
-        force: whether an older sweep may be replaced.
-        unfinished: whether ``out`` holds runs to go on with.
-    """
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise InputError(f"{out} is a file: results go into a folder")
-    try:
-        names = sorted(entry.name for entry in out.iterdir())
-    except OSError as error:
-        raise InputError(f"cannot look into {out}: {error.strerror}") from error
-    foreign = [
-        name
-        for name in names
-        if name not in (SWEEP_FILE, WINNERS_FILE) and not (name.isdecimal() and len(name) >= 4)
-    ]
-    if names and not force and not unfinished:
-        raise InputError(f"{out} is there already: choose another folder, or replace it with --force")
-    if foreign:
-        raise InputError(f"{out} holds {foreign[0]}, which is no result of a sweep: --force would delete it")
+def _is_ours(name: str) -> bool:
+    """Whether a sweep writes a file or folder of this name."""
+    return name in (SWEEP_FILE, WINNERS_FILE) or (name.isdecimal() and len(name) >= 4)
 
 
-def summarise_setting(scenario: Scenario, runs: Sequence[Run], tuning: Sequence[Tuned]) -> Summary:
-    """The summary of one setting; what bounds its schemes is left out."""
-    facts = describe_schemes(scenario, with_bounds=False)
-    return summarise_resolved(dump(scenario), scenario.name, runs, tuning, facts)
-
-
-def describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> dict[str, Any]:
+def _describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> dict[str, Any]:
     """What ``sweep.json`` holds, and ``--json`` prints: of each setting what was set, and who is first."""
     return {
         "version": _VERSION,
@@ -155,25 +127,42 @@ def describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]
     }  # fmt: skip
 
 
-def write(
-    out: Path,
-    answer: Mapping[str, Any],
+def finish(
+    out: Path | None,
+    settings: Sequence[Mapping[str, Any]],
     scenarios: Sequence[Scenario],
     runs: Sequence[Sequence[Run]],
     tuning: Sequence[Sequence[Tuned]],
-) -> None:
-    """Write the whole folder in place of the unfinished one.
+) -> dict[str, Any]:
+    """Summarise all settings, and write the whole folder in place of the unfinished one.
+
+    What bounds the schemes is left out.
+
+    Args:
+        out: the sweep's folder; None: nothing is written.
+        settings: what each has set.
+        scenarios, runs, tuning: of each.
+
+    Returns:
+        What ``sweep.json`` holds.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the folder cannot be written.
     """
+    results = [
+        (dump(scenario), scenario.name, own, tuned, describe_schemes(scenario, with_bounds=False))
+        for scenario, own, tuned in zip(scenarios, runs, tuning, strict=True)
+    ]
+    if out is None:
+        return _describe(settings, [summarise_resolved(*each) for each in results])
     with write_folder_atomically(out) as new:
-        for name, scenario, own, tuned in zip(
-            folder_names(len(scenarios)), scenarios, runs, tuning, strict=True
-        ):
-            facts = describe_schemes(scenario, with_bounds=False)
-            result_folder.write_results(
-                new / name, dump(scenario), scenario.name, own, tuning=tuned, facts=facts
+        summaries = [
+            result_folder.write_results(new / folder, text, name, own, tuning=tuned, facts=facts)
+            for folder, (text, name, own, tuned, facts) in zip(
+                folder_names(len(results)), results, strict=True
             )
+        ]
+        answer = _describe(settings, summaries)
         text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")
+    return answer
