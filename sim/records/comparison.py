@@ -19,7 +19,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from ..errors import shorten
-from .run import Evaluation, Run
+from .run import LOST, Evaluation, Run
 from .summarise import summarise
 from .summary import SchemeSummary, is_by_step
 
@@ -175,9 +175,9 @@ class Pair:
         if p.iterations == m.iterations and p.status == m.status == "completed":
             return (p.iterations, p.wall_clock_s, m.wall_clock_s) if p.iterations else None
         # Those between two scorings, where the target was looked for, come after the one with their step.
-        times = {e.step: e.time_s for e in reversed(m.evaluations)}
-        both = [(e.step, e.time_s, times[e.step]) for e in p.evaluations if e.step in times and e.step > 0]
-        return both[-1] if both else None
+        times = {(e.step, _lost_in(e)): e.time_s for e in reversed(m.evaluations)}
+        both = [(e.step, e.time_s, times.get((e.step, _lost_in(e)))) for e in p.evaluations if e.step > 0]
+        return next(((step, p_s, m_s) for step, p_s, m_s in reversed(both) if m_s is not None), None)
 
     def trajectory(self) -> Trajectory:
         """Compare what was computed on both sides."""
@@ -216,6 +216,11 @@ class Pair:
 def _models_of(evaluation: Evaluation) -> tuple[int, ...]:
     """Which models were scored: the step vector; in older records, in which all workers' had it, the step."""
     return evaluation.steps or (evaluation.step,)
+
+
+def _lost_in(evaluation: Evaluation) -> tuple[int, ...]:
+    """Workers that were gone. Steps of a rank that died with its log are not known, and so count as none."""
+    return tuple(worker for worker, step in enumerate(evaluation.steps) if step == LOST)
 
 
 def exact_exchanges(exchanges: Collection[str] | None) -> bool:

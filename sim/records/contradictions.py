@@ -9,6 +9,7 @@ import numpy as np
 from ..config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
 from ..errors import MAX_QUOTED, quote
 from .formats.parquet import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
+from .run import LOST
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def find_contradiction(
             return f"{name} has rows of {quote(min(str(key[0]) for key in of_runs - keys))}, which is no run"
     for vector in metrics.get(STEP_VECTOR, ()):
         if isinstance(vector, np.ndarray) and (
-            len(vector) > (workers or MAX_WORKERS) or not ((vector >= 0) & (vector <= MAX_STEPS)).all()
+            len(vector) > (workers or MAX_WORKERS) or not ((vector >= LOST) & (vector <= MAX_STEPS)).all()
         ):
             return f"{METRICS_FILE} holds impossible {STEP_VECTOR}"
     operations = events["operation"].drop_duplicates()

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.reports.tables import verdict
 from paceline.sim.records import comparison
-from paceline.sim.records.run import Evaluation, Run, TimeShare
+from paceline.sim.records.run import LOST, Evaluation, Run, TimeShare
 
 
 def run(label: str, time_s: float | None, seed: int = 1, source: str = "simulated", **changes: Any) -> Run:
@@ -49,6 +49,23 @@ def test_runs_of_different_length_are_compared_at_the_last_common_score() -> Non
     assert (cells["wall_clock_s"]["predicted"], cells["wall_clock_s"]["measured"]) == (6.0, 7.5)
     assert cells["iteration_time_s"]["measured"] == 1.25
     assert comparison.Pair(p, m).trajectory()["same"] is True
+
+
+def test_scores_without_the_steps_of_a_lost_rank_are_compared_with_none() -> None:
+    """Steps of a rank that took its log with it are not known: the others had done twice as many."""
+
+    def scores(*vectors: tuple[int, int]) -> tuple[Evaluation, ...]:
+        return tuple(Evaluation(2 * k, 2.0 * k, 0, {}, steps) for k, steps in enumerate(vectors))
+
+    p = run("gossip", None, iterations=6.0, evaluations=scores((0, 0), (2, 2), (4, 4), (6, 6)))
+    partial = run("gossip", None, source="measured", status="partial", iterations=4.0)
+    early = replace(partial, evaluations=scores((0, 0), (2, 2), (8, LOST)))
+    never = replace(partial, evaluations=scores((0, 0), (4, LOST), (8, LOST)))
+    cells = {cell["metric"]: cell for cell in comparison.Pair(p, early).cells()}
+    assert (cells["wall_clock_s"]["predicted"], cells["wall_clock_s"]["measured"]) == (2.0, 2.0)
+    assert comparison.Pair(p, never).cells() == []
+    planned = replace(p, evaluations=never.evaluations)
+    assert [cell["error_pct"] for cell in comparison.Pair(planned, never).cells()] == [0.0, 0.0]
 
 
 def scored(scheme: str, exchanges: tuple[str, ...] | None) -> Run:

@@ -14,7 +14,7 @@ from paceline.sim.config.files import claim_folder
 from paceline.sim.errors import InputError
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.folder import check_free, read_results, write_results
-from paceline.sim.records.run import Run
+from paceline.sim.records.run import LOST, Run
 from tests.support.made_runs import made_event, made_run
 
 SCENARIO = "name: s\nstop: {target: {metric: test_accuracy, value: 0.9}}\n"
@@ -69,6 +69,23 @@ def test_runs_come_back_with_what_they_left_out(tmp_path: Path) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", made)
     assert ["left_out" in row for row in read_results(tmp_path / "r").summary["runs"]] == [False, True]
     assert result_folder.runs_of(read_results(tmp_path / "r")) == made
+
+
+def test_runs_come_back_with_the_workers_that_they_lost(tmp_path: Path) -> None:
+    run = made_run("alone")
+    steps = [(0, 0), (50, 50), (100, LOST)]
+    scored = tuple(replace(e, steps=each) for e, each in zip(run.evaluations, steps, strict=True))
+    partial = replace(run, status="partial", message="worker 1 was lost", evaluations=scored)
+    write_results(tmp_path / "r", SCENARIO, "s", [partial])
+    assert result_folder.runs_of(read_results(tmp_path / "r")) == [partial]
+
+
+def test_a_step_vector_below_that_is_damage(tmp_path: Path) -> None:
+    run = made_run("alone")
+    scored = tuple(replace(e, steps=(e.step, LOST - 1)) for e in run.evaluations)
+    write_results(tmp_path / "r", SCENARIO, "s", [replace(run, evaluations=scored)])
+    with pytest.raises(InputError, match="holds impossible steps"):
+        read_results(tmp_path / "r")
 
 
 def test_runs_come_back_with_their_engines(tmp_path: Path) -> None:
