@@ -266,7 +266,10 @@ def _wait(torch_store: Store, keys: list[str], timeout_s: float) -> None:
     try:
         torch_store.wait(keys, timedelta(seconds=timeout_s))
     except RuntimeError as error:
-        raise RunError(f"the ranks did not find each other in torch's store: {error}") from None
+        raise RunError(
+            "the ranks did not find each other in torch's store: one has ended, or a firewall keeps it from "
+            f"torchrun's ports ({error})"
+        ) from None
 
 
 def _listen(environment: Mapping[str, str], host: str, port: int, one_host: bool) -> socket.socket:

@@ -25,7 +25,7 @@ set -euo pipefail
 read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR MASTER_PORT=$((15000 + SLURM_JOB_ID % 40000)) OMP_NUM_THREADS=1
 # Only ranks that know it can take part; see docs/trust.md.
-export PACELINE_SECRET=${{PACELINE_SECRET:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')}}
+export PACELINE_SECRET=${{PACELINE_SECRET:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')}}
 srun --kill-on-bad-exit=1 bash -c '
   export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
   exec "$0" -P -m paceline.realrun "$@"
