@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 """Arrays of numbers in double precision, of any shape."""
+Integers = NDArray[np.int64]
+"""Arrays of whole numbers, of any shape."""
 BLOCK = 256
 """Numbers in a block."""
 SHARED = -1

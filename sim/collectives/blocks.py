@@ -17,12 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
+from typing import NamedTuple
 
+import numpy as np
+
+from ..seeds import Floats, Integers
 from .schedule import Schedule
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveBlock:
+class CollectiveBlock(NamedTuple):
     """Bytes that one rank sends to another.
 
     Attributes:
@@ -73,6 +76,26 @@ class BlockSchedule:
         for block in self.blocks:
             sent[block.source] += block.num_bytes
         return tuple(sent)
+
+    @cached_property
+    def waits_for_room(self) -> bool:
+        """Whether any of its blocks waits for room at its destination."""
+        return any(block.room for block in self.blocks)
+
+    @cached_property
+    def sources(self) -> Integers:
+        """[blocks] the rank that sends it."""
+        return np.array([block.source for block in self.blocks], dtype=np.int64)
+
+    @cached_property
+    def destinations(self) -> Integers:
+        """[blocks] the rank that it is for."""
+        return np.array([block.destination for block in self.blocks], dtype=np.int64)
+
+    @cached_property
+    def piece_bytes(self) -> Floats:
+        """[blocks] of one piece."""
+        return np.array([block.num_bytes / block.pieces for block in self.blocks], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,8 +345,10 @@ MAX_RING_RANKS: Final = 256
 
 
 def least_latencies(name: str, sites: Sites) -> float:
-    """How many latencies an all-reduce takes one after another, at least; infinite: not to be priced."""
+    """How many latencies a collective takes one after another, at least; infinite: not to be priced."""
     n = count_ranks(sites)
     if name == "ring":
         return 2.0 * (n - 1) if n <= MAX_RING_RANKS else math.inf
+    if name == "ring_share":
+        return n - 1.0
     return math.inf if name == "hierarchical" and not crosses(sites) else 0.0

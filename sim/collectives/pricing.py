@@ -13,15 +13,11 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import Deadlock
-from ..seeds import Floats
+from ..seeds import Floats, Integers
 from .blocks import BlockSchedule
 from .schedule import Round, Schedule
-
-Integers = NDArray[np.int64]
-"""Arrays of indices or counts."""
 
 _NEVER_BEFORE: Final = 1e-12
 """Relative difference within which a message that ends when another is handed over has not ended before."""

@@ -19,7 +19,8 @@ from ..collectives.hierarchy import Sites
 from ..collectives.pipelines import least_latencies
 from ..collectives.pricing import BlockCosts, block_completion_s, block_waves
 from ..collectives.symmetric import alone_s, symmetric_rounds
-from ..network.transfer import TransferModel, route_pairs
+from ..network.routes import route_pairs
+from ..network.transfer import TransferModel
 from .clock import Clock
 from .transfers import Transfers
 
@@ -87,12 +88,12 @@ class PlacedBlocks(PlacedCollective):
 
     Attributes:
         schedule: rank i of it is ``members[i]``.
-        costs: by block, on the steady network.
+        columns: the costs of its blocks, on the steady network.
         own_links: nothing else of the collective is on a block's links, so that a recursion holds.
     """
 
     schedule: BlockSchedule
-    costs: tuple[BlockCost, ...]
+    columns: BlockCosts
     own_links: bool
 
     @property
@@ -117,20 +118,17 @@ class PlacedBlocks(PlacedCollective):
 
     def _by_recursion(self, ready_s: tuple[float, ...]) -> list[float]:
         schedule, many = self.schedule, 2 * _VECTORISE_FROM
-        wide = len(self.costs) >= many and len(self.costs) >= _VECTORISE_FROM * len(block_waves(schedule))
+        wide = self.messages >= many and self.messages >= _VECTORISE_FROM * len(block_waves(schedule))
         if schedule.in_order and not wide:
             return completion_s(schedule, ready_s, self.costs, self.overhead_s)
         done_s = block_completion_s(schedule, np.array(ready_s), self.columns, self.overhead_s)
         return [float(each) for each in done_s]
 
     @cached_property
-    def columns(self) -> BlockCosts:
-        """The costs as arrays."""
-        return BlockCosts(
-            np.array([cost.piece_s for cost in self.costs]),
-            np.array([cost.latency_s for cost in self.costs]),
-            np.array([cost.back_s for cost in self.costs]),
-        )
+    def costs(self) -> list[BlockCost]:
+        """The costs one by one."""
+        columns = (self.columns.piece_s, self.columns.latency_s, self.columns.back_s)
+        return [BlockCost(*each) for each in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...]]]) -> None:
@@ -157,26 +155,20 @@ def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...
 
 def place_blocks(schedule: BlockSchedule, members: tuple[int, ...], model: TransferModel) -> PlacedBlocks:
     """Place a schedule on hosts: rank i on ``members[i]``."""
-    network, shared = model.network, model.sharing != "none"
-    pairs = dict.fromkeys((block.source, block.destination) for block in schedule.blocks)
-    routes = route_pairs(pairs, members, model)
-    waits_for_room = any(block.room for block in schedule.blocks)
-    back = {
-        (a, b): network.route(members[b], members[a]).latency_s + model.added_latency_s
-        for a, b in (pairs if waits_for_room else ())
-    }
-    costs = []
-    for block in schedule.blocks:
-        ends = block.source, block.destination
-        rate, latency_s = routes.bytes_per_s[ends], routes.latency_s[ends]
-        piece_s = block.num_bytes / block.pieces * (0.0 if math.isinf(rate) else 1.0 / rate)
-        costs.append(BlockCost(piece_s, latency_s, back.get(ends, latency_s)))
+    network, shared, n = model.network, model.sharing != "none", schedule.ranks
+    keys, pair = np.unique(schedule.sources * n + schedule.destinations, return_inverse=True)
+    sources, destinations = np.divmod(keys, n)
+    routes = route_pairs(sources, destinations, members, model)
+    back = routes
+    if schedule.waits_for_room:
+        back = route_pairs(destinations, sources, members, model)
+    rates = routes.bytes_per_s[pair]
     return PlacedBlocks(
         members,
         model,
         routes.access_only,
         schedule,
-        tuple(costs),
+        BlockCosts(schedule.piece_bytes * (1.0 / rates), routes.latency_s[pair], back.latency_s[pair]),
         own_links=not network.varies
         and not model.tcp
         and (not shared or (schedule.in_order and routes.one_end and model.queue == "fair")),
@@ -249,17 +241,18 @@ def fastest(
             algorithms = {_HIERARCHICAL: algorithms[_HIERARCHICAL], **algorithms}
         hops = [network.route(a, b).latency_s for a, b in pairwise([*members, members[0]]) if a != b]
         best, best_s = "", math.inf
-        for name, build in algorithms.items():
-            if least_latencies(name, sites) * min(hops, default=0.0) >= best_s:
+        names = list(algorithms)
+        for name in sorted(names, key=lambda each: least_latencies(each, sites)):
+            if least_latencies(name, sites) * min(hops, default=0.0) > best_s:
                 continue
             if name == _HIERARCHICAL and links is not None and rounds is not None:
                 took_s = alone_s(rounds, links, plain.block_overhead_s)
             else:
-                placed = place_blocks(build(sites, num_bytes), members, plain)
-                if best and not placed.own_links and len(placed.costs) > MAX_FLOWS:
+                placed = place_blocks(algorithms[name](sites, num_bytes), members, plain)
+                if best and not placed.own_links and placed.messages > MAX_FLOWS:
                     continue
                 took_s = price_s(placed)
-            if took_s < best_s:
+            if took_s < best_s or (took_s == best_s and names.index(name) < names.index(best)):
                 best, best_s = name, took_s
         _prices[key] = best
     return _prices[key]
@@ -303,7 +296,7 @@ class BlockFlows:
                 self._needed_by[each].append(number)
             for each in block.room:
                 self._makes_room_for[each].append(number)
-        self._tail_s = placed.schedule.tail * max((cost.latency_s for cost in placed.costs), default=0.0)
+        self._tail_s = placed.schedule.tail * float(placed.columns.latency_s.max(initial=0.0))
 
     def join(self, rank: int) -> None:
         """A rank is there: it has posted its receives, and has what it sends of its own."""

@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from ..collectives.pricing import MessageCosts, StreamCosts, TableWaves, lay_out, table_completion_s
 from ..collectives.schedule import RankRounds, Schedule, among
-from ..network.transfer import TransferModel, route_pairs
+from ..network.routes import route_pairs
+from ..network.transfer import TransferModel
 from ..program.encoding import Payload
 from .blocks import Completion, PlacedCollective
 from .clock import Clock
@@ -68,25 +69,21 @@ def place_table(schedule: Schedule, members: tuple[int, ...], model: TransferMod
     waves = lay_out(schedule)
     n = waves.ranks
     keys, pair = np.unique(waves.source * n + waves.destination, return_inverse=True)
-    pairs = [divmod(int(key), n) for key in keys]
-    routes = route_pairs(pairs, members, model)
+    sources, destinations = np.divmod(keys, n)
+    routes = route_pairs(sources, destinations, members, model)
     if streams:
-        known = set(pairs)
-        both_ways = bool(model.announcement) and any((b, a) in known for a, b in pairs)
-        if both_ways or len({a for a, _ in pairs}) < len(pairs) or routes.most_pairs > 1:
+        both_ways = bool(model.announcement) and bool(np.isin(destinations * n + sources, keys).any())
+        if both_ways or len(np.unique(sources)) < len(keys) or routes.most_pairs > 1:
             return None
     one_sent = len(np.unique(waves.sender_round)) == len(waves.sender_round)
     in_turn = waves.window == 1 and one_sent and waves.one_each and routes.one_end
     costs = None
     if streams or not shared or in_turn:
-        back_s = np.array([model.network.route(members[b], members[a]).latency_s for a, b in pairs])
-        announce_s = model.announcement * (back_s + model.added_latency_s)
-        rates = np.array([routes.bytes_per_s[each] for each in pairs])
-        latency_s = np.array([routes.latency_s[each] for each in pairs])
+        back = route_pairs(destinations, sources, members, model)
         costs = MessageCosts(
-            busy_s=waves.num_bytes / rates[pair],
-            latency_s=latency_s[pair],
-            announce_s=announce_s[pair],
+            busy_s=waves.num_bytes / routes.bytes_per_s[pair],
+            latency_s=routes.latency_s[pair],
+            announce_s=model.announcement * back.latency_s[pair],
             overhead_s=model.overhead_s,
             stream=StreamCosts(model.buffer_bytes, model.copy_s_per_byte, model.device_copy_s_per_byte / 2)
             if streams

@@ -145,15 +145,21 @@ class Network:
             return Route(tuple(link for link in inside if link is not None), self.inner_latency_s, math.inf)
         if self.node_of and self.routes:
             return self.routes[self.node_of[source], self.node_of[destination]]
-        a, b = self.site_of[source], self.site_of[destination]
-        crossed = [self.up.get(source)]
-        if a != b:
-            crossed += [self.leave.get(a), self.pipe.get((a, b)), self.enter.get(b)]
-        crossed.append(self.down.get(destination))
+        between = self.between_sites(self.site_of[source], self.site_of[destination])
+        crossed = (self.up.get(source), *between.links, self.down.get(destination))
+        return replace(between, links=tuple(link for link in crossed if link is not None))
+
+    def between_sites(self, source: int, destination: int) -> Route:
+        """The route from a site to another or to itself, without its hosts' access links; not in a graph."""
+        crossed: list[int | None] = []
+        if source != destination:
+            crossed = [
+                self.leave.get(source), self.pipe.get((source, destination)), self.enter.get(destination)
+            ]  # fmt: skip
         return Route(
             links=tuple(link for link in crossed if link is not None),
-            latency_s=self.latency_s[a][b],
-            per_flow_bytes_per_s=self.per_flow_bytes_per_s[a][b],
+            latency_s=self.latency_s[source][destination],
+            per_flow_bytes_per_s=self.per_flow_bytes_per_s[source][destination],
         )
 
     @cached_property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..collectives.symmetric import EqualLinks
@@ -89,51 +87,3 @@ class TransferModel:
     def block_overhead_s(self) -> float:
         """Software overhead of a mix, or of a block of a collective whose receives are posted ahead."""
         return self.pattern_overhead_s if self.plain_patterns else self.overhead_s
-
-
-@dataclass(frozen=True)
-class PairRoutes:
-    """The routes of a collective.
-
-    Attributes:
-        bytes_per_s, latency_s: by (source rank, destination rank), of a message that is alone.
-        one_end: each link is used by messages of one source only, or to one destination only.
-        most_pairs: how many pairs use the busiest link.
-        access_only: of the links only those of the members' hosts are used, which nobody else shares.
-    """
-
-    bytes_per_s: Mapping[tuple[int, int], float]
-    latency_s: Mapping[tuple[int, int], float]
-    one_end: bool
-    most_pairs: int
-    access_only: bool
-
-
-def route_pairs(
-    pairs: Iterable[tuple[int, int]], members: tuple[int, ...], model: TransferModel
-) -> PairRoutes:
-    """Look up what lies between pairs of ranks, rank i being the host ``members[i]``."""
-    network, taking_part = model.network, set(members)
-    rates: dict[tuple[int, int], float] = {}
-    latencies_s: dict[tuple[int, int], float] = {}
-    sources: dict[int, int] = {}  # link -> the one rank that sends over it, -1: several
-    destinations: dict[int, int] = {}
-    used: Counter[int] = Counter()
-    for source, destination in pairs:
-        route = network.route(members[source], members[destination])
-        bandwidths = [network.links[link].bandwidth_bytes_per_s for link in route.links]
-        rates[source, destination] = model.efficiency * min([route.per_flow_bytes_per_s, *bandwidths])
-        latencies_s[source, destination] = route.latency_s + model.added_latency_s
-        for link in route.links:
-            sources[link] = source if sources.get(link, source) == source else -1
-            destinations[link] = destination if destinations.get(link, destination) == destination else -1
-        used.update(route.links)
-    return PairRoutes(
-        bytes_per_s=rates,
-        latency_s=latencies_s,
-        one_end=all(sources[link] >= 0 or destinations[link] >= 0 for link in sources),
-        most_pairs=max(used.values(), default=0),
-        access_only=all(
-            link in network.own_links and network.own_links[link] <= taking_part for link in used
-        ),
-    )

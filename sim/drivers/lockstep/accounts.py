@@ -10,10 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...collectives.pricing import Integers
 from ...records.accounting import EventLog, TimeBreakdown
 from ...records.run import RESUMPTIONS, Event
-from ...seeds import Floats
+from ...seeds import Floats, Integers
 
 _NO_OPERATIONS: Final = RESUMPTIONS | {"next_step"}
 """Names of rows that are about an operation, or about none."""

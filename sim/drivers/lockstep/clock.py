@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ...collectives.pricing import Integers
 from ...errors import NotInLockstep
 from ...program import operations as ops
-from ...seeds import Floats
+from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
 from ...training.snapshots import INSTANT
 from ..blocks import PlacedBlocks

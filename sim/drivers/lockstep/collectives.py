@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...collectives.blocks import BlockSchedule
-from ...collectives.pricing import Integers
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
-from ...seeds import Floats
+from ...seeds import Floats, Integers
 from ..blocks import PlacedBlocks, place_blocks
 from ..collectives import PRICED_WORK, Placed, PlacedRounds, place_rounds
 from ..job import Job

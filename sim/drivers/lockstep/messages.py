@@ -18,12 +18,11 @@ from typing import Final
 
 import numpy as np
 
-from ...collectives.pricing import Integers
 from ...errors import NotInLockstep
 from ...network.network import Network, Route
 from ...network.transfer import TransferModel
 from ...program.pattern import Pattern
-from ...seeds import Floats
+from ...seeds import Floats, Integers
 
 KEPT_PATTERNS: Final = 64
 """Patterns whose messages are kept at hand; a sequence of graphs seldom has more in one period."""

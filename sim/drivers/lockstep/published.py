@@ -14,9 +14,8 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from ...collectives.pricing import Integers
 from ...program import operations as ops
-from ...seeds import Floats
+from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
 from ..job import Job
 

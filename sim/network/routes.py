@@ -1,0 +1,118 @@
+"""The routes between many pairs of hosts at once, in arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..seeds import Floats, Integers
+from .network import Network, Route
+from .transfer import TransferModel
+
+
+@dataclass(frozen=True, eq=False)
+class RouteArrays:
+    """Routes, one a row: the fields of ``Route``.
+
+    Attributes:
+        links: [routes, most links of one] indices into ``Network.links``; -1: there is none.
+        latency_s, per_flow_bytes_per_s: [routes].
+    """
+
+    links: Integers
+    latency_s: Floats
+    per_flow_bytes_per_s: Floats
+
+    @classmethod
+    def of(cls, routes: Sequence[Route]) -> RouteArrays:
+        """Lay routes out."""
+        links = np.full((len(routes), max((len(route.links) for route in routes), default=0)), -1)
+        for row, route in zip(links, routes, strict=True):
+            row[: len(route.links)] = route.links
+        return cls(
+            links,
+            np.array([route.latency_s for route in routes]),
+            np.array([route.per_flow_bytes_per_s for route in routes]),
+        )
+
+
+def find_routes(network: Network, sources: Integers, destinations: Integers) -> RouteArrays:
+    """``network.route`` of each of so many pairs of different hosts [pairs]."""
+    if network.routes:
+        pairs = zip(sources.tolist(), destinations.tolist(), strict=True)
+        return RouteArrays.of([network.route(*pair) for pair in pairs])
+    hosts, num_sites, site_of = network.num_hosts, len(network.sites), np.array(network.site_of)
+    kinds, kind = np.unique(site_of[sources] * num_sites + site_of[destinations], return_inverse=True)
+    between = RouteArrays.of([network.between_sites(*divmod(int(each), num_sites)) for each in kinds])
+    latency_s, cap = between.latency_s[kind], between.per_flow_bytes_per_s[kind]
+    up, down = _of_hosts(network.up, hosts)[sources], _of_hosts(network.down, hosts)[destinations]
+    links = np.column_stack([up, between.links[kind], down])
+    if network.node_of:
+        nodes = np.array(network.node_of)
+        inside = nodes[sources] == nodes[destinations]
+        links[inside] = -1
+        links[inside, 0] = _of_hosts(network.inner_up, hosts)[sources[inside]]
+        links[inside, -1] = _of_hosts(network.inner_down, hosts)[destinations[inside]]
+        latency_s[inside], cap[inside] = network.inner_latency_s, np.inf
+    return RouteArrays(links, latency_s, cap)
+
+
+def _of_hosts(ways: Mapping[int, int], hosts: int) -> Integers:
+    """The link of each host; -1: it has none."""
+    links = np.full(hosts, -1)
+    links[list(ways)] = list(ways.values())
+    return links
+
+
+@dataclass(frozen=True, eq=False)
+class PairRoutes:
+    """The routes of a collective.
+
+    Attributes:
+        bytes_per_s, latency_s: [pairs] of a message that is alone.
+        one_end: each link is used by messages of one source only, or to one destination only.
+        most_pairs: how many pairs use the busiest link.
+        access_only: of the links only those of the members' hosts are used, which nobody else shares.
+    """
+
+    bytes_per_s: Floats
+    latency_s: Floats
+    one_end: bool
+    most_pairs: int
+    access_only: bool
+
+
+def route_pairs(
+    sources: Integers, destinations: Integers, members: tuple[int, ...], model: TransferModel
+) -> PairRoutes:
+    """Look up what lies between pairs of ranks [pairs], each once; rank i is the host ``members[i]``."""
+    network, hosts = model.network, np.array(members)
+    routes = find_routes(network, hosts[sources], hosts[destinations])
+    bandwidths = np.array([*(link.bandwidth_bytes_per_s for link in network.links), np.inf])  # -1: no link
+    alone = np.minimum(routes.per_flow_bytes_per_s, bandwidths[routes.links].min(axis=1, initial=np.inf))
+    row, column = np.nonzero(routes.links >= 0)
+    link = routes.links[row, column]
+    used = np.bincount(link, minlength=len(network.links))
+    one_source, one_destination = (_all_equal(each[row], link, used) for each in (sources, destinations))
+    taking_part = set(members)
+    return PairRoutes(
+        bytes_per_s=model.efficiency * alone,
+        latency_s=routes.latency_s + model.added_latency_s,
+        one_end=bool((one_source | one_destination).all()),
+        most_pairs=int(used.max(initial=0)),
+        access_only=all(
+            each in network.own_links and network.own_links[each] <= taking_part
+            for each in np.flatnonzero(used).tolist()
+        ),
+    )
+
+
+def _all_equal(ranks: Integers, link: Integers, used: Integers) -> NDArray[np.bool_]:
+    """By link: whether all that use it are of one rank; true of those that nobody uses."""
+    last = np.zeros(len(used), np.int64)
+    last[link] = ranks
+    alike: NDArray[np.bool_] = np.bincount(link[ranks == last[link]], minlength=len(used)) == used
+    return alike
