@@ -48,6 +48,8 @@ ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends: of a whole step."""
 ENOUGH_PART_WORK: Final = 10_000
 """That bound for the runs that its parts come from."""
+FEW_SCHEMES: Final = 4
+"""Up to so many schemes each gets all of these bounds; of more, its share of what so many would take."""
 MOST_WORK: Final = 500_000
 """Messages and steps of workers within which one cycle has to be complete."""
 TRAINED_S: Final = 0.5
@@ -101,7 +103,8 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         whole = over_profile(whole, profile)
     cycle = whole.scheme.cycle(whole.options, whole.units)
     free = _with(unvarying, _unlimited(nominal, latency=False), overhead_s=0.0, pattern_overhead_s=0.0)
-    part, enough = partial(_enough, ENOUGH_PART_WORK), partial(_enough, ENOUGH_WORK)
+    share = _share(scenario)
+    part, enough = partial(_enough, share * ENOUGH_PART_WORK), partial(_enough, share * ENOUGH_WORK)
     try:
         compute_s = follow(free, cycle, part).step_s
         latency_s = follow(_with(unvarying, _unlimited(nominal, latency=True)), cycle, part).step_s
@@ -129,10 +132,8 @@ def training_s(scenario: Scenario, entry: SchemeEntry, device: torch.device) -> 
     job = replace(endless(prepare(scenario, entry, scenario.seed, device)), target=None, max_time_s=math.inf)
     if job.problem is None:
         return 0.0
-    begin_s = time.process_time()
-    with_training = follow(
-        job, 1, lambda complete, work: complete > 2 and time.process_time() > begin_s + TRAINED_S
-    )
+    end_s = time.process_time() + _share(scenario) * TRAINED_S
+    with_training = follow(job, 1, lambda complete, work: complete > 2 and time.process_time() > end_s)
     most = math.ceil(with_training.steps * START_SHARE / (START_SHARE - 1))
     without = follow(clock_only(job), 1, lambda complete, work: complete >= most)
     return max(0.0, with_training.here_s - without.here_s)
@@ -149,7 +150,12 @@ def endless(job: Job) -> Job:
     )
 
 
-def _enough(enough_work: int, complete: int, work: int) -> bool:
+def _share(scenario: Scenario) -> float:
+    """Of the work that a scheme may take, how much each may where there are many."""
+    return min(1.0, FEW_SCHEMES / len(scenario.schemes))
+
+
+def _enough(enough_work: float, complete: int, work: int) -> bool:
     return work >= MOST_WORK or (complete > 1 and work >= enough_work)
 
 

@@ -384,3 +384,13 @@ def test_the_command_line(tmp_path: Path) -> None:
     found = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert found["schemes"][0]["latency_s"] == 0.75
     assert "small: 4 workers" in CliRunner().invoke(app, arguments).stdout
+
+
+def test_many_schemes_share_the_work_of_a_few() -> None:
+    many = "[" + ", ".join(f"{{all_reduce: {{label: a{number}}}}}" for number in range(40)) + "]"
+    alone, among = (
+        costs(TRAINED, "schemes=[all_reduce]")["all_reduce"],
+        costs(TRAINED, f"schemes={many}")["a0"],
+    )
+    assert among.steps < alone.steps / 4
+    assert among.step_s == pytest.approx(alone.step_s, rel=0.2)
