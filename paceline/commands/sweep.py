@@ -49,7 +49,7 @@ def sweep(
 
     check_jobs(jobs)
     settings = grids.settings_of(grids.read_grid(grid))
-    loaded = [load(scenario, [*(changes or []), *grids.changes_of(each)]) for each in settings]
+    loaded = [load(scenario, [*(changes or []), *grids.changes_of(each, "--grid")]) for each in settings]
     where = prepare.device_named(device)
     with folder.begin(loaded, where, out, force=force, say=say) as (resolved, parts):
         try:

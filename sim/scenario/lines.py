@@ -12,7 +12,7 @@ from . import overrides
 
 
 @contextmanager
-def name_lines(path: Path, changes: Sequence[str]) -> Iterator[None]:
+def name_lines(path: Path, changes: Sequence[overrides.Change]) -> Iterator[None]:
     """Give an error of this block about a key the file and the line where the key stands.
 
     Args:

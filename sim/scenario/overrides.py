@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ..config import yaml_file
@@ -15,7 +16,24 @@ MAX_KEYS: Final = 50
 MAX_INDEX_DIGITS: Final = 9
 
 
-def apply(document: Document, assignments: Sequence[str]) -> Document:
+@dataclass(frozen=True)
+class Assignment:
+    """A change that was not written as ``--set``.
+
+    Attributes:
+        text: ``dotted.key=value``.
+        option: what errors call it.
+    """
+
+    text: str
+    option: str
+
+
+Change = str | Assignment
+"""``dotted.key=value`` after ``--set``, or from elsewhere."""
+
+
+def apply(document: Document, assignments: Sequence[Change]) -> Document:
     """Carry out ``assignments`` in order; sections that are not there yet are added.
 
     List entries go by index: ``schemes.0.local_sgd.period=8``. A bare name, such as a scheme without
@@ -26,8 +44,9 @@ def apply(document: Document, assignments: Sequence[str]) -> Document:
     """
     value, places = document.value, dict(document.places)
     for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        source = f"--set {shorten(assignment)}"
+        change = Assignment(assignment, "--set") if isinstance(assignment, str) else assignment
+        name, equals, text = change.text.partition("=")
+        source = f"{change.option} {shorten(change.text)}"
         parts = name.strip().split(".")
         if len(parts) > MAX_KEYS:
             raise InputError(f"{source}: leads through {len(parts)} keys; a scenario has fewer in each other")

@@ -326,7 +326,7 @@ def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
     return scenario.model_copy(update=update)
 
 
-def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
+def load(path: str | Path, changes: Sequence[overrides.Change] = ()) -> Scenario:
     """Read a scenario file.
 
     Args:
@@ -341,7 +341,7 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
 
 
 def parse(
-    text: str, source: str = "scenario", changes: Sequence[str] = (), *, code: Path | None = None
+    text: str, source: str = "scenario", changes: Sequence[overrides.Change] = (), *, code: Path | None = None
 ) -> Scenario:
     """Read a scenario from YAML text, otherwise like ``load``.
 
@@ -379,7 +379,7 @@ def json_schema() -> dict[str, Any]:
 def resolve_scenario(
     scenario: Scenario | Mapping[str, Any] | str | Path,
     task: Callable[..., Any] | None = None,
-    changes: Sequence[str] = (),
+    changes: Sequence[overrides.Change] = (),
 ) -> Scenario:
     """The scenario that is meant.
 

@@ -65,6 +65,7 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "grid-closed": ("sweep s.yaml --grid seed=1],[2", "--grid"),
     "grid-comment": ("sweep s.yaml --grid seed=1,#2", "--grid"),
     "grid-tag": ("sweep s.yaml --grid seed=!!python/name:os.system", "--grid"),
+    "grid-unit": ("sweep s.yaml --grid cluster.network.latency=apples", "--grid cluster.network.latency="),
     "grid-nan": ("sweep s.yaml --grid workload.optimizer.lr=0.1,.nan", "lr"),
     "grid-huge": (f"sweep s.yaml --grid workload.batch_size=1,{BY_HEART}", "batch_size"),
     "grid-control": ("sweep s.yaml --grid seed=\x1b[2J", "--grid"),

@@ -130,6 +130,7 @@ TASKS: Final = (
     ("quadratic, noise: 1.0e+308", "workload.noise"),
     ("quadratic, condition: .nan", "workload.condition"),
     ("matrix-completion, size: 1000000000", "workload.size"),
+    ("random-features, dimension: 1000000, examples: 20000", "s.yaml:"),
     ("matrix-completion, size: 4, rank: 5", "workload.rank"),
     ("matrix-completion, rank: 1000000000000", "workload.rank"),
     ("matrix-completion, known: 0", "workload.known"),

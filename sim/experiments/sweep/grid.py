@@ -18,6 +18,7 @@ from ...errors import InputError, shorten
 from ...records.run import Run
 from ...records.summary import Tuned
 from ...records.unfinished import NOTHING_KEPT, PartKind, Parts
+from ...scenario.overrides import Assignment
 from ...scenario.repeats import are_enough
 from ...scenario.schema import Scenario
 from .. import prepare
@@ -79,8 +80,8 @@ def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def changes_of(setting: Mapping[str, Any]) -> list[str]:
-    """A setting as ``dotted.key=value`` each.
+def changes_of(setting: Mapping[str, Any], option: str = "grid") -> list[Assignment]:
+    """A setting as ``dotted.key=value`` each, which errors call values of this option.
 
     Raises:
         InputError: a value cannot stand in a scenario.
@@ -88,7 +89,8 @@ def changes_of(setting: Mapping[str, Any]) -> list[str]:
     changes = []
     for key, value in setting.items():
         try:
-            changes.append(f"{key}={json.dumps(value, allow_nan=False)}")
+            text = f"{key}={json.dumps(value, allow_nan=False, ensure_ascii=False)}"
+            changes.append(Assignment(text, option))
         except (TypeError, ValueError):
             text = shorten(repr(value))
             raise InputError(

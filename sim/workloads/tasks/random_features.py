@@ -91,7 +91,7 @@ def _examples(options: RandomFeaturesOptions, seed: int) -> tuple[Floats, Floats
     total = options.examples + SYNTHETIC_TESTED
     points = rng.standard_normal((total, options.dimension))
     direction = rng.standard_normal(options.dimension)
-    targets = np.cos(2 * points @ (direction / np.linalg.norm(direction)))
+    targets = np.cos(2 * (points @ (direction / np.linalg.norm(direction))))  # no second copy of all points
     targets[: options.examples] += options.noise * rng.standard_normal(options.examples)
     return points, targets, SYNTHETIC_TESTED
 
@@ -105,8 +105,12 @@ def _num_train(options: RandomFeaturesOptions) -> int:
 
 def facts(options: RandomFeaturesOptions, seed: int) -> Facts:
     """The facts about the examples; those of a real data set are the same for every seed."""
-    m = options.features  # features are computed with 64 bits
-    return Facts(_num_train(options), True, RANDOM_FEATURES_METRICS, m, example_numbers=5 * m, activations=m)
+    m, num_train = options.features, _num_train(options)  # features are computed with 64 bits
+    drawn = 0  # points, and the frequencies that they are multiplied by, with 64 bits too
+    if options.data == "synthetic":
+        drawn = 2 * options.dimension * (num_train + SYNTHETIC_TESTED + m)
+    example_numbers = 5 * m + -(-drawn // num_train)
+    return Facts(num_train, True, RANDOM_FEATURES_METRICS, m, example_numbers=example_numbers, activations=m)
 
 
 def build(options: RandomFeaturesOptions, seed: int) -> Workload:

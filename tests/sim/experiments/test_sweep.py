@@ -361,7 +361,8 @@ def test_studies_are_those_of_simulate() -> None:
     result = paceline.sweep(scenario, GRID, progress=False)
     assert [dict(each) for each in result.settings] == settings_of(GRID)
     for setting, study in zip(result.settings, result.studies, strict=True):
-        one = paceline.simulate(scenario, changes=changes_of(setting), progress=False, jobs=1)
+        changes = [change.text for change in changes_of(setting)]
+        one = paceline.simulate(scenario, changes=changes, progress=False, jobs=1)
         assert (study.scenario, study.runs) == (one.scenario, one.runs)
     assert list(result.summary.columns[:3]) == [*GRID, "scheme"]
     assert len(result.summary) == 8
@@ -376,7 +377,8 @@ def test_values_are_tuned_in_every_setting() -> None:
     grid = {"cluster.network.latency": ["1 ms", "20 ms"]}
     result = paceline.sweep(scenario, grid, progress=False)
     for setting, study in zip(result.settings, result.studies, strict=True):
-        one = paceline.simulate(scenario, changes=changes_of(setting), progress=False, jobs=1)
+        changes = [change.text for change in changes_of(setting)]
+        one = paceline.simulate(scenario, changes=changes, progress=False, jobs=1)
         assert (study.scenario, study.runs, study.tuning) == (one.scenario, one.runs, one.tuning)
 
 
