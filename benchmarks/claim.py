@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,13 @@ class PaperStudy:
         name: what it is called, and the folder of its results.
         scenario: stem of the file.
         changes: ``dotted.key=value`` each.
+        front: a metric, of which the page names the best scores for the time of a step.
     """
 
     name: str
     scenario: str
     changes: tuple[str, ...] = ()
+    front: tuple[str, Literal["rising", "falling"]] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Final
 from benchmarks import svm
 from benchmarks.claim import Claim, Paper, PaperStudy
 from benchmarks.outer_claims import DELAYED_NESTEROV, DILOCO, SLOWMO
+from benchmarks.real_data_claims import REAL_DATA, about_periods
 
 _BY_LABEL: Final = ("workload.partition.kind=by_label",)
 
@@ -20,39 +21,8 @@ _IID_MEAN: Final = (
 )
 
 _PERIODS: Final = tuple(
-    claim
-    for study in ("iid", "by label")
-    for claim in (
-        Claim(
-            f"{study}: ADPSGD ends at a lower loss than CPSGD with as many bytes",
-            "train_loss", (study, "ADPSGD"), (study, "CPSGD"), at_most=1.0,
-        ),
-        Claim(
-            f"{study}: and with at most as many bytes",
-            "bytes per step", (study, "ADPSGD"), (study, "CPSGD"), at_most=1.0,
-        ),
-        Claim(
-            f"{study}: ADPSGD is as accurate as FULLSGD, within 1 %",
-            "test_accuracy", (study, "ADPSGD"), (study, "FULLSGD"), at_least=0.99,
-        ),
-        Claim(
-            f"{study}: ADPSGD sends about half of what 8-bit QSGD does",
-            "bytes per step", (study, "ADPSGD"), (f"{study}, QSGD", "QSGD"), at_least=0.4, at_most=0.6,
-        ),
-        Claim(
-            f"{study}: and ends at QSGD's loss or below",
-            "train_loss", (study, "ADPSGD"), (f"{study}, QSGD", "QSGD"), at_most=1.0,
-        ),
-        Claim(
-            f"{study}: in less time than QSGD",
-            "time per step", (study, "ADPSGD"), (f"{study}, QSGD", "QSGD"), at_most=1.0,
-        ),
-        Claim(
-            f"{study}: and is 1.14 to 1.95 times as fast as FULLSGD",
-            "time per step", (study, "FULLSGD"), (study, "ADPSGD"), at_least=1.14, at_most=1.95,
-        ),
-    )
-)  # fmt: skip
+    claim for study in ("iid", "by label") for claim in about_periods(study, f"{study}, QSGD")
+)
 
 _TOPOLOGIES: Final = tuple(
     claim
@@ -302,6 +272,7 @@ PAPERS: Final[Mapping[str, Paper]] = {
         ),
         _LEARNED,
     ),
+    "real-data": REAL_DATA,
     "slowmo": SLOWMO,
     "stochastic-gradient-push": Paper(
         (

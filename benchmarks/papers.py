@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -198,6 +199,8 @@ def page(paper: Paper, runs: Runs, tuning: Mapping[str, Sequence[Tuned]]) -> str
         if study.name not in runs:
             continue
         parts += [f"## {study.name}\n", _table(runs[study.name])]
+        if study.front is not None:
+            parts.append(_front(runs[study.name], *study.front))
         if study.name in tuning:
             parts.append(_choices(tuning[study.name]))
     if paper.more is not None:
@@ -214,7 +217,13 @@ def _table(runs: Mapping[str, Mapping[int, Run]]) -> str:
     lines = [f"| scheme | {' | '.join(name.replace('_', ' ') for name in names)} |"]
     lines.append("| --- " + "| ---: " * len(names) + "|")
     for label, by_seed in runs.items():
-        own = {name for run in by_seed.values() for name in run.evaluations[-1].metrics}
+        own = {
+            name
+            for run in by_seed.values()
+            for each in run.evaluations
+            for name, value in each.metrics.items()
+            if value is not None
+        }
         cells = [
             "-"
             if name in metrics and name not in own
@@ -223,6 +232,26 @@ def _table(runs: Mapping[str, Mapping[int, Run]]) -> str:
         ]
         lines.append(f"| `{label}` | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def _front(runs: Mapping[str, Mapping[int, Run]], metric: str, better: str) -> str:
+    """A sentence: the schemes that none equals in time of a step and score and surpasses in one of them."""
+    sign = 1.0 if better == "falling" else -1.0
+    points = {}
+    for label, by_seed in runs.items():
+        time_s, score = (
+            statistics.median(value_of(name, run) for run in by_seed.values())
+            for name in ("time per step", metric)
+        )
+        if math.isfinite(score):
+            points[label] = (time_s, sign * score)
+    front = [
+        label
+        for label, own in points.items()
+        if not any(a <= own[0] and b <= own[1] and (a, b) != own for a, b in points.values())
+    ]
+    names = ", ".join(f"`{label}`" for label in sorted(front, key=points.__getitem__))
+    return f"Best {metric.replace('_', ' ')} for the time of a step (medians): {names}.\n"
 
 
 def _choices(tuning: Sequence[Tuned]) -> str:

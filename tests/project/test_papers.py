@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -14,7 +15,7 @@ from benchmarks.claim import Claim, Paper, PaperStudy
 from benchmarks.claims import PAPERS
 from docs.make.page import renewed
 from paceline.sim.records.intervals import Interval
-from paceline.sim.records.run import Event
+from paceline.sim.records.run import Event, Run
 from tests.support.data_packages import forget_data, write_bible, write_images
 from tests.support.made_runs import made_run
 
@@ -26,7 +27,7 @@ def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The data sets that studies take from packages; small ones, since those need not be installed here."""
     forget_data()
     write_images(tmp_path)
-    write_bible(tmp_path, books=4)
+    write_bible(tmp_path, books=16)
     monkeypatch.syspath_prepend(tmp_path)
     yield
     forget_data()
@@ -118,12 +119,30 @@ def test_claims_are_about_what_is_simulated(name: str) -> None:
 def test_the_table_has_every_metric_and_a_dash_where_a_scheme_has_none() -> None:
     plain, own = (made_run(label, 1, reached_s=2.0) for label in ("plain", "own"))
     own.evaluations[-1].metrics["period"] = 23.0
+    plain.evaluations[-1].metrics["period"] = None  # as a folder gives it back
     page = papers.page(
         Paper((PaperStudy("study", "file"),), ()), {"study": {"plain": {1: plain}, "own": {1: own}}}, {}
     )
     head, _, first, second = page.partition("## study\n")[2].strip().splitlines()
     at = [cell.strip() for cell in head.split("|")].index("period")
     assert [row.split("|")[at].strip() for row in (first, second)] == ["-", "23"]
+
+
+def test_the_front_has_who_nobody_equals_in_both_time_and_score() -> None:
+    def run(label: str, seed: int, wall_s: float, accuracy: float | None) -> Run:
+        one = made_run(label, seed, reached_s=None, wall_s=wall_s)
+        one.evaluations[-1].metrics["test_accuracy"] = accuracy
+        return one
+
+    values = {"fast": (1.0, 0.8), "good": (3.0, 0.9), "slow": (3.5, 0.9), "lost": (0.5, None)}
+    runs = {"study": {label: {1: run(label, 1, *each)} for label, each in values.items()}}
+
+    def front(better: Literal["rising", "falling"]) -> str:
+        study = PaperStudy("study", "file", front=("test_accuracy", better))
+        return papers.page(Paper((study,), ()), runs, {}).rpartition("(medians): ")[2].strip()
+
+    assert front("rising") == "`fast`, `good`."
+    assert front("falling") == "`fast`."
 
 
 # --- tuned studies ------------------------------------------------------------------------------
