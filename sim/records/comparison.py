@@ -67,7 +67,7 @@ class ToleranceVerdict(TypedDict):
 
     Attributes:
         text: a sentence with the numbers that decided.
-        outcome: ``noisy``: real runs differ from each other by more than the tolerance.
+        outcome: ``noisy``: real runs differ from each other by so much that the error may be theirs.
         tolerance_pct: what was allowed, in per cent.
     """
 
@@ -366,7 +366,7 @@ def judge(
 
     It passes where each scheme's error (of its time to target and of its wall clock, the median over its
     repeats) is within the tolerance and the models are the same; it is too noisy to tell where real runs
-    differ from each other by more than the tolerance.
+    differ from each other by more than the tolerance, and no scheme is off by more than both together.
 
     Args:
         comparison: of predictions and measurements.
@@ -403,10 +403,11 @@ def _verdict(
     different = [each["label"] for each in comparison["trajectories"] if each["same"] is False]
     if different:
         return "fail", f"fail: {shorten(different[0])} computed other models than predicted; {error}{real}"
-    if floor is not None and floor[1] > tolerance_pct:
+    if floor is not None and floor[1] > tolerance_pct and worst[1] <= tolerance_pct + floor[1]:
         return "noisy", f"too noisy to tell: {error}{real}, more than the tolerance of {tolerance_pct:g} %"
     if worst[1] > tolerance_pct:
-        return "fail", f"fail: {error}, more than the tolerance of {tolerance_pct:g} %{real}"
+        noise = " and the noise together" if floor is not None and floor[1] > tolerance_pct else ""
+        return "fail", f"fail: {error}, more than the tolerance of {tolerance_pct:g} %{noise}{real}"
     return "pass", f"pass: {error}, within the tolerance of {tolerance_pct:g} %{real}"
 
 

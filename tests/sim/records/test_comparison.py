@@ -221,6 +221,7 @@ def judged(error_pct: float, noise_pct: float | None, **options: Any) -> compari
         (8, 1, {"tolerance_pct": 10.0}, "pass", "within the tolerance of 10 %"),
         (8, 6, {}, "noisy", "differ from each other by up to 6.00 %, more than the tolerance of 5 %"),
         (1, -6, {}, "noisy", "too noisy to tell"),
+        (12, 6, {}, "fail", "more than the tolerance of 5 % and the noise together; real runs differ"),
         (3, None, {}, "pass", "within the tolerance of 5 %"),
         (3, 1, {"failure": "worker 3 was lost"}, "fail", "not all runs were made; of those that were: pass"),
     ],
