@@ -55,6 +55,11 @@ class RunRequest:
         return _parsed(self.scenario).cluster.workers
 
     @property
+    def connects_anew(self) -> bool:
+        """Whether connections of the run before would still have its windows: hosts have a stock TCP."""
+        return _parsed(self.scenario).cluster.network.tcp is not None
+
+    @property
     def crashing(self) -> frozenset[int]:
         """The ranks whose processes end before the run does, as the scenario plans it."""
         stragglers = _parsed(self.scenario).cluster.stragglers

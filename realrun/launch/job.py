@@ -175,7 +175,7 @@ class JobRanks(RankPool):
 
     def _run(self, request: RunRequest, progress: Callable[[int], None] | None) -> Result:
         workers = request.workers
-        group = self._join(workers)
+        group = self._join(workers, request.connects_anew)
         order = {
             "request": REQUEST.dump_python(request), "timeout_s": self._timeout_s, "faults": {}, "code": [],
         }  # fmt: skip
@@ -213,12 +213,15 @@ class JobRanks(RankPool):
                     state.note_end(worker)
             time.sleep(_ANSWER_LOOK_S)
 
-    def _join(self, workers: int) -> Group:
-        """Have the first ``workers`` ranks meet in a group of their own, unless they are in one."""
+    def _join(self, workers: int, anew: bool) -> Group:
+        """Have the first ``workers`` ranks meet in a group of their own, unless they are in one.
+
+        Where they meet ``anew`` they connect once more, so that a run finds TCP as a job does that starts.
+        """
         if self._group is not None:
             if self._group.broken:
                 raise RunError("a run has failed, and the ranks of a job are not started anew")
-            if self._group.size == workers:
+            if self._group.size == workers and not anew:
                 return self._group
             self._send(range(workers, self._group.size), {"leave": {}})
         self._num_joins += 1

@@ -69,7 +69,7 @@ class Processes(RankPool):
 
     A context manager; no process outlives it, nor this process however it ends. They are started when a run
     first needs them, from the thread that calls ``run``, and meet anew for a run with another number of
-    workers. After a run that failed the next one gets new processes.
+    workers, or on stock hosts. After a run that failed the next one gets new processes.
 
     Args:
         lab: in whose hosts they run; it is entered and left together with this. None: on the loopback.
@@ -135,7 +135,7 @@ class Processes(RankPool):
     @override
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
         workers = request.workers
-        self._join(workers)
+        self._join(workers, request.connects_anew)
         order = {
             "request": REQUEST.dump_python(request), "timeout_s": self._timeout_s, "faults": self._faults,
             "code": code_folders(),
@@ -168,9 +168,12 @@ class Processes(RankPool):
         self._end()
         return state.failure(fates)
 
-    def _join(self, workers: int) -> None:
-        """Have the first ``workers`` processes meet in a group of their own, unless they are in one."""
-        if self._joined == workers:
+    def _join(self, workers: int, anew: bool) -> None:
+        """Have the first ``workers`` processes meet in a group of their own, unless they are in one.
+
+        Where they meet ``anew`` they connect once more, so that a run finds TCP as a job does that starts.
+        """
+        if self._joined == workers and not anew:
             return
         allow_open_files(workers)
         if self._folder is None:

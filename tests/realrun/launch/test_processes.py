@@ -116,6 +116,16 @@ def test_other_draws_are_other_computing_times(processes: Processes) -> None:
         assert _first_gradient_s(run, 0)[0] >= with_draws(job, draws).compute.duration_s(0, 0)
 
 
+@pytest.mark.parametrize(("hosts", "joins"), [("tuned", 0), ("stock", 2)])
+def test_on_stock_hosts_every_run_has_new_connections(processes: Processes, hosts: str, joins: int) -> None:
+    # A window that the run before has left behind is no part of what is predicted.
+    (request, *_) = run_requests(_small(cluster__network__hosts=hosts, stop__max_iterations=3))
+    processes.run(run_requests(_small(stop__max_iterations=3))[0])  # two workers have met
+    before = processes._num_joins
+    digests = {processes.run(request).run.digest for _ in range(2)}
+    assert (processes._num_joins - before, len(digests)) == (joins, 1)
+
+
 def test_probes_run_in_groups_of_any_size(processes: Processes) -> None:
     trials = (
         ProbeTrial(kind="message", num_bytes=640, slot_s=0.02),
@@ -406,12 +416,12 @@ def test_a_rank_that_is_stopped_before_the_first_meeting_is_named(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_torchrun(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosts", ["tuned", "stock"])  # on these the ranks meet anew between the runs
+def test_torchrun(hosts: str, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SCENARIO)
     out = tmp_path / "out"
-    done = _torchrun(
-        str(tmp_path / "small.yaml"), "--set", "stop.max_iterations=6", "--out", str(out), "--json"
-    )
+    changes = ("--set", "stop.max_iterations=6", "--set", f"cluster.network.hosts={hosts}")
+    done = _torchrun(str(tmp_path / "small.yaml"), *changes, "--out", str(out), "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert [(run["label"], run["source"], run["iterations"]) for run in summary["runs"]] == [
