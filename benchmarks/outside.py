@@ -35,6 +35,7 @@ from paceline.sim.config.units import parse_bytes, parse_seconds
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.network.tcp_settings import RECEIVE_BUFFER_BYTES, WINDOW_SHARE
 from paceline.sim.network.transport import GLOO_FACTORS
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker
@@ -48,7 +49,9 @@ UNLIMITED: Final = {"gloo": "5 Gbit/s", "nccl": "10 Gbit/s"}
 """Hosts without netem: a single TCP flow of gloo's, and the network card, which NCCL's sockets fill."""
 PAUSE_S: Final = 1.0
 """Between two messages in the script that measured them (pytorch_send_recv_test.py)."""
-STOCK: Final = {"gloo": ", tcp: {}", "nccl": ", tcp: {connections: 16}"}
+_HALF: Final = f"receive_buffer: {RECEIVE_BUFFER_BYTES / 2 / WINDOW_SHARE:.0f} B"
+"""Half of it was the window (tcp_adv_win_scale 1): that of a smaller buffer today."""
+STOCK: Final = {"gloo": f", tcp: {{{_HALF}}}", "nccl": f", tcp: {{connections: 16, {_HALF}}}"}
 """Linux 4.20 to 6.5, as Ubuntu 18.04 and 20.04 have it: cubic, 10 segments, tcp_rmem up to 6 MiB with
 tcp_adv_win_scale 1, tcp_wmem up to 4 MiB, slow start after idle. NCCL's sockets on AWS: 2 threads of 8."""
 LONG_S: Final = 1e-3

@@ -29,7 +29,8 @@ from paceline.sim.config.files import write_atomically
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.settings import NetworkSettings
-from paceline.sim.network.tcp import Congestion, Connection, TcpSettings, leave_alone
+from paceline.sim.network.tcp import Connection, leave_alone
+from paceline.sim.network.tcp_settings import Congestion, TcpSettings
 
 PAGE: Final = Path("docs/tcp.md")
 MARK: Final = "<!-- Below: python -m benchmarks.tcp -->\n"

@@ -26,7 +26,7 @@ from ..network.profile import MessageRange
 from ..network.transfer import TransferModel
 from .clock import Clock
 from .rendezvous import Announced, Notice, Transfer
-from .transfers import Transfers
+from .transfers import Transfers, Windows
 
 ANNOUNCEMENT_BYTES: Final = 100
 """Of a receive, with its headers; it takes no time of its own where it waits for nothing."""
@@ -138,12 +138,16 @@ class Streams(Transfers):
         stream, num_bytes = message.stream, message.transfer.num_bytes
         self._note(message)
         stream.unsent_bytes += num_bytes
-        if stream.unsent_bytes <= self._buffer_bytes:
+        if stream.unsent_bytes <= self._room(message):
             self._take(message)
         if stream.busy and not self._in_line:
             stream.waiting.append(message)
         else:
             self._leave(message)
+
+    def _room(self, message: _Message) -> float:
+        """What the sender's socket takes: as measured, or as TCP has let it grow."""
+        return self._buffer_bytes if self._tcp is None else self._connection(*message.hosts).buffer_bytes
 
     def _note(self, message: _Message) -> None:
         """Widen the range of this run's messages, which a profile may not have measured."""
@@ -165,9 +169,24 @@ class Streams(Transfers):
         """A message's turn has come."""
         message.stream.busy = True
         num_bytes = message.transfer.num_bytes
-        whole = message.taken or self._in_line
-        last = num_bytes if whole else min(num_bytes, self._buffer_bytes)
+        if self._tcp is not None:
+            last = 0.0  # the buffer grows meanwhile
+        else:
+            whole = message.taken or self._in_line
+            last = num_bytes if whole else min(num_bytes, self._buffer_bytes)
         self._leaving[self._flow(message.transfer, num_bytes - last)] = (message, last)
+
+    @override
+    def _wanted_bytes(self, windows: Windows) -> float:
+        leaving = self._leaving.get(windows.flow)
+        if leaving is None or leaving[0].taken:
+            return windows.rest
+        message, connection = leaving[0], windows.connection
+        if windows.rest <= connection.buffer_bytes:
+            self._take(message)
+        elif not connection.in_slow_start:
+            return windows.rest - connection.buffer_bytes
+        return windows.rest
 
     @override
     def _arrive(self, number: int, sent_s: float) -> None:

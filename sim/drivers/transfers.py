@@ -7,7 +7,7 @@ has left, the receiver one route latency later. ``Streams`` refines this to what
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -34,7 +34,7 @@ PATTERN_TAG: Final = "mix"
 
 
 @dataclass(slots=True, eq=False)
-class _Windows:
+class Windows:
     """Bytes of a transfer that leave as TCP's window allows, piece by piece, as one flow to the outside."""
 
     connection: Connection
@@ -80,7 +80,8 @@ class Transfers:
         self._flows: dict[int, Transfer] = {}
         self._tcp = model.tcp
         self._connections: dict[int, Connection] = {}
-        self._pieces: dict[int, _Windows] = {}
+        self._pieces: dict[int, Windows] = {}
+        self._behind: defaultdict[Connection | None, list[Windows]] = defaultdict(list)
         self._num_windows = 0
         self._solving = False
         self._alarm_s = float("inf")
@@ -117,6 +118,9 @@ class Transfers:
         key = source * self._workers + destination
         posted = box.receives.get(key)
         matches = bool(posted)
+        knows = tag == self._plain_tag or (posted and self._is_known(posted[0]))
+        if self._tcp is not None and self._announcement and not knows:
+            self._connection(source, destination).sends(self._clock.now)  # a word that there is a send
         transfer = posted.popleft() if posted else Transfer()
         transfer.sender, transfer.sender_s = side, self._clock.now
         transfer.num_bytes, transfer.value = num_bytes, value
@@ -196,6 +200,12 @@ class Transfers:
         if self._tcp is not None:
             self._connection(receiver, sender).sends(self._clock.now)
         return self._clock.now + self._announcement * self._latency_s(receiver, sender)
+
+    def _is_known(self, receive: Transfer) -> bool:
+        """Whether the sender has heard of a receive."""
+        announced = receive.announced
+        known_s = announced.arrival_s if isinstance(announced, Notice) else announced
+        return known_s is not None and known_s <= self._clock.now
 
     def close(self, tag: Tag) -> None:
         """Forget a tag that will not be used again."""
@@ -304,6 +314,9 @@ class Transfers:
             peak = self._efficiency * min([route.per_flow_bytes_per_s, *peaks])
             connection = Connection(self._tcp, self._round_trip_s(source, destination), peak)
             self._connections[key] = connection
+            connection.other = self._connections.get(destination * self._workers + source)
+            if connection.other is not None:
+                connection.other.other = connection
         return connection
 
     def _drawn_weight(self, transfer: Transfer) -> int:
@@ -357,7 +370,7 @@ class Transfers:
             return self._share(transfer, num_bytes, transfer.cap)
         self._num_windows -= 1  # below 0, apart from the numbers of shares
         connection = self._connection(transfer.source, transfer.destination)
-        self._open_window(_Windows(connection, transfer, self._num_windows, num_bytes))
+        self._open_window(Windows(connection, transfer, self._num_windows, num_bytes))
         return self._num_windows
 
     def _share(self, transfer: Transfer, num_bytes: float, cap: float) -> int:
@@ -366,17 +379,24 @@ class Transfers:
         self._solve_late()
         return number
 
-    def _open_window(self, windows: _Windows) -> None:
+    def _open_window(self, windows: Windows) -> None:
         """Let leave what TCP's window allows now, or wait until it has grown."""
         now_s = self._clock.now
-        leave = windows.connection.next(now_s, windows.rest)
+        leave = windows.connection.next(now_s, self._wanted_bytes(windows))
         if not leave.num_bytes:
-            self._clock.at(leave.not_before_s, self._open_window, windows)
+            if leave.not_before_s < float("inf"):
+                self._clock.at(leave.not_before_s, self._open_window, windows)
+            else:
+                self._behind[windows.connection.other].append(windows)
             return
         windows.piece, windows.since_s = leave.num_bytes, now_s
         windows.rest -= leave.num_bytes
         cap = min(windows.transfer.cap, leave.cap_bytes_per_s)
         self._pieces[self._share(windows.transfer, leave.num_bytes, cap)] = windows
+
+    def _wanted_bytes(self, windows: Windows) -> float:
+        """What is to leave of a message, as far as its window allows."""
+        return windows.rest
 
     def _finish(self, number: int, now_s: float) -> None:
         """The last byte of a share has left: of a whole flow, or of a window."""
@@ -385,6 +405,8 @@ class Transfers:
             self._arrive(number, now_s)
             return
         windows.connection.left(windows.since_s, now_s, windows.piece)
+        for waiting in self._behind.pop(windows.connection, ()):
+            self._open_window(waiting)
         if windows.rest > 0:
             self._open_window(windows)
         else:

@@ -9,6 +9,9 @@ How it works:
   first byte has left, and by then the window has grown by what was acknowledged: it doubles per round.
 - **No rounds** where the window holds what the links on the way can carry in a round trip, or has reached
   what buffers and losses allow: then the bytes leave as one flow, whose rate is at most window / round trip.
+- **Both ways.** Acknowledgements wait behind a window that their host sends: where bytes go both ways there
+  are rounds, however large the window is, and a link rests for one latency in each. Not so with BBR, whose
+  window is twice of what is on its way.
 - **After slow start** the window grows slowly: the bytes leave as flows whose rates rise by an eighth.
 - **Between messages** the window stays. It is halved for every retransmission timeout without anything to
   send, and comes near to what is used where less than a window is sent for as long.
@@ -19,14 +22,12 @@ References:
     RFC 2861, TCP congestion window validation (after idle times, and where the application limits the rate),
         as Linux has it: net.ipv4.tcp_slow_start_after_idle, Documentation/networking/ip-sysctl.rst.
     RFC 6298, Computing TCP's retransmission timer; its smallest variation in Linux: 200 ms.
-    RFC 9438, CUBIC for fast and long-distance networks (section 5.1: losses); before the first one Linux's
-        window grows by a twentieth of what is acknowledged.
+    RFC 9438, CUBIC for fast and long-distance networks; before the first loss Linux's window grows by a
+        twentieth of what is acknowledged.
     Ha and Rhee, Taming the elephants: new TCP slow start, Computer Networks 55(9), 2011 (HyStart: cubic's
         slow start ends when the acknowledgements of a window arrive for half a round trip).
     Cardwell et al., BBR congestion control, draft-cardwell-iccrg-bbr-congestion-control (start-up: paced at
         2 / ln 2 of the rate that was delivered).
-    Mathis, Semke, Mahdavi and Ott, The macroscopic behavior of the TCP congestion avoidance algorithm,
-        Computer Communication Review 27(3), 1997.
 """
 
 from __future__ import annotations
@@ -34,26 +35,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from math import inf
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-from pydantic import Field
+from .tcp_settings import SEGMENT_BYTES, TcpSettings
 
-from ..config.settings import Settings
-from ..config.units import Bytes
-
-HostTuning = Literal["tuned", "stock"]
-Congestion = Literal["cubic", "reno", "bbr"]
-
-SEGMENT_BYTES: Final = 1448
-"""Of payload: an Ethernet frame of 1500 bytes less the headers of IP and TCP with time stamps."""
-SEND_BUFFER_BYTES: Final = 4194304.0
-"""Linux: the largest of net.ipv4.tcp_wmem."""
-RECEIVE_BUFFER_BYTES: Final = 6291456.0
-"""Linux up to 6.15: the largest of net.ipv4.tcp_rmem."""
-MAX_BUFFER_BYTES: Final = 2**31 - 1
-"""Linux keeps the size of a socket's buffer in 31 bits."""
-WINDOW_SHARE: Final = 0.5
-"""Of a receive buffer, what is offered as a window: net.ipv4.tcp_adv_win_scale = 1."""
+_REFILLED: Final = 0.75
+"""Of a send buffer, what is full on average while a host fills it: Linux wakes a sender when half of what it
+holds fits again, so that it is between two thirds full and full."""
 
 _LEAST_VARIATION_S: Final = 0.2
 """Linux (TCP_RTO_MIN): what a retransmission timeout has beyond the round trip, at least."""
@@ -63,11 +51,12 @@ _BURSTS_PER_S: Final = 1024
 """Linux (sk_pacing_shift): a packet of several segments has this part of what is paced in a second ..."""
 _LARGEST_PACKET_BYTES: Final = 65536
 """... and a share of this that halves with every 512 µs of the round trip (tcp_tso_rtt_log)."""
+_BUFFERED_PER_BYTE: Final = 2 * 4352 / SEGMENT_BYTES
+"""Linux (tcp_sndbuf_expand): a send buffer has room for two windows of segments, each with its overhead."""
+_ROUNDING: Final = 1e-6
+"""Of a segment: so much more than whole ones is a rounding error."""
 _MOST_HALVINGS: Final = 64
 """Of a window while it rests, beyond which nothing of it is left."""
-_CUBIC_PER_S3: Final = 0.4
-"""RFC 9438's C: segments by which a window grows with the cube of the time."""
-_CUBIC_BETA: Final = 0.7
 _CUBIC_LEAST: Final = 20
 """Linux (tcp_cubic.c): bytes acknowledged for each by which the window grows, before the first loss."""
 _PACING_GAIN: Final = 0.99 * 2 / math.log(2)
@@ -76,62 +65,21 @@ _UNPACED_SEGMENTS: Final = 10
 """Linux: what a connection sends before it is paced."""
 _TRAIN_S: Final = 0.0005
 """HyStart: what an acknowledgement may be late for the bursts of a host, half of at most a millisecond."""
+_TRAIN_GAP_S: Final = 0.0015
+"""HyStart: acknowledgements of a train are 2 ms apart at most; where they are more than this on average, some
+are later."""
+_LEAST_LATE_S: Final = 0.004
+"""HyStart: by how much the acknowledgements of a window must all be late, an eighth of the round trip ..."""
+_MOST_LATE_S: Final = 0.016
+"""... between these."""
+_LATE_SEGMENTS: Final = 16
+"""HyStart looks at the first eight acknowledgements, of two segments each."""
 _HYSTART_SEGMENTS: Final = 16
 """The smallest window at which HyStart ends a slow start."""
+_LOOKED_AHEAD: Final = 0.25
+"""Share of a message after which it is looked whether bytes are sent back on its connection."""
 _STEP: Final = 1.125
 """By what a window grows after slow start before the rate is set anew."""
-
-
-class TcpSettings(Settings):
-    """TCP of stock hosts; the defaults are Linux's, with their names there."""
-
-    congestion: Congestion = Field(default="cubic", description="net.ipv4.tcp_congestion_control")
-    initial_window: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=10, description="segments of 1448 bytes before the first acknowledgement (RFC 6928)"
-    )
-    slow_start_after_idle: bool = Field(
-        default=True,
-        description="net.ipv4.tcp_slow_start_after_idle: the window shrinks while nothing is sent",
-    )
-    send_buffer: Annotated[Bytes, Field(ge=4096, le=MAX_BUFFER_BYTES)] = Field(
-        default=SEND_BUFFER_BYTES, description="the largest of net.ipv4.tcp_wmem"
-    )
-    receive_buffer: Annotated[Bytes, Field(ge=4096, le=MAX_BUFFER_BYTES)] = Field(
-        default=RECEIVE_BUFFER_BYTES, description="the largest of net.ipv4.tcp_rmem; half of it is the window"
-    )
-    loss: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="share of packets lost at random, which bounds the window; not in the lab"
-    )
-    connections: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=1,
-        description="over which one host sends to another, a message evenly spread (NCCL's sockets); "
-        "1 in the lab",
-    )
-
-    @property
-    def buffered_bytes(self) -> float:
-        """The most that may be on its way: what both ends have room for."""
-        return min(self.send_buffer, self.receive_buffer * WINDOW_SHARE) * self.connections
-
-    def window_at_loss_bytes(self, rtt_s: float) -> float:
-        """Mean window that losses allow; BBR's rate does not depend on them (below a fifth)."""
-        if not self.loss or self.congestion == "bbr":
-            return inf
-        segments = math.sqrt(1.5 / self.loss)
-        if self.congestion == "cubic":
-            share = _CUBIC_PER_S3 * (3 + _CUBIC_BETA) / (4 * (1 - _CUBIC_BETA))
-            segments = max(segments, share**0.25 * (rtt_s / self.loss) ** 0.75)
-        return max(segments, 1.0) * SEGMENT_BYTES * self.connections
-
-
-def describe_hosts(tcp: TcpSettings | None) -> str:
-    """``tuned``, or ``stock`` with what differs from Linux's defaults."""
-    if tcp is None:
-        return "tuned"
-    usual = TcpSettings()
-    values = ((name, getattr(tcp, name)) for name in TcpSettings.model_fields)
-    other = [f"{name} {value}" for name, value in values if value != getattr(usual, name)]
-    return f"stock ({', '.join(other)})" if other else "stock"
 
 
 class Departure(NamedTuple):
@@ -140,7 +88,7 @@ class Departure(NamedTuple):
     Attributes:
         num_bytes: of those that wait; 0: nothing before ``not_before_s``.
         cap_bytes_per_s: the most that they may get, ``inf`` where only links limit them.
-        not_before_s: when to ask again.
+        not_before_s: when to ask again; inf: once the other direction's bytes have left.
     """
 
     num_bytes: float
@@ -173,19 +121,26 @@ class Connection:
         peak_bytes_per_s: the most that the links on the way can carry, at any time.
 
     Attributes:
+        other: the same connection in the other direction, whose acknowledgements wait for what is in front of
+            them here, as ours do there; None: they never wait.
+        buffer_bytes: of a message, what the host's socket takes beyond what has left.
         window: bytes that may be on their way, where buffers do not hold less.
         threshold: the window at which slow start ends; ``inf`` until it has.
     """
 
     __slots__ = (
         "_acked",
+        "_begun_s",
         "_buffered",
         "_chunks",
+        "_done_s",
         "_first",
         "_flights",
+        "_held",
         "_in_flight",
         "_last_rtt_s",
         "_leaving",
+        "_left_s",
         "_limited_s",
         "_most",
         "_open",
@@ -193,6 +148,7 @@ class Connection:
         "_peak",
         "_pipe",
         "_rtt_s",
+        "_run",
         "_sampled_s",
         "_samples",
         "_sent_s",
@@ -200,6 +156,8 @@ class Connection:
         "_unpaced",
         "_used",
         "_variation_s",
+        "buffer_bytes",
+        "other",
         "threshold",
         "window",
     )  # fmt: skip
@@ -216,10 +174,17 @@ class Connection:
         self._open = min(self._pipe, self._buffered, self._most)  # from here on there are no rounds
         self.window = min(self._first, self._most)
         self.threshold = inf
+        self.buffer_bytes = min(_BUFFERED_PER_BYTE * self._first, tcp.send_buffer * tcp.connections)
+        self._held = False  # the window has held back some of what was sent last
         self._chunks: deque[_Chunk] = deque()
         self._acked = (-inf, 0.0)  # when the latest acknowledgement came, and of how much
         self._in_flight = 0.0
         self._leaving = 0  # times that bytes were taken that have not left
+        self._begun_s = -inf  # when the latest window began to leave ...
+        self._left_s = -inf  # ... and had left
+        self._done_s = -inf  # when something had left ...
+        self._run = 0.0  # ... and how much with what left just before it
+        self.other: Connection | None = None
         self._sent_s = inf  # when the host last sent something; inf: never
         self._pace = _PACING_GAIN * self._first / rtt_s if rtt_s else inf  # BBR's, bytes/s
         self._unpaced = float(_UNPACED_SEGMENTS * SEGMENT_BYTES * tcp.connections)
@@ -236,52 +201,74 @@ class Connection:
         """Take what may leave now of so many bytes; call ``left`` when it has."""
         self._take_acknowledgements(now_s)
         if not self._in_flight and not self._leaving:
+            self._held = self._held and self._acked[0] == now_s
             self._rest(now_s)
             if self._acked[0] != now_s:
                 self._flights.clear()
-        if self.window >= self._open:
-            cap = inf if self._open == self._pipe else self._usable() / self._rtt_s
-            leave = Departure(num_bytes, cap)
-            self._note_use(now_s, min(num_bytes, self.window))
+        if self.window > self.buffer_bytes:  # the kernel lets it grow when it is what limits
+            most = self._tcp.send_buffer * self._tcp.connections
+            self.buffer_bytes = min(_BUFFERED_PER_BYTE * self.window, most)
+        held = self._usable(num_bytes)
+        waits = num_bytes > held and self.other is not None and self._tcp.congestion != "bbr"
+        if waits and self.other is not None and self.other._leaving:
+            leave = self._window(now_s, num_bytes)
+        elif self.window >= self._open:
+            cap = inf if held >= self._pipe else held / self._rtt_s
+            some = max(held, num_bytes * _LOOKED_AHEAD) if waits else num_bytes
+            leave = Departure(some, cap)
+            self._note_use(now_s, min(some, self.window))
         elif self.window >= self.threshold:
             rate = self.window / self._rtt_s
             leave = Departure(min(num_bytes, rate * self._until_step_s()), rate)
             self._note_use(now_s, min(num_bytes, self.window))
         else:
-            room = self._usable() - self._in_flight
-            if room < min(num_bytes, SEGMENT_BYTES):
-                self._note_use(now_s, self.window)
-                return Departure(0.0, not_before_s=self._chunks[0].acked_s)
-            leave = self._paced(now_s, min(room, num_bytes))
-            self._in_flight += leave.num_bytes
-            acked_s = now_s + self._rtt_s + self._burst_s(leave.num_bytes)
-            self._chunks.append(_Chunk(acked_s, leave.num_bytes, self._most_in_flight(now_s)))
-            self._note_use(now_s, self._in_flight)
+            leave = self._window(now_s, num_bytes)
+        if not leave.num_bytes:
+            return leave
         self._leaving += 1
         self._sent_s = now_s
+        return leave
+
+    def _window(self, now_s: float, num_bytes: float) -> Departure:
+        """Take what the window holds beside what is on its way."""
+        room = self._usable(num_bytes) - self._in_flight
+        self._held = self._held or room < num_bytes
+        if room < min(num_bytes, SEGMENT_BYTES):
+            self._note_use(now_s, self.window)
+            return Departure(0.0, not_before_s=self._acked_s(self._chunks[0]))
+        leave = self._paced(now_s, min(room, num_bytes))
+        acked_s = now_s + self._rtt_s + self._burst_s(leave.num_bytes)
+        counted = leave.num_bytes if self._tcp.congestion == "bbr" else _in_segments(leave.num_bytes)
+        self._in_flight += counted
+        self._chunks.append(_Chunk(acked_s, counted, self._most_in_flight(now_s)))
+        self._begun_s, self._left_s = now_s, inf
+        self._note_use(now_s, self._in_flight)
         return leave
 
     def left(self, start_s: float, now_s: float, num_bytes: float) -> None:
         """Take note that the bytes taken at ``start_s`` have left now."""
         self._leaving -= 1
+        self._run = num_bytes + (self._run if start_s == self._done_s else 0.0)
+        self._done_s = now_s
+        if start_s == self._begun_s:
+            self._left_s = now_s
         took_s = now_s - start_s
         if took_s <= 0:
             return
         rate = num_bytes / took_s
-        at_once = min(num_bytes, self._usable())
+        at_once = min(_in_segments(num_bytes), self._usable(num_bytes))
         if self.window >= self.threshold:
             self._avoid(took_s, num_bytes)
         elif self._tcp.congestion != "bbr":
-            train_s = self._rtt_s / 2 + _TRAIN_S
-            end = self.window + rate * train_s
-            hystart = self._tcp.congestion == "cubic" and self.threshold == inf
-            if hystart and took_s > train_s and end >= self._least_threshold():
-                self.threshold = min(end, self._most)
-            if self.window >= self._open:
-                self._grow(num_bytes, at_once)
+            if self._tcp.congestion == "cubic" and self.threshold == inf:
+                other = self.other
+                both_ways = other is not None and (other._leaving > 0 or other._done_s > start_s)
+                self._end_slow_start(took_s, num_bytes, both_ways)
+            if self.window >= self._open and start_s != self._begun_s:
+                self._grow(num_bytes, self._most if num_bytes > at_once else 2 * at_once)
         # A window of slow start is sent at twice the rate at which it leaves.
-        queue_s = max(at_once / rate - self._rtt_s, at_once / rate / 2 if self.window < self._open else 0.0)
-        queue_s = max(queue_s, 0.0)
+        standing_s = min(self._run, self._usable(num_bytes)) / rate - self._rtt_s
+        queue_s = max(standing_s, at_once / rate / 2 if self.window < self._open else 0.0)
         if self._tcp.congestion == "bbr" and self.window < self._open:
             self._measure_rate(start_s, now_s, num_bytes)
         self._last_rtt_s = self._rtt_s + queue_s
@@ -290,25 +277,43 @@ class Connection:
         self._sent_s = max(self._sent_s, now_s - queue_s)
 
     def sends(self, now_s: float) -> None:
-        """Take note that the host sends something too short to matter now: the connection is not idle."""
+        """Take note that the host sends a short word now: it takes no time, but ends a rest."""
         self._take_acknowledgements(now_s)
         if not self._in_flight and not self._leaving:
+            self._held = False
             self._rest(now_s)
+        if self._tcp.congestion != "bbr":
+            self._in_flight += SEGMENT_BYTES
+            self._chunks.append(_Chunk(now_s + self._rtt_s, SEGMENT_BYTES, self._in_flight))
         self._sent_s = now_s
 
-    def _usable(self) -> float:
-        return min(self.window, self._buffered)
+    @property
+    def in_slow_start(self) -> bool:
+        """Whether bytes leave in rounds."""
+        return self.window < min(self.threshold, self._open)
+
+    def _usable(self, num_bytes: float) -> float:
+        """What may be on its way; of more than fits into the send buffer what a host keeps it filled with."""
+        sendable = self._tcp.send_buffer * self._tcp.connections
+        return min(self.window, self._buffered, sendable if num_bytes <= sendable else _REFILLED * sendable)
 
     def _take_acknowledgements(self, now_s: float) -> None:
         chunks = self._chunks
-        while chunks and chunks[0].acked_s <= now_s:
-            acked_s, num_bytes, in_flight = chunks.popleft()
+        while chunks and (acked_s := self._acked_s(chunks[0])) <= now_s:
+            _, num_bytes, in_flight = chunks.popleft()
             self._acked = acked_s, num_bytes
             if acked_s >= self._sampled_s + self._rtt_s:
                 self._sample(acked_s, 1.0)
             self._in_flight = self._in_flight - num_bytes if chunks else 0.0
             if self.window < self.threshold:
-                self._grow(num_bytes, in_flight)
+                self._grow(num_bytes, inf if self._held else 2 * in_flight)
+
+    def _acked_s(self, chunk: _Chunk) -> float:
+        """When an acknowledgement is there: after what its host has sent before it; inf: not known yet."""
+        sent_s, other = chunk.acked_s - self._rtt_s / 2, self.other
+        if other is None or other._begun_s > sent_s or other._left_s <= sent_s:
+            return chunk.acked_s
+        return other._left_s + self._rtt_s / 2
 
     def _most_in_flight(self, now_s: float) -> float:
         """What is on its way at once: the acknowledgements of the window before come one by one."""
@@ -324,17 +329,39 @@ class Connection:
 
     def _burst_s(self, num_bytes: float) -> float:
         """How long the first packet of a window takes: its acknowledgement comes when all of it is there."""
+        return self._packet_bytes(num_bytes) / self._peak
+
+    def _packet_bytes(self, num_bytes: float) -> float:
+        """What the host sends as one packet, of several segments."""
         share = _LARGEST_PACKET_BYTES * 0.5 ** int(min(self._rtt_s / 512e-6, 100.0))
         burst = 2 * self.window / self._rtt_s / _BURSTS_PER_S + share
-        burst = min(max(burst, 2 * SEGMENT_BYTES), _LARGEST_PACKET_BYTES, num_bytes)
-        return burst / self._peak
+        return min(max(burst, 2 * SEGMENT_BYTES), _LARGEST_PACKET_BYTES, num_bytes)
 
-    def _grow(self, num_bytes: float, in_flight: float) -> None:
-        """Grow in slow start by what was acknowledged; but for BBR to twice what was on its way at most."""
-        most = inf if self._tcp.congestion == "bbr" else 2 * in_flight
+    def _end_slow_start(self, took_s: float, num_bytes: float, both_ways: bool) -> None:
+        """HyStart: the window at which slow start ends is known, once acknowledgements come without a pause.
+
+        Either they come one after the other for half a round trip, which they do not where they wait for what
+        is sent back (``both_ways``), or those of the next window are late because this one has not left.
+        """
+        rate = num_bytes / took_s
+        train_s = self._rtt_s / 2 + _TRAIN_S
+        late_s = min(max(self._rtt_s / 8, _LEAST_LATE_S), _MOST_LATE_S)
+        packet_bytes = max(0.75 * self._packet_bytes(num_bytes), 2 * SEGMENT_BYTES)  # sent at 0.5 to 1 of it
+        if took_s > train_s and not both_ways and packet_bytes <= rate * _TRAIN_GAP_S:
+            end = self.window + rate * train_s
+        elif took_s > self._rtt_s + late_s:
+            end = self.window + min(num_bytes, self.window) + _LATE_SEGMENTS * SEGMENT_BYTES
+        else:
+            return
+        if end >= _HYSTART_SEGMENTS * SEGMENT_BYTES * self._tcp.connections:
+            self.threshold = min(end, self._most)
+
+    def _grow(self, num_bytes: float, most: float) -> None:
+        """Grow in slow start by what was acknowledged, up to ``most``: twice what was on its way, where the
+        window has held nothing back; that does not count for BBR."""
+        if self._tcp.congestion == "bbr":
+            most = inf
         grown = max(self.window, min(self.window + num_bytes, most))
-        if num_bytes > in_flight:  # many windows in one flow: up to the end of slow start
-            grown = self._most
         self.window = min(grown, self.threshold, self._most)
 
     def _rest(self, now_s: float) -> None:
@@ -344,7 +371,8 @@ class Connection:
             return
         self._keep_threshold()
         halvings = min(math.ceil(idle_s / timeout_s) - 1, _MOST_HALVINGS)
-        self.window = max(self.window / 2**halvings, min(self._first, self.window))
+        halved = math.floor(self.window / 2**halvings / SEGMENT_BYTES + _ROUNDING) * float(SEGMENT_BYTES)
+        self.window = max(halved, min(self._first, self.window))
 
     def _note_use(self, now_s: float, in_flight: float) -> None:
         """Bring the window nearer to what is used where the application sends less than it allows."""
@@ -363,9 +391,6 @@ class Connection:
     def _keep_threshold(self) -> None:
         self.threshold = max(self.threshold, 0.75 * self.window)
 
-    def _least_threshold(self) -> float:
-        return _HYSTART_SEGMENTS * SEGMENT_BYTES * self._tcp.connections
-
     def _paced(self, now_s: float, num_bytes: float) -> Departure:
         """Let a window of slow start leave at once, or as BBR paces it."""
         if self._tcp.congestion != "bbr":
@@ -378,7 +403,7 @@ class Connection:
             return leave
         # The first packet of a flight does not wait; a pace holds until more is known.
         goes_on = bool(self._flights) and self._flights[-1][1] >= now_s
-        burst = 0.0 if goes_on else min(self._burst_s(num_bytes) * self._peak, num_bytes)
+        burst = 0.0 if goes_on else self._packet_bytes(num_bytes)
         if self._samples:
             num_bytes = min(num_bytes, max(burst + self._pace * (self._samples[0][0] - now_s), SEGMENT_BYTES))
         takes_s = (num_bytes - burst) / self._pace
@@ -422,6 +447,11 @@ class Connection:
         else:
             grown = num_bytes / self.window * SEGMENT_BYTES * self._tcp.connections
         self.window = min(self.window + grown, self._most)
+
+
+def _in_segments(num_bytes: float) -> float:
+    """What counts for a window, of which the last segment takes a whole one."""
+    return math.ceil(num_bytes / SEGMENT_BYTES - _ROUNDING) * float(SEGMENT_BYTES)
 
 
 def leave_alone(connection: Connection, start_s: float, num_bytes: float, bytes_per_s: float) -> float:

@@ -10,14 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.network.tcp import (
-    SEGMENT_BYTES,
-    Congestion,
-    Connection,
-    TcpSettings,
-    describe_hosts,
-    leave_alone,
-)
+from paceline.sim.network.tcp import Connection, leave_alone
+from paceline.sim.network.tcp_settings import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.worker import Worker
 from tests.support.factory import flat_network, make_job, make_scheme, run_events
@@ -92,7 +86,7 @@ def test_a_window_grows_to_no_more_than_twice_what_was_on_its_way() -> None:
     each, now_s = connection(), 0.0
     for _ in range(10):
         now_s = leave_alone(each, now_s, 10_000, FAST) + RTT_S
-    assert each.next(now_s, 1e9).num_bytes == 20_000
+    assert each.next(now_s, 1e9).num_bytes == 14 * SEGMENT_BYTES  # the last of seven segments is not full
 
 
 def test_a_window_comes_near_to_what_is_used() -> None:
@@ -111,13 +105,76 @@ def test_something_short_now_and_then_is_not_idle() -> None:
     assert each.next(end_s + 0.3 * 40, 1e9).num_bytes == 8 * IW
 
 
-@pytest.mark.parametrize("buffers", [{"receive_buffer": "2 MB"}, {"send_buffer": "1 MB"}])
-def test_a_full_buffer_is_a_window_in_every_round_trip(buffers: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("buffers", "window", "rounds"),
+    [({"receive_buffer": "2 MB"}, 1.32e6, 7), ({"send_buffer": "1 MB"}, 0.75e6, 6)],
+)
+def test_a_full_buffer_is_a_window_in_every_round_trip(
+    buffers: dict[str, str], window: float, rounds: int
+) -> None:
     each = connection(TcpSettings.model_validate(buffers))
     end_s = leave_alone(each, 0.0, 1e8, FAST)
-    assert each.next(end_s, 1e8).cap_bytes_per_s == 1e6 / RTT_S
-    # Seven windows of 10 to 640 segments, then a megabyte in a round trip.
-    assert end_s == pytest.approx((7 + (1e8 - 127 * IW) / 1e6) * RTT_S)
+    assert each.next(end_s, 1e8).cap_bytes_per_s == window / RTT_S
+    # Windows of 10 to 640 or 320 segments, then what the buffer allows in a round trip.
+    assert end_s == pytest.approx((rounds + (1e8 - (2**rounds - 1) * IW) / window) * RTT_S, rel=1e-4)
+
+
+def test_what_fits_into_the_send_buffer_is_held_back_by_the_receiver_s_alone() -> None:
+    each = connection()
+    leave_alone(each, 0.0, 1e8, FAST)
+    assert each.next(100.0, 4e6).num_bytes < 4e6  # after a long rest
+    leave_alone(each, 200.0, 1e8, FAST)
+    assert each.next(each._sent_s, 4e6).num_bytes == 4e6
+
+
+def test_the_send_buffer_grows_with_the_window_and_never_shrinks() -> None:
+    # Linux: two windows of ten segments, of 4352 bytes each in memory; then 6 times a window that is larger.
+    each = connection()
+    assert each.buffer_bytes == 20 * 4352
+    end_s = leave_alone(each, 0.0, 7 * IW, FAST)
+    assert each.buffer_bytes == 20 * 4352  # windows of up to 58 kB
+    end_s = leave_alone(each, end_s + RTT_S, 24 * IW, FAST)  # windows of 8 and 16
+    grown = each.buffer_bytes
+    assert grown == 2 * 80 * 4352  # when 80 segments were more than it held
+    leave_alone(each, end_s + 100.0, 1000, FAST)
+    assert (each.window, each.buffer_bytes) == (IW, grown)
+
+
+def test_all_that_is_acknowledged_counts_where_the_window_has_held_something_back() -> None:
+    # 7 windows and a half: the last half window is acknowledged, too, and nothing was sent since.
+    each = connection()
+    end_s = leave_alone(each, 0.0, 7.5 * IW, FAST)
+    each.next(end_s + RTT_S, 1.0)
+    assert each.window == 8.5 * IW
+
+
+def test_halved_windows_are_whole_segments() -> None:
+    each = connection()
+    end_s = leave_alone(each, 0.0, IW, FAST)
+    each.window = 25.0 * SEGMENT_BYTES
+    assert each.next(end_s + 1.5 * (RTT_S + 0.2), 1e9).num_bytes == 12 * SEGMENT_BYTES
+
+
+def test_a_word_is_a_segment_of_what_is_acknowledged() -> None:
+    # It is sent amid a message that the window holds back, and the window grows by it as well.
+    each = connection()
+    now_s = leave_alone(each, 0.0, 3 * IW, FAST)
+    each.sends(now_s)
+    assert each.next(now_s, 1e9).not_before_s == pytest.approx(now_s + RTT_S, abs=1e-6)
+    assert each.next(now_s + 1.01 * RTT_S, 1e9).num_bytes == 4 * IW + SEGMENT_BYTES
+
+
+def test_acknowledgements_wait_behind_what_goes_the_other_way() -> None:
+    there, back = connection(), connection()
+    there.other, back.other = back, there
+    assert there.next(0.0, 1e9).num_bytes == back.next(0.0, 1e9).num_bytes == IW
+    there.left(0.0, 0.001, IW)
+    assert there.next(0.001, 1e9).not_before_s == math.inf  # it is not known when the other window has left
+    back.left(0.0, 2 * RTT_S, IW)
+    assert there.next(2 * RTT_S, 1e9).not_before_s == 2.5 * RTT_S
+    assert there.next(2.5 * RTT_S, 1e9).num_bytes == 2 * IW
+    # What the other way begins after an acknowledgement has left is not in front of it.
+    assert back.next(2 * RTT_S, 1e9).num_bytes == 2 * IW
 
 
 def test_losses_bound_the_rate() -> None:
@@ -138,12 +195,21 @@ CONTROLS: tuple[Congestion, ...] = ("reno", "cubic", "bbr")
 
 
 def test_cubics_slow_start_ends_when_acknowledgements_come_for_half_a_round_trip() -> None:
-    rate = 8 * IW / RTT_S
-    each = connection(peak=100 * rate)  # others share the link
-    leave_alone(each, 0.0, 100 * IW, rate)
-    # The fourth window of 8 IW takes a round trip; when half of it was acknowledged, it was 8 + 4 IW.
-    assert each.threshold == pytest.approx(8 * IW + rate * (RTT_S / 2 + 0.0005))
+    rate = 64 * IW / RTT_S
+    each = connection(peak=rate)
+    leave_alone(each, 0.0, 800 * IW, rate)
+    # The window of 64 IW takes a round trip; when half of it was acknowledged, it was 64 + 32 IW.
+    assert each.threshold == pytest.approx(64 * IW + rate * (RTT_S / 2 + 0.0005))
     assert connection(TcpSettings(congestion="reno")).threshold == math.inf
+
+
+def test_cubics_slow_start_ends_when_all_of_a_window_is_acknowledged_late() -> None:
+    # Two segments take 3 ms, too long for one train of acknowledgements. The window of 16 IW takes two round
+    # trips: those of the next one, up to 32 IW, are late from the first on, of which eight are looked at.
+    rate = 8 * IW / RTT_S
+    each = connection(peak=100 * rate)
+    leave_alone(each, 0.0, 100 * IW, rate)
+    assert each.threshold == 32 * IW + 16 * SEGMENT_BYTES
 
 
 def test_after_slow_start_windows_grow_by_reno_s_segment_a_round_trip() -> None:
@@ -222,6 +288,35 @@ def test_the_event_driver_has_the_same_windows() -> None:
     second_s = leave_alone(each, first_s + RTT_S / 2, size, rate)  # when it is received again
     assert ends[TcpSettings()] == pytest.approx([first_s + RTT_S / 2, second_s + RTT_S / 2], rel=1e-12)
     assert first_s == pytest.approx(2 * RTT_S + (1000 + 2 * 2 * SEGMENT_BYTES) / rate, abs=2e-4)
+
+
+@pytest.mark.parametrize(("waits", "halvings"), [(True, 1), (False, 2)])
+def test_a_sender_that_waits_has_sent_a_word_and_does_not_rest(waits: bool, halvings: int) -> None:
+    # Seven windows, a rest of more than two time-outs, four windows.
+    # A sender that comes after more than one time-out says so.
+    timeout_s = RTT_S + 0.2
+
+    async def program(worker: Worker, options: object) -> None:
+        for size in (7 * IW, 4 * IW):
+            value = torch.zeros(size)
+            if worker.rank:
+                await worker.receive(0, value)
+            else:
+                await worker.send(1, value)
+            late = worker.rank == 1 or not waits
+            await worker.sleep(
+                2.2 * timeout_s + 3 * RTT_S - await worker.now() - (0 if late else 0.7 * timeout_s)
+            )
+
+    model = TransferModel(
+        flat_network(2, RTT_S / 2, 1e9), announcement=1.0, streams=True, tcp=TcpSettings(), buffer_bytes=1e9
+    )
+    job = make_job(make_scheme(program, synchronous=False), workers=2, bytes_per_parameter=1.0)
+    events = run_events(replace(job, transfer=model)).events
+    begun_s, received_s = [(e.start_s, e.end_s) for e in events if e.operation == "receive"][1]
+    # A round trip from the receiver's word to the message, where all of it fits into the window.
+    rounds = 1 if 8 / 2**halvings >= 4 else 2
+    assert received_s - begun_s == pytest.approx(rounds * RTT_S, rel=0.02)
 
 
 def test_hosts_are_named_with_what_is_not_usual() -> None:
