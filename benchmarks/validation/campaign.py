@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -52,15 +52,18 @@ from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
 from paceline.sim.network.settings import QueueName
-from paceline.sim.network.tcp import Congestion, HostTuning, TcpSettings
+from paceline.sim.network.tcp_settings import Congestion, HostTuning, TcpSettings
 from paceline.sim.records.comparison import SUM_TOLERANCE, error_pct, exact_exchanges, relative_difference
 from paceline.sim.records.run import Run
 
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _DRAWS: Final = 30
 _FIRST_DRAW: Final = 1_000
-_REPEATS_NOISY: Final = 10
-"""Real runs where noise decides; of random computing times every other run draws other ones."""
+_REPEATS_NOISY: Final[Mapping[HostTuning, int]] = {"tuned": 10, "stock": 4}
+"""Real runs where noise decides, fewer where limits are wider.
+
+Of random computing times every other one draws others.
+"""
 
 _PROBES: Final = 4
 """Spread over the campaign: their mean is of the machine as it was, their spread of how it changed."""
@@ -107,9 +110,9 @@ def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None
     )
 
 
-def runs_wanted(cell: DesignPoint) -> int:
+def runs_wanted(cell: DesignPoint, hosts: HostTuning = "tuned") -> int:
     """Measured runs: one with the scenario's draws, others with other ones."""
-    return _REPEATS_NOISY if cell.noise_decides else 2
+    return _REPEATS_NOISY[hosts] if cell.noise_decides else 2
 
 
 def draws_of(number: int) -> int | None:
@@ -225,30 +228,31 @@ def run(
         A row per cell, column (c), the profile and the seconds spent.
     """
     begin_s = time.monotonic()
-    hosts = () if tcp is None else (tcp.model_dump_json(),)
+    hosts: HostTuning = "tuned" if tcp is None else "stock"
+    where = () if tcp is None else (tcp.model_dump_json(),)
     if queue != "fair":
-        hosts = (*hosts, queue)
+        where = (*where, queue)
 
     def cell_key(cell: DesignPoint) -> str:
-        return key_of(cell, SEED, STEPS, EVERY, *hosts)
+        return key_of(cell, SEED, STEPS, EVERY, *where)
 
-    probe_key = key_of(_PROBES, measure.standard_plan(_PROBE_REPEATS), *hosts)
+    probe_key = key_of(_PROBES, measure.standard_plan(_PROBE_REPEATS), *where)
     missing = [
         (cell, number)
-        for number in range(_REPEATS_NOISY)
+        for number in range(_REPEATS_NOISY[hosts])
         for cell in sorted(cells, key=lambda c: c.workers)
-        if number < runs_wanted(cell) and state.get(f"{cell.name}.{number}", cell_key(cell)) is None
+        if number < runs_wanted(cell, hosts) and state.get(f"{cell.name}.{number}", cell_key(cell)) is None
     ]
     unprobed = []
     if profile is None:
         unprobed = [k for k in range(_PROBES) if state.get(f"probe.{k}", probe_key) is None]
-    unpadded_key = key_of(unpadded.STEPS, unpadded.scenario("all_reduce", {"time": "0 s"}), *hosts)
+    unpadded_key = key_of(unpadded.STEPS, unpadded.scenario("all_reduce", {"time": "0 s"}), *where)
     alone = state.get("unpadded", unpadded_key)
     if missing or alone is None or unprobed:
         start = build_network(
             max(cells, key=lambda c: c.workers).scenario().cluster.network, max(c.workers for c in cells)
         )
-        lab = Lab(start, hosts="tuned" if tcp is None else "stock", tcp=tcp, queue=queue)
+        lab = Lab(start, hosts=hosts, tcp=tcp, queue=queue)
         with Processes(lab=lab) as processes:
 
             def probe(k: int) -> None:
@@ -280,7 +284,7 @@ def run(
     _say("predicting")
     rows = []
     for cell in cells:
-        kept = [state.get(f"{cell.name}.{n}", cell_key(cell)) for n in range(runs_wanted(cell))]
+        kept = [state.get(f"{cell.name}.{n}", cell_key(cell)) for n in range(runs_wanted(cell, hosts))]
         measured = [CampaignResult(**each) for each in kept]
         rows.append(row_of(cell, predict_cell(cell, profile, tcp, queue), measured))
     alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile, tcp, queue)
@@ -396,9 +400,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     state, out = arguments.state or Path("out", which), arguments.out or Path("docs", f"{which}.md")
     rows, alone, profile, spent_s = run(cells, RunStore(state), profile, tcp, arguments.queue)
     write_atomically(state / "rows.json", json.dumps(rows, indent=1, allow_nan=False) + "\n")
-    write_atomically(out, page.page(rows, alone, profile, spent_s, arguments.queue))
+    write_atomically(out, page.page(rows, alone, profile, spent_s, arguments.hosts, arguments.queue))
     _say(f"wrote {out}")
-    return 0 if page.met(rows, arguments.queue) else 1
+    return 0 if page.met(rows, arguments.hosts, arguments.queue) else 1
 
 
 if __name__ == "__main__":

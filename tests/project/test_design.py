@@ -228,6 +228,17 @@ def test_promises_are_kept_or_missed() -> None:
     assert worst["(a) wall clock, worst cell"] == pytest.approx(2)
 
 
+def test_stock_hosts_have_promises_of_their_own() -> None:
+    good = row(mechanism_pct=4.9, exchange_pct=30.0, forecast_pct=9.0)
+    assert met([good], "stock")
+    assert met([{**good, "mechanism_pct": -11.9}, row(mechanism_pct=-1.0)] * 2, "stock") is False  # the mean
+    assert met([{**good, "mechanism_pct": -11.9}, *[row(mechanism_pct=1.0)] * 4], "stock")
+    assert not met([{**good, "mechanism_pct": 12.1}, *[row(mechanism_pct=1.0)] * 4], "stock")
+    text = page([good], ALONE, exact_fit().profile, 90.0, "stock")
+    assert "| (a) wall clock, mean | 5 % | 4.90 % | met |" in text
+    assert "- Without a limit here: (b) wall clock, mean 9.00 %." in text
+
+
 def test_regret_is_that_of_the_measured_times() -> None:
     ring = row(scheme="ring", targets_s=[5.0, 6.0])
     peer = row(scheme="one_peer", targets_s=[5.5, 5.0])
@@ -279,8 +290,8 @@ def test_there_are_twelve_cells_for_other_queues_on_the_page_that_is_committed()
 
 
 def test_first_in_first_out_links_have_one_promise_of_their_own() -> None:
-    assert met([row(mechanism_pct=7.9, exchange_pct=30.0)], "fifo")
-    assert not met([row(mechanism_pct=-8.1)], "fifo")
-    text = page([row(mechanism_pct=6.0)], ALONE, exact_fit().profile, 90.0, "fifo")
+    assert met([row(mechanism_pct=7.9, exchange_pct=30.0)], queue="fifo")
+    assert not met([row(mechanism_pct=-8.1)], queue="fifo")
+    text = page([row(mechanism_pct=6.0)], ALONE, exact_fit().profile, 90.0, queue="fifo")
     assert "| (a) wall clock, worst cell | 8 % | 6.00 % | met |" in text
     assert "the twelve with the largest error (a) of" in text
