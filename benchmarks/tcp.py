@@ -1,4 +1,4 @@
-"""Single messages between stock hosts of the lab, beside the law of ``paceline.sim.network.tcp``.
+"""Single messages between stock hosts of the lab, beside the law of ``paceline.sim.network.tcp.windows``.
 
     python -m benchmarks.tcp                       all congestion controls -> docs/tcp.md
     python -m benchmarks.tcp --congestion cubic    one of them, on standard output
@@ -29,8 +29,8 @@ from paceline.sim.config.files import write_atomically
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.settings import NetworkSettings
-from paceline.sim.network.tcp import Connection, leave_alone
-from paceline.sim.network.tcp_settings import Congestion, TcpSettings
+from paceline.sim.network.tcp.settings import Congestion, TcpSettings
+from paceline.sim.network.tcp.windows import Connection, leave_alone
 
 PAGE: Final = Path("docs/tcp.md")
 MARK: Final = "<!-- Below: python -m benchmarks.tcp -->\n"

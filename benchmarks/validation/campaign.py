@@ -52,7 +52,7 @@ from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
 from paceline.sim.network.settings import QueueName
-from paceline.sim.network.tcp_settings import Congestion, HostTuning, TcpSettings
+from paceline.sim.network.tcp.settings import Congestion, HostTuning, TcpSettings
 from paceline.sim.records.comparison import SUM_TOLERANCE, error_pct, exact_exchanges, relative_difference
 from paceline.sim.records.run import Run
 

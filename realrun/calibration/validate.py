@@ -20,7 +20,7 @@ from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, Profile
-from paceline.sim.network.tcp_settings import describe_hosts
+from paceline.sim.network.tcp.settings import describe_hosts
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.comparison import DEFAULT_TOLERANCE_PCT, Comparison, Trajectory, compare, judge
 from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..collectives.symmetric import EqualLinks
 from .network import Network
-from .tcp_settings import TcpSettings
+from .tcp.settings import TcpSettings
 
 
 @dataclass(frozen=True)

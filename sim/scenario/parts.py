@@ -34,7 +34,7 @@ from ..network.build import build_network
 from ..network.forms.graph import Graph
 from ..network.profile import Profile
 from ..network.settings import NetworkSettings, QueueName
-from ..network.tcp_settings import HostTuning
+from ..network.tcp.settings import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..training.snapshots import ASSUMED_STEPS, KEPT_BYTES

@@ -35,7 +35,7 @@ from ..config.user_code import is_import_path
 from ..errors import InputError, did_you_mean, quote, shorten
 from ..network.build import build_network
 from ..network.settings import QueueName, TransportName
-from ..network.tcp_settings import HostTuning
+from ..network.tcp.settings import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..schemes import find_scheme

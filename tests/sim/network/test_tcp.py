@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.network.tcp import Connection, leave_alone
-from paceline.sim.network.tcp_settings import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
+from paceline.sim.network.tcp.settings import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
+from paceline.sim.network.tcp.windows import Connection, leave_alone
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.worker import Worker
 from tests.support.factory import flat_network, make_job, make_scheme, run_events

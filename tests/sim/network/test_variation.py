@@ -18,7 +18,7 @@ from paceline.sim.errors import Deadlock, InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.sharing import FairSharing
-from paceline.sim.network.tcp_settings import TcpSettings
+from paceline.sim.network.tcp.settings import TcpSettings
 from paceline.sim.network.variation import AddedLatencies, bandwidth_changes
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker

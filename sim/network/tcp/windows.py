@@ -37,7 +37,7 @@ from collections import deque
 from math import inf
 from typing import Final, NamedTuple
 
-from .tcp_settings import SEGMENT_BYTES, TcpSettings
+from .settings import SEGMENT_BYTES, TcpSettings
 
 _REFILLED: Final = 0.75
 """Of a send buffer, what is full on average while a host fills it: Linux wakes a sender when half of what it

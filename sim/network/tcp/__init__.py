@@ -1,0 +1,1 @@
+"""TCP of stock hosts: what it is set to, and how its windows open."""
