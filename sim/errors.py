@@ -17,6 +17,7 @@ Every error can be rebuilt from its ``args``: SimPy re-raises ``type(e)(*e.args)
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable
 from typing import Final
 
@@ -112,6 +113,10 @@ def quote(value: object) -> str:
     return f"'{shorten(value)}'"
 
 
+_MAX_CHOICES: Final = 1000
+"""What a file may have more, of names in a table, say, is not compared: that would take minutes."""
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a hint that names the choice nearest to ``word``, or all of them.
 
@@ -120,6 +125,6 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     >>> did_you_mean("xyz", ["gossip", "local_sgd"])
     'choose from: gossip, local_sgd'
     """
-    known = sorted(choices)
+    known = sorted(itertools.islice(choices, _MAX_CHOICES))
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean '{close[0]}'?" if close else "choose from: " + ", ".join(known)

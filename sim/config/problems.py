@@ -66,9 +66,14 @@ def unknown_key(key: str, choices: Iterable[str]) -> str:
     return f"unknown key; {did_you_mean(key, known)}" if known else "unknown key; nothing can be set here"
 
 
+def printable(text: str) -> str:
+    """``text`` with escapes for what moves a terminal's cursor or turns its letters around."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def one_line(text: str, limit: int = 500) -> str:
     """``text`` fit for a line of an error: no control characters, no more than ``limit`` characters."""
-    out = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
+    out = printable(text[: limit + 1])
     return out if len(out) <= limit else out[: limit - 3] + "..."
 
 

@@ -7,7 +7,6 @@ The unit stands in the header (``step_time [ms]``) or in every cell (``51.2 ms``
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,6 @@ from .yaml_file import read_text
 
 MAX_TABLE_BYTES: Final = 64 * 2**20
 """A longer file is not read."""
-
-_HEADER: Final = re.compile(r"(.*?)\s*\[(.*)\]")
 
 
 @dataclass(frozen=True)
@@ -95,8 +92,14 @@ def read_table(path: Path) -> Table:
     for line, row in rows:
         if len(row) != len(header):
             raise InputError(f"{path}:{line}: has {len(row)} cells, the header has {len(header)}")
-    split = [(match[1], match[2]) if (match := _HEADER.fullmatch(name)) else (name, "") for name in header]
+    split = [_split_unit(name) for name in header]
     names = tuple(one_line(name, 60) for name, _ in split)
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have the same name")
     return Table(str(path), names, tuple(unit for _, unit in split), tuple(rows))
+
+
+def _split_unit(header: str) -> tuple[str, str]:
+    """The name of a column and its unit, which is "" where the header has none."""
+    name, bracket, rest = header.partition("[")
+    return (name.rstrip(), rest[:-1]) if bracket and rest.endswith("]") else (header, "")

@@ -72,6 +72,8 @@ _PREFIXES: Final = {
     "Gi": ("gibi", 2**30),
     "Ti": ("tebi", 2**40),
 }
+_MAX_LETTERS: Final = 100
+"""Of a quantity, far more than any needs: longer ones would keep the patterns below busy for hours."""
 _QUANTITY: Final = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(.*)")
 _UNIT: Final = re.compile(r"([A-Za-zµμ]+)(?:\s*(?:/|\sper\s)\s*([A-Za-zµμ]+))?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.?(nan|inf|infinity|∞)\b.*", re.IGNORECASE)
@@ -138,7 +140,7 @@ def _parse(value: object, kind: str) -> float:
     text = str(value).strip()
     if _NOT_FINITE.fullmatch(text):
         raise InputError(f"{quote(text)} is not a finite number; {hint}")
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_LETTERS else None
     if not match or (match[2] and not match[2][0].isalpha()):
         raise InputError(f"{quote(text)} is not a number with a unit; {hint}")
     number, unit = match[1], match[2]
@@ -152,6 +154,8 @@ def _parse(value: object, kind: str) -> float:
     if found_kind != kind:
         raise InputError(f"{quote(text)} is {found_kind or 'something else'}, not {kind}; {hint}")
     if float(number) == 0.0:  # before Fraction, which would write out an exponent of a billion
+        if re.match(r"[-+0.]*[1-9]", number):
+            raise InputError(f"{quote(text)} is too small")
         return 0.0
     if number.startswith("-"):
         raise InputError(f"{quote(text)} is negative; {hint}")

@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import yaml
 from pydantic import ValidationError
+from typing_extensions import override
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from ..errors import InputError, did_you_mean
+from ..errors import InputError, did_you_mean, quote, shorten
 from .problems import KeyPath, explain, join_keys, one_line
 from .settings import Settings
 
@@ -86,6 +87,15 @@ class _Loader(yaml.SafeLoader):
     """Composes nodes only; plain scalars stay untyped until ``_scalar``."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+    num_nodes = 0
+
+    @override
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        node: Node | None = super().compose_node(parent, index)
+        self.num_nodes += 1
+        if node is not None and self.num_nodes > 2 * MAX_VALUES:  # keys are nodes too
+            raise yaml.MarkedYAMLError(None, None, f"more than {MAX_VALUES} values", node.start_mark)
+        return node
 
 
 def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
@@ -153,6 +163,18 @@ def _similar_file(path: Path, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
     except OSError:
         return ""
     return f"; {did_you_mean(path.name, known)}" if known else ""
+
+
+def expand_home(name: str) -> Path:
+    """``name`` as a path, in which ``~`` and ``~somebody`` stand for home folders.
+
+    Raises:
+        InputError: it begins with that of somebody who is not known, or has none.
+    """
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise InputError(f"{shorten(name)}: there is no home folder {quote(Path(name).parts[0])}") from None
 
 
 def parse_value(text: str, source: str) -> Document:

@@ -30,7 +30,8 @@ _HUGE: Final = (str(BY_HEART), "999999999999")
 _NO_NUMBER: Final = (".nan", ".inf", "-.inf", "-1", "many", "'7'", "[1]", "{a: 1}", "true", "1_000")
 _NO_QUANTITY: Final = (
     "nan ms", "inf s", "-5 ms", "5", "5 parsecs", "1e400 s", "1e308 h", "[5 ms]", "{a: 5 ms}", "true",
-    "ms", "5 ms 5", "0x10 ms", "\u0665 ms", "~",
+    "ms", "5 ms 5", "0x10 ms", "\u0665 ms", "~", "1e-400 s", "0." + "5" * 5000 + " s",
+    '"' + "1" * 5000 + ' s\\ny\\nz"',
 )  # fmt: skip
 _NO_RATE: Final = ("0 bit/s", "1 Gb/s", "-1 Gbit/s", "1e308 Gbit/s", "1 GB", "1e-300 bit/s", "wide", "100")
 _NO_TEXT: Final = ("5", "[a]", "{a: b}", "~", "1.5", "false")
@@ -143,6 +144,9 @@ TASKS: Final = (
     ("text-transformer, file: /dev/zero", "/dev/zero"),
     ("text-transformer, file: missing.txt", "missing.txt"),
     ("text-transformer, file: .", "is a directory"),
+    ("text-transformer, file: ~nobody-here/t.txt", "~nobody-here"),
+    ("svm, file: ~nobody-here/t.svm", "~nobody-here"),
+    ("mnist-cnn, folder: ~nobody-here", "~nobody-here"),
     ("text-transformer, dropout: 1", "workload.dropout"),
     ("mnist-cnn, folder: .", "train-images"),
     ("mnist-cnn, folder: /dev/zero", "/dev/zero"),
@@ -326,6 +330,7 @@ JSON: Final[Mapping[str, str | bytes]] = {
     "beyond": '{"workers": 4, "edges": [[0, 4]]}',
     "itself": '{"workers": 4, "edges": [[0, 0]]}',
     "twice": '{"workers": 4, "edges": [[0, 1], [1, 0]]}',
+    "key-twice": '{"workers": 4, "edges": [[0, 1], [1, 2], [2, 3]], "edges": [[0, 1]]}',
     "weights": '{"workers": 4, "edges": [[0, 1]], "weights": [0.1, 0.2]}',
     "nan-weights": '{"workers": 4, "edges": [[0, 1]], "weights": [NaN]}',
     "binary": bytes(range(256)),
@@ -396,6 +401,7 @@ CSV: Final[Mapping[str, str | bytes]] = {
     "long-cell": "time [ms]\n" + "5" * 200_000 + "\n",
     "nul": "time [ms]\n\0\n",
     "same-names": "a [ms],a [ms]\n5,6\n",
+    "blanks": "a" + " " * 120_000 + "b\nfast\n",
 }
 PROFILER: Final[Mapping[str, str]] = {
     "empty": "",

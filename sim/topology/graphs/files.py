@@ -42,6 +42,8 @@ MAX_RANK: Final = 10_000_000
 MAX_WEIGHT: Final = 1000.0
 """Of an edge, either way: the fastest averaging has some weights below 0, and none far from 1."""
 
+_RANK: Final = re.compile(r"-?[0-9]{1,20}")
+"""Not all that Python takes for a number: 1_0, other scripts' digits."""
 _PAIRS: Final = re.compile(r"([0-9]{1,9}-[0-9]{1,9}( [0-9]{1,9}-[0-9]{1,9})*)?")
 
 RankNumber = Annotated[int, Field(ge=0)]
@@ -251,11 +253,10 @@ def _of_edge_list(path: Path, text: str) -> KeptGraph:
         words = line.partition("#")[0].replace(",", " ").split()
         if not words:
             continue
-        try:
-            u, v = (int(word) for word in words[:2])
-        except ValueError:
+        if len(words) < 2 or not all(map(_RANK.fullmatch, words[:2])):
             why = f"'{one_line(line.strip(), 40)}' is not two ranks"
-            raise InputError(f"{path}:{number}: {why}; write for example '0 1'") from None
+            raise InputError(f"{path}:{number}: {why}; write for example '0 1'")
+        u, v = map(int, words[:2])
         if not (0 <= u < MAX_RANK and 0 <= v < MAX_RANK):
             why = f"{u if not 0 <= u < MAX_RANK else v} is no rank; ranks go from 0 to {MAX_RANK - 1}"
             raise InputError(f"{path}:{number}: {why}")

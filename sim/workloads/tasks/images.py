@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ...config.settings import Settings
-from ...config.yaml_file import read_bytes
+from ...config.yaml_file import expand_home, read_bytes
 from ...devices import constants
 from ...errors import InputError
 from ..supervised import Examples, initial_weights, supervised
@@ -50,7 +50,7 @@ def read_mnist(folder: str) -> tuple[Examples, Examples]:
     Raises:
         InputError: a file is not there, or is not what its name says.
     """
-    where = Path(folder).expanduser()
+    where = expand_home(folder)
     train, test = (
         (
             torch.from_numpy(_read_idx(where / images, 3)).unsqueeze(1),
@@ -90,7 +90,7 @@ def read_cifar(folder: str) -> tuple[Examples, Examples]:
     Raises:
         InputError: a file is not there, or is not what its name says.
     """
-    where = Path(folder).expanduser()
+    where = expand_home(folder)
     hundred = (where / CIFAR_100_FILES[0][0]).exists()
     files, num_labels = (CIFAR_100_FILES, 2) if hundred else (CIFAR_10_FILES, 1)
     if not (where / files[0][0]).exists() and (where / "data_batch_1").exists():

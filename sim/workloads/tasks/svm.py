@@ -27,7 +27,7 @@ from ... import seeds
 from ...config.limits import MAX_FACTOR
 from ...config.problems import mistake
 from ...config.settings import Settings
-from ...config.yaml_file import read_bytes
+from ...config.yaml_file import expand_home, read_bytes
 from ...errors import InputError
 from ...seeds import Floats
 from ..supervised import Examples
@@ -121,7 +121,7 @@ def _first_wrong_line(lines: list[bytes], why: str) -> tuple[int, str]:
 @lru_cache(maxsize=2)
 def _read_table(data: str, file: str | None) -> tuple[Floats, Floats]:
     if file is not None:
-        return read_libsvm(Path(file).expanduser())
+        return read_libsvm(expand_home(file))
     from sklearn import datasets  # slow to import
 
     features, labels = getattr(datasets, f"load_{data}")(return_X_y=True)

@@ -12,7 +12,6 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
 import numpy as np
@@ -24,7 +23,7 @@ from ... import seeds
 from ...config.limits import MAX_LAYERS, MAX_WIDTH
 from ...config.problems import mistake
 from ...config.settings import Settings
-from ...config.yaml_file import read_bytes
+from ...config.yaml_file import expand_home, read_bytes
 from ...errors import InputError
 from ..supervised import Examples, initial_weights, supervised
 from ..workload import Facts, Task, Workload
@@ -78,7 +77,7 @@ class SourceText(NamedTuple):
 @lru_cache(maxsize=4)
 def _read_text(file: str | None, text: str) -> SourceText:
     if file is not None:
-        return SourceText(read_bytes(Path(file).expanduser(), MAX_TEXT_BYTES))
+        return SourceText(read_bytes(expand_home(file), MAX_TEXT_BYTES))
     if text == "kjv":
         return parse_verses(read_packaged(*BIBLE_FILE))
     from pydoc_data.topics import topics
