@@ -234,13 +234,20 @@ def print_result(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """One line on standard error, if anybody takes it."""
+    """One line, or several, on standard error, if anybody takes it; names of files may hold anything."""
+    from paceline.sim.config.problems import printable
+
     with suppress(OSError):
-        sys.stderr.write(text + "\n")
+        sys.stderr.write("\n".join(map(printable, text.split("\n"))) + "\n")
 
 
-def check_out_file(out: Path, sources: Sequence[Path]) -> None:
-    """Refuse before any work a file that could not be written in the end, or that takes what is read."""
+def check_out_file(out: Path, sources: Sequence[Path], marks: Sequence[bytes]) -> None:
+    """Refuse before any work a file that could not be written in the end, or that takes what is read.
+
+    ``marks``: what stands in all files that this command writes; no other one is replaced.
+    """
+    from paceline.sim.config.files import holds_all
+
     try:
         if not out.name or out.is_dir():
             raise InputError(f"--out {out}: is a folder; name a file")
@@ -248,6 +255,10 @@ def check_out_file(out: Path, sources: Sequence[Path]) -> None:
             raise InputError(f"--out {out}: there is no folder {out.parent}")
         if out.exists() and any(each.exists() and each.samefile(out) for each in sources):
             raise InputError(f"--out {out}: would replace what is read; choose another name")
+        if out.exists() and not holds_all(out, marks):
+            raise InputError(
+                f"--out {out}: is there already, and no older file of this command; choose another name"
+            )
     except OSError as error:
         raise InputError(f"--out {shorten(out)}: {error.strerror or error}") from error
 

@@ -66,7 +66,7 @@ def realrun(
     from paceline.realrun.group.store import check_timeout
     from paceline.realrun.launch.cells import keep_runs, run_requests
     from paceline.realrun.launch.length import with_lengths
-    from paceline.realrun.launch.processes import Processes, measure_runs
+    from paceline.realrun.launch.processes import Processes, check_processes, measure_runs
     from paceline.realrun.launch.slurm import script
     from paceline.sim.network.build import build_network
     from paceline.sim.scenario.schema import load, over_transport
@@ -87,6 +87,7 @@ def realrun(
             "SCENARIO, or --slurm for a script"
         )
     loaded = load(scenario, changes or [])
+    check_processes(loaded.cluster.workers)
     runs: list[Run] = []
     interrupted = False
     command = "realrun --lab" if lab else "realrun --processes"
@@ -123,7 +124,7 @@ def probe(
     from paceline.sim.config import files
     from paceline.sim.scenario.schema import load
 
-    check_out_file(out, [scenario])
+    check_out_file(out, [scenario], (b'"plan"', b'"durations"'))
     loaded = load(scenario, changes or [])
     if loaded.cluster.workers < 2:
         raise InputError("a probe needs at least two workers")
@@ -160,10 +161,11 @@ def calibrate(
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.schema import load
 
-    check_out_file(out, [*measured, *filter(None, [nominal])])
+    check_out_file(out, [*measured, *filter(None, [nominal])], (b"factors:", b"residual_pct:"))
     picture = out.with_suffix(".png")
     if picture == out:
         raise InputError(f"--out {out}: is where the picture goes; call it {out.with_suffix('.yaml')}")
+    check_out_file(picture, [], (calibration.PICTURE_MARK.encode(),))
     known = None if nominal is None else load(nominal)
     fit = calibration.calibrate([each for path in measured for each in reading.load_all(path, known, say)])
     calibration.plot(fit, picture)

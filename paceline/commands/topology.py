@@ -112,7 +112,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Look for a graph on which averaging is fast, with a fixed degree or number of edges."""
-    from paceline.sim.topology.search import Budget, Request, default_budget, describe, save
+    from paceline.sim.topology.search import MADE_BY, Budget, Request, default_budget, describe, save
 
     if objective not in ("spectral", "wall-clock"):
         raise InputError(f"--objective {objective}: {did_you_mean(objective, ['spectral', 'wall-clock'])}")
@@ -121,7 +121,7 @@ def search(
         instead = out.with_suffix(".json") if out.name else "graph.json"
         raise InputError(f"--out {out}: the file is JSON; call it {instead}")
     if out is not None:
-        check_out_file(out, [] if scenario is None else [scenario])
+        check_out_file(out, [] if scenario is None else [scenario], (MADE_BY.encode(),))
     usual = default_budget(workers)
     budget = Budget(usual.moves if moves is None else moves, usual.restarts if restarts is None else restarts)
     request = Request(workers, degree, edges, weights, seed, budget)

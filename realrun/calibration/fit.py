@@ -64,6 +64,8 @@ _LEVEL: Final = 0.95
 """Of the intervals."""
 _MOSTLY_PRIOR: Final = 0.5
 """A factor with more than this share of its standard deviation left was hardly measured."""
+PICTURE_MARK: Final = "paceline calibrate"
+"""What a picture says it was made by."""
 _QUANTILES: Final = 200
 """Number of equally likely values that stand for a distribution in a profile."""
 
@@ -294,7 +296,8 @@ def plot(fit: Fit, path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter
 
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
         figure = Figure(figsize=(6.4, 6.4), layout="constrained")
         axes = figure.subplots()
         kinds = [label.split()[0] for label in fit.labels]
@@ -310,7 +313,7 @@ def plot(fit: Fit, path: Path) -> None:
             axis.set_major_formatter(LogFormatter())
             axis.set_minor_formatter(LogFormatter())
         axes.legend(fontsize="small")
-        save_atomically(path, partial(figure.savefig, dpi=120))
+        save_atomically(path, partial(figure.savefig, dpi=120, metadata={"Software": PICTURE_MARK}))
 
 
 def load_all(path: Path, nominal: Scenario | None, say: Callable[[str], None]) -> Sequence[CalibrationData]:

@@ -28,6 +28,9 @@ from typing_extensions import override
 
 from paceline.sim.config.code_files import code_folders
 from paceline.sim.config.files import make_temporary_folder
+from paceline.sim.config.free_memory import free_for_all_bytes
+from paceline.sim.config.units import format_bytes
+from paceline.sim.errors import KeyedError
 from paceline.sim.network.network import Network
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
@@ -57,6 +60,25 @@ _STOPPED: Final = "T"
 
 _Answer = Mapping[str, Any] | None
 """What a process wrote, see ``serve``; None: it has ended."""
+
+
+_PROCESS_BYTES: Final = 2.5e8
+"""Of memory that a process takes for itself; ranks of a small model took 0.29 to 0.34 GB (2026-11-23)."""
+
+
+def check_processes(number: int) -> None:
+    """Refuse to start more processes than this machine has memory for: each of them loads torch.
+
+    Raises:
+        KeyedError: they need more than is free; the message has both.
+    """
+    needed, free = number * _PROCESS_BYTES, free_for_all_bytes()
+    if needed > free:
+        raise KeyedError(
+            ("cluster", "workers"),
+            f"{number} processes on this machine need about {format_bytes(needed)} of memory, and "
+            f"{format_bytes(free)} are free; take fewer workers, or a cluster",
+        )
 
 
 def popen_here(rank: int, argv: list[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
@@ -175,6 +197,7 @@ class Processes(RankPool):
         """
         if self._joined == workers and not anew:
             return
+        check_processes(workers - len(self._children))
         allow_open_files(workers)
         if self._folder is None:
             self._folder = make_temporary_folder()

@@ -10,16 +10,17 @@ import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ..errors import InputError, shorten
+from ..errors import InputError, quote, shorten
 from .settings import Settings
-from .yaml_file import read_text, validate_document
+from .yaml_file import read_bytes, read_text, validate_document
 
 
 def is_file(path: Path) -> bool:
@@ -28,6 +29,18 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:
         return False
+
+
+def holds_all(path: Path, marks: Sequence[bytes]) -> bool:
+    """Whether a file is empty, or has all of these in it; what is no regular file, or long, has not."""
+    try:
+        content = read_bytes(path, _MAX_SEARCHED_BYTES)
+    except InputError:
+        return False
+    return not content or all(mark in content for mark in marks)
+
+
+_MAX_SEARCHED_BYTES: Final = 64 * 2**20
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -49,6 +62,8 @@ def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
     remove_leftovers(path.parent, start, re.escape(end))
     new = path.with_name(f"{start}{owner_tag()}{end}")
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"cannot write {path}: a folder, a device or a pipe is there")
         save(new)
         new.replace(path)
     except OSError as error:
@@ -163,7 +178,7 @@ def claim(path: Path) -> Iterator[None]:
 
 def _locked(lock: Path, path: Path) -> int:
     while True:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open_lock(lock)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -184,11 +199,34 @@ def _locked(lock: Path, path: Path) -> int:
         os.close(descriptor)  # its owner has just removed it
 
 
+_OWNER: Final = b"process "
+"""How the content of a lock begins."""
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR})
+"""What opening a link, and a folder, ends with."""
+
+
+def _open_lock(lock: Path) -> int:
+    """Open the file to be locked; a link is not followed, and no file of somebody else is taken."""
+    try:
+        descriptor = os.open(lock, _LOCK_FLAGS, 0o644)
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        descriptor = -1
+    if descriptor >= 0:
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        if regular and _OWNER.startswith(os.pread(descriptor, len(_OWNER), 0)):
+            return descriptor
+        os.close(descriptor)
+    raise InputError(f"{lock} is there, and is no lock of Paceline's: remove it, or choose another folder")
+
+
 def _name_owner(descriptor: int, lock: Path) -> None:
     """Write into a locked file who has it; where the disk takes nothing, none is left."""
     try:
         os.truncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {_host()}".encode())
+        os.write(descriptor, _OWNER + f"{os.getpid()} on {_host()}".encode())
     except OSError:
         with suppress(OSError):
             lock.unlink()
@@ -254,9 +292,12 @@ def parse_json(text: str, finite: bool = True) -> Any:
     """
     try:
         if finite:
-            value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole)
+            value = json.loads(
+                text, parse_constant=_refuse, parse_float=_finite,
+                parse_int=_whole, object_pairs_hook=_distinct,
+            )  # fmt: skip
         else:
-            value = json.loads(text, parse_int=_whole)
+            value = json.loads(text, parse_int=_whole, object_pairs_hook=_distinct)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     level = [value]
@@ -287,6 +328,16 @@ _ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 def _refuse(name: str) -> float:
     raise ValueError(name)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, none of whose keys stands in it twice: of two values one would be lost."""
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise ValueError(f"the key {quote(key)} twice")
+        values[key] = value
+    return values
 
 
 def _finite(text: str) -> float:
@@ -324,7 +375,7 @@ def claim_folder(folder: Path) -> Iterator[None]:
 
 def remove_unfinished_writes(folder: Path) -> None:
     """Undo what dead processes left of ``write_folder_atomically``; for whoever has claimed the folder."""
-    pattern = re.compile(f"{re.escape(f'.{folder.name}.')}.*\\.(old|new)")
+    pattern = re.compile(f"{re.escape(f'.{folder.name}.')}.+-[0-9]+\\.(old|new)")
     try:
         for entry in sorted(folder.parent.iterdir()):
             match = pattern.fullmatch(entry.name)

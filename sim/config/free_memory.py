@@ -8,7 +8,14 @@ from pathlib import Path
 
 
 def free_bytes() -> float:
-    """The bytes that this process may still take: free memory, and the limits of its group and its own."""
+    """The bytes that this process may still take: what others may, and no more than its own limit."""
+    own, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    free = free_for_all_bytes()
+    return free if own == resource.RLIM_INFINITY else min(free, float(own - _data_bytes()))
+
+
+def free_for_all_bytes() -> float:
+    """The bytes that are left for this process and those that it starts: free memory, its group's limit."""
     return min(_limits_bytes(), default=float("inf"))
 
 
@@ -19,9 +26,6 @@ def _limits_bytes() -> Iterator[float]:
             yield float(words[1]) * 1024 if key else float(words[0])
         except (OSError, ValueError, IndexError, StopIteration):  # another system, or no limit ("max")
             continue
-    own, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if own != resource.RLIM_INFINITY:
-        yield float(own - _data_bytes())
 
 
 def _data_bytes() -> int:

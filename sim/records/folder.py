@@ -209,6 +209,8 @@ def check_free(folder: Path, force: bool = False) -> None:
     def is_ours(name: str) -> bool:
         if name == PARTS_FOLDER:
             return is_unfinished(folder)
+        if not ((folder / SUMMARY_FILE).is_file() or is_unfinished(folder)):
+            return False  # a scenario.yaml with no results beside it is somebody's own
         return name in _OURS or _is_figures(folder / name)
 
     check_replaceable(folder, force, is_ours, "no result of ours")
@@ -277,7 +279,7 @@ def read_results(folder: Path) -> Results:
         raise InputError(f"{folder} is no result folder: it has no {name}")
     try:
         results = _read_files(folder)
-    except InputError:
+    except (InputError, MemoryError):  # which is this machine's
         raise
     except Exception as error:  # whatever parsers make of a damaged file
         verify_checksums(folder, _NEEDED)

@@ -11,8 +11,11 @@ from tests.hostile.scenarios import BY_HEART, GOOD, LONG, text_of
 _TEXT: Final = text_of(GOOD)
 _HERE: Final[dict[str, str | bytes]] = {
     "s.yaml": _TEXT, "file": "kept", "folder/kept": "kept", "circle": "->circle",
+    "own/scenario.yaml": _TEXT, "photos/2024/kept": "kept", "graph.json": "{}",
+    ".mine.lock": "kept", ".linked.lock": "->file", ".folded.lock/kept": "kept",
 }  # fmt: skip
 
+_CROWD: Final = '--set workload={"timing_only":true,"payload":"1MB"} --set cluster.workers=100000'
 LINES: Final[Mapping[str, tuple[str, str]]] = {
     "no-command": ("simulat s.yaml", "simulat"),
     "no-scenario": ("simulate", "SCENARIO"),
@@ -53,6 +56,10 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "out-long": (f"simulate s.yaml --out {LONG}", "File name too long"),
     "out-circle": ("simulate s.yaml --out circle", "circle"),
     "out-below-circle": ("simulate s.yaml --out circle/r", "circle"),
+    "out-holds-the-scenario": ("simulate own/scenario.yaml --out own --force", "own holds scenario.yaml"),
+    "out-lock-is-a-file": ("simulate s.yaml --out mine", ".mine.lock"),
+    "out-lock-is-a-link": ("simulate s.yaml --out linked", ".linked.lock"),
+    "out-lock-is-a-folder": ("simulate s.yaml --out folded", ".folded.lock"),
     "out-root": ("simulate s.yaml --out /", "/"),
     "grid-missing": ("sweep s.yaml", "--grid"),
     "grid-empty": ("sweep s.yaml --grid ", "--grid"),
@@ -77,6 +84,7 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "sweep-out-forced": ("sweep s.yaml --grid seed=1,2 --out folder --force", "kept"),
     "sweep-out-here": ("sweep s.yaml --grid seed=1,2 --out .", "--force"),
     "sweep-out-here-forced": ("sweep s.yaml --grid seed=1,2 --out . --force", "no result of a sweep"),
+    "sweep-out-years": ("sweep s.yaml --grid seed=1,2 --out photos --force", "photos holds 2024"),
     "sweep-out-root": ("sweep s.yaml --grid seed=1,2 --out /", "/"),
     "sweep-out-long": (f"sweep s.yaml --grid seed=1,2 --out {LONG}", "File name too long"),
     "sweep-out-circle": ("sweep s.yaml --grid seed=1,2 --out circle", "circle"),
@@ -91,7 +99,16 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "per-node-negative": ("realrun s.yaml --slurm --per-node -1", "--per-node"),
     "no-cluster": ("realrun s.yaml", "--processes"),
     "realrun-out-file": ("realrun s.yaml --processes --out file", "file"),
+    "realrun-crowd": (
+        "realrun s.yaml --processes " + _CROWD,
+        "cluster.workers: 100000 processes",
+    ),
+    "probe-crowd": (
+        "probe s.yaml --out m.json " + _CROWD,
+        "cluster.workers: 100000 processes",
+    ),
     "probe-no-out": ("probe s.yaml", "--out"),
+    "probe-out-there": ("probe s.yaml --out file", "file: is there already"),
     "validate-steps": ("validate s.yaml --steps 0", "--steps"),
     "validate-profile": ("validate s.yaml --profile /dev/zero", "/dev/zero"),
     "netem-host": ("netem s.yaml --host 9", "--host"),
@@ -140,6 +157,10 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "search-restarts": ("topology search --workers 8 --degree 3 --restarts 0", "restarts"),
     "search-huge": (f"topology search --workers {BY_HEART} --degree 3", "workers"),
     "search-out": ("topology search --workers 8 --degree 3 --out g.txt", "g.txt"),
+    "search-out-there": (
+        "topology search --workers 8 --degree 3 --out graph.json",
+        "graph.json: is there already",
+    ),
     "search-objective": ("topology search --workers 8 --degree 3 --objective odd", "odd"),
     "lab-missing": ("lab check nothing.yaml", "nothing.yaml"),
     "schema-more": ("schema x", "x"),

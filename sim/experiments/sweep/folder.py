@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from ...config.files import claim_folder, write_folder_atomically
+from ...errors import InputError
 from ...records import folder as result_folder
 from ...records.run import Run
 from ...records.summarise import summarise_resolved
@@ -29,6 +31,8 @@ SWEEP_FILE: Final = "sweep.json"
 WINNERS_FILE: Final = "winners.svg"
 """A map of who is first, where one can be drawn."""
 _VERSION: Final = 1
+_DIGITS: Final = 4
+"""Of a setting's folder, at least."""
 
 
 def folder_names(number: int) -> list[str]:
@@ -37,7 +41,7 @@ def folder_names(number: int) -> list[str]:
     >>> folder_names(2)
     ['0001', '0002']
     """
-    return [f"{place:04d}" for place in range(1, number + 1)]
+    return [f"{place:0{_DIGITS}d}" for place in range(1, number + 1)]
 
 
 @contextmanager
@@ -73,7 +77,7 @@ def begin(
         was_there = out.exists()
         folders = [out / name for name in folder_names(len(scenarios))]
         replace = force or any(map(has_parts, folders))
-        result_folder.check_replaceable(out, replace, _is_ours, "no result of a sweep")
+        result_folder.check_replaceable(out, replace, partial(_is_ours, out), "no result of a sweep")
         texts = [dump(each) for each in resolve(scenarios, device)]
         parts: list[Parts] = []
         try:
@@ -102,9 +106,15 @@ def _begin_setting(
     return begin_parts(folder, command, scenario.name, force, fits, lambda: text, say)
 
 
-def _is_ours(name: str) -> bool:
-    """Whether a sweep writes a file or folder of this name."""
-    return name in (SWEEP_FILE, WINNERS_FILE) or (name.isdecimal() and len(name) >= 4)
+def _is_ours(out: Path, name: str) -> bool:
+    """Whether what ``out`` has under this name is a sweep's, with nothing else in it."""
+    if name in (SWEEP_FILE, WINNERS_FILE):
+        return True
+    try:
+        result_folder.check_free(out / name, force=True)
+    except InputError:
+        return False
+    return name.isdecimal() and len(name) >= _DIGITS
 
 
 def _describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> dict[str, Any]:

@@ -46,10 +46,15 @@ _DIGEST_BYTES: Final = 32
 _ARRAYS: Final = frozenset({"about", "points", "gradients", "losses", "digest"})
 
 
-def cache_folder() -> Path:
-    """Where trajectories are kept: below the user's folder for caches (``XDG_CACHE_HOME``)."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "paceline" / "trajectories"
+def cache_folder() -> Path | None:
+    """Where trajectories are kept: below the user's folder for caches (``XDG_CACHE_HOME``); None: nowhere."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not folder.is_absolute():
+        try:
+            folder = Path.home() / ".cache"
+        except RuntimeError:  # a user without an entry
+            return None
+    return folder / "paceline" / "trajectories"
 
 
 @dataclass(eq=False)
@@ -118,11 +123,12 @@ def keeping(job: Job, known: KnownScores) -> Iterator[TrainingProblem | None]:
         known: gets the scores that are known, and has all of them at the end.
     """
     problem = job.problem
-    if problem is None or not _can_be_kept(job):
+    folder = cache_folder()
+    if problem is None or folder is None or not _can_be_kept(job):
         yield problem
         return
     about = _about(job, problem)
-    path = cache_folder() / f"{hashlib.sha256(about.encode()).hexdigest()[:32]}.npz"
+    path = folder / f"{hashlib.sha256(about.encode()).hexdigest()[:32]}.npz"
     trajectory = read_trajectory(path, about) or KeptTrajectory()
     known.of_models.update(trajectory.scores)
     yield _KeptProblem(problem, trajectory)

@@ -6,12 +6,13 @@ are ours.
 """
 
 from .bound import alon_boppana, modulus_bound
-from .document import describe, save
+from .document import MADE_BY, describe, save
 from .find import Budget, Request, SearchResult, check, default_budget, search
 from .graph import EdgeArray
 from .objective import StepTime
 
 __all__ = [
+    "MADE_BY",
     "Budget",
     "EdgeArray",
     "Request",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from .find import SearchResult
 from .graph import EdgeArray, lattice
 from .objective import StepTime, modulus_for
 from .spectrum import eigenvalues
+
+MADE_BY: Final = "paceline topology search"
+"""In the provenance of the files."""
 
 
 def describe(result: SearchResult, step_time: StepTime | None = None) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def save(result: SearchResult, path: Path, objective: str) -> None:
     """
     request = result.request
     provenance = {
-        "made_by": "paceline topology search",
+        "made_by": MADE_BY,
         "objective": objective,
         "degree": request.degree,
         "weights": request.weights,

@@ -85,7 +85,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return kept.cache_folder()
+    folder = kept.cache_folder()
+    assert folder is not None
+    return folder
 
 
 # --- the bytes ----------------------------------------------------------------------------------
