@@ -280,7 +280,8 @@ def main() -> NoReturn:
         status = (_command if arguments.command else _run)(arguments, os.environ)
     except PacelineError as error:
         status = 2 if isinstance(error, InputError) else 1
-        once_a_host = "0" in (os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK"))
+        rank = os.environ.get("RANK", "0")
+        once_a_host = not rank.isdecimal() or "0" in (rank, os.environ.get("LOCAL_RANK"))
         from paceline.sim.config.problems import format_message
 
         text = format_message(error)

@@ -38,23 +38,22 @@ def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
     """
     written = environment.get(SECRET_VARIABLE, "")
     if written:
-        if len(written) < MIN_SECRET_LETTERS:
-            raise InputError(
-                f"{SECRET_VARIABLE} has {len(written)} letters; give it {MIN_SECRET_LETTERS} or more"
-            )
+        secret = os.fsencode(written)
+        if (letters := len(secret.strip())) < MIN_SECRET_LETTERS:
+            raise InputError(f"{SECRET_VARIABLE} has {letters} letters; give it {MIN_SECRET_LETTERS} or more")
     elif one_host:
-        written = _read_secret()
+        secret = _read_secret()
     else:
         raise InputError(
             "the ranks are on several hosts, and share no secret, so that anybody on the network could steer "
             f"them; on every host add the line: export {SECRET_VARIABLE}=...  (the same everywhere, for "
             "example what 'openssl rand -hex 32' prints)"
         )
-    job = "\0".join(environment.get(name, "") for name in _JOB)
-    return hmac.digest(hashlib.sha256(written.encode()).digest(), job.encode(), "sha256")
+    job = os.fsencode("\0".join(environment.get(name, "") for name in _JOB))
+    return hmac.digest(hashlib.sha256(secret).digest(), job, "sha256")
 
 
-def _read_secret() -> str:
+def _read_secret() -> bytes:
     """The secret of this user on this host, in a private folder; made when it is first needed."""
     folder = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}"
     with suppress(FileExistsError):
@@ -69,7 +68,10 @@ def _read_secret() -> str:
             os.link(draft, file)  # whole, or not at all; the first one counts
         draft.unlink()
     _check_private(file, stat.S_ISREG)
-    return file.read_text(encoding="utf-8")
+    secret = file.read_bytes()
+    if len(secret) < MIN_SECRET_LETTERS:  # a disk that was full, or a host that went down
+        raise InputError(f"{file} holds no secret: remove it, or set {SECRET_VARIABLE}")
+    return secret
 
 
 def _check_private(path: Path, is_kind: Callable[[int], bool]) -> None:

@@ -40,6 +40,7 @@ def file_store(path: Path, size: int) -> Store:
     return FileStore(str(path), size)
 
 
+MAX_PORT: Final = 65_535
 _TORCHRUN: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -66,6 +67,8 @@ def torchrun_store(
         rank, size, port = (int(environment[key]) for key in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     except ValueError as error:
         raise InputError(f"RANK, WORLD_SIZE and MASTER_PORT are whole numbers: {error}") from None
+    if not 0 <= rank < size or not 0 < port <= MAX_PORT:
+        raise RunError(f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={port} do not fit together")
     torch_store = None
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         try:

@@ -408,6 +408,24 @@ def test_jobs_and_secrets_have_keys_of_their_own(alone: Path) -> None:
     assert job_secret(job, True) in keys
 
 
+@pytest.mark.parametrize("secret", ["x" * 15, " " * 40, "x\n" + " " * 40])
+def test_a_secret_that_anybody_would_guess_is_refused(secret: str) -> None:
+    with pytest.raises(InputError, match=r"PACELINE_SECRET has .* letters; give it 16 or more"):
+        job_secret({"PACELINE_SECRET": secret}, True)
+
+
+def test_a_secret_may_be_any_bytes() -> None:
+    keys = {job_secret({"PACELINE_SECRET": os.fsdecode(bytes([k]) * 32)}, False) for k in (0x78, 0xFE, 0xFF)}
+    assert len(keys) == 3
+
+
+def test_an_empty_file_is_no_secret(alone: Path) -> None:
+    job_secret({}, True)
+    (alone / "secret").write_bytes(b"")
+    with pytest.raises(InputError, match="holds no secret: remove it"):
+        job_secret({}, True)
+
+
 @pytest.mark.parametrize("spoil", ["open folder", "open file", "link", "file in its place"])
 def test_a_folder_that_others_may_use_keeps_no_secret(spoil: str, alone: Path) -> None:
     if spoil == "link":
