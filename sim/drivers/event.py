@@ -51,6 +51,8 @@ class EventDriver(ClockedRunner[Pending]):
             times; then ``run`` may raise ``TrafficMet``, and is to be begun again without.
     """
 
+    most_at_once = 300_000
+
     def __init__(
         self,
         job: Job,

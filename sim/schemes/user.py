@@ -45,8 +45,9 @@ _POINT_TO_POINT: Final = (
     ops.Send, ops.Receive, ops.Sleep, ops.Poll, ops.WaitAny, ops.Signal, ops.AwaitSignal,
 )  # fmt: skip
 _TRIED_STEPS: Final = 3
+_TRIED_OPERATIONS: Final = 10_000
 _TRIED_WORKERS: Final = 4
-"""Steps and workers of the trial that shows whether a scheme is synchronous."""
+"""Steps, operations at most, and workers of the trial that shows whether a scheme is synchronous."""
 
 
 def user_scheme(path: str) -> Scheme:
@@ -265,7 +266,7 @@ def _only_patterns(scheme: Scheme, options: Settings) -> bool:
 
 def _asks_for_a_peer(coroutine: Coroutine[Any, Any, None]) -> bool:
     reply: Any = None
-    while True:
+    for _ in range(_TRIED_OPERATIONS):  # it may never ask whether it is over
         try:
             operation = coroutine.send(reply)
         except (StopIteration, Exception):  # it may stumble over these replies: judged by what it did so far
@@ -274,6 +275,7 @@ def _asks_for_a_peer(coroutine: Coroutine[Any, Any, None]) -> bool:
         if isinstance(inner, _POINT_TO_POINT):
             return True
         reply = _plausible(operation)
+    return False
 
 
 def _plausible(operation: ops.Operation[Any]) -> Any:

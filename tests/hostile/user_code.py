@@ -188,6 +188,7 @@ SCHEMES: Final = (
     "import asyncio; await asyncio.sleep(1)",
     "raise odd", "await worker.begin(ops.Gradient(worker.start)); return", "return 5",
     "await worker.receive(1 - worker.rank % 2, worker.start)", "worker.draw('x', 0, 0)",
+    "while True: await worker.now()",
     "worker.start.fill_(float('nan'))", "await worker.publish(10 ** 30, worker.start)",
     "x = await worker.gradient(worker.start); await worker.publish(0, x * 1e308 * 1e308); 1 / 0",
 )  # fmt: skip

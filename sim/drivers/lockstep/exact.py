@@ -109,7 +109,8 @@ class _Tried:
 
 def _small(value: Tensor) -> float:
     """What counts as nothing beside ``value``."""
-    return VALUE_TOLERANCE * float(value.abs().max()) if value.numel() else 0.0
+    largest = float(value.abs().max()) if value.numel() else 0.0
+    return VALUE_TOLERANCE * largest if math.isfinite(largest) else 0.0  # torch takes no tolerance of NaN
 
 
 def _close(a: float | None, b: float | None, tolerance: float) -> bool:

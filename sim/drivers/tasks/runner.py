@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -110,9 +111,11 @@ class Runner(ABC, Generic[_P]):
         handlers: kind of an operation -> what answers it: called with the task and the operation, returns
             the reply, or ``SUSPENDED`` where the coroutine has to wait. All others begin in ``issue``.
         may_crash: whether ``crashes`` is called before every operation of a main coroutine.
+        most_at_once: operations that a coroutine may ask for until it has to wait.
     """
 
     may_crash = False
+    most_at_once = sys.maxsize
 
     def __init__(self, job: Job, programs: Mapping[int, Program]) -> None:
         self.job = job
@@ -163,7 +166,7 @@ class Runner(ABC, Generic[_P]):
             return
         task.waiting = task.awaited = task.blocked = None
         handlers, may_crash = self.handlers, self.may_crash and task.number == 0
-        while True:
+        for _ in range(self.most_at_once):
             try:
                 operation = resume(value)
             except StopIteration:
@@ -191,6 +194,8 @@ class Runner(ABC, Generic[_P]):
             if value is SUSPENDED:
                 return
             resume = task.coroutine.send
+        text = "goes on and on while no time passes, and would never end; wait for something"
+        raise SchemeError(with_line(f"worker {task.rank} {text}", task.coroutine))
 
     def ended(self, task: CoroutineTask[_P]) -> None:
         """A coroutine has come to its end.
