@@ -21,7 +21,7 @@ from paceline.sim.records.folder import REPORT_FILES
 from paceline.sim.records.summary import SchemeSummary, is_by_step, median_run
 from paceline.sim.records.verdict import format_factor
 
-from .figures.drawing import CSS, Picture
+from .figures.drawing import CSS, Picture, own_style
 from .folders import ReportSources
 from .tables import column_unit, deciding_time
 from .words import digits, size
@@ -53,8 +53,9 @@ def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequen
         )
         write_csv(new / _MARK, table)
         (new / "table.tex").write_text(_tex(studies), encoding="utf-8")
-        for picture in pictures:
-            _save(picture, new / "figures")
+        with own_style({}):
+            for picture in pictures:
+                _save(picture, new / "figures")
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:

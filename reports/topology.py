@@ -17,6 +17,7 @@ from rich.table import Table
 from paceline.sim.config.files import save_atomically, write_atomically
 from paceline.sim.errors import InputError
 
+from .figures.drawing import own_style
 from .tables import add_text_row
 
 if TYPE_CHECKING:
@@ -200,7 +201,6 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     Raises:
         InputError: the folder holds something and ``force`` is not given, or cannot be written.
     """
-    import matplotlib
     import seaborn as sns
     from matplotlib.figure import Figure
 
@@ -218,7 +218,8 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     if record["spectrum"] is not None:
         panels["spectrum"] = draw_eigenvalues
     title = f"{record['name']}, {record['workers']} workers, {record['weights']} weights"
-    look: dict[Any, Any] = {
+    look = {
+        **sns.axes_style("ticks"),
         "text.parse_math": False,  # a file's name may hold dollars
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -226,7 +227,7 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
         "figure.titlesize": 11,
     }
     for name, panel in panels.items():
-        with sns.axes_style("ticks"), matplotlib.rc_context(look):
+        with own_style(look):
             figure = Figure(figsize=(5.0, 5.0), layout="constrained")
             figure.suptitle(textwrap.fill(title, 60))
             panel(record, figure.subplots())

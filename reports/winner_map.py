@@ -12,6 +12,7 @@ from typing import Any, Final
 from paceline.sim.config.files import save_atomically
 from paceline.sim.records.verdict import format_factor
 
+from .figures.drawing import own_style
 from .tables import short_keys
 
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
@@ -47,7 +48,6 @@ def write_winner_map(answer: Mapping[str, Any], path: Path) -> bool:
     keys = varied_keys(answer)
     if not 1 <= len(keys) <= 2:
         return False
-    from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
@@ -56,7 +56,7 @@ def write_winner_map(answer: Mapping[str, Any], path: Path) -> bool:
     columns, rows = _values(answer, across), _values(answer, down) if down else [None]
     firsts = dict.fromkeys(row["verdict"]["first"] for row in answer["settings"])
     colours = dict(zip((label for label in firsts if label is not None), cycle(_COLOURS), strict=False))
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "paceline", "text.parse_math": False}):
+    with own_style({"svg.fonttype": "none", "svg.hashsalt": "paceline", "text.parse_math": False}):
         figure = Figure(figsize=(3.4 + 0.95 * len(columns), 1.3 + 0.6 * len(rows)), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.subplots()

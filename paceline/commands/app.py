@@ -273,6 +273,10 @@ def _run() -> int:
 def main() -> NoReturn:
     """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted."""
     gc.set_threshold(_COLLECT_EVERY, *gc.get_threshold()[1:])
+    os.environ["MPLBACKEND"] = "agg"  # figures go into files; what is set may be for a notebook, or nonsense
+    for name in ("COLUMNS", "LINES"):
+        if not os.environ.get(name, "").isascii():  # rich takes other scripts' digits for numbers, and ends
+            del os.environ[name]
     _settle_streams()
     status = _run()
     try:

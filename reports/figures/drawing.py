@@ -66,14 +66,24 @@ class Picture:
 
 
 @contextmanager
+def own_style(changes: Mapping[Any, Any]) -> Iterator[None]:
+    """matplotlib as it comes, with these changes: what the user's matplotlibrc says would change figures."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(changes)
+        yield
+
+
+@contextmanager
 def figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, Plot]]:
     """A figure drawn in stand-in colours; the block draws, the plot has its SVG text afterwards."""
     import seaborn as sns
-    from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    ours: dict[Any, Any] = {
+    ours = {
         "axes.grid": True,
         "text.parse_math": False,
         "svg.fonttype": "none",
@@ -93,7 +103,7 @@ def figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, Plot]]:
         "figure.facecolor": "none",
     }
     plot = Plot()
-    with sns.axes_style("ticks"), rc_context(ours):
+    with own_style({**sns.axes_style("ticks"), **ours}):
         figure = Figure(figsize=(width_in, height_in), layout="constrained")
         yield figure, plot
         FigureCanvasSVG(figure)

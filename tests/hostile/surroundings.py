@@ -56,7 +56,8 @@ _ENVIRONMENTS: Final = {
     "cache-is-a-device": "XDG_CACHE_HOME=/dev/null XDG_CONFIG_HOME=/dev/null MPLCONFIGDIR=/dev/null",
     "no-path": "-u PATH", "no-user": "-u USER -u LOGNAME", "optimised": "PYTHONOPTIMIZE=1",
     "interpreter-verbose-off": "PYTHONDONTWRITEBYTECODE=1", "threads-in-words": "OMP_NUM_THREADS=many",
-    "no-threads": "OMP_NUM_THREADS=0", "gpu-in-words": "CUDA_VISIBLE_DEVICES=nonsense",
+    "no-threads": "OMP_NUM_THREADS=0", "odd-backend": "MPLBACKEND=nonsense",
+    "gpu-in-words": "CUDA_VISIBLE_DEVICES=nonsense",
 }  # fmt: skip
 """Name -> arguments of env; no command needs any of it."""
 
@@ -111,15 +112,25 @@ _FOLDERS: Final[Mapping[str, Surrounding]] = {
     "report-to-the-top": Surrounding("paceline report r -o /", 2, ("folder",)),
     "report-to-nothing": Surrounding("paceline report r -o ''", 2, ("folder",)),
     "report-above": Surrounding("paceline report r -o ..", 2, ("folder",)),
+    "report-in-the-style-of-tex": Surrounding(
+        "echo text.usetex: True > matplotlibrc; paceline report r",
+        0,
+        (),
+        ("matplotlibrc", "report.html", "report-files"),
+    ),
     "report-to-a-full-disk": Surrounding("paceline report r -o /dev/full", 2, ("/dev/full",)),
     "report-into-the-kernel": Surrounding("paceline report r -o /proc/p.html", 2, ("/proc",)),
     "profile-to-a-folder": Surrounding("paceline calibrate r --out .", 2, ("--out",)),
+    "profile-in-place-of-a-picture": Surrounding(
+        "echo mine > p.png; paceline calibrate r --out p.yaml", 2, ("p.png: is there already",), ("p.png",)
+    ),
     "profile-to-the-top": Surrounding("paceline calibrate r --out /", 2, ("--out",)),
     "profile-in-place-of-its-source": Surrounding("paceline calibrate s.yaml --out s.yaml", 2, ("s.yaml",)),
     "profile-in-place-of-its-picture": Surrounding("paceline calibrate r --out p.png", 2, ("p.png",)),
     "profile-nowhere": Surrounding("paceline calibrate r --out nowhere/p.yaml", 2, ("nowhere",)),
     "probes-to-a-folder": Surrounding("paceline probe s.yaml --out .", 2, ("--out",)),
     "probes-in-place-of-the-scenario": Surrounding("paceline probe s.yaml --out s.yaml", 2, ("s.yaml",)),
+    "probes-to-a-pipe": Surrounding("mkfifo m && paceline probe s.yaml --out m", 2, ("m: is there",), ("m",)),
     "probes-nowhere": Surrounding("paceline probe s.yaml --out nowhere/m.json", 2, ("nowhere",)),
     "graph-to-a-folder": Surrounding(
         "paceline topology search --workers 8 --degree 3 --out .", 2, ("--out",)
