@@ -114,6 +114,9 @@ def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML
     return text
 
 
+_PART_BYTES: Final = 2**20
+
+
 def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
     """Return the content of a regular file: devices and pipes, which may never end, are refused unread.
 
@@ -134,9 +137,15 @@ def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
                 raise IsADirectoryError
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{named}: is no regular file, but a device or a pipe; name a file")
-            content = b"" if status.st_size > limit else file.read(limit + 1)
-            if content is None:  # a kernel's file that has nothing to give now
-                raise InputError(f"{named}: is no regular file, but one of the kernel's; name a file")
+            content = b""
+            while status.st_size <= limit and len(content) <= limit:
+                # As much memory as there are bytes is taken, though a kernel's file has more than its size.
+                part = file.read(max(status.st_size, _PART_BYTES) + 1)
+                if part is None:  # a kernel's file that has nothing to give now
+                    raise InputError(f"{named}: is no regular file, but one of the kernel's; name a file")
+                if not part:
+                    break
+                content += part
     except FileNotFoundError:
         raise InputError(f"{named}: there is no such file{_similar_file(path, suffixes)}") from None
     except IsADirectoryError:

@@ -1,3 +1,4 @@
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.sim.config import yaml_file
-from paceline.sim.config.yaml_file import SourceLine
+from paceline.sim.config.yaml_file import SourceLine, read_bytes
 from paceline.sim.errors import InputError
 
 
@@ -140,3 +141,17 @@ def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\xef\xbb\xbfa: 1")
     assert yaml_file.read_text(tmp_path / "x") == "a: 1"
+
+
+def test_reading_takes_as_much_memory_as_there_is_to_read(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"abc")
+    tracemalloc.start()
+    try:
+        assert read_bytes(tmp_path / "small", 4 * 2**30) == b"abc"
+        assert tracemalloc.get_traced_memory()[1] < 10 * 2**20
+    finally:
+        tracemalloc.stop()
+    (tmp_path / "long").write_bytes(bytes(3 * 2**20))
+    assert len(read_bytes(tmp_path / "long", 3 * 2**20)) == 3 * 2**20
+    with pytest.raises(InputError, match="larger than 2 MiB"):
+        read_bytes(tmp_path / "long", 2 * 2**20)
