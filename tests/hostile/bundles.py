@@ -43,7 +43,7 @@ BUNDLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "metrics.label": (MISSING, None, [], ["x"], 5, "x"),
     "metrics.seed": (MISSING, None, [], ["x"], [0]),
     "metrics.time_s": (MISSING, None, [], ["x"], [1.0]),
-    "metrics.time_s.0": (None, "x", [], -1.0, True),
+    "metrics.time_s.0": (None, "x", [], -2.0, True),
     "metrics.step.0": (None, "x", 1.5, -1, BY_HEART),
     "metrics.label.0": (None, 5, "nobody"),
     "metrics.source.0": (None, 5, "dreamt"),

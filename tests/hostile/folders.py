@@ -225,7 +225,7 @@ _IMPOSSIBLE: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
         "source": ("dreamt", _LONG),
         "seed": (-1, 2**63 - 1, 99),
         "train_loss": (b"x", "x", True),
-        "steps": ([-1, 2, 3, 4], [1] * 100_000, [[1]], {"a": 1}),
+        "steps": ([-2, 2, 3, 4], [1] * 100_000, [[1]], {"a": 1}),
     },
     "events": {
         "start_s": (-5.0, 1e300),

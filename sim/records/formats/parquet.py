@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ...config.problems import one_line
 from ...config.yaml_file import read_bytes
-from ...errors import InputError, shorten
+from ...errors import InputError, quote, shorten
 from ..run import Event, Run
 
 if TYPE_CHECKING:
@@ -102,11 +102,22 @@ def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     for name in columns:
         if name not in schema.names:
             schema = schema.append(pa.field(name, pa.float64()))
+    for field in schema:
+        strangers = [cell for cell in columns[field.name] if not _fits(cell, field.type)]
+        if strangers:
+            raise InputError(f"{path} is damaged: {field.name} has a cell {quote(str(strangers[0]))}")
     try:
         table = _table([list(columns[name]) for name in schema.names], schema)
         _write_parquet(path, (schema, [table]))
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{path} is damaged: {one_line(str(error), 200)}") from error
+
+
+def _fits(cell: object, kind: pa.DataType) -> bool:
+    """Whether a cell is a number where there are numbers; Arrow would take a truth value or a part of one."""
+    if pa.types.is_integer(kind):
+        return type(cell) is int
+    return not pa.types.is_floating(kind) or cell is None or type(cell) in (int, float)
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
