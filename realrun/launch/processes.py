@@ -197,7 +197,8 @@ class Processes(RankPool):
         """
         if self._joined == workers and not anew:
             return
-        check_processes(workers - len(self._children))
+        if workers > len(self._children):
+            check_processes(workers - len(self._children))
         allow_open_files(workers)
         if self._folder is None:
             self._folder = make_temporary_folder()

@@ -115,6 +115,7 @@ def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML
 
 
 _PART_BYTES: Final = 2**20
+"""What is read at once of a file that does not say how long it is."""
 
 
 def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:

@@ -102,8 +102,7 @@ class Streams(Transfers):
         stream = self._streams.get((receiver, sender))
         if not self._announcement or stream is None or not stream.busy:
             return super()._announce(receiver, sender)
-        if self._tcp is not None:
-            self._connection(receiver, sender).sends(self._clock.now)
+        self._send_word(receiver, sender)
         notice = Notice()
         stream.waiting.append((notice, self._announcement * self._latency_s(receiver, sender)))
         return notice
@@ -111,8 +110,7 @@ class Streams(Transfers):
     def _announce_in_line(self, receiver: int, sender: int) -> Notice:
         """Send an announcement over the links; it waits for what is in front of it."""
         assert self._sharing is not None
-        if self._tcp is not None:
-            self._connection(receiver, sender).sends(self._clock.now)
+        self._send_word(receiver, sender)
         latency_s = self._announcement * self._latency_s(receiver, sender)
         links = self._network.route(receiver, sender).links
         number = self._sharing.start(self._clock.now, links, ANNOUNCEMENT_BYTES, float("inf"))

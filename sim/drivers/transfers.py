@@ -118,9 +118,9 @@ class Transfers:
         key = source * self._workers + destination
         posted = box.receives.get(key)
         matches = bool(posted)
-        knows = tag == self._plain_tag or (posted and self._is_known(posted[0]))
-        if self._tcp is not None and self._announcement and not knows:
-            self._connection(source, destination).sends(self._clock.now)  # a word that there is a send
+        announced = self._announcement and tag != self._plain_tag
+        if self._tcp is not None and announced and not (posted and self._is_known(posted[0])):
+            self._send_word(source, destination)
         transfer = posted.popleft() if posted else Transfer()
         transfer.sender, transfer.sender_s = side, self._clock.now
         transfer.num_bytes, transfer.value = num_bytes, value
@@ -197,12 +197,16 @@ class Transfers:
         """When the sender knows of a receive that is posted now."""
         if not self._announcement:
             return self._clock.now
-        if self._tcp is not None:
-            self._connection(receiver, sender).sends(self._clock.now)
+        self._send_word(receiver, sender)
         return self._clock.now + self._announcement * self._latency_s(receiver, sender)
 
+    def _send_word(self, source: int, destination: int) -> None:
+        """Let TCP's window take note of an announcement, or of a word that there is a send."""
+        if self._tcp is not None:
+            self._connection(source, destination).sends(self._clock.now)
+
     def _is_known(self, receive: Transfer) -> bool:
-        """Whether the sender has heard of a receive."""
+        """Whether the sender knows of a receive."""
         announced = receive.announced
         known_s = announced.arrival_s if isinstance(announced, Notice) else announced
         return known_s is not None and known_s <= self._clock.now

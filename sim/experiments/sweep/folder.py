@@ -108,13 +108,13 @@ def _begin_setting(
 
 def _is_ours(out: Path, name: str) -> bool:
     """Whether what ``out`` has under this name is a sweep's, with nothing else in it."""
-    if name in (SWEEP_FILE, WINNERS_FILE):
-        return True
+    if not (name.isdecimal() and len(name) >= _DIGITS):
+        return name in (SWEEP_FILE, WINNERS_FILE)
     try:
         result_folder.check_free(out / name, force=True)
     except InputError:
         return False
-    return name.isdecimal() and len(name) >= _DIGITS
+    return True
 
 
 def _describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> dict[str, Any]:

@@ -151,6 +151,7 @@ class Connection:
         "_run",
         "_sampled_s",
         "_samples",
+        "_sendable",
         "_sent_s",
         "_tcp",
         "_unpaced",
@@ -174,7 +175,8 @@ class Connection:
         self._open = min(self._pipe, self._buffered, self._most)  # from here on there are no rounds
         self.window = min(self._first, self._most)
         self.threshold = inf
-        self.buffer_bytes = min(_BUFFERED_PER_BYTE * self._first, tcp.send_buffer * tcp.connections)
+        self._sendable = tcp.send_buffer * tcp.connections
+        self.buffer_bytes = min(_BUFFERED_PER_BYTE * self._first, self._sendable)
         self._held = False  # the window has held back some of what was sent last
         self._chunks: deque[_Chunk] = deque()
         self._acked = (-inf, 0.0)  # when the latest acknowledgement came, and of how much
@@ -206,15 +208,14 @@ class Connection:
             if self._acked[0] != now_s:
                 self._flights.clear()
         if self.window > self.buffer_bytes:  # the kernel lets it grow when it is what limits
-            most = self._tcp.send_buffer * self._tcp.connections
-            self.buffer_bytes = min(_BUFFERED_PER_BYTE * self.window, most)
+            self.buffer_bytes = min(_BUFFERED_PER_BYTE * self.window, self._sendable)
         held = self._usable(num_bytes)
-        waits = num_bytes > held and self.other is not None and self._tcp.congestion != "bbr"
-        if waits and self.other is not None and self.other._leaving:
+        other = self.other if num_bytes > held and self._tcp.congestion != "bbr" else None
+        if other is not None and other._leaving:
             leave = self._window(now_s, num_bytes)
         elif self.window >= self._open:
             cap = inf if held >= self._pipe else held / self._rtt_s
-            some = max(held, num_bytes * _LOOKED_AHEAD) if waits else num_bytes
+            some = max(held, num_bytes * _LOOKED_AHEAD) if other is not None else num_bytes
             leave = Departure(some, cap)
             self._note_use(now_s, min(some, self.window))
         elif self.window >= self.threshold:
@@ -261,9 +262,7 @@ class Connection:
             self._avoid(took_s, num_bytes)
         elif self._tcp.congestion != "bbr":
             if self._tcp.congestion == "cubic" and self.threshold == inf:
-                other = self.other
-                both_ways = other is not None and (other._leaving > 0 or other._done_s > start_s)
-                self._end_slow_start(took_s, num_bytes, both_ways)
+                self._end_slow_start(start_s, took_s, num_bytes)
             if self.window >= self._open and start_s != self._begun_s:
                 self._grow(num_bytes, self._most if num_bytes > at_once else 2 * at_once)
         # A window of slow start is sent at twice the rate at which it leaves.
@@ -294,8 +293,8 @@ class Connection:
 
     def _usable(self, num_bytes: float) -> float:
         """What may be on its way; of more than fits into the send buffer what a host keeps it filled with."""
-        sendable = self._tcp.send_buffer * self._tcp.connections
-        return min(self.window, self._buffered, sendable if num_bytes <= sendable else _REFILLED * sendable)
+        sendable = self._sendable if num_bytes <= self._sendable else _REFILLED * self._sendable
+        return min(self.window, self._buffered, sendable)
 
     def _take_acknowledgements(self, now_s: float) -> None:
         chunks = self._chunks
@@ -337,13 +336,14 @@ class Connection:
         burst = 2 * self.window / self._rtt_s / _BURSTS_PER_S + share
         return min(max(burst, 2 * SEGMENT_BYTES), _LARGEST_PACKET_BYTES, num_bytes)
 
-    def _end_slow_start(self, took_s: float, num_bytes: float, both_ways: bool) -> None:
+    def _end_slow_start(self, start_s: float, took_s: float, num_bytes: float) -> None:
         """HyStart: the window at which slow start ends is known, once acknowledgements come without a pause.
 
         Either they come one after the other for half a round trip, which they do not where they wait for what
-        is sent back (``both_ways``), or those of the next window are late because this one has not left.
+        is sent back, or those of the next window are late because this one has not left.
         """
-        rate = num_bytes / took_s
+        other, rate = self.other, num_bytes / took_s
+        both_ways = other is not None and (other._leaving > 0 or other._done_s > start_s)
         train_s = self._rtt_s / 2 + _TRAIN_S
         late_s = min(max(self._rtt_s / 8, _LEAST_LATE_S), _MOST_LATE_S)
         packet_bytes = max(0.75 * self._packet_bytes(num_bytes), 2 * SEGMENT_BYTES)  # sent at 0.5 to 1 of it
