@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks import svm
 from benchmarks.claim import Claim, Paper, PaperStudy
 from benchmarks.outer_claims import DELAYED_NESTEROV, DILOCO, SLOWMO
-from benchmarks.real_data_claims import REAL_DATA, about_periods
+from benchmarks.real_data_claims import REAL_DATA, REAL_IMAGES, about_periods
 
 _BY_LABEL: Final = ("workload.partition.kind=by_label",)
 
@@ -273,6 +273,7 @@ PAPERS: Final[Mapping[str, Paper]] = {
         _LEARNED,
     ),
     "real-data": REAL_DATA,
+    "real-images": REAL_IMAGES,
     "slowmo": SLOWMO,
     "stochastic-gradient-push": Paper(
         (
