@@ -263,7 +263,9 @@ def _choices(tuning: Sequence[Tuned]) -> str:
             for key, value in each["chosen"].items()
         )
         choices.append(f"{values} for `{each['label']}`")
-    return f"Chosen from {len(tuning[0]['trials'])} trials each: {'; '.join(choices)}.\n"
+    trials = len(tuning[0]["trials"])
+    how = f"Chosen from {trials} trials each" if trials > 1 else "Taken, not chosen"
+    return f"{how}: {'; '.join(choices)}.\n"
 
 
 _UNITS: Final = {"time to target": "s", "time per step": "s", "bytes per step": "B"}

@@ -16,6 +16,7 @@ from benchmarks.claims import PAPERS
 from docs.make.page import renewed
 from paceline.sim.records.intervals import Interval
 from paceline.sim.records.run import Event, Run
+from paceline.sim.records.summary import Tuned, TuningTrial
 from tests.support.data_packages import forget_data, write_bible, write_images
 from tests.support.made_runs import made_run
 
@@ -143,6 +144,24 @@ def test_the_front_has_who_nobody_equals_in_both_time_and_score() -> None:
 
     assert front("rising") == "`fast`, `good`."
     assert front("falling") == "`fast`."
+
+
+def test_one_trial_is_no_choice() -> None:
+    def sentence(trials: int) -> str:
+        tuned = Tuned(
+            label="a",
+            chosen={"optimizer.lr": 0.03},
+            at_edge=[],
+            metric="train_loss",
+            trials=[TuningTrial(values={"optimizer.lr": 0.03}, seed=2, time_to_target_s=None, score=1.0)]
+            * trials,
+        )
+        study = PaperStudy("study", "file")
+        runs = {"study": {"a": {1: made_run("a", 1, reached_s=2.0)}}}
+        return papers.page(Paper((study,), ()), runs, {"study": [tuned]}).strip().splitlines()[-1]
+
+    assert sentence(1) == "Taken, not chosen: `optimizer.lr` 0.03 for `a`."
+    assert sentence(2) == "Chosen from 2 trials each: `optimizer.lr` 0.03 for `a`."
 
 
 # --- tuned studies ------------------------------------------------------------------------------
