@@ -83,6 +83,11 @@ class BlockSchedule:
         return any(block.room for block in self.blocks)
 
     @cached_property
+    def any_needs(self) -> bool:
+        """Whether any of its blocks needs another one, or room."""
+        return any(block.after or block.room for block in self.blocks)
+
+    @cached_property
     def sources(self) -> Integers:
         """[blocks] the rank that sends it."""
         return np.array([block.source for block in self.blocks], dtype=np.int64)
@@ -91,6 +96,11 @@ class BlockSchedule:
     def destinations(self) -> Integers:
         """[blocks] the rank that it is for."""
         return np.array([block.destination for block in self.blocks], dtype=np.int64)
+
+    @cached_property
+    def pieces(self) -> Floats:
+        """[blocks] how many pieces."""
+        return np.array([block.pieces for block in self.blocks], dtype=np.float64)
 
     @cached_property
     def piece_bytes(self) -> Floats:

@@ -20,6 +20,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+
 from .algorithms import (
     binomial_broadcast,
     direct_reduce_scatter,
@@ -180,13 +182,14 @@ def exchange(sites: Sites, num_bytes: int) -> BlockSchedule:
     """
     n = count_ranks(sites)
     refuse_many("an exchange of all with all", n, n * (n - 1))
-    shares = split_evenly(num_bytes, n)
-    blocks = (
-        CollectiveBlock(rank, (rank + step) % n, shares[(rank + step) % n])
-        for step in range(1, n)
-        for rank in range(n)
-    )
-    return BlockSchedule(n, tuple(block for block in blocks if block.num_bytes))
+    shares, ranks = np.array(split_evenly(num_bytes, n)), np.arange(n)
+    blocks: list[CollectiveBlock] = []
+    for step in range(1, n):  # a million of a thousand ranks: no arithmetic for each
+        destinations = (ranks + step) % n
+        sent = shares[destinations]
+        ends = (each[sent > 0].tolist() for each in (ranks, destinations, sent))
+        blocks += map(CollectiveBlock, *ends)
+    return BlockSchedule(n, tuple(blocks))
 
 
 @lru_cache(maxsize=64)

@@ -370,10 +370,9 @@ def block_waves(schedule: BlockSchedule) -> tuple[BlockWave, ...]:
     up, down = [-1] * schedule.ranks, [-1] * schedule.ranks
     level: list[int] = []
     in_order = schedule.in_order
-    for block in schedule.blocks:
-        source, destination = block.source, block.destination
+    for source, destination, _, _, after, room in schedule.blocks:
         latest = max(up[source], down[destination]) if in_order else -1
-        for number in (*block.after, *block.room):
+        for number in (*after, *room) if after or room else ():
             latest = max(latest, level[number])
         level.append(latest + 1)
         up[source] = down[destination] = latest + 1
@@ -384,19 +383,22 @@ def block_waves(schedule: BlockSchedule) -> tuple[BlockWave, ...]:
 
 
 def _wave_of(schedule: BlockSchedule, numbers: list[int]) -> BlockWave:
-    blocks = [schedule.blocks[number] for number in numbers]
-    needs = []
-    for lists in ([block.after for block in blocks], [block.room for block in blocks]):
-        needed = np.array([number for each in lists for number in each], dtype=np.int64)
-        needs.append((needed, np.repeat(np.arange(len(lists)), [len(each) for each in lists])))
+    blocks = np.array(numbers, dtype=np.int64)
+    lists = [schedule.blocks[number] for number in numbers] if schedule.any_needs else []
     return BlockWave(
-        blocks=np.array(numbers, dtype=np.int64),
-        source=np.array([block.source for block in blocks], dtype=np.int64),
-        destination=np.array([block.destination for block in blocks], dtype=np.int64),
-        pieces=np.array([block.pieces for block in blocks], dtype=np.float64),
-        after=needs[0],
-        room=needs[1],
+        blocks=blocks,
+        source=schedule.sources[blocks],
+        destination=schedule.destinations[blocks],
+        pieces=schedule.pieces[blocks],
+        after=_needs([block.after for block in lists]),
+        room=_needs([block.room for block in lists]),
     )
+
+
+def _needs(lists: list[tuple[int, ...]]) -> tuple[Integers, Integers]:
+    """All numbers of some lists, and for each the list's own number."""
+    needed = np.array([number for each in lists for number in each], dtype=np.int64)
+    return needed, np.repeat(np.arange(len(lists)), np.array([len(each) for each in lists], dtype=np.int64))
 
 
 def block_completion_s(

@@ -71,7 +71,7 @@ class TrainingProblem:
             self._weighted = weighted_evaluation(self.workload)
             self._weighted_batched = torch.func.vmap(self._weighted)
         start, gradient_on = self.workload.start, self.workload.gradient_on
-        self._batched = torch.func.vmap(_evaluation(self.workload))
+        self._batched = _evaluation(self.workload)
         self._alone: GradientFunction | None = gradient_on and gradient_on(start.device)
         # How many gradients are evaluated at once; less after the memory was not enough.
         copies = 1 if self.sampler is None else self.sampler.batch_size  # each example has a gradient
@@ -193,10 +193,27 @@ class TrainingProblem:
 
 
 def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """``(x [d], inputs, targets) -> gradient [d], loss``."""
-    loss_and_buffers = workload.loss_and_buffers
-    if loss_and_buffers is None:
-        return torch.func.grad_and_value(workload.loss)
+    """``(points [m, d], inputs, targets) -> gradients [m, d], losses [m]``, in one batch."""
+    if workload.loss_and_buffers is not None:
+        return torch.func.vmap(_with_buffers(workload.loss_and_buffers))
+    batched = torch.func.vmap(workload.loss)
+
+    def evaluate(points: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        # No loss depends on another worker's point, so that the gradient of their sum has them all. This is
+        # faster than torch.func.grad within vmap, which also imports torch._dynamo, for a second.
+        leaf = points.detach().requires_grad_()
+        with torch.enable_grad():
+            losses = batched(leaf, inputs, targets)
+            gradients = torch.autograd.grad(losses.sum(), leaf)[0]
+        return gradients, losses.detach()
+
+    return evaluate
+
+
+def _with_buffers(
+    loss_and_buffers: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """``(x [d], inputs, targets) -> gradient [d], loss``, where that of buffers is old minus new."""
     evaluate = torch.func.grad_and_value(loss_and_buffers, has_aux=True)
 
     def with_buffers(x: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -74,6 +74,29 @@ class StackedOperation:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BytesSent:
+    """What workers have sent; mostly all send alike, which one number counts.
+
+    Attributes:
+        alike: by each of them.
+        beside: by each, beside that: [n], or 0 for nothing.
+    """
+
+    alike: int = 0
+    beside: int | Integers = 0
+
+    def plus(self, num_bytes: int | Integers) -> BytesSent:
+        """With what is sent further: one number for all, or each worker's."""
+        if isinstance(num_bytes, np.ndarray):
+            return BytesSent(self.alike, self.beside + num_bytes)
+        return BytesSent(self.alike + num_bytes, self.beside)
+
+    def of_all(self, workers: int) -> Integers:
+        """By each worker [n]."""
+        return np.full(workers, self.alike, np.int64) + np.asarray(self.beside, np.int64)
+
+
 class StackedAccounts:
     """The accounts of all workers.
 
@@ -94,7 +117,7 @@ class StackedAccounts:
         self._names: set[str] = set()
         self._wait_s = np.zeros(workers)
         self._communicate_s = np.zeros(workers)
-        self._bytes = np.zeros(workers, np.int64)
+        self._bytes = BytesSent()
 
     def add(self, operation: StackedOperation) -> None:
         """Enter an operation, or put it aside until it is certain that all of it happens."""
@@ -127,8 +150,7 @@ class StackedAccounts:
             self._wait_s += waited_s
             exposed_s -= waited_s
             self._communicate_s += exposed_s
-        if isinstance(operation.num_bytes, np.ndarray) or operation.num_bytes:
-            self._bytes += operation.num_bytes
+        self._bytes = self._bytes.plus(operation.num_bytes)
         log = self._log
         if log is None or log.full or (log.until_step is not None and operation.step >= log.until_step):
             return
@@ -146,8 +168,9 @@ class StackedAccounts:
             ended_s: when each coroutine came to its end; None: the run was cut off before.
             until_s: the last instant of the run.
         """
+        bytes_sent = self._bytes.of_all(self._workers).tolist()
         rows = zip(
-            self._bytes.tolist(), steps.tolist(), self._wait_s.tolist(), self._communicate_s.tolist(),
+            bytes_sent, steps.tolist(), self._wait_s.tolist(), self._communicate_s.tolist(),
             [None] * self._workers if ended_s is None else ended_s.tolist(), strict=True,
         )  # fmt: skip
         return [

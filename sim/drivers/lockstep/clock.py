@@ -18,7 +18,7 @@ from ...training.snapshots import INSTANT
 from ..blocks import PlacedBlocks
 from ..job import Job
 from ..outcome import Outcome
-from .accounts import StackedAccounts, StackedOperation
+from .accounts import BytesSent, StackedAccounts, StackedOperation
 from .collectives import CollectiveTimes
 from .durations import Durations
 from .messages import MixTimes
@@ -42,14 +42,14 @@ class LockstepClock:
         n = job.workers
         self._job = job
         self._limit_s = job.max_time_s
-        may_be_cut = scorer.scores or self._limit_s < math.inf
+        self._may_be_cut = may_be_cut = scorer.scores or self._limit_s < math.inf
         self._accounts = StackedAccounts(n, job.event_log(), may_be_cut)
         self._steps = PublishedSteps(job, scorer, may_be_cut)
         self._durations = Durations(job.compute, n)
         self._mixes = MixTimes(job.transfer, may_be_cut)
         self._collectives = CollectiveTimes(job)
         self._now_s: Floats = np.zeros(n)
-        self._sent: Integers = np.zeros(n, np.int64)
+        self._sent = BytesSent()
         self._done = 0
         self._begun: dict[int, StackedOperation] = {}  # started, by handle, not yet waited for
         self.messages = self.work = 0
@@ -63,7 +63,7 @@ class LockstepClock:
     @property
     def bytes_sent(self) -> int:
         """What all workers have sent."""
-        return int(self._sent.sum())
+        return int(self._sent.of_all(self._job.workers).sum())
 
     # --- operations that take time --------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class LockstepClock:
             mixed = self._mixes.times(operation.pattern, begin_s, self._job.num_bytes(_row(operation.value)))
             self.messages += mixed.messages
             self.work += mixed.messages
-            self._sent = self._sent + mixed.num_bytes
+            self._sent = self._sent.plus(mixed.num_bytes)
             return self._enter(
                 name, begin_s, mixed.end_s, mixed.peer_s, mixed.known_s, blocks, mixed.num_bytes, mixed.peer,
                 handle,
@@ -126,7 +126,7 @@ class LockstepClock:
         collected = self._collectives.times(operation, begin_s)
         self.messages += collected.messages
         self.work += collected.work
-        self._sent = self._sent + collected.num_bytes
+        self._sent = self._sent.plus(collected.num_bytes)
         return self._enter(
             name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes
         )
@@ -156,7 +156,8 @@ class LockstepClock:
         if not goes_on:
             now_s = self._now_s
             self._accounts.add(StackedOperation("next_step", step, now_s, now_s, now_s, now_s, blocks=False))
-        return goes_on and self._steps.over_s == math.inf and float(self._now_s.min()) <= self._limit_s
+        is_over = self._may_be_cut and float(self._now_s.min()) > self._limit_s
+        return goes_on and self._steps.over_s == math.inf and not is_over
 
     def publish(self, published: PublishedRows) -> None:
         """Take what all workers publish now."""
@@ -164,6 +165,8 @@ class LockstepClock:
             raise NotInLockstep("an exchange is under way from one step to the next")
         self._done = published.operation.step + 1
         self._steps.add(self._now_s, self._sent, published)
+        if not self._may_be_cut:
+            return
         earliest_s = float(self._now_s.min())
         if not self._steps.hand_over(min(earliest_s, self._limit_s), earliest_s):
             self._accounts.settle(min(earliest_s, self._limit_s))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Final
 
@@ -94,8 +95,8 @@ class HostRoutes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Messages:
-    """The messages of one pattern, receiver by receiver; m of them.
+class _Ends:
+    """Who sends the messages of one pattern to whom, receiver by receiver; m of them, on any network.
 
     Attributes:
         source, destination: of each [m].
@@ -104,7 +105,6 @@ class _Messages:
         received_from, sent_from: where the messages of these begin, in ``source`` and in ``by_source``.
         one_peer: everybody receives one message and sends one.
         at_most_one: nobody receives more than one, or sends more than one.
-        latency_s, announced_s, rate_bytes_per_s: of each, or of all.
         num_sent: by each worker [n].
         last_source: of whom each worker receives last if all begin at once, -1 where it receives nothing.
     """
@@ -118,11 +118,50 @@ class _Messages:
     sent_from: Integers
     one_peer: bool
     at_most_one: bool
+    num_sent: int | Integers
+    last_source: Integers
+
+
+@lru_cache(maxsize=KEPT_PATTERNS)
+def _ends_of(pattern: Pattern) -> _Ends:
+    n = pattern.workers
+    in_degrees = np.fromiter(map(len, pattern.sources), np.int64, n)
+    destination = np.repeat(np.arange(n), in_degrees)
+    source = np.fromiter(chain.from_iterable(pattern.sources), np.int64, len(destination))
+    out_degrees = np.bincount(source, minlength=n)
+    receivers, senders = np.flatnonzero(in_degrees), np.flatnonzero(out_degrees)
+    last_source = np.full(n, -1)
+    last_source[receivers] = source[np.cumsum(in_degrees)[receivers] - 1]
+    at_most_one = bool(in_degrees.max() <= 1 and out_degrees.max() <= 1)
+    one_peer = at_most_one and len(source) == n
+    return _Ends(
+        source=source,
+        destination=destination,
+        by_source=np.argsort(source, kind="stable"),
+        receivers=receivers,
+        senders=senders,
+        received_from=(np.cumsum(in_degrees) - in_degrees)[receivers],
+        sent_from=(np.cumsum(out_degrees) - out_degrees)[senders],
+        one_peer=one_peer,
+        at_most_one=at_most_one,
+        num_sent=1 if one_peer else out_degrees,
+        last_source=last_source,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Messages:
+    """The messages of one pattern on one network.
+
+    Attributes:
+        ends: of them.
+        latency_s, announced_s, rate_bytes_per_s: of each, or of all.
+    """
+
+    ends: _Ends
     latency_s: Numbers
     announced_s: Numbers
     rate_bytes_per_s: Numbers
-    num_sent: int | Integers
-    last_source: Integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,13 +210,14 @@ class MixTimes:
         if self._meeting:
             raise NotInLockstep(self._meeting)
         messages = self._messages(pattern)
-        if self._shared and not messages.at_most_one:
+        ends = messages.ends
+        if self._shared and not ends.at_most_one:
             raise NotInLockstep(
                 "a worker has several messages under way at once, which share its link (network.sharing)"
             )
-        number, by_links = len(messages.source), self._shared and self._may_be_cut
-        sender_s = begin_s.take(messages.source)
-        receiver_s = begin_s if messages.one_peer else begin_s.take(messages.destination)
+        number, by_links = len(ends.source), self._shared and self._may_be_cut
+        sender_s = begin_s.take(ends.source)
+        receiver_s = begin_s if ends.one_peer else begin_s.take(ends.destination)
         together_s = np.maximum(sender_s, receiver_s)
         announced_s = together_s
         if self._announcement:
@@ -186,17 +226,18 @@ class MixTimes:
         left_s = announced_s + self._overhead_s if self._overhead_s else announced_s
         left_s = left_s + num_bytes / messages.rate_bytes_per_s
         arrived_s = left_s + messages.latency_s
-        if messages.one_peer:
-            sent_s = left_s.take(messages.by_source)
-            end_s = np.maximum(arrived_s, sent_s)
-            peer_s = np.maximum(together_s, together_s.take(messages.by_source))
+        if ends.one_peer:
+            sent_s = left_s.take(ends.by_source)
+            end_s = np.maximum(arrived_s, sent_s, out=arrived_s)
+            sent_together_s = together_s.take(ends.by_source)
+            peer_s = np.maximum(together_s, sent_together_s, out=sent_together_s)
             known_s = np.maximum(left_s, sent_s) if by_links else peer_s
-            return Mixed(end_s, peer_s, known_s, num_bytes, number, messages.source)
-        end_s = _latest(messages, begin_s, arrived_s, left_s)
-        peer_s = _latest(messages, begin_s, together_s, together_s)
-        known_s = _latest(messages, begin_s, left_s, left_s) if by_links else peer_s
-        last = _last_sources(messages, together_s)
-        return Mixed(end_s, peer_s, known_s, num_bytes * messages.num_sent, number, last)
+            return Mixed(end_s, peer_s, known_s, num_bytes, number, ends.source)
+        end_s = _latest(ends, begin_s, arrived_s, left_s)
+        peer_s = _latest(ends, begin_s, together_s, together_s)
+        known_s = _latest(ends, begin_s, left_s, left_s) if by_links else peer_s
+        last = _last_sources(ends, together_s)
+        return Mixed(end_s, peer_s, known_s, num_bytes * ends.num_sent, number, last)
 
     def _messages(self, pattern: Pattern) -> _Messages:
         known = self._known.get(id(pattern))
@@ -208,33 +249,16 @@ class MixTimes:
         return known[1]
 
     def _place(self, pattern: Pattern) -> _Messages:
-        n = pattern.workers
-        in_degrees = np.fromiter(map(len, pattern.sources), np.int64, n)
-        destination = np.repeat(np.arange(n), in_degrees)
-        source = np.fromiter(chain.from_iterable(pattern.sources), np.int64, len(destination))
-        out_degrees = np.bincount(source, minlength=n)
-        receivers, senders = np.flatnonzero(in_degrees), np.flatnonzero(out_degrees)
-        latency_s, rate_bytes_per_s = self._routes.of(source, destination)
-        back_s = self._routes.of(destination, source)[0] if self._announcement else np.zeros(1)
-        last_source = np.full(n, -1)
-        last_source[receivers] = source[np.cumsum(in_degrees)[receivers] - 1]
-        at_most_one = bool(in_degrees.max() <= 1 and out_degrees.max() <= 1)
-        one_peer = at_most_one and len(source) == n
+        ends = _ends_of(pattern)
+        latency_s, rate_bytes_per_s = self._routes.of(ends.source, ends.destination)
+        back_s = np.zeros(1)
+        if self._announcement:
+            back_s = self._routes.of(ends.destination, ends.source)[0]
         return _Messages(
-            source=source,
-            destination=destination,
-            by_source=np.argsort(source, kind="stable"),
-            receivers=receivers,
-            senders=senders,
-            received_from=(np.cumsum(in_degrees) - in_degrees)[receivers],
-            sent_from=(np.cumsum(out_degrees) - out_degrees)[senders],
-            one_peer=one_peer,
-            at_most_one=at_most_one,
+            ends=ends,
             latency_s=_one_if_equal(latency_s),
             announced_s=_one_if_equal(self._announcement * back_s),
             rate_bytes_per_s=_one_if_equal(rate_bytes_per_s),
-            num_sent=1 if one_peer else out_degrees,
-            last_source=last_source,
         )
 
 
@@ -242,26 +266,26 @@ def _one_if_equal(values: Floats) -> Numbers:
     return float(values[0]) if len(values) and (values == values[0]).all() else values
 
 
-def _latest(messages: _Messages, begin_s: Floats, received_s: Floats, sent_s: Floats) -> Floats:
+def _latest(ends: _Ends, begin_s: Floats, received_s: Floats, sent_s: Floats) -> Floats:
     """The latest of what concerns each worker [n]: its own begin, what it receives and what it sends [m]."""
     latest_s = begin_s.copy()
     if len(received_s):
         for ranks, first, values in (
-            (messages.receivers, messages.received_from, received_s),
-            (messages.senders, messages.sent_from, sent_s[messages.by_source]),
+            (ends.receivers, ends.received_from, received_s),
+            (ends.senders, ends.sent_from, sent_s[ends.by_source]),
         ):
             latest_s[ranks] = np.maximum(latest_s[ranks], np.maximum.reduceat(values, first))
     return latest_s
 
 
-def _last_sources(messages: _Messages, together_s: Floats) -> Integers:
+def _last_sources(ends: _Ends, together_s: Floats) -> Integers:
     """From whom each worker received last: of several that came together, the last in order of ranks."""
-    last = messages.last_source.copy()
-    if len(together_s) and not messages.at_most_one:
+    last = ends.last_source.copy()
+    if len(together_s) and not ends.at_most_one:
         latest_s = np.full(len(last), -np.inf)
-        latest_s[messages.receivers] = np.maximum.reduceat(together_s, messages.received_from)
-        among = together_s == latest_s[messages.destination]
-        last[messages.destination[among]] = messages.source[among]  # of several the last one stays
+        latest_s[ends.receivers] = np.maximum.reduceat(together_s, ends.received_from)
+        among = together_s == latest_s[ends.destination]
+        last[ends.destination[among]] = ends.source[among]  # of several the last one stays
     return last
 
 

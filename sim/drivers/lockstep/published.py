@@ -18,6 +18,7 @@ from ...program import operations as ops
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
 from ..job import Job
+from .accounts import BytesSent
 
 
 class PublishedRows:
@@ -51,7 +52,7 @@ class _Step:
 
     number: int
     times_s: Floats
-    bytes_sent: Integers
+    bytes_sent: BytesSent
     published: PublishedRows
 
 
@@ -76,8 +77,8 @@ class PublishedSteps:
         self._known = np.zeros(job.workers, np.int64)  # steps of each worker that the scorer knows
         self.over_s = math.inf
 
-    def add(self, times_s: Floats, bytes_sent: Integers, published: PublishedRows) -> None:
-        """All workers have done the next step, each at its time [n], having sent so many bytes [n]."""
+    def add(self, times_s: Floats, bytes_sent: BytesSent, published: PublishedRows) -> None:
+        """All workers have done the next step, each at its time [n], having sent so many bytes."""
         number = self._steps[-1].number + 1 if self._steps else 0
         self._steps.append(_Step(number, times_s, bytes_sent, published))
         if not self._may_be_cut and len(self._steps) > 1:
@@ -94,13 +95,11 @@ class PublishedSteps:
             return False
         scorer = self._scorer
         if scorer.scores:
-            for time_s, step, worker, rows in self._due(until_s):
+            for time_s, number, worker, bytes_sent, rows in self._due(until_s):
                 if scorer.due_s is not None and self._settled(time_s):
                     return True
-                scorer.publish(
-                    self._job.published(worker, time_s, int(step.bytes_sent[worker]), rows[worker])
-                )
-                self._known[worker] = step.number + 1
+                scorer.publish(self._job.published(worker, time_s, bytes_sent, rows[worker]))
+                self._known[worker] = number + 1
             if self._settled(now_s):
                 return True
         else:
@@ -110,15 +109,17 @@ class PublishedSteps:
             self._steps.popleft()
         return False
 
-    def _due(self, until_s: float) -> list[tuple[float, _Step, int, list[ops.Publish]]]:
+    def _due(self, until_s: float) -> list[tuple[float, int, int, int, list[ops.Publish]]]:
+        """Time, number of the step, worker, bytes that it had sent, and what all workers published then."""
         due = []
         for step in self._steps:
             ranks = np.flatnonzero((step.times_s <= until_s) & (self._known <= step.number))
             if len(ranks):
                 rows, times_s = step.published.of_workers, step.times_s.tolist()
-                due += [(times_s[rank], step.number, rank, step, rows) for rank in ranks.tolist()]
+                sent = step.bytes_sent.of_all(len(times_s)).tolist()
+                due += [(times_s[rank], step.number, rank, sent[rank], rows) for rank in ranks.tolist()]
         due.sort(key=lambda each: each[:3])
-        return [(time_s, step, rank, rows) for time_s, _, rank, step, rows in due]
+        return due
 
     def _settled(self, time_s: float) -> bool:
         """Whether an instant was due to be scored before ``time_s``, and its score ends the run."""
