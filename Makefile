@@ -53,15 +53,6 @@ lab: $(VENV)/ready-dev
 # torch with this one; SimGrid is measured where it is installed (Debian: libsimgrid-dev python3-simgrid).
 bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks.speed.run
-	PYTHONPATH=. $(BIN)/python benchmarks/gradients.py
-	PYTHONPATH=. $(BIN)/python benchmarks/collectives.py
-	PYTHONPATH=. $(BIN)/python benchmarks/startup.py
-	$(BIN)/python -m benchmarks.memory
-	PYTHONPATH=. $(BIN)/python benchmarks/records.py
-	PYTHONPATH=. $(BIN)/python benchmarks/grid.py
-	PYTHONPATH=. $(BIN)/python benchmarks/ddp.py
-	PYTHONPATH=. $(BIN)/python benchmarks/topologies.py
-	$(BIN)/python -m benchmarks.outside
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,6 +1,6 @@
 """Seconds of the processor for a step of all-reduce on the clock alone: priced as a whole, and by messages.
 
-    python benchmarks/collectives.py
+    python -m benchmarks.collectives
 
 One switch, 1 Gbit/s and 1 ms, 4 MB, computations with cv 0.1, so that every step has other start times. What
 is done once for a schedule is in the first step, which counts apart. Blocks that have their links for
@@ -15,6 +15,7 @@ import statistics
 import time
 from dataclasses import replace
 
+from benchmarks.bars import Part, at_most, print_bars
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
@@ -48,7 +49,7 @@ def main() -> None:
                 by_messages_s = run(job, 1, priced=False)[0]
                 text += f" {by_messages_s:12.3f} {by_messages_s / step_s:6.1f}"
             print(text, flush=True)
-    compare_schemes()
+    print_bars(measure().bars)
 
 
 def run(job: Job, steps: int, priced: bool) -> tuple[float, int]:
@@ -62,8 +63,8 @@ def run(job: Job, steps: int, priced: bool) -> tuple[float, int]:
     return time.process_time() - begin_s, driver.messages
 
 
-def compare_schemes() -> None:
-    """Print how much longer than local SGD an all-reduce at every step takes, in lockstep."""
+def measure() -> Part:
+    """How much longer than local SGD an all-reduce at every step takes, in lockstep with gradients."""
     jobs = [
         make_job(
             name, options, task="digits-mlp", workers=MANY, cv=0.1, max_iterations=MANY_STEPS, every=10**9,
@@ -81,10 +82,9 @@ def compare_schemes() -> None:
             times_s[-1].append(time.perf_counter() - begin_s)
     local_s, reduced_s = (statistics.median(column) for column in zip(*times_s, strict=True))
     ratio = statistics.median(reduced / local for local, reduced in times_s)
-    print(
-        f"{MANY} workers, {MANY_STEPS} steps in lockstep: local SGD {local_s:.2f} s, "
-        f"all-reduce {reduced_s:.2f} s, {ratio:.2f} times (bar: 1.3)"
-    )
+    name = f"lockstep, {MANY} workers, {MANY_STEPS} steps with gradients, all-reduce beside local SGD"
+    detail = f"local SGD {local_s:.2f} s, all-reduce {reduced_s:.2f} s"
+    return Part((at_most(name, 1.3, ratio, "times", detail),))
 
 
 if __name__ == "__main__":

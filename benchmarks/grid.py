@@ -1,6 +1,6 @@
 """A grid of networks and stragglers, against the trainings that it needs: seconds, and the ratio.
 
-    python benchmarks/grid.py
+    python -m benchmarks.grid
 
 5 latencies x 4 bandwidths x 3 straggler levels x 5 synchronous schemes on the digits, 16 workers, links not
 shared, 200 steps. The trainings alone are ``simulate`` of one setting. Each round has a cache of its own:
@@ -14,11 +14,12 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
 import paceline
+from benchmarks.bars import Bar, Part, at_most, print_bars
 from paceline.sim.experiments.check import check
 from paceline.sim.experiments.prepare import device_named
 from paceline.sim.scenario.schema import resolve_scenario
@@ -62,6 +63,16 @@ OTHER_GRID: Final = {**GRID, "cluster.network.latency": ["0.2 ms", "2 ms", "10 m
 
 def main() -> None:
     """Measure and print."""
+    print_bars(measure_bars())
+
+
+def measure() -> Part:
+    """All bars, for the page."""
+    return Part(tuple(measure_bars()))
+
+
+def measure_bars() -> Iterator[Bar]:
+    """One for each way to score."""
     for on in ("averaged", "mean"):
         scenario = {**SCENARIO, "evaluate": {"every": "10 steps", "on": on}}
         training = partial(paceline.simulate, scenario, device="cpu", progress=False, jobs=1)
@@ -77,19 +88,19 @@ def main() -> None:
                 times.append((training_s, grid_s, _seconds(other_grid)[0]))
             vectors, settings = num_step_vectors(sweep), len(sweep.studies)
         training_s, grid_s, again_s = (statistics.median(column) for column in zip(*times, strict=True))
-        ratio = statistics.median(each[1] / each[0] for each in times)
         more_s = statistics.median(each[1] - each[0] for each in times)
-        print(
-            f"evaluate.on {on}: {len(SCENARIO['schemes'])} trainings {training_s:.1f} s; {settings} settings "
-            f"{grid_s:.1f} s, {ratio:.1f} times, {more_s:.1f} s more; another grid then {again_s:.1f} s",
-            flush=True,
+        detail = (
+            f"{len(SCENARIO['schemes'])} trainings {training_s:.1f} s, {settings} settings {grid_s:.1f} s, "
         )
+        detail += f"another grid then {again_s:.1f} s"
         allowed_s = 20.0
         if on == "mean":
             once_s = check(resolve_scenario(scenario), device_named("cpu"))["scoring"]["once_s"]
             allowed_s += vectors * once_s
-            print(f"  {vectors:,} step vectors; by 'check' each takes {1e3 * once_s:.1f} ms to score")
-        print(f"  bar: at most {allowed_s:.1f} s more")
+            detail += f"; {vectors:,} step vectors, by `check` {1e3 * once_s:.1f} ms each"
+        yield at_most(
+            f"grid scored on `{on}`, beyond its trainings, processor", allowed_s, more_s, "s", detail
+        )
 
 
 def num_step_vectors(sweep: Any) -> int:

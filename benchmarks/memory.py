@@ -14,10 +14,12 @@ import json
 import resource
 import subprocess
 import sys
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 import torch
 
+from benchmarks.bars import Part, at_most, print_bars
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.experiments.memory import estimate_bytes
 from paceline.sim.experiments.prepare import resolve
@@ -61,6 +63,11 @@ SHAPES: Final = {
     | {"stop": "target: {metric: train_loss, value: 1e-9}, max_iterations: 12"},
 }
 """Name -> what is put into the scenario."""
+MANY: Final = "256 workers"
+ON_PAGE: Final = (
+    "many workers of a small model", "few workers of a large model", "many examples", "kept models",
+)  # fmt: skip
+"""Shapes that ``make bench`` measures: one of each kind."""
 
 
 def peak_bytes() -> int:
@@ -68,7 +75,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(shape: str) -> dict[str, float]:
+def measure_shape(shape: str) -> dict[str, float]:
     """Simulate a shape in this process: the peak over that of a small one, and the estimate by parts."""
     list(simulate(resolve(parse(_SCENARIO.format(**SHAPES["warm-up"])), torch.device("cpu"))))
     before = peak_bytes()
@@ -78,8 +85,8 @@ def measure(shape: str) -> dict[str, float]:
     return {"measured": float(peak_bytes() - before), **estimate_bytes(scenario)}
 
 
-def bar() -> str:
-    """Run 256 workers of a million parameters each: the peak, in a sentence."""
+def peak_of_many() -> float:
+    """Run 256 workers of a million parameters each in this process: the peak, in GiB."""
     job = make_job(
         "gossip", {"topology": "one_peer_exponential"}, task="digits-mlp", workers=256, momentum=0.9,
         task_options={"hidden": 13_333}, cv=0.1, max_iterations=3, every=3,
@@ -88,36 +95,49 @@ def bar() -> str:
     scorer = job.scorer()
     scorer.begin([job.start] * job.workers)
     EventDriver(job, [job.program(r) for r in range(job.workers)], scorer).run()
-    peak = peak_bytes() / 2**30
-    return f"peak resident memory: {peak:.2f} GiB (bar: 8), score {scorer.evaluations[-1].metrics}"
+    return peak_bytes() / 2**30
 
 
-def main() -> None:
-    """Measure each shape in a process of its own, and print a row of a table for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", choices=["256 workers", *SHAPES], help="in this process, as JSON")
-    shape = parser.parse_args().shape
-    torch.set_num_threads(1)
-    if shape is not None:
-        print(json.dumps(bar() if shape == "256 workers" else measure(shape)))
-        return
-
-    def in_a_process(name: str) -> object:
-        command = [sys.executable, "-m", "benchmarks.memory", "--shape", name]
-        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-    print(in_a_process("256 workers"))
-    print("\n| shape | estimated | measured | estimated / measured | largest part |")
-    print("| --- | ---: | ---: | ---: | --- |")
-    for name in list(SHAPES)[1:]:
-        parts = in_a_process(name)
-        assert isinstance(parts, dict)
+def measure_page(shapes: Iterable[str]) -> Part:
+    """Measure 256 workers, and these shapes, each in a process of its own: a bar, and a table."""
+    peak = at_most(
+        f"memory of {MANY} with a model of a million parameters each", 8, _in_a_process(MANY), "GiB"
+    )
+    rows = ["| shape | estimated | measured | estimated / measured | largest part |",
+            "| --- | ---: | ---: | ---: | --- |"]  # fmt: skip
+    for name in shapes:
+        parts = _in_a_process(name)
         measured = parts.pop("measured")
         estimated, largest = sum(parts.values()), max(parts, key=parts.__getitem__)
-        print(
+        rows.append(
             f"| {name} | {estimated / 1e6:.0f} MB | {measured / 1e6:.0f} MB | {estimated / measured:.2f} "
             f"| {largest} |"
         )
+    return Part((peak,), "\n".join(rows) + "\n")
+
+
+def _in_a_process(shape: str) -> Any:
+    command = [sys.executable, "-m", "benchmarks.memory", "--shape", shape]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def measure() -> Part:
+    """What the page shows: the bar, and one shape of each kind."""
+    return measure_page(ON_PAGE)
+
+
+def main() -> None:
+    """Measure all shapes and print, or one in this process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=[MANY, *SHAPES], help="in this process, as JSON")
+    shape = parser.parse_args().shape
+    torch.set_num_threads(1)
+    if shape is not None:
+        print(json.dumps(peak_of_many() if shape == MANY else measure_shape(shape)))
+        return
+    part = measure_page(list(SHAPES)[1:])
+    print_bars(part.bars)
+    print(f"\n{part.text}", end="")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Messages a second of both drivers, of gossiping workers without gradients.
 
-    python benchmarks/messages.py
+    python -m benchmarks.messages
 
 Whole simulation time, coroutines and accounts included; medians of several runs. The event driver with 1,024
 workers; in lockstep 10,000 of them, with constant durations and with lognormal jitter, beside what drawing
@@ -15,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bars import Bar, Part, at_least, at_most, print_bars
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
@@ -27,7 +28,7 @@ from paceline.sim.drivers.lockstep.durations import Durations
 from tests.support.factory import make_job
 
 WORKERS, RUNS = 1024, 5
-MANY, MANY_STEPS = 10_000, 512
+MANY, MANY_STEPS = 10_000, 1024
 SECOND: dict[str, Any] = {"latency_s": 0.01, "bytes_per_parameter": 4e6, "bandwidth_bytes_per_s": 8e6}
 CASES: list[tuple[str, str, int, dict[str, Any], int]] = [
     ("ring, links not shared", "ring", 40, {**SECOND, "sharing": "none"}, 60_000),
@@ -60,6 +61,16 @@ events: none
 
 def main() -> None:
     """Measure and print."""
+    print_bars(measure_bars())
+
+
+def measure() -> Part:
+    """All bars, for the page."""
+    return Part(tuple(measure_bars()))
+
+
+def measure_bars() -> Iterator[Bar]:
+    """Both drivers, all-reduces, and a whole command."""
     for name, topology, steps, settings, bar in CASES:
         job = make_job(
             "gossip",
@@ -69,10 +80,10 @@ def main() -> None:
             record_events=False,
             **settings,
         )
-        print(f"{name:>45}: {_rate(job, _events):11,.0f} messages/s (bar: {bar:,})")
-    lockstep()
-    all_reduce()
-    whole_command()
+        yield at_least(f"event driver, 1,024 workers, {name}", bar, _rate(job, _events), "messages/s")
+    yield from lockstep()
+    yield from all_reduce()
+    yield from whole_command()
 
 
 def _events(job: Job) -> int:
@@ -97,23 +108,24 @@ def _rate_of(job: Job, run: Callable[[Job], int]) -> float:
     return number / (time.perf_counter() - begin_s)
 
 
-def lockstep() -> None:
+def lockstep() -> Iterator[Bar]:
     """One-peer gossip of many workers, with constant durations and with jitter, beside bare draws."""
-    for cv, bar in ((0.0, 50_000_000), (0.3, 10_000_000)):
+    for cv, bar in ((0.0, 50), (0.3, 10)):
         job = make_job(
             "gossip", {"topology": "one_peer_exponential"}, workers=MANY, max_iterations=MANY_STEPS, cv=cv,
             record_events=False, **SECOND,
         )  # fmt: skip
         _in_lockstep(replace(job, max_iterations=20))  # the graphs are made once for all runs
         rates = [(_rate_of(job, _in_lockstep), _rate_of(job, _draws)) for _ in range(RUNS)]
-        name = f"lockstep, {MANY:,} workers, one peer, cv {cv:g}"
+        jitter = f"lognormal, cv {cv:g}" if cv else "constant"
+        name = f"lockstep, {MANY:,} workers, {MANY_STEPS:,} steps of one-peer gossip, {jitter}"
         rate = statistics.median(each for each, _ in rates)
-        print(f"{name:>45}: {rate:11,.0f} messages/s (bar: {bar:,})")
+        yield at_least(name, bar, rate / 1e6, "million messages/s")
         if cv:
             draws = statistics.median(each for _, each in rates)
             share = statistics.median(messages / drawn for messages, drawn in rates)
-            name = "its durations drawn alone"
-            print(f"{name:>45}: {draws:11,.0f} draws/s, {share:.2f} of which are reached (bar: 0.7)")
+            detail = f"these durations drawn alone: {draws / 1e6:.1f} million/s"
+            yield at_least(f"{name}, of its bare draws", 0.7, share, "times", detail)
 
 
 def _draws(job: Job) -> int:
@@ -123,7 +135,7 @@ def _draws(job: Job) -> int:
     return MANY_STEPS * job.workers
 
 
-def all_reduce() -> None:
+def all_reduce() -> Iterator[Bar]:
     """All-reduces of 1,024 workers, whose algorithm is chosen before."""
     for transport in ("ideal", "nccl"):
         for cv in (0.0, 0.3):
@@ -138,13 +150,11 @@ def all_reduce() -> None:
             begin_s = time.perf_counter()
             _in_lockstep(job)
             taken_s = time.perf_counter() - begin_s
-            name = f"lockstep, {WORKERS:,} workers, {transport} all-reduce, cv {cv:g}"
-            print(
-                f"{name:>45}: {taken_s:.2f} s for 100 steps (bar: 10 s), {first_s:.2f} s for the first alone"
-            )
+            name = f"lockstep, {WORKERS:,} workers, 100 steps of {transport} all-reduce, cv {cv:g}"
+            yield at_most(name, 10, taken_s, "s", f"a first step alone, before: {first_s:.2f} s")
 
 
-def whole_command() -> None:
+def whole_command() -> Iterator[Bar]:
     """A command with many workers and steps, start-up included."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "many.yaml"
@@ -156,8 +166,9 @@ def whole_command() -> None:
         )  # fmt: skip
         taken_s = time.perf_counter() - begin_s
     most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    name = "10,000 workers x 1,000 steps, the command"
-    print(f"{name:>45}: {taken_s:.1f} s, {most:.2f} GiB (bars: 20 s, 4 GiB)")
+    name = f"`paceline simulate`, {MANY:,} workers, 1,000 steps of one-peer gossip, time only"
+    yield at_most(name, 20, taken_s, "s")
+    yield at_most(f"{name}, memory", 4, most, "GiB")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What records cost a real run, as a share of its wall clock.
 
-    python benchmarks/records.py
+    python -m benchmarks.records
 
 During a run a rank only makes a row and appends it; everything else happens after its clock has stopped. So
 the cost is the number of rows of a worker, of a real run with short steps, times what one row takes.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 
+from benchmarks.bars import Part, at_most, print_bars
 from paceline.realrun.driver.rank_log import Exchange, LoggedOperation
 from paceline.realrun.launch.cells import RunRequest
 from paceline.realrun.launch.processes import Processes
@@ -41,13 +42,18 @@ def seconds_per_row() -> float:
 
 def main() -> None:
     """Measure and print."""
+    print_bars(measure().bars)
+
+
+def measure() -> Part:
+    """One bar."""
     with Processes() as processes:
         run = processes.run(RunRequest(dump(parse(SCENARIO)), 0, 0, STEPS)).run
     row_s = statistics.median(seconds_per_row() for _ in range(5))
     rows = len(run.events) / 4
     share = rows * row_s / run.wall_clock_s
-    print(f"{rows:.0f} rows a worker in {run.wall_clock_s:.2f} s, {1e6 * row_s:.1f} us a row")
-    print(f"records cost {100 * share:.2f} % of the wall clock (bar: 2 %)")
+    detail = f"{rows:.0f} rows a worker in {run.wall_clock_s:.2f} s, {1e6 * row_s:.1f} us a row"
+    return Part((at_most("records of a real run, of its wall clock", 2, 100 * share, "%", detail),))
 
 
 if __name__ == "__main__":

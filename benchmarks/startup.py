@@ -1,6 +1,6 @@
 """What `paceline simulate` of one step takes, against `import torch` alone: medians of interleaved runs.
 
-python benchmarks/startup.py
+python -m benchmarks.startup
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Final
+
+from benchmarks.bars import Part, at_most, print_bars
 
 ROUNDS: Final = 7
 SCENARIO: Final = """\
@@ -33,6 +35,11 @@ WAYS: Final = {
 
 def main() -> None:
     """Measure and print."""
+    print_bars(measure().bars)
+
+
+def measure() -> Part:
+    """One bar, with the seconds of each way."""
     with tempfile.TemporaryDirectory() as folder:
         scenario = Path(folder) / "one-step.yaml"
         scenario.write_text(SCENARIO, encoding="utf-8")
@@ -43,10 +50,13 @@ def main() -> None:
                 begin_s = time.perf_counter()
                 subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
                 times[name].append(time.perf_counter() - begin_s)
-    for name, each in times.items():  # the first round fills the page cache
-        ratios = [a / b for a, b in zip(each[1:], times["import torch"][1:], strict=True)]
-        median_s, ratio = statistics.median(each[1:]), statistics.median(ratios)
-        print(f"{name:18} {median_s:6.2f} s  {ratio:5.2f} of import torch")
+    # The first round fills the page cache.
+    pairs = zip(times["paceline simulate"][1:], times["import torch"][1:], strict=True)
+    ratio = statistics.median(simulating / importing for simulating, importing in pairs)
+    detail = ", ".join(f"`{name}` {statistics.median(each[1:]):.2f} s" for name, each in times.items())
+    return Part(
+        (at_most("`paceline simulate` of one step beside `import torch`", 1.6, ratio, "times", detail),)
+    )
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
+from benchmarks.bars import Bar, Part, at_least
 from benchmarks.speed.clock import ClockFigures
 from benchmarks.speed.ways import ALONE, GOSSIP, LOCAL, WAYS
 from benchmarks.speed.work import Work
@@ -14,11 +15,18 @@ from benchmarks.speed.work import Work
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_HEAD = """\
+_HEAD: Final = """\
 # How fast Paceline is
 
 Written by `make bench`; do not edit. {machine}; load {load}.
 
+## Bars
+
+What was to be reached. Rates beside raw `vmap` go by processor time, all else by the wall clock where nothing
+else is written.
+
+"""
+_COMPARED: Final = """
 ## Worker-iterations a second, beside peers
 
 A worker-iteration is a step of plain SGD at a real gradient of the digits MLP (64-64-10, 4,810 parameters)
@@ -35,10 +43,22 @@ per worker has no clock but the wall's: it really sends.
 
 """
 
-_BARS: Mapping[str, float] = {
+_FACTORS: Final[Mapping[str, float]] = {
     "gossipy": 5.0, "vsim": 5.0, "gloo_gossip": 20.0, "gloo_local_sgd": 20.0,
 }  # fmt: skip
 """How many times as fast the lockstep driver has to be."""
+_OF_VMAP: Final[Mapping[str, float]] = {
+    "lockstep_gossip": 0.85, "lockstep_local_sgd": 0.85, "event_gossip": 0.6, "event_local_sgd": 0.6,
+}  # fmt: skip
+"""What part of raw vmap's rate has to be reached."""
+_OURS: Final = {GOSSIP: "lockstep_gossip", LOCAL: "lockstep_local_sgd", ALONE: "lockstep_local_sgd"}
+"""By scheme, who is compared with others."""
+_TAIL: Final = """
+Two bars are tests: lockstep gives what the event driver gives (`tests/sim/drivers/test_lockstep.py`), and a
+cached trajectory that is damaged or belongs to something else is computed again
+(`tests/sim/experiments/test_sweep.py`). What needs a GPU is measured by `make gpu`, which writes
+`docs/measurements.md`: not yet run.
+"""
 
 
 def _of(blocks: pd.DataFrame, work: Work, steps: int) -> pd.DataFrame:
@@ -62,22 +82,58 @@ def _format(ratio: float | None) -> str:
 def _rates(blocks: pd.DataFrame) -> str:
     lines = [
         "| scheme | by | worker-iterations/s | of raw vmap | lockstep is faster, wall clock | processor time "
-        "| bar | memory |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| memory |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    ours = {GOSSIP: "lockstep_gossip", LOCAL: "lockstep_local_sgd", ALONE: "lockstep_local_sgd"}
     for way in WAYS:
         mine = blocks[blocks["way"] == way.name]
         if mine.empty:
             continue
-        bar = f"{_BARS[way.name]:.0f}" if way.name in _BARS else ""
         lines.append(
             f"| {way.scheme} | {way.label} | {mine['rate'].median():,.0f} | "
             f"{_format(_ratio(blocks, way.name, 'raw_vmap', 'processor_rate'))} | "
-            f"{_format(_ratio(blocks, ours[way.scheme], way.name, 'rate'))} | "
-            f"{_format(_ratio(blocks, ours[way.scheme], way.name, 'processor_rate'))} | {bar} | "
+            f"{_format(_ratio(blocks, _OURS[way.scheme], way.name, 'rate'))} | "
+            f"{_format(_ratio(blocks, _OURS[way.scheme], way.name, 'processor_rate'))} | "
             f"{mine['gib'].max():.2f} GiB |"
         )
+    return "\n".join(lines) + "\n"
+
+
+def bars_of_rates(
+    blocks: pd.DataFrame, works: Sequence[Work], steps: int, errors: Mapping[str, str]
+) -> list[Bar]:
+    """The bars that the comparison has; a way counts in the first of ``works`` in which it took part."""
+    bars = []
+    for way in WAYS:
+        name = f"{way.label}, {way.scheme}"
+        if way.name not in _OF_VMAP and way.name not in _FACTORS:
+            continue
+        if way.name in errors:
+            bars.append(Bar(f"lockstep beside {name}", "-", f"not measured: {errors[way.name]}", met=False))
+            continue
+        work = next(work for work in works if not _rows(blocks, work, steps, way.name).empty)
+        same = _of(blocks, work, steps)
+        if way.name in _OF_VMAP:
+            ratio = _ratio(same, way.name, "raw_vmap", "processor_rate") or 0.0
+            bars.append(at_least(f"{name}, of raw vmap", _OF_VMAP[way.name], ratio, "times"))
+        else:
+            ratio = _ratio(same, _OURS[way.scheme], way.name, "rate") or 0.0
+            name = f"lockstep beside {name}, {work.workers} workers"
+            bars.append(at_least(name, _FACTORS[way.name], ratio, "times"))
+    return bars
+
+
+def _rows(blocks: pd.DataFrame, work: Work, steps: int, way: str) -> pd.DataFrame:
+    same = _of(blocks, work, steps)
+    return same[same["way"] == way]
+
+
+def _table_of_bars(bars: Iterable[Bar]) -> str:
+    lines = ["| what | bar | measured | | |", "| --- | ---: | ---: | --- | --- |"]
+    lines += [
+        f"| {bar.what} | {bar.limit} | {bar.measured} | {'met' if bar.met else '**missed**'} | {bar.detail} |"
+        for bar in bars
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +160,7 @@ def write_page(
     steps: int,
     errors: Mapping[str, str],
     clocks: Sequence[ClockFigures],
-    outputs: Sequence[tuple[str, str]],
+    parts: Mapping[str, Part],
 ) -> str:
     """The page.
 
@@ -115,17 +171,17 @@ def write_page(
         steps: of these blocks.
         errors: why a way has none, by name.
         clocks: time alone.
-        outputs: name and output of the programs about Paceline alone.
+        parts: of the benchmarks of Paceline alone, by their subjects.
     """
     compared = [_of(blocks, work, steps) for work in works]
     text = _HEAD.format(
-        machine=machine, load=f"{blocks['load'].median():.1f}",
-        steps=steps, rounds=compared[0]["round"].max() + 1,
+        machine=machine, load=f"{blocks['load'].median():.1f}"
     )  # fmt: skip
+    bars = bars_of_rates(blocks, works, steps, errors)
+    text += _table_of_bars([*bars, *(bar for part in parts.values() for bar in part.bars)])
+    text += _COMPARED.format(steps=steps, rounds=compared[0]["round"].max() + 1)
     for work, some in zip(works, compared, strict=True):
         text += f"{work.workers} workers:\n\n{_rates(some)}\n"
-    text += "Bars: lockstep at least 0.85 of raw `vmap`, the event driver 0.6; 5 times gossipy and `vsim`,\n"
-    text += "20 times a gloo process per worker.\n"
     for way in WAYS:
         if way.name in errors:
             text += f"\n{way.label} ({way.scheme}) could not be run: {errors[way.name]}\n"
@@ -137,12 +193,10 @@ def write_page(
     text += "\n## Time alone, beside SimGrid\n\nNo gradients. One switch, 10 ms, 8 MB/s, 4 MB, a second of "
     text += "computation; medians of rounds in turns.\n\n"
     text += _clocks(clocks)
-    text += "\n## Paceline alone\n"
-    for name, output in outputs:
-        text += f"\n`benchmarks/{name}.py`:\n\n```\n{output.rstrip()}\n```\n"
-    text += (
-        "\nWhat needs a GPU is measured by `make gpu`, which writes `docs/measurements.md`: not yet run.\n"
-    )
+    for subject, part in parts.items():
+        if part.text:
+            text += f"\n## {subject.capitalize()}\n\n{part.text}"
+    text += _TAIL
     return text
 
 

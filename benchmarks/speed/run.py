@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,8 @@ from typing import Final
 import pandas as pd
 import torch
 
+from benchmarks.bars import Part
+from benchmarks.speed.alone import NAMES, measure_alone
 from benchmarks.speed.children import Child, ChildError
 from benchmarks.speed.clock import measure_clocks
 from benchmarks.speed.environment import prepare_peers
@@ -40,8 +41,6 @@ FEW: Final = Work(workers=16, hidden=64)
 BLOCKS_OF_GROWTH: Final = ((20, 2),)
 GROWTH: Final = (Work(256, 64), Work(64, 16), Work(64, 256))
 GROWING: Final = ("lockstep_gossip", "event_gossip", "gossipy", "vsim", "raw_vmap")
-ALONE: Final = ("messages", "startup", "memory")
-"""Programs of this folder's parent whose output the page shows."""
 
 
 def measure(
@@ -94,17 +93,6 @@ def measure(
     return rows, errors
 
 
-def outputs_alone() -> Iterator[tuple[str, str]]:
-    """What the programs about Paceline alone print."""
-    for name in ALONE:
-        say(f"benchmarks/{name}.py")
-        done = subprocess.run(
-            [sys.executable, f"benchmarks/{name}.py"], check=False, capture_output=True, text=True,
-            env={**os.environ, "PYTHONPATH": "."},
-        )  # fmt: skip
-        yield name, done.stdout if done.returncode == 0 else done.stderr.strip().splitlines()[-1] + "\n"
-
-
 def machine() -> str:
     """Processor, cores, versions, date and load, human-readable."""
     lines = (
@@ -148,9 +136,11 @@ def main() -> None:
     write_atomically(BLOCKS, blocks.to_csv(index=False))
     say("time alone")
     clocks = measure_clocks()
-    text = write_page(
-        machine(), blocks, (BASE, FEW), BLOCKS_OF_BASE[0][0], errors, clocks, list(outputs_alone())
-    )  # fmt: skip
+    parts: dict[str, Part] = {}
+    for name, subject in NAMES.items():
+        say(subject)
+        parts[subject] = measure_alone(name)
+    text = write_page(machine(), blocks, (BASE, FEW), BLOCKS_OF_BASE[0][0], errors, clocks, parts)
     save_atomically(PICTURE, lambda new: draw_growth(blocks, BASE, BLOCKS_OF_BASE[0][0]).savefig(new, dpi=90))
     write_atomically(PAGE, text)
     say(f"wrote {PAGE}")

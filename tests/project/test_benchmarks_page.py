@@ -7,6 +7,8 @@ import sys
 import pandas as pd
 import pytest
 
+from benchmarks.bars import Part, at_most
+from benchmarks.speed import alone
 from benchmarks.speed.children import Child, ChildError
 from benchmarks.speed.clock import ClockFigures
 from benchmarks.speed.page import write_page
@@ -38,14 +40,35 @@ def test_the_page_has_rates_ratios_and_what_is_missing() -> None:
         ClockFigures("gossip", "lockstep", 100, 0.5, 30.2),
         ClockFigures("gossip", "SimGrid", error="none"),
     ]
-    page = write_page(
-        "a machine", made_blocks(), [Work(64, 64)], 40, errors, clocks, [("messages", "many\n")]
-    )
-    assert "| one-peer gossip | Paceline, lockstep | 900 | 0.90 | 1.00 | 1.00 |  | 0.25 GiB |" in page
-    assert "| one-peer gossip | gossipy | 100 | 0.10 | 9.00 | 9.00 | 5 | 0.25 GiB |" in page
+    parts = {
+        "time alone": Part((at_most("a command", 20, 19.5, "s", "at once"),)),
+        "memory": Part((at_most("memory", 4, 4.004, "GiB"),), "| shape |\n"),
+    }
+    page = write_page("a machine", made_blocks(), [Work(64, 64)], 40, errors, clocks, parts)
+    assert "| one-peer gossip | Paceline, lockstep | 900 | 0.90 | 1.00 | 1.00 | 0.25 GiB |" in page
+    assert "| one-peer gossip | gossipy | 100 | 0.10 | 9.00 | 9.00 | 0.25 GiB |" in page
     assert "APPFL vsim (local SGD, averaged every 10 steps) could not be run: no such package" in page
     assert "| gossip | lockstep | 200 | 0.5 s | 30.2 s |" in page
     assert "| gossip | SimGrid | could not be run: none | | |" in page
+    assert (
+        "| Paceline, lockstep, one-peer gossip, of raw vmap | at least 0.85 times | 0.90 times | met |  |"
+        in page
+    )
+    assert (
+        "| lockstep beside gossipy, one-peer gossip, 64 workers | at least 5 times | 9 times | met |" in page
+    )
+    peer = "lockstep beside APPFL vsim, local SGD, averaged every 10 steps"
+    assert f"| {peer} | - | not measured: no such package | **missed** |" in page
+    assert "| a command | at most 20 s | 19.5 s | met | at once |" in page
+    assert "| memory | at most 4 GiB | 4.00 GiB | **missed** |" in page  # by what the two digits do not show
+    assert "## Memory\n\n| shape |\n" in page
+
+
+def test_a_benchmark_that_fails_is_a_bar_that_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(alone.NAMES, "no_such_benchmark", "nothing")
+    (bar,) = alone.measure_alone("no_such_benchmark").bars
+    assert not bar.met
+    assert bar.measured.startswith("could not be measured: ModuleNotFoundError")
 
 
 def test_a_child_does_blocks_on_order_and_its_end_says_why() -> None:
