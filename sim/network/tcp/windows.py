@@ -9,18 +9,20 @@ How it works:
   first byte has left, and by then the window has grown by what was acknowledged: it doubles per round.
 - **No rounds** where the window holds what the links on the way can carry in a round trip, or has reached
   what buffers and losses allow: then the bytes leave as one flow, whose rate is at most window / round trip.
-- **Both ways.** Acknowledgements wait behind a window that their host sends: where bytes go both ways there
-  are rounds, however large the window is, and a link rests for one latency in each. Not so with BBR, whose
-  window is twice of what is on its way.
-- **After slow start** the window grows slowly: the bytes leave as flows whose rates rise by an eighth.
-- **Between messages** the window stays. It is halved for every retransmission timeout without anything to
-  send, and comes near to what is used where less than a window is sent for as long.
+- **Both ways.** Acknowledgements wait behind what their host sends: where bytes go both ways there are
+  rounds, however large the window is, and a link rests for one latency in each, or longer where the other
+  window is larger. Not so with BBR, whose window is twice of what is on its way.
+- **After slow start** the window grows slowly: what is more than a few windows leaves as flows whose rates
+  rise by an eighth.
+- **Between messages** the window stays, however little is sent. It is halved for every retransmission timeout
+  without anything to send.
 
 References:
     RFC 6928, Increasing TCP's initial window (10 segments).
     RFC 5681, TCP congestion control (slow start; reno: a segment per round trip).
-    RFC 2861, TCP congestion window validation (after idle times, and where the application limits the rate),
-        as Linux has it: net.ipv4.tcp_slow_start_after_idle, Documentation/networking/ip-sysctl.rst.
+    RFC 2861, TCP congestion window validation, as Linux 6.18 has it: after idle times, and not (measured)
+        where the application limits the rate: net.ipv4.tcp_slow_start_after_idle,
+        Documentation/networking/ip-sysctl.rst.
     RFC 6298, Computing TCP's retransmission timer; its smallest variation in Linux: 200 ms.
     RFC 9438, CUBIC for fast and long-distance networks; before the first loss Linux's window grows by a
         twentieth of what is acknowledged.
@@ -47,6 +49,10 @@ _LEAST_VARIATION_S: Final = 0.2
 """Linux (TCP_RTO_MIN): what a retransmission timeout has beyond the round trip, at least."""
 _VARIATION_DECAY: Final = 0.75
 """RFC 6298's 1 - beta: what is left of a variation after a round trip without any."""
+_RTT_DECAY: Final = 0.875
+"""RFC 6298's 1 - alpha: what is left of a smoothed round trip after an acknowledgement."""
+_LEAST_ACKS: Final = 9
+"""HyStart: the acknowledgements of a window after which it knows that all are late."""
 _BURSTS_PER_S: Final = 1024
 """Linux (sk_pacing_shift): a packet of several segments has this part of what is paced in a second ..."""
 _LARGEST_PACKET_BYTES: Final = 65536
@@ -76,8 +82,12 @@ _LATE_SEGMENTS: Final = 16
 """HyStart looks at the first eight acknowledgements, of two segments each."""
 _HYSTART_SEGMENTS: Final = 16
 """The smallest window at which HyStart ends a slow start."""
+_DELAYED_S: Final = 0.04
+"""Linux (TCP_DELACK_MIN): so long a segment that comes alone is not acknowledged, unless another comes."""
 _LOOKED_AHEAD: Final = 0.25
 """Share of a message after which it is looked whether bytes are sent back on its connection."""
+_FEW_WINDOWS: Final = 4
+"""Of what is to leave after slow start; more of them leave as a flow."""
 _STEP: Final = 1.125
 """By what a window grows after slow start before the rate is set anew."""
 
@@ -130,6 +140,7 @@ class Connection:
 
     __slots__ = (
         "_acked",
+        "_alone",
         "_begun_s",
         "_buffered",
         "_chunks",
@@ -141,21 +152,21 @@ class Connection:
         "_last_rtt_s",
         "_leaving",
         "_left_s",
-        "_limited_s",
         "_most",
         "_open",
         "_pace",
         "_peak",
         "_pipe",
+        "_round_s",
         "_rtt_s",
         "_run",
         "_sampled_s",
         "_samples",
         "_sendable",
         "_sent_s",
+        "_smoothed_s",
         "_tcp",
         "_unpaced",
-        "_used",
         "_variation_s",
         "buffer_bytes",
         "other",
@@ -179,10 +190,12 @@ class Connection:
         self.buffer_bytes = min(_BUFFERED_PER_BYTE * self._first, self._sendable)
         self._held = False  # the window has held back some of what was sent last
         self._chunks: deque[_Chunk] = deque()
+        self._alone = False  # the last packet of the window that leaves next has one segment
         self._acked = (-inf, 0.0)  # when the latest acknowledgement came, and of how much
         self._in_flight = 0.0
         self._leaving = 0  # times that bytes were taken that have not left
-        self._begun_s = -inf  # when the latest window began to leave ...
+        self._round_s = -inf  # when the latest window of a round began to leave
+        self._begun_s = -inf  # when the latest bytes began to leave ...
         self._left_s = -inf  # ... and had left
         self._done_s = -inf  # when something had left ...
         self._run = 0.0  # ... and how much with what left just before it
@@ -192,12 +205,10 @@ class Connection:
         self._unpaced = float(_UNPACED_SEGMENTS * SEGMENT_BYTES * tcp.connections)
         self._samples: deque[tuple[float, float]] = deque()  # when a rate will be known, and the rate
         self._flights: deque[tuple[float, float, float]] = deque()  # BBR's: start, end and bytes
-        self._last_rtt_s = rtt_s
+        self._last_rtt_s = self._smoothed_s = rtt_s
         # Of the round trip, as estimated: twice the first sample, from which on it comes nearer to its least.
         self._variation_s = _LEAST_VARIATION_S + max(0.0, 2 * rtt_s - _LEAST_VARIATION_S) / _VARIATION_DECAY
         self._sampled_s = -inf  # when the estimate last changed, once a round trip
-        self._limited_s = -inf  # when the window last held something back
-        self._used = 0.0  # the most that was on its way at once since then
 
     def next(self, now_s: float, num_bytes: float) -> Departure:
         """Take what may leave now of so many bytes; call ``left`` when it has."""
@@ -217,17 +228,16 @@ class Connection:
             cap = inf if held >= self._pipe else held / self._rtt_s
             some = max(held, num_bytes * _LOOKED_AHEAD) if other is not None else num_bytes
             leave = Departure(some, cap)
-            self._note_use(now_s, min(some, self.window))
-        elif self.window >= self.threshold:
+        elif self.window >= self.threshold and num_bytes > _FEW_WINDOWS * self.window:
             rate = self.window / self._rtt_s
             leave = Departure(min(num_bytes, rate * self._until_step_s()), rate)
-            self._note_use(now_s, min(num_bytes, self.window))
         else:
             leave = self._window(now_s, num_bytes)
         if not leave.num_bytes:
             return leave
         self._leaving += 1
-        self._sent_s = now_s
+        self._sent_s = self._begun_s = now_s
+        self._left_s = inf
         return leave
 
     def _window(self, now_s: float, num_bytes: float) -> Departure:
@@ -235,15 +245,17 @@ class Connection:
         room = self._usable(num_bytes) - self._in_flight
         self._held = self._held or room < num_bytes
         if room < min(num_bytes, SEGMENT_BYTES):
-            self._note_use(now_s, self.window)
             return Departure(0.0, not_before_s=self._acked_s(self._chunks[0]))
         leave = self._paced(now_s, min(room, num_bytes))
         acked_s = now_s + self._rtt_s + self._burst_s(leave.num_bytes)
         counted = leave.num_bytes if self._tcp.congestion == "bbr" else _in_segments(leave.num_bytes)
         self._in_flight += counted
-        self._chunks.append(_Chunk(acked_s, counted, self._most_in_flight(now_s)))
-        self._begun_s, self._left_s = now_s, inf
-        self._note_use(now_s, self._in_flight)
+        late = SEGMENT_BYTES if self._alone and room < num_bytes else 0
+        self._alone = False
+        self._chunks.append(_Chunk(acked_s, counted - late, self._most_in_flight(now_s)))
+        if late:
+            self._chunks.append(_Chunk(acked_s + min(self._rtt_s, _DELAYED_S), late, self._in_flight))
+        self._round_s = now_s
         return leave
 
     def left(self, start_s: float, now_s: float, num_bytes: float) -> None:
@@ -259,11 +271,14 @@ class Connection:
         rate = num_bytes / took_s
         at_once = min(_in_segments(num_bytes), self._usable(num_bytes))
         if self.window >= self.threshold:
-            self._avoid(took_s, num_bytes)
+            if start_s != self._round_s and (
+                self.window < self._open or at_once >= self.window - SEGMENT_BYTES
+            ):
+                self._avoid(num_bytes)
         elif self._tcp.congestion != "bbr":
             if self._tcp.congestion == "cubic" and self.threshold == inf:
                 self._end_slow_start(start_s, took_s, num_bytes)
-            if self.window >= self._open and start_s != self._begun_s:
+            if self.window >= self._open and start_s != self._round_s:
                 self._grow(num_bytes, self._most if num_bytes > at_once else 2 * at_once)
         # A window of slow start is sent at twice the rate at which it leaves.
         standing_s = min(self._run, self._usable(num_bytes)) / rate - self._rtt_s
@@ -271,6 +286,9 @@ class Connection:
         if self._tcp.congestion == "bbr" and self.window < self._open:
             self._measure_rate(start_s, now_s, num_bytes)
         self._last_rtt_s = self._rtt_s + queue_s
+        late_s = self._last_rtt_s - self._smoothed_s
+        acks = num_bytes / self._packet_bytes(num_bytes)
+        self._smoothed_s += late_s * (1 - math.pow(_RTT_DECAY, acks))
         if self.window >= self._open:
             self._sample(now_s, took_s / self._last_rtt_s)
         self._sent_s = max(self._sent_s, now_s - queue_s)
@@ -306,6 +324,8 @@ class Connection:
             self._in_flight = self._in_flight - num_bytes if chunks else 0.0
             if self.window < self.threshold:
                 self._grow(num_bytes, inf if self._held else 2 * in_flight)
+            elif self._held or in_flight >= self.window - SEGMENT_BYTES:
+                self._avoid(num_bytes)
 
     def _acked_s(self, chunk: _Chunk) -> float:
         """When an acknowledgement is there: after what its host has sent before it; inf: not known yet."""
@@ -333,7 +353,7 @@ class Connection:
     def _packet_bytes(self, num_bytes: float) -> float:
         """What the host sends as one packet, of several segments."""
         share = _LARGEST_PACKET_BYTES * 0.5 ** int(min(self._rtt_s / 512e-6, 100.0))
-        burst = 2 * self.window / self._rtt_s / _BURSTS_PER_S + share
+        burst = 2 * self.window / self._smoothed_s / _BURSTS_PER_S + share
         return min(max(burst, 2 * SEGMENT_BYTES), _LARGEST_PACKET_BYTES, num_bytes)
 
     def _end_slow_start(self, start_s: float, took_s: float, num_bytes: float) -> None:
@@ -349,7 +369,7 @@ class Connection:
         packet_bytes = max(0.75 * self._packet_bytes(num_bytes), 2 * SEGMENT_BYTES)  # sent at 0.5 to 1 of it
         if took_s > train_s and not both_ways and packet_bytes <= rate * _TRAIN_GAP_S:
             end = self.window + rate * train_s
-        elif took_s > self._rtt_s + late_s:
+        elif took_s > self._rtt_s + late_s and num_bytes >= _LEAST_ACKS * self._packet_bytes(num_bytes):
             end = self.window + min(num_bytes, self.window) + _LATE_SEGMENTS * SEGMENT_BYTES
         else:
             return
@@ -370,23 +390,11 @@ class Connection:
         if idle_s <= timeout_s or not self._tcp.slow_start_after_idle or self._tcp.congestion == "bbr":
             return
         self._keep_threshold()
+        packet = self._packet_bytes(inf) // SEGMENT_BYTES  # as large as the pace before the rest makes it
         halvings = min(math.ceil(idle_s / timeout_s) - 1, _MOST_HALVINGS)
         halved = math.floor(self.window / 2**halvings / SEGMENT_BYTES + _ROUNDING) * float(SEGMENT_BYTES)
         self.window = max(halved, min(self._first, self.window))
-
-    def _note_use(self, now_s: float, in_flight: float) -> None:
-        """Bring the window nearer to what is used where the application sends less than it allows."""
-        enough = self.window / 2 if self.window < self.threshold else self.window - SEGMENT_BYTES
-        if in_flight >= enough:
-            self._limited_s, self._used = now_s, 0.0
-            return
-        self._used = max(self._used, in_flight)
-        if now_s - self._limited_s < self._last_rtt_s + self._variation_s:
-            return
-        if self._tcp.slow_start_after_idle and self._tcp.congestion != "bbr":
-            self._keep_threshold()
-            self.window = (self.window + max(self._used, min(self._first, self.window))) / 2
-        self._limited_s, self._used = now_s, 0.0
+        self._alone = self.window // SEGMENT_BYTES % packet == 1
 
     def _keep_threshold(self) -> None:
         self.threshold = max(self.threshold, 0.75 * self.window)
@@ -438,10 +446,8 @@ class Connection:
         segments = self.window / (SEGMENT_BYTES * self._tcp.connections)
         return max((_STEP - 1) * segments, 1.0) * self._rtt_s
 
-    def _avoid(self, took_s: float, num_bytes: float) -> None:
+    def _avoid(self, num_bytes: float) -> None:
         """Grow by what was acknowledged: cubic by a share of it, reno by a segment a window."""
-        if num_bytes < self.window - SEGMENT_BYTES and self.window >= self._open:
-            return  # the window has held nothing back
         if self._tcp.congestion == "cubic":
             grown = num_bytes / _CUBIC_LEAST
         else:

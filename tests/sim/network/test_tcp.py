@@ -89,12 +89,32 @@ def test_a_window_grows_to_no_more_than_twice_what_was_on_its_way() -> None:
     assert each.next(now_s, 1e9).num_bytes == 14 * SEGMENT_BYTES  # the last of seven segments is not full
 
 
-def test_a_window_comes_near_to_what_is_used() -> None:
+def test_a_window_stays_where_little_is_sent_too_often_to_be_idle() -> None:
     each = connection()
     now_s = leave_alone(each, 0.0, 31 * IW, FAST)
-    for _ in range(12):  # little is sent, too often to be idle, for about seven time-outs
+    for _ in range(12):  # for about seven time-outs
         now_s = leave_alone(each, now_s + 0.2, IW, FAST)
-    assert each.next(now_s + RTT_S, 1e9).num_bytes <= 2 * IW
+    assert each.next(now_s + RTT_S, 1e9).num_bytes == 32 * IW
+
+
+def test_a_segment_that_comes_alone_after_a_rest_costs_a_round_trip() -> None:
+    # 69.06 segments are 10 + 20 + 40; but after a rest the first ten leave as 3 + 3 + 3 + 1, at the pace of
+    # the window before, and the last one is acknowledged with what comes next: 10 + 18 + 38 are too few.
+    rtt_s, rate = 0.04, 12.5e6
+    each = Connection(TcpSettings(), rtt_s, rate)
+    end_s = leave_alone(each, 0.0, 100_000, rate)
+    assert end_s == pytest.approx(2 * rtt_s, abs=0.006)
+    rested_s = end_s + 1.0
+    assert leave_alone(each, rested_s, 100_000, rate) - rested_s == pytest.approx(3 * rtt_s, abs=0.006)
+
+
+def test_after_slow_start_too_what_fits_into_the_window_leaves_at_once() -> None:
+    each = connection(peak=1e9)
+    each.window = each.threshold = 20 * IW
+    assert each.next(0.0, 10 * IW) == (10 * IW, math.inf, -math.inf)
+    each.left(0.0, 0.001, 10 * IW)
+    assert leave_alone(each, 0.2, 20 * IW, 1e9) == pytest.approx(0.2, abs=0.001)
+    assert each.next(0.201, IW).not_before_s == pytest.approx(0.2 + RTT_S, abs=0.001)
 
 
 def test_something_short_now_and_then_is_not_idle() -> None:
@@ -175,6 +195,24 @@ def test_acknowledgements_wait_behind_what_goes_the_other_way() -> None:
     assert there.next(2.5 * RTT_S, 1e9).num_bytes == 2 * IW
     # What the other way begins after an acknowledgement has left is not in front of it.
     assert back.next(2 * RTT_S, 1e9).num_bytes == 2 * IW
+
+
+def test_acknowledgements_wait_behind_a_message_that_leaves_without_rounds_too() -> None:
+    there, back = connection(peak=1e6), connection(peak=1e6)  # a round trip holds 8.6 IW
+    there.other, back.other = back, there
+    there.window = 100 * IW
+    back.window = 10 * IW
+    assert there.next(0.0, 80 * IW).num_bytes == 80 * IW
+    assert back.next(0.001, 80 * IW).num_bytes == 10 * IW
+    back.left(0.001, 0.3, 10 * IW)
+    assert back.next(0.3, 70 * IW).not_before_s == math.inf
+
+
+def test_acknowledgements_are_late_only_where_there_are_nine() -> None:
+    # Ten segments take 16 ms where a round trip takes 4, but leave as three packets.
+    each = Connection(TcpSettings(), 0.004, 1e9)
+    leave_alone(each, 0.0, 3 * IW, 8 * IW / 0.125)
+    assert each.threshold == math.inf
 
 
 def test_losses_bound_the_rate() -> None:
