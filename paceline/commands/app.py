@@ -11,7 +11,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -22,6 +23,7 @@ from paceline.commands import measure, predict
 from paceline.commands.console import AsJson, ReportFile, print_json, say, terminal
 from paceline.commands.sweep import sweep
 from paceline.commands.topology import topology_app
+from paceline.sim.config.interpreter import SharedState, name_some
 from paceline.sim.errors import InputError, PacelineError
 
 _HELP_WIDTH: Final = 100
@@ -235,9 +237,14 @@ def _has_working_folder() -> bool:
 
 def _run() -> int:
     """Run the app; returns the exit status."""
+    shared = SharedState()
+    replaced: list[str] = []
     try:
-        with _ended_like_ctrl_c():
-            app(standalone_mode=True)
+        try:
+            with _ended_like_ctrl_c():
+                app(standalone_mode=True)
+        finally:
+            replaced = shared.mend(replaced=True)  # the messages below need it
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except PacelineError as error:
@@ -248,7 +255,7 @@ def _run() -> int:
     except (MemoryError, RuntimeError, ImportError) as error:
         why = _name_shortage(error)
         if not why:
-            raise
+            return _end_unforeseen(error, replaced)
         say(f"paceline: {why}")
         return 1
     except OSError as error:  # of the machine, not of a file that the user named: no place, no processes
@@ -267,7 +274,28 @@ def _run() -> int:
     except KeyboardInterrupt:  # before a command has begun
         say("paceline: interrupted")
         return 130
+    except Exception as error:
+        return _end_unforeseen(error, replaced)
     return 0
+
+
+def _end_unforeseen(error: Exception, replaced: Sequence[str]) -> int:
+    """Say what nobody has foreseen: a mistake of ours, or of code that changes what all of Python shares."""
+    if sys.flags.dev_mode:
+        raise error
+    from paceline.sim.config.code_files import code_files
+    from paceline.sim.config.user_code import format_error, format_line
+
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    text, where = format_error(error), format_line(last.filename, last.lineno)
+    text += "" if text.endswith(where) else where
+    text += ": a mistake in Paceline, please report it"
+    if replaced:
+        text += f"; or of code that the scenario names, which has replaced {name_some(replaced)}"
+    elif files := sorted({file.name for file in code_files().values()}):
+        text += f"; or of {name_some(files)}, if that changes what it has not defined"
+    say(f"paceline: {text} (python -X dev -m paceline ... shows where)")
+    return 1
 
 
 def main() -> NoReturn:
@@ -281,14 +309,14 @@ def main() -> NoReturn:
     status = _run()
     try:
         sys.stdout.flush()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: code of the user's has closed it
         if not isinstance(error, BrokenPipeError):  # whoever reads has enough, and says so in that way
-            say(f"paceline: standard output: {error.strerror}")
+            say(f"paceline: standard output: {getattr(error, 'strerror', None) or error}")
         _silence(1)
         status = status or 1
     try:
         sys.stderr.flush()
-    except OSError:
+    except (OSError, ValueError):
         _silence(2)
     sys.exit(status)
 

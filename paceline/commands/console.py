@@ -237,7 +237,7 @@ def say(text: str) -> None:
     """One line, or several, on standard error, if anybody takes it; names of files may hold anything."""
     from paceline.sim.config.problems import printable
 
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # ValueError: code of the user's has closed it
         sys.stderr.write("\n".join(map(printable, text.split("\n"))) + "\n")
 
 

@@ -28,6 +28,7 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
+from paceline.commands.patience import patience
 from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:
@@ -303,12 +304,12 @@ def netem(
     from paceline.sim.network.build import build_network
     from paceline.sim.scenario.schema import load
 
-    cluster = load(scenario, changes or []).cluster
-    n = cluster.workers
+    with patience("netem"):
+        cluster = load(scenario, changes or []).cluster
+        n = cluster.workers
+        network = build_network(cluster.network, n)
     named = commands.validate_addresses(hosts, n) if hosts else [f"$HOST{rank}" for rank in range(n)]
-    scripts = commands.scripts(
-        build_network(cluster.network, n), named, commands.validate_interface(interface)
-    )
+    scripts = commands.scripts(network, named, commands.validate_interface(interface))
     if host is not None and host >= n:
         raise InputError(f"--host {host}: ranks go from 0 to {n - 1}")
     chosen = scripts if host is None else scripts[host : host + 1]

@@ -27,6 +27,7 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
+from paceline.commands.patience import patience
 
 if TYPE_CHECKING:
     from paceline.sim.records.run import Run
@@ -101,9 +102,10 @@ def check(
     from paceline.sim.scenario.lines import name_lines
     from paceline.sim.scenario.schema import load
 
-    loaded = load(scenario, changes or [])
-    with name_lines(scenario, changes or []):
-        findings = checking.check(loaded, prepare.device_named(device))
+    with patience("check"):
+        loaded = load(scenario, changes or [])
+        with name_lines(scenario, changes or []):
+            findings = checking.check(loaded, prepare.device_named(device))
     if as_json:
         print_json(findings)
     else:
@@ -128,9 +130,10 @@ def throughput(
     from paceline.sim.scenario.lines import name_lines
     from paceline.sim.scenario.schema import load
 
-    loaded = load(scenario, changes or [])
-    with name_lines(scenario, changes or []):
-        findings = counting.throughput(loaded, tokens, loss)
+    with patience("throughput"):
+        loaded = load(scenario, changes or [])
+        with name_lines(scenario, changes or []):
+            findings = counting.throughput(loaded, tokens, loss)
     if as_json:
         print_json(findings)
     else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from paceline.commands.console import AsJson, Force, check_out_file, print_json, say, terminal
+from paceline.commands.patience import patience
 from paceline.sim.config.limits import MAX_SEED
 from paceline.sim.errors import InputError, did_you_mean
 
@@ -40,7 +41,8 @@ def show(
     from paceline.reports import topology as graph_pages
     from paceline.sim.topology.described import describe
 
-    record = describe(_entry(topology), workers, weights, seed)
+    with patience("topology show"):
+        record = describe(_entry(topology), workers, weights, seed)
     if out is not None:
         graph_pages.write_topology(record, out, force)
         say(f"wrote {out}")
@@ -62,7 +64,8 @@ def compare(
     from paceline.reports import topology as graph_pages
     from paceline.sim.topology.described import describe
 
-    records = [describe(_entry(name), workers, weights, seed) for name in topologies]
+    with patience("topology compare"):
+        records = [describe(_entry(name), workers, weights, seed) for name in topologies]
     records.sort(key=_speed)
     if as_json:
         document = {"workers": workers, "topologies": records}

@@ -27,6 +27,7 @@ from typing import Final
 from typing_extensions import override
 
 from ..errors import InputError, did_you_mean, quote
+from .interpreter import LeftWhole
 
 CODE_GROUP: Final = "paceline.code"
 """Entry points of installed packages: each names a module that scenarios may name, with all modules in it."""
@@ -147,7 +148,8 @@ def load_module(name: str) -> ModuleType:
         sys.path.append(root)
     importlib.invalidate_caches()
     try:
-        module = importlib.import_module(name)
+        with LeftWhole(f"importing {quote(name)} ({source.file.name})"):
+            module = importlib.import_module(name)
     finally:
         sys.meta_path.remove(finder)
         if added and root in sys.path:

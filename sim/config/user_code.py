@@ -27,9 +27,10 @@ _T = TypeVar("_T")
 _NOT_USERS: Final = (
     str(Path(__file__).parents[2]) + os.sep,
     *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
-    "<frozen ",
+    "<",
 )
-"""Beginnings of the names of files that are not the user's."""
+"""Beginnings of the names of files that are not the user's; "<": of code that has no file."""
+_PACKAGE_FOLDERS: Final = ("/site-packages/", "/dist-packages/")
 
 RAISED: Final = (Exception, SystemExit)
 """What is reported of a user's code: a script that calls ``sys.exit`` must not end the program in silence."""
@@ -44,6 +45,11 @@ _OF_PYTHON: Final = ("given", "__main__")
 """Modules in the paths of objects that only the process has to which they were handed over."""
 _OWN_CODE: Final = frozenset({"paceline.realrun.calibration.probes:PROBE"})
 """What Paceline's own scenarios name."""
+
+
+def is_users_file(file: str) -> bool:
+    """Whether a file of this name is neither ours, nor Python's, nor that of an installed package."""
+    return not file.startswith(_NOT_USERS) and not any(folder in file for folder in _PACKAGE_FOLDERS)
 
 
 def is_import_path(name: str) -> bool:
@@ -212,7 +218,7 @@ def format_error(error: BaseException) -> str:
     text = one_line(" ".join(error_text(error).split()), MAX_RAISED)
     named = shorten(type(error).__name__) + (f": {text}" if text else "")
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_USERS)]
+    own = [frame for frame in frames if is_users_file(frame.filename)]
     if isinstance(error, ModuleNotFoundError) and code_files.is_neighbour(error.name or ""):
         named += (
             "; a module's folder is searched only while it is loaded: import what lies beside it at the top "

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ..config import user_code
+from ..config.interpreter import LeftWhole
 from ..config.limits import MAX_EXAMPLES
 from ..config.settings import Settings
 from ..config.user_code import options_of
@@ -68,7 +69,7 @@ def _task(path: str, build: Build) -> Task:
         given = {name: getattr(options, name) for name in type(options).model_fields}
         if seeded:
             given["seed"] = seed
-        with user_code.report_errors(quote(path)), initial_weights(seed):
+        with LeftWhole(f"{quote(path)}{place}"), user_code.report_errors(quote(path)), initial_weights(seed):
             returned = build(**given)
         try:
             return _workload(path, returned)

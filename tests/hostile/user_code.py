@@ -28,6 +28,23 @@ MODULES: Final[Mapping[str, str]] = {
     "interrupt": "def build(seed):\n    raise SystemExit(0)\n",
 }
 """What stands in the module that a scenario names."""
+TAKING: Final[Mapping[str, str]] = {
+    "module": "import sys\nsys.modules['torch'] = None\n",
+    "modules": "import sys\nsys.modules.clear()\n",
+    "builtin": "import builtins\nbuiltins.len = None\n",
+    "builtins": "import builtins\nvars(builtins).clear()\n",
+    "streams": "import sys\nsys.stdout = sys.stderr = None\n",
+    "closed-streams": "import sys\nsys.stdout.close()\nsys.stderr.close()\n",
+}
+"""What takes away, while it is imported, what all other code needs."""
+ENDLESS: Final[Mapping[str, str]] = {
+    "import-loops": "while True:\n    pass\n",
+    "import-sleeps": "import time\ntime.sleep(10_000)\n",
+    "call-sleeps": "import time\ndef build(*arguments):\n    time.sleep(10_000)\n",
+    "call-catches-all": "import time\ndef build(*arguments):\n    while True:\n        try:\n"
+    "            time.sleep(10_000)\n        except BaseException:\n            pass\n",
+}
+"""What never comes back."""
 RAISED: Final[Mapping[str, str]] = {
     "text-raises": "class Odd(Exception):\n    def __str__(self):\n        1 / 0\nodd = Odd()\n",
     "text-exits": "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit(0)\nodd = Odd()\n",
@@ -211,7 +228,7 @@ from paceline import Link, Network, Round, Route, Schedule
 
 def cases() -> list[Case]:
     """All of them."""
-    return [*modules(), *raising(), *returning(), *tasks(), *schemes()]
+    return [*modules(), *taking(), *endless(), *raising(), *returning(), *tasks(), *schemes()]
 
 
 def _case(name: str, place: tuple[str, str], module: str, *says: str, fails: bool = False) -> Case:
@@ -228,6 +245,22 @@ def modules() -> Iterator[Case]:
         kind = "topology" if "topology" in place[1] else place[0]
         for name, module in MODULES.items():
             yield _case(f"{kind}-{name}", place, module)
+
+
+def taking() -> Iterator[Case]:
+    """Modules after which no other code could run."""
+    for name, module in TAKING.items():
+        yield _case(
+            f"takes-{name}", _PLACES[1], module + "def build(*arguments):\n    return 0.01\n", "'mine'"
+        )
+
+
+def endless() -> Iterator[Case]:
+    """Modules and functions that do not come back: ``check`` says where they are."""
+    text, _ = with_value(_PLACES[3][0], _PLACES[3][1].format("build"))
+    for name, module in ENDLESS.items():
+        files: dict[str, str | bytes] = {"s.yaml": text, "mine.py": module}
+        yield Case(f"code-{name}", ("check", "s.yaml"), ("mine.py, line ", "'check'"), files)
 
 
 def raising() -> Iterator[Case]:

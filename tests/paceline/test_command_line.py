@@ -190,15 +190,16 @@ def test_in_a_pipe_progress_is_a_line_now_and_then(
 
 
 def test_results_are_written_before_anything_is_printed(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(_: Any) -> None:
         raise RuntimeError("nothing can be printed")
 
     monkeypatch.setattr("paceline.reports.tables.render_summary", refuse)
     monkeypatch.setattr("sys.argv", ["paceline", "simulate", str(tiny), "--out", str(tmp_path / "r")])
-    with pytest.raises(RuntimeError, match="nothing can be printed"):
+    with pytest.raises(SystemExit, match="1"):
         paceline.main()
+    assert "RuntimeError: nothing can be printed" in capsys.readouterr().err.splitlines()[-1]
     assert len(read_results(tmp_path / "r").summary["runs"]) == 6
 
 
