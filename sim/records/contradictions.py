@@ -10,6 +10,7 @@ from ..config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
 from ..errors import MAX_QUOTED, quote
 from .formats.parquet import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
 from .run import LOST
+from .scenario_facts import ScenarioFacts
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -32,14 +33,16 @@ _EVENTS_RANGES: Final = {
 
 
 def find_contradiction(
-    summary: Summary, metrics: pd.DataFrame, events: pd.DataFrame, workers: int | None
+    summary: Summary, metrics: pd.DataFrame, events: pd.DataFrame, scenario: ScenarioFacts
 ) -> str:
     """Say what in a folder cannot be, though it is of the right type; "" where there is nothing.
 
     Args:
         summary, metrics, events: as they were read.
-        workers: how many the scenario has; None where it does not say.
+        scenario: what the scenario beside them says.
     """
+    if why := _find_stranger(summary, metrics, events, scenario):
+        return why
     labels = {row["label"] for row in summary["summary"]}
     keys = set()
     for run in summary["runs"]:
@@ -51,9 +54,10 @@ def find_contradiction(
         if not 0 <= run["iterations"] <= MAX_STEPS or not 0 <= run["bytes_sent"] < 2**63:
             return f"{name} has an impossible number of iterations or bytes"
         spent, least_s = run["time_s"], -TIME_TOLERANCE * (1.0 + run["wall_clock_s"])
-        if (
-            run["status"] != "partial"
-            and min(spent["compute"], spent["communicate"], spent["wait"]) < least_s
+        if run["status"] != "partial" and (
+            min(spent["compute"], spent["communicate"], spent["wait"]) < least_s
+            or spent["compute"] + spent["communicate"] + spent["wait"]
+            > run["wall_clock_s"] - least_s + MAX_CLOCK_ERROR_S
         ):
             return f"{name} has spent an impossible time"
         met_s = run["time_to_target_s"]
@@ -65,8 +69,8 @@ def find_contradiction(
             return f"{name} and seed {run['seed']} is there twice"
         keys.add(key)
     strangers = labels - {run["label"] for run in summary["runs"]}
-    if summary["winner"] is not None and summary["winner"] not in labels:
-        strangers.add(summary["winner"])
+    first = summary.get("verdict", {}).get("first")
+    strangers |= {label for label in (summary["winner"], first) if label is not None} - labels
     if strangers:
         return f"there is no run of {quote(min(strangers))}"
     for name, table, ranges in (
@@ -80,12 +84,47 @@ def find_contradiction(
             return f"{name} has rows of {quote(min(str(key[0]) for key in of_runs - keys))}, which is no run"
     for vector in metrics.get(STEP_VECTOR, ()):
         if isinstance(vector, np.ndarray) and (
-            len(vector) > (workers or MAX_WORKERS) or not ((vector >= LOST) & (vector <= MAX_STEPS)).all()
+            len(vector) not in (0, scenario.workers or len(vector))
+            or len(vector) > MAX_WORKERS
+            or not ((vector >= LOST) & (vector <= MAX_STEPS)).all()
         ):
             return f"{METRICS_FILE} holds impossible {STEP_VECTOR}"
     operations = events["operation"].drop_duplicates()
     if not all(0 < len(str(operation)) <= MAX_QUOTED for operation in operations):
         return f"{EVENTS_FILE} holds an impossible operation"
+    return ""
+
+
+def _find_stranger(
+    summary: Summary, metrics: pd.DataFrame, events: pd.DataFrame, scenario: ScenarioFacts
+) -> str:
+    """Say what does not belong to the scenario, which may be another one's; "" where nothing shows."""
+    if scenario.name is not None and summary["scenario"] != scenario.name:
+        return f"its runs are of {quote(summary['scenario'])}, and its scenario is {quote(scenario.name)}"
+    for run in summary["runs"]:
+        named = f"the scenario has no run of {quote(run['scheme'])} as {quote(run['label'])}"
+        if scenario.schemes is not None and scenario.schemes.get(run["label"]) != run["scheme"]:
+            return named
+        if scenario.seeds is not None and run["seed"] not in scenario.seeds:
+            return f"{named} with seed {run['seed']}"
+        if scenario.most_steps is not None and run["iterations"] > scenario.most_steps:
+            return f"a run of {quote(run['label'])} has more steps than the scenario's {scenario.most_steps}"
+    schemes = {run["label"]: run["scheme"] for run in summary["runs"]}
+    for row in summary["summary"]:
+        if schemes.get(row["label"], row["scheme"]) != row["scheme"]:
+            return f"there is no run of {quote(row['scheme'])} as {quote(row['label'])}"
+    for name, table in ((METRICS_FILE, metrics), (EVENTS_FILE, events)):
+        if scenario.most_steps is not None and len(table) and table["step"].max() > scenario.most_steps:
+            return f"{name} goes beyond the scenario's {scenario.most_steps} steps"
+    if scenario.workers is not None and len(events):
+        for column in ("worker", "peer"):
+            if events[column].max() >= scenario.workers:
+                return f"{EVENTS_FILE} names a {column} that is none of the scenario's {scenario.workers}"
+    for name, table in ((METRICS_FILE, metrics), (EVENTS_FILE, events)):
+        if "scheme" in table:
+            for label, scheme in table[["label", "scheme"]].drop_duplicates().itertuples(index=False):
+                if schemes.get(label, scheme) != scheme:
+                    return f"{name} has rows of {quote(scheme)} as {quote(label)}, which is no run"
     return ""
 
 

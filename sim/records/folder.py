@@ -285,8 +285,8 @@ def read_results(folder: Path) -> Results:
         verify_checksums(folder, _NEEDED)
         raise _damaged(folder, error) from error
     results = replace(results, verified=verify_checksums(folder, _NEEDED))
-    workers = read_facts(results.scenario).workers
-    if why := find_contradiction(results.summary, results.metrics, results.events, workers):
+    facts = read_facts(results.scenario)
+    if why := find_contradiction(results.summary, results.metrics, results.events, facts):
         raise InputError(f"{folder} is damaged: {why}; make these results again")
     try:
         return _renewed(_without_second_scores(results))

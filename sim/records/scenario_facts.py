@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from typing_extensions import TypedDict
 
@@ -17,6 +17,8 @@ VALIDATED_LATENCY_S: Final = 0.010
 VALIDATED_CHUNK_BYTES: Final = 4 * 2**20
 """The longest one-way latency, and the smallest share of a model per worker, that were measured over NCCL
 (docs/outside.md)."""
+
+_T = TypeVar("_T")
 
 _DAMAGES: Final = (AttributeError, TypeError, KeyError, ValueError)
 """What a document that nobody has checked leads to: keys that are missing, values of another type."""
@@ -52,12 +54,20 @@ class ScenarioFacts:
         target: its metric as evaluations name it.
         transport: what carries the bytes.
         proxy: what the trained model stands for, as a sentence, if for another one.
+        name: of the scenario.
+        schemes: the name of each scheme, by its label.
+        seeds: those that runs may have.
+        most_steps: of a worker.
     """
 
     workers: int | None = None
     target: Goal | None = None
     transport: TransportRecord | None = None
     proxy: str | None = None
+    name: str | None = None
+    schemes: Mapping[str, str] | None = None
+    seeds: range | None = None
+    most_steps: int | None = None
 
 
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
@@ -66,8 +76,16 @@ def read_facts(scenario_yaml: str) -> ScenarioFacts:
         document = yaml_file.parse(scenario_yaml, "scenario").value
     except InputError:
         return ScenarioFacts()
-    proxy = describe_proxy(document)
-    return ScenarioFacts(_read_workers(document), _read_target(document), _read_transport(document), proxy)
+    return ScenarioFacts(
+        workers=_read(document, int, "cluster", "workers"),
+        target=_read_target(document),
+        transport=_read_transport(document),
+        proxy=describe_proxy(document),
+        name=_read(document, str, "name"),
+        schemes=_read_schemes(document),
+        seeds=_read_seeds(document),
+        most_steps=_read(document, int, "stop", "max_iterations"),
+    )
 
 
 def describe_proxy(document: Any) -> str | None:
@@ -93,12 +111,29 @@ def describe_proxy(document: Any) -> str | None:
     )
 
 
-def _read_workers(document: Any) -> int | None:
+def _read(document: Any, kind: type[_T], *keys: str) -> _T | None:
+    """What stands under these keys, if it is of this type."""
     try:
-        workers = document["cluster"]["workers"]
+        for key in keys:
+            document = document[key]
     except _DAMAGES:
         return None
-    return workers if isinstance(workers, int) else None
+    return document if isinstance(document, kind) else None
+
+
+def _read_schemes(document: Any) -> dict[str, str] | None:
+    """Label -> scheme; None where one has no label of its own, as before they were written down."""
+    try:
+        entries = [next(iter(entry.items())) for entry in document["schemes"]]
+        return {str(options["label"]): name for name, options in entries}
+    except (*_DAMAGES, StopIteration):
+        return None
+
+
+def _read_seeds(document: Any) -> range | None:
+    first = _read(document, int, "seed")
+    most = _read(document, int, "repeats") or _read(document, int, "repeats", "most")
+    return None if first is None or most is None else range(first, first + most)
 
 
 def _read_target(document: Any) -> Goal | None:
