@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import jinja2
 from markupsafe import Markup, escape
 
-from paceline.sim.config.files import write_atomically
+from paceline.sim.config.files import save_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.intervals import FEWEST, Interval
@@ -60,9 +60,13 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> None
     studies = read_sources(folders)
     views = [_view(study) for study in studies]
     text = _render(studies, views)
-    if files is not None:
-        write_files(files, studies, [each for view in views for each in view["pictures"]])
-    write_atomically(out, text)
+
+    def save(new: Path) -> None:
+        new.write_text(text, encoding="utf-8")
+        if files is not None:  # after the page, which takes its place last: a full disk changes neither
+            write_files(files, studies, [each for view in views for each in view["pictures"]])
+
+    save_atomically(out, save)
 
 
 def render(folders: Sequence[Path]) -> str:

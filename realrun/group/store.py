@@ -21,14 +21,18 @@ from paceline.sim.errors import InputError, RunError
 from .job_store import POLL_S, JobStore, open_job_store
 from .life import SignsOfLife
 
+MIN_TIMEOUT_S: Final = 1.0
+"""Seconds: within less, a rank that only waits for its turn on a processor would count as lost."""
 MAX_TIMEOUT_S: Final = 1e6
 """Seconds that one wait may last at most, some eleven days."""
 
 
 def check_timeout(name: str, seconds: float) -> None:
     """Refuse a time-out that no wait can have; ``name`` is what the error calls it."""
-    if not 0 < seconds <= MAX_TIMEOUT_S:
-        raise InputError(f"{name} {seconds:g}: must be more than 0 and at most {MAX_TIMEOUT_S:g} seconds")
+    if not MIN_TIMEOUT_S <= seconds <= MAX_TIMEOUT_S:
+        raise InputError(
+            f"{name} {seconds:g}: must be at least {MIN_TIMEOUT_S:g} and at most {MAX_TIMEOUT_S:g} seconds"
+        )
 
 
 class Stopped(Exception):

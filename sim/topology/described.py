@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from .. import seeds
+from ..config.limits import MAX_WORKERS
+from ..errors import InputError
 from . import spectra
 from .entry import TopologyEntry
 from .matrix import Matrix, edges_of, in_degrees, off_diagonal, out_degrees, union
@@ -34,10 +36,15 @@ def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dic
         entry, workers, weights, seed: as for ``plan``.
 
     Raises:
-        InputError: as for ``plan``.
+        InputError: as for ``plan``; or there are too many workers.
         RunError: the eigenvalues of a very large graph do not converge.
     """
     sequence = plan(entry, workers, weights, seed)
+    if workers > MAX_WORKERS and not all(spectra.circulant_row(w) is not None for w in sequence.first):
+        raise InputError(
+            f"{entry.name} looks different from different workers, and such a graph is described for at most "
+            f"{MAX_WORKERS} workers, not {workers}; use fewer"
+        )
     matrices = sequence.first
     others = [off_diagonal(w) for w in matrices]
     received, sent = [in_degrees(w) for w in others], [out_degrees(w) for w in others]

@@ -27,6 +27,8 @@ _DEFAULT_GRAPH: Final = "ring_lattice"
 _MAX_ROUNDS: Final = 200
 _PRECISION: Final = 1e-7
 """How near the activation's second eigenvalue comes to its largest possible value, and in how many rounds."""
+_MAX_WORK: Final = 30_000
+"""Edges times the largest degree, which the number of matchings follows: beyond, it takes minutes."""
 
 _GRAPH_SCHEMA: Final = {"type": ["string", "object"], "examples": ["ring_lattice"]}
 """Not the whole schema of a topology, which would have itself inside."""
@@ -78,6 +80,12 @@ def matcha(workers: int, options: MatchaOptions, seed: int) -> Graphs:
     graph = graphs.at(0)
     if not is_symmetric(graph):
         raise InputError(f"matcha needs an undirected graph, {entry.name} is directed; use ring_lattice")
+    degree = int(in_degrees(graph).max())
+    if graph.nnz // 2 * degree > _MAX_WORK:
+        raise InputError(
+            f"matcha: the graph {entry.name} has {graph.nnz // 2} edges, up to {degree} of them at a worker, "
+            f"and their product may be at most {_MAX_WORK}; use a graph with fewer edges, or random_matching"
+        )
     parts = _analyse(workers, tuple(map(tuple, edges_of(graph, directed=False).tolist())), options.budget)
     number = len(parts.matchings)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ... import seeds
+from ...config.limits import MAX_WORKERS
 from ...config.settings import Settings
 from ...errors import InputError
 from ..matrix import Matrix, adjacency, from_networkx, refuse_too_many, undirected
@@ -23,14 +24,20 @@ TRIES: Final = 100
 """A graph that is not connected in so many draws is refused."""
 
 
-def _connected(name: str, hint: str, seed: int, draw: Callable[[np.random.Generator], Matrix]) -> Graphs:
+def _connected(
+    name: str, workers: int, hint: str, seed: int, draw: Callable[[np.random.Generator], Matrix]
+) -> Graphs:
     """The first connected graph among draws 0, 1, ... of this seed.
 
     Raises:
-        InputError: none of them is connected; ``hint`` says what to change.
+        InputError: there are too many workers, or no graph is connected; ``hint`` says what to change.
     """
     from scipy.sparse.csgraph import connected_components
 
+    if workers > MAX_WORKERS:
+        raise InputError(
+            f"{name} takes at most {MAX_WORKERS} workers, not {workers}; use exponential, or ring"
+        )
     for attempt in range(TRIES):
         graph = draw(seeds.generator(seed, seeds.SHARED, f"topology {name}", attempt))
         parts, _ = connected_components(graph, directed=False)
@@ -69,7 +76,7 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
         return adjacency(workers, *np.nonzero(neighbours))
 
     more = degree + 1 + workers * (degree + 1) % 2  # half-edges come in pairs
-    return _connected("random_regular", f"use degree {more}", seed, draw)
+    return _connected("random_regular", workers, f"use degree {more}", seed, draw)
 
 
 def _pair_half_edges(workers: int, degree: int, random: np.random.Generator) -> NDArray[np.int64] | None:
@@ -129,7 +136,7 @@ def erdos_renyi(workers: int, options: Probability, seed: int) -> Graphs:
     def draw(random: np.random.Generator) -> Matrix:
         return undirected(workers, _draw_pairs(workers, chance, random))
 
-    return _connected("erdos_renyi", f"use a probability of {usual:.3g}", seed, draw)
+    return _connected("erdos_renyi", workers, f"use a probability of {usual:.3g}", seed, draw)
 
 
 def _draw_pairs(workers: int, chance: float, random: np.random.Generator) -> NDArray[np.int64]:
@@ -177,7 +184,7 @@ def random_geometric(workers: int, options: Radius, seed: int) -> Graphs:
         pairs = KDTree(random.random((workers, 2))).query_pairs(radius, output_type="ndarray")
         return undirected(workers, pairs)
 
-    return _connected("random_geometric", f"use a radius of {usual:.3g}", seed, draw)
+    return _connected("random_geometric", workers, f"use a radius of {usual:.3g}", seed, draw)
 
 
 class SmallWorld(Settings):
@@ -207,4 +214,4 @@ def small_world(workers: int, options: SmallWorld, seed: int) -> Graphs:
         graph: nx.Graph[Any] = nx.watts_strogatz_graph(workers, degree, chance, seed=_number(random))
         return from_networkx(graph)
 
-    return _connected("small_world", "use less rewiring", seed, draw)
+    return _connected("small_world", workers, "use less rewiring", seed, draw)
