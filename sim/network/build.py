@@ -36,7 +36,7 @@ def build_graph(settings: Graph, workers: int) -> Network:
 
     hosts = settings.hosts
     if len(hosts) != workers:
-        raise InputError(f"the graph has {len(hosts)} hosts, not {workers}")
+        raise InputError(f"{settings.file or 'the graph'} has {len(hosts)} hosts, not {workers}")
     graph: nx.DiGraph[Any] = nx.DiGraph()
     graph.add_nodes_from(hosts)
     links: list[Link] = []

@@ -100,7 +100,7 @@ def _cases() -> Iterator[Case]:
     for name, content in LAYERS.items():
         text, _ = with_value("workload", "{timing_only: true, layer_profile: p.csv}")
         files: dict[str, str | bytes] = {"s.yaml": text, "p.csv": content}
-        yield Case(f"data-layers-{name}", ("check", "s.yaml"), ("s.yaml:",), files)
+        yield Case(f"data-layers-{name}", ("check", "s.yaml"), ("s.yaml:", "p.csv"), files)
     for name, content in TEXTS.items():
         yield _case(
             f"text-{name}", "task: text-transformer, file: t.txt, context: 8", {"t.txt": content}, "s.yaml:"

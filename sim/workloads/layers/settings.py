@@ -7,13 +7,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic import Field, GetJsonSchemaHandler, ValidationError, ValidationInfo, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
 from ...config.limits import MAX_LAYERS, MAX_NAME, MAX_PROFILE_FLOPS, MAX_PROFILE_PARAMETERS
-from ...config.problems import mistake
+from ...config.problems import explain, join_keys, mistake
 from ...config.settings import Printable, Settings, read_beside
 from ...config.tables import read_table
 from ...errors import InputError, did_you_mean, quote
@@ -100,18 +100,27 @@ def _preset(name: str) -> tuple[Layer, ...]:
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     table = read_table(path)
     name, parameters, flops = (table.find(each) for each in ("layer", "parameters", "forward_flops"))
-    rows = []
+    if len(table.rows) > MAX_LAYERS:
+        raise InputError(f"{path}: has {len(table.rows)} layers; a model has at most {MAX_LAYERS}")
+    rows: list[dict[str, Any]] = []
     for line, cells in table.rows:
         try:
-            rows.append(
-                {
-                    "name": cells[name],
-                    "parameters": int(cells[parameters]),
-                    "forward_flops": float(cells[flops]),
-                }
-            )
+            row = {
+                "name": cells[name],
+                "parameters": int(cells[parameters]),
+                "forward_flops": float(cells[flops]),
+            }
         except ValueError:
             raise InputError(
                 f"{path}:{line}: parameters must be a whole number, and forward_flops a number"
             ) from None
+        try:
+            LayerRow.model_validate(row)
+        except ValidationError as error:
+            wrong = explain(error, LayerRow, row)[0]
+            column = join_keys(wrong.at).replace("name", "layer")
+            raise InputError(f"{path}:{line}: {column}: {wrong.message}") from None
+        rows.append(row)
+    if not any(row["parameters"] for row in rows):
+        raise InputError(f"{path}: no layer has a parameter")
     return rows
