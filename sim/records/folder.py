@@ -264,6 +264,10 @@ def read_results(folder: Path) -> Results:
     Raises:
         InputError: it is missing, no result folder, damaged, or written by another version.
     """
+    return _read_results(folder, is_trial=False)
+
+
+def _read_results(folder: Path, is_trial: bool) -> Results:
     try:
         there = folder.is_dir()
     except OSError as error:
@@ -286,6 +290,8 @@ def read_results(folder: Path) -> Results:
         raise _damaged(folder, error) from error
     results = replace(results, verified=verify_checksums(folder, _NEEDED))
     facts = read_facts(results.scenario)
+    if is_trial:  # its seed is none of the scenario's
+        facts = replace(facts, seeds=None)
     if why := find_contradiction(results.summary, results.metrics, results.events, facts):
         raise InputError(f"{folder} is damaged: {why}; make these results again")
     try:
@@ -338,7 +344,7 @@ def read_part(folder: Path) -> tuple[Run, Results]:
         InputError: it is damaged, or something else.
     """
     verified = verify_checksums(folder, _NEEDED)
-    results = read_results(folder)
+    results = _read_results(folder, is_trial=not folder.name.startswith(RUN_PART))
     runs = runs_of(results)
     if not verified or len(runs) != 1:
         raise InputError(f"{folder} is damaged: it is not one run with its checksums")
