@@ -46,6 +46,17 @@ stop: {target: {metric: test_accuracy, value: 0.95}}
 """
 """The resolved scenario of a validation."""
 
+SMALL: Final = """\
+name: small
+seed: 3
+workload: {task: quadratic, dimension: 10, examples: 64, batch_size: 4, optimizer: {lr: 0.1}}
+cluster: {workers: 2, compute: {time: 5 ms}, network: {latency: 1 ms, bandwidth: 1 Gbit/s}}
+evaluate: {every: 2 steps}
+schemes: [all_reduce, ad_psgd]
+stop: {max_iterations: 4}
+"""
+"""A scenario that takes little time."""
+
 TWICE: Final = "repeats: 2\n"
 """What the scenario of the unfinished folder has more."""
 

@@ -10,15 +10,6 @@ import pytest
 from tests.hostile import sandbox
 from tests.hostile.surroundings import find_faults, run_in_shell, surroundings
 
-SCENARIO = """\
-name: small
-seed: 3
-workload: {task: quadratic, dimension: 10, examples: 64, batch_size: 4, optimizer: {lr: 0.1}}
-cluster: {workers: 2, compute: {time: 5 ms}, network: {latency: 1 ms, bandwidth: 1 Gbit/s}}
-evaluate: {every: 2 steps}
-schemes: [all_reduce, ad_psgd]
-stop: {max_iterations: 4}
-"""
 ALL = surroundings()
 QUICK = ("few-files-realrun", "errors-full-and-unknown", "folder-gone")
 """Those that every run of the tests looks at."""
@@ -27,13 +18,13 @@ QUICK = ("few-files-realrun", "errors-full-and-unknown", "folder-gone")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
-    sandbox.write_good(folder, SCENARIO)
+    sandbox.write_good(folder, sandbox.SMALL)
     return folder / "r"
 
 
 def check(name: str, tmp_path: Path, results: Path) -> None:
     shutil.copytree(results, tmp_path / "r")
-    (tmp_path / "s.yaml").write_text(SCENARIO)
+    (tmp_path / "s.yaml").write_text(sandbox.SMALL)
     ended = run_in_shell(ALL[name], tmp_path)
     assert not find_faults(ALL[name], ended), ended.err[-2000:]
 

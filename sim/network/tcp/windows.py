@@ -270,15 +270,14 @@ class Connection:
             return
         rate = num_bytes / took_s
         at_once = min(_in_segments(num_bytes), self._usable(num_bytes))
+        is_flow = start_s != self._round_s  # what leaves in rounds grows the window when it is acknowledged
         if self.window >= self.threshold:
-            if start_s != self._round_s and (
-                self.window < self._open or at_once >= self.window - SEGMENT_BYTES
-            ):
+            if is_flow and (self.window < self._open or at_once >= self.window - SEGMENT_BYTES):
                 self._avoid(num_bytes)
         elif self._tcp.congestion != "bbr":
             if self._tcp.congestion == "cubic" and self.threshold == inf:
                 self._end_slow_start(start_s, took_s, num_bytes)
-            if self.window >= self._open and start_s != self._round_s:
+            if is_flow and self.window >= self._open:
                 self._grow(num_bytes, self._most if num_bytes > at_once else 2 * at_once)
         # A window of slow start is sent at twice the rate at which it leaves.
         standing_s = min(self._run, self._usable(num_bytes)) / rate - self._rtt_s

@@ -10,15 +10,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.records.folder import read_results, write_checksums
 from tests.hostile import sandbox
 
-TEXT = """\
-name: small
-seed: 3
-workload: {task: quadratic, dimension: 10, examples: 64, batch_size: 4, optimizer: {lr: 0.1}}
-cluster: {workers: 2, compute: {time: 5 ms}, network: {latency: 1 ms, bandwidth: 1 Gbit/s}}
-evaluate: {every: 2 steps}
-schemes: [all_reduce, {local_sgd: {period: 2, label: rare}}]
-stop: {max_iterations: 4}
-"""
+TEXT = sandbox.SMALL.replace("ad_psgd", "{local_sgd: {period: 2, label: rare}}")
 
 
 @pytest.fixture(scope="module")
