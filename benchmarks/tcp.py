@@ -29,8 +29,9 @@ from paceline.sim.config.files import write_atomically
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.settings import NetworkSettings
+from paceline.sim.network.tcp.alone import leave_alone
 from paceline.sim.network.tcp.settings import Congestion, TcpSettings
-from paceline.sim.network.tcp.windows import Connection, leave_alone
+from paceline.sim.network.tcp.windows import Connection
 
 PAGE: Final = Path("docs/tcp.md")
 MARK: Final = "<!-- Below: python -m benchmarks.tcp -->\n"

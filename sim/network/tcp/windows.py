@@ -26,8 +26,6 @@ References:
     RFC 6298, Computing TCP's retransmission timer; its smallest variation in Linux: 200 ms.
     RFC 9438, CUBIC for fast and long-distance networks; before the first loss Linux's window grows by a
         twentieth of what is acknowledged.
-    Ha and Rhee, Taming the elephants: new TCP slow start, Computer Networks 55(9), 2011 (HyStart: cubic's
-        slow start ends when the acknowledgements of a window arrive for half a round trip).
     Cardwell et al., BBR congestion control, draft-cardwell-iccrg-bbr-congestion-control (start-up: paced at
         2 / ln 2 of the rate that was delivered).
 """
@@ -39,6 +37,7 @@ from collections import deque
 from math import inf
 from typing import Final, NamedTuple
 
+from .hystart import HyStart, Leaving
 from .settings import SEGMENT_BYTES, TcpSettings
 
 _REFILLED: Final = 0.75
@@ -51,8 +50,6 @@ _VARIATION_DECAY: Final = 0.75
 """RFC 6298's 1 - beta: what is left of a variation after a round trip without any."""
 _RTT_DECAY: Final = 0.875
 """RFC 6298's 1 - alpha: what is left of a smoothed round trip after an acknowledgement."""
-_LEAST_ACKS: Final = 9
-"""HyStart: the acknowledgements of a window after which it knows that all are late."""
 _BURSTS_PER_S: Final = 1024
 """Linux (sk_pacing_shift): a packet of several segments has this part of what is paced in a second ..."""
 _LARGEST_PACKET_BYTES: Final = 65536
@@ -69,19 +66,6 @@ _PACING_GAIN: Final = 0.99 * 2 / math.log(2)
 """BBR's at start-up, over the rate that was delivered, less a margin of 1 %."""
 _UNPACED_SEGMENTS: Final = 10
 """Linux: what a connection sends before it is paced."""
-_TRAIN_S: Final = 0.0005
-"""HyStart: what an acknowledgement may be late for the bursts of a host, half of at most a millisecond."""
-_TRAIN_GAP_S: Final = 0.0015
-"""HyStart: acknowledgements of a train are 2 ms apart at most; where they are more than this on average, some
-are later."""
-_LEAST_LATE_S: Final = 0.004
-"""HyStart: by how much the acknowledgements of a window must all be late, an eighth of the round trip ..."""
-_MOST_LATE_S: Final = 0.016
-"""... between these."""
-_LATE_SEGMENTS: Final = 16
-"""HyStart looks at the first eight acknowledgements, of two segments each."""
-_HYSTART_SEGMENTS: Final = 16
-"""The smallest window at which HyStart ends a slow start."""
 _DELAYED_S: Final = 0.04
 """Linux (TCP_DELACK_MIN): so long a segment that comes alone is not acknowledged, unless another comes."""
 _LOOKED_AHEAD: Final = 0.25
@@ -140,6 +124,7 @@ class Connection:
 
     __slots__ = (
         "_acked",
+        "_allowed_s",
         "_alone",
         "_begun_s",
         "_buffered",
@@ -149,7 +134,6 @@ class Connection:
         "_flights",
         "_held",
         "_in_flight",
-        "_last_rtt_s",
         "_leaving",
         "_left_s",
         "_most",
@@ -158,16 +142,19 @@ class Connection:
         "_peak",
         "_pipe",
         "_round_s",
+        "_rounds",
         "_rtt_s",
         "_run",
         "_sampled_s",
         "_samples",
         "_sendable",
+        "_sent",
         "_sent_s",
         "_smoothed_s",
         "_tcp",
         "_unpaced",
         "_variation_s",
+        "_waits",
         "buffer_bytes",
         "other",
         "threshold",
@@ -193,6 +180,10 @@ class Connection:
         self._alone = False  # the last packet of the window that leaves next has one segment
         self._acked = (-inf, 0.0)  # when the latest acknowledgement came, and of how much
         self._in_flight = 0.0
+        self._sent = 0.0  # all that has left in windows, as it counts for them
+        self._rounds = HyStart(rtt_s, tcp.connections)
+        self._waits = False  # some bytes wait for acknowledgements ...
+        self._allowed_s = inf  # ... of which the first since the latest departure came then
         self._leaving = 0  # times that bytes were taken that have not left
         self._round_s = -inf  # when the latest window of a round began to leave
         self._begun_s = -inf  # when the latest bytes began to leave ...
@@ -205,7 +196,7 @@ class Connection:
         self._unpaced = float(_UNPACED_SEGMENTS * SEGMENT_BYTES * tcp.connections)
         self._samples: deque[tuple[float, float]] = deque()  # when a rate will be known, and the rate
         self._flights: deque[tuple[float, float, float]] = deque()  # BBR's: start, end and bytes
-        self._last_rtt_s = self._smoothed_s = rtt_s
+        self._smoothed_s = rtt_s
         # Of the round trip, as estimated: twice the first sample, from which on it comes nearer to its least.
         self._variation_s = _LEAST_VARIATION_S + max(0.0, 2 * rtt_s - _LEAST_VARIATION_S) / _VARIATION_DECAY
         self._sampled_s = -inf  # when the estimate last changed, once a round trip
@@ -235,6 +226,8 @@ class Connection:
             leave = self._window(now_s, num_bytes)
         if not leave.num_bytes:
             return leave
+        self._leave_rounds(now_s, leave.num_bytes)
+        self._waits, self._allowed_s = leave.num_bytes < num_bytes, inf
         self._leaving += 1
         self._sent_s = self._begun_s = now_s
         self._left_s = inf
@@ -265,6 +258,7 @@ class Connection:
         self._done_s = now_s
         if start_s == self._begun_s:
             self._left_s = now_s
+        self._rounds.left(now_s)
         took_s = now_s - start_s
         if took_s <= 0:
             return
@@ -275,8 +269,8 @@ class Connection:
             if is_flow and (self.window < self._open or at_once >= self.window - SEGMENT_BYTES):
                 self._avoid(num_bytes)
         elif self._tcp.congestion != "bbr":
-            if self._tcp.congestion == "cubic" and self.threshold == inf:
-                self._end_slow_start(start_s, took_s, num_bytes)
+            if self._may_end:
+                self._rounds_left(start_s, took_s, num_bytes)
             if is_flow and self.window >= self._open:
                 self._grow(num_bytes, self._most if num_bytes > at_once else 2 * at_once)
         # A window of slow start is sent at twice the rate at which it leaves.
@@ -284,12 +278,10 @@ class Connection:
         queue_s = max(standing_s, at_once / rate / 2 if self.window < self._open else 0.0)
         if self._tcp.congestion == "bbr" and self.window < self._open:
             self._measure_rate(start_s, now_s, num_bytes)
-        self._last_rtt_s = self._rtt_s + queue_s
-        late_s = self._last_rtt_s - self._smoothed_s
         acks = num_bytes / self._packet_bytes(num_bytes)
-        self._smoothed_s += late_s * (1 - math.pow(_RTT_DECAY, acks))
+        self._smoothed_s += (self._rtt_s + queue_s - self._smoothed_s) * (1 - math.pow(_RTT_DECAY, acks))
         if self.window >= self._open:
-            self._sample(now_s, took_s / self._last_rtt_s)
+            self._sample(now_s, took_s / (self._rtt_s + queue_s))
         self._sent_s = max(self._sent_s, now_s - queue_s)
 
     def sends(self, now_s: float) -> None:
@@ -300,6 +292,7 @@ class Connection:
             self._rest(now_s)
         if self._tcp.congestion != "bbr":
             self._in_flight += SEGMENT_BYTES
+            self._sent += SEGMENT_BYTES
             self._chunks.append(_Chunk(now_s + self._rtt_s, SEGMENT_BYTES, self._in_flight))
         self._sent_s = now_s
 
@@ -321,6 +314,8 @@ class Connection:
             if acked_s >= self._sampled_s + self._rtt_s:
                 self._sample(acked_s, 1.0)
             self._in_flight = self._in_flight - num_bytes if chunks else 0.0
+            self._rounds.acknowledge(self._sent - self._in_flight, self._sent)
+            self._allowed_s = min(self._allowed_s, acked_s)
             if self.window < self.threshold:
                 self._grow(num_bytes, inf if self._held else 2 * in_flight)
             elif self._held or in_flight >= self.window - SEGMENT_BYTES:
@@ -355,25 +350,40 @@ class Connection:
         burst = 2 * self.window / self._smoothed_s / _BURSTS_PER_S + share
         return min(max(burst, 2 * SEGMENT_BYTES), _LARGEST_PACKET_BYTES, num_bytes)
 
-    def _end_slow_start(self, start_s: float, took_s: float, num_bytes: float) -> None:
-        """HyStart: the window at which slow start ends is known, once acknowledgements come without a pause.
+    def _leave_rounds(self, now_s: float, num_bytes: float) -> None:
+        """Take note that bytes begin to leave, for HyStart: if they had to wait, they may end slow start."""
+        begins = self._sent
+        self._rounds.leave(now_s, begins)
+        self._sent += _in_segments(num_bytes)
+        if self._waits and self._allowed_s < now_s and self._may_end:
+            acked = (self._sent if self._round_s == now_s else begins) - self._in_flight
+            leaving = Leaving(begins, self._sent, acked, self.window, self._packet_bytes(num_bytes))
+            self._end_at(self._rounds.window_when_late(leaving, now_s - self._allowed_s))
 
-        Either they come one after the other for half a round trip, which they do not where they wait for what
-        is sent back, or those of the next window are late because this one has not left.
-        """
-        other, rate = self.other, num_bytes / took_s
+    def _rounds_left(self, start_s: float, took_s: float, num_bytes: float) -> None:
+        """Take note that bytes have left, for HyStart: their acknowledgements may end slow start."""
+        rounds, other, packet_bytes = self._rounds, self.other, self._packet_bytes(num_bytes)
+        begins, acked = self._sent - _in_segments(num_bytes), self._sent - self._in_flight
+        if start_s != self._round_s:  # a flow, whose acknowledgements are not followed, is a round of its own
+            rounds.begin(begins)
+            acked = begins - min(num_bytes, self.window)
+            leaving = Leaving(begins, self._sent, acked, self.window, packet_bytes)
+            self._end_at(rounds.window_when_late(leaving, took_s - self._rtt_s))
+            acked = begins
         both_ways = other is not None and (other._leaving > 0 or other._done_s > start_s)
-        train_s = self._rtt_s / 2 + _TRAIN_S
-        late_s = min(max(self._rtt_s / 8, _LEAST_LATE_S), _MOST_LATE_S)
-        packet_bytes = max(0.75 * self._packet_bytes(num_bytes), 2 * SEGMENT_BYTES)  # sent at 0.5 to 1 of it
-        if took_s > train_s and not both_ways and packet_bytes <= rate * _TRAIN_GAP_S:
-            end = self.window + rate * train_s
-        elif took_s > self._rtt_s + late_s and num_bytes >= _LEAST_ACKS * self._packet_bytes(num_bytes):
-            end = self.window + min(num_bytes, self.window) + _LATE_SEGMENTS * SEGMENT_BYTES
-        else:
-            return
-        if end >= _HYSTART_SEGMENTS * SEGMENT_BYTES * self._tcp.connections:
-            self.threshold = min(end, self._most)
+        if not both_ways:
+            least = max(0.75 * packet_bytes, 2 * SEGMENT_BYTES)  # packets are sent at half of the rate to all
+            leaving = Leaving(begins, self._sent, acked, self.window, least)
+            self._end_at(rounds.window_at_train(leaving, num_bytes / took_s))
+
+    def _end_at(self, window: float) -> None:
+        """Let slow start end at a window; ``inf``: nothing ends it yet."""
+        if window < inf:
+            self.threshold = min(self.threshold, window, self._most)
+
+    @property
+    def _may_end(self) -> bool:
+        return self._tcp.congestion == "cubic" and self.threshold == inf
 
     def _grow(self, num_bytes: float, most: float) -> None:
         """Grow in slow start by what was acknowledged, up to ``most``: twice what was on its way, where the
@@ -385,7 +395,7 @@ class Connection:
 
     def _rest(self, now_s: float) -> None:
         """Halve the window for every time-out without anything to send after the first."""
-        idle_s, timeout_s = now_s - self._sent_s, self._last_rtt_s + self._variation_s
+        idle_s, timeout_s = now_s - self._sent_s, self._smoothed_s + self._variation_s
         if idle_s <= timeout_s or not self._tcp.slow_start_after_idle or self._tcp.congestion == "bbr":
             return
         self._keep_threshold()
@@ -457,32 +467,3 @@ class Connection:
 def _in_segments(num_bytes: float) -> float:
     """What counts for a window, of which the last segment takes a whole one."""
     return math.ceil(num_bytes / SEGMENT_BYTES - _ROUNDING) * float(SEGMENT_BYTES)
-
-
-def leave_alone(connection: Connection, start_s: float, num_bytes: float, bytes_per_s: float) -> float:
-    """Let a message leave over links that nothing else uses.
-
-    Args:
-        connection: its state before; afterwards that of the end.
-        start_s: when the first byte can leave.
-        num_bytes: of the message.
-        bytes_per_s: what the links carry.
-
-    Returns:
-        When the last byte has left.
-
-    >>> connection = Connection(TcpSettings(), rtt_s=0.1, peak_bytes_per_s=1e6)
-    >>> round(leave_alone(connection, 0.0, 14_480 + 28_960 + 50_000, 1e6), 2)  # two round trips, then 50 ms
-    0.26
-    """
-    now_s = start_s
-    while num_bytes > 0:
-        leave = connection.next(now_s, num_bytes)
-        if not leave.num_bytes:
-            now_s = leave.not_before_s
-            continue
-        end_s = now_s + leave.num_bytes / min(leave.cap_bytes_per_s, bytes_per_s)
-        connection.left(now_s, end_s, leave.num_bytes)
-        num_bytes -= leave.num_bytes
-        now_s = end_s
-    return now_s

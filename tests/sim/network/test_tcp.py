@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.sim.network.tcp.alone import leave_alone
 from paceline.sim.network.tcp.settings import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
-from paceline.sim.network.tcp.windows import Connection, leave_alone
+from paceline.sim.network.tcp.windows import Connection
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.worker import Worker
 from tests.support.factory import flat_network, make_job, make_scheme, run_events
@@ -248,6 +249,37 @@ def test_cubics_slow_start_ends_when_all_of_a_window_is_acknowledged_late() -> N
     each = connection(peak=100 * rate)
     leave_alone(each, 0.0, 100 * IW, rate)
     assert each.threshold == 32 * IW + 16 * SEGMENT_BYTES
+
+
+def test_a_pause_within_a_round_hides_its_train_until_something_waits_in_front() -> None:
+    # Traced on the lab: two words, and half a round trip after them what ten segments leave room for, so that
+    # every round leaves in two parts. The 64 segments of the seventh part take longer than half a round trip,
+    # but their round has begun with the 16 before them. The next 32 wait behind the 64. They begin a round,
+    # which is late: slow start ends with its ninth acknowledgement, at 160 + 16 segments, as in the trace.
+    rtt_s, rate = 0.0408, 3.125e6
+    each = Connection(TcpSettings(), rtt_s, 12.5e6)
+    each.sends(-rtt_s / 2)
+    each.sends(-rtt_s / 2)
+    taken, now_s = [], 0.0
+    while each.threshold == math.inf:
+        leave = each.next(now_s, 1e6)
+        if leave.num_bytes:
+            end_s = now_s + leave.num_bytes / rate
+            each.left(now_s, end_s, leave.num_bytes)
+            taken.append(round(leave.num_bytes / SEGMENT_BYTES))
+        now_s = end_s if leave.num_bytes else leave.not_before_s
+    assert taken == [8, 4, 16, 8, 32, 16, 64, 32]
+    assert each.threshold == 176 * SEGMENT_BYTES
+
+
+def test_a_rest_is_measured_by_the_smoothed_round_trip_not_by_the_last_one() -> None:
+    # Fifteen windows in four rounds queue up at the link: the round trip is smoothed to 169 ms when what is
+    # left of the message has one of 125 ms. A time-out of 0.39 s has not passed 0.37 s after that.
+    rate = 10 * IW / RTT_S
+    each = connection(TcpSettings(congestion="reno"), 100 * rate)
+    end_s = leave_alone(each, 0.0, 15.01 * IW, rate)
+    each.next(end_s + 0.37, IW)
+    assert each.window > 16 * IW
 
 
 def test_after_slow_start_windows_grow_by_reno_s_segment_a_round_trip() -> None:
