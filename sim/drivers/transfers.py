@@ -15,7 +15,7 @@ from typing import Final
 from .. import seeds
 from ..network.fifo import FifoSharing
 from ..network.sharing import FairSharing, rtt_weight
-from ..network.tcp.windows import Connection
+from ..network.tcp.windows import Connection, Queues
 from ..network.transfer import TransferModel
 from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.encoding import Payload
@@ -318,6 +318,11 @@ class Transfers:
             peak = self._efficiency * min([route.per_flow_bytes_per_s, *peaks])
             connection = Connection(self._tcp, self._round_trip_s(source, destination), peak)
             self._connections[key] = connection
+            if isinstance(self._sharing, FifoSharing):
+                back = self._network.route(destination, source)
+                connection.queues = Queues(
+                    partial(self._sharing.wait_s, route.links), partial(self._sharing.wait_s, back.links)
+                )
             connection.other = self._connections.get(destination * self._workers + source)
             if connection.other is not None:
                 connection.other.other = connection

@@ -9,6 +9,7 @@ that what trickles in from a slower link does not hold up others by its whole le
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -22,6 +23,8 @@ CELL_S: Final = 0.0005
 """A cell occupies the slowest link for this long, or is a frame if that takes longer."""
 MOST_CELLS: Final = 64
 """Of a simulated message."""
+_MOST_KEPT: Final = 4096
+"""Of the latest cells that have crossed a link, half or all of these are remembered."""
 
 _P = TypeVar("_P")
 
@@ -49,6 +52,7 @@ class CellQueues(Generic[_P]):
     def __init__(self, bytes_per_s: Sequence[float], leave: Callable[[float, _P], None]) -> None:
         self._rate = list(bytes_per_s)
         self._free_s = [-math.inf] * len(self._rate)
+        self._crossed: list[tuple[list[float], list[float]]] = [([], []) for _ in self._rate]
         self._leave = leave
         self._events: list[tuple[float, int, _Cell[_P]]] = []
         self._turn = 0
@@ -57,6 +61,7 @@ class CellQueues(Generic[_P]):
         """One more link; returns its index."""
         self._rate.append(bytes_per_s)
         self._free_s.append(-math.inf)
+        self._crossed.append(([], []))
         return len(self._rate) - 1
 
     def next_s(self) -> float:
@@ -80,6 +85,19 @@ class CellQueues(Generic[_P]):
             final = number == cells - 1
             self._cross(now_s, _Cell(links, size_bytes / cells, now_s, packet, final))
 
+    def wait_s(self, links: Sequence[int], at_s: float) -> float:
+        """How long something short would have to wait on its way that comes ``at_s``.
+
+        For a time to come: behind all that is known now.
+        """
+        time_s = at_s
+        for link in links:
+            times_s, free_s = self._crossed[link]
+            before = bisect_right(times_s, time_s)
+            if before:
+                time_s = max(time_s, free_s[before - 1])
+        return time_s - at_s
+
     def advance(self, now_s: float) -> None:
         """Do everything that happens up to ``now_s``."""
         while self._events and self._events[0][0] <= now_s:
@@ -91,6 +109,11 @@ class CellQueues(Generic[_P]):
         link = cell.links[cell.hop]
         start_s = max(now_s, self._free_s[link])
         self._free_s[link] = start_s + cell.size / self._rate[link]
+        times_s, free_s = self._crossed[link]
+        if len(times_s) >= _MOST_KEPT:
+            del times_s[: _MOST_KEPT // 2], free_s[: _MOST_KEPT // 2]
+        times_s.append(now_s)
+        free_s.append(self._free_s[link])
         cell.last_s = max(cell.last_s, self._free_s[link])
         cell.hop += 1
         if cell.hop < len(cell.links):
@@ -145,6 +168,10 @@ class FifoSharing:
         self._links.advance(now_s)
         self._links.arrive(now_s, limited, size_bytes, number, MOST_CELLS)
         return number
+
+    def wait_s(self, links: Sequence[int], at_s: float) -> float:
+        """How long something short would have to wait in front of some links, in the order of its way."""
+        return self._links.wait_s([link for link in links if self._bandwidth[link] < math.inf], at_s)
 
     def change(self, link: int, bandwidth_bytes_per_s: float) -> None:
         """Raise ``ValueError``: what waits at these links has its times already."""

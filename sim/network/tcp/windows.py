@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from math import inf
 from typing import Final, NamedTuple
 
@@ -90,6 +91,18 @@ class Departure(NamedTuple):
     not_before_s: float = -inf
 
 
+class Queues(NamedTuple):
+    """What waits at first-in-first-out links on the way of a connection.
+
+    Attributes:
+        there: how long something short waits that leaves at a time, in seconds.
+        back: the same of its acknowledgement.
+    """
+
+    there: Callable[[float], float]
+    back: Callable[[float], float]
+
+
 class _Chunk(NamedTuple):
     """Bytes on their way, when their acknowledgement comes, and what was on its way with them."""
 
@@ -117,6 +130,7 @@ class Connection:
     Attributes:
         other: the same connection in the other direction, whose acknowledgements wait for what is in front of
             them here, as ours do there; None: they never wait.
+        queues: in front of links that serve first what comes first; None: links are shared fairly.
         buffer_bytes: of a message, what the host's socket takes beyond what has left.
         window: bytes that may be on their way, where buffers do not hold less.
         threshold: the window at which slow start ends; ``inf`` until it has.
@@ -141,6 +155,7 @@ class Connection:
         "_pace",
         "_peak",
         "_pipe",
+        "_queued_s",
         "_round_s",
         "_rounds",
         "_rtt_s",
@@ -157,6 +172,7 @@ class Connection:
         "_waits",
         "buffer_bytes",
         "other",
+        "queues",
         "threshold",
         "window",
     )  # fmt: skip
@@ -191,6 +207,8 @@ class Connection:
         self._done_s = -inf  # when something had left ...
         self._run = 0.0  # ... and how much with what left just before it
         self.other: Connection | None = None
+        self.queues: Queues | None = None
+        self._queued_s = 0.0  # how long what was taken last waits before it leaves
         self._sent_s = inf  # when the host last sent something; inf: never
         self._pace = _PACING_GAIN * self._first / rtt_s if rtt_s else inf  # BBR's, bytes/s
         self._unpaced = float(_UNPACED_SEGMENTS * SEGMENT_BYTES * tcp.connections)
@@ -226,6 +244,7 @@ class Connection:
             leave = self._window(now_s, num_bytes)
         if not leave.num_bytes:
             return leave
+        self._queued_s = self._queue_s(now_s)
         self._leave_rounds(now_s, leave.num_bytes)
         self._waits, self._allowed_s = leave.num_bytes < num_bytes, inf
         self._leaving += 1
@@ -240,7 +259,7 @@ class Connection:
         if room < min(num_bytes, SEGMENT_BYTES):
             return Departure(0.0, not_before_s=self._acked_s(self._chunks[0]))
         leave = self._paced(now_s, min(room, num_bytes))
-        acked_s = now_s + self._rtt_s + self._burst_s(leave.num_bytes)
+        acked_s = now_s + self._queue_s(now_s) + self._rtt_s + self._burst_s(leave.num_bytes)
         counted = leave.num_bytes if self._tcp.congestion == "bbr" else _in_segments(leave.num_bytes)
         self._in_flight += counted
         late = SEGMENT_BYTES if self._alone and room < num_bytes else 0
@@ -259,7 +278,7 @@ class Connection:
         if start_s == self._begun_s:
             self._left_s = now_s
         self._rounds.left(now_s)
-        took_s = now_s - start_s
+        took_s = now_s - start_s - (self._queued_s if start_s == self._begun_s else 0.0)
         if took_s <= 0:
             return
         rate = num_bytes / took_s
@@ -279,7 +298,9 @@ class Connection:
         if self._tcp.congestion == "bbr" and self.window < self._open:
             self._measure_rate(start_s, now_s, num_bytes)
         acks = num_bytes / self._packet_bytes(num_bytes)
-        self._smoothed_s += (self._rtt_s + queue_s - self._smoothed_s) * (1 - math.pow(_RTT_DECAY, acks))
+        self._smoothed_s += (self._rtt_s + self._queued_s + queue_s - self._smoothed_s) * (
+            1 - math.pow(_RTT_DECAY, acks)
+        )
         if self.window >= self._open:
             self._sample(now_s, took_s / (self._rtt_s + queue_s))
         self._sent_s = max(self._sent_s, now_s - queue_s)
@@ -300,6 +321,9 @@ class Connection:
     def in_slow_start(self) -> bool:
         """Whether bytes leave in rounds."""
         return self.window < min(self.threshold, self._open)
+
+    def _queue_s(self, now_s: float) -> float:
+        return 0.0 if self.queues is None else self.queues.there(now_s)
 
     def _usable(self, num_bytes: float) -> float:
         """What may be on its way; of more than fits into the send buffer what a host keeps it filled with."""
@@ -324,6 +348,8 @@ class Connection:
     def _acked_s(self, chunk: _Chunk) -> float:
         """When an acknowledgement is there: after what its host has sent before it; inf: not known yet."""
         sent_s, other = chunk.acked_s - self._rtt_s / 2, self.other
+        if self.queues is not None:
+            return chunk.acked_s + self.queues.back(sent_s)
         if other is None or other._begun_s > sent_s or other._left_s <= sent_s:
             return chunk.acked_s
         return other._left_s + self._rtt_s / 2
@@ -355,10 +381,13 @@ class Connection:
         begins = self._sent
         self._rounds.leave(now_s, begins)
         self._sent += _in_segments(num_bytes)
-        if self._waits and self._allowed_s < now_s and self._may_end:
+        late_s = self._queued_s + (
+            now_s - self._allowed_s if self._waits and self._allowed_s < now_s else 0.0
+        )
+        if late_s and self._may_end:
             acked = (self._sent if self._round_s == now_s else begins) - self._in_flight
             leaving = Leaving(begins, self._sent, acked, self.window, self._packet_bytes(num_bytes))
-            self._end_at(self._rounds.window_when_late(leaving, now_s - self._allowed_s))
+            self._end_at(self._rounds.window_when_late(leaving, late_s))
 
     def _rounds_left(self, start_s: float, took_s: float, num_bytes: float) -> None:
         """Take note that bytes have left, for HyStart: their acknowledgements may end slow start."""

@@ -75,6 +75,17 @@ def test_one_link_works_off_what_comes_in_order(arrivals: list[tuple[float, floa
     assert ends([1e3], [(start_s, (0,), size, inf) for start_s, size in arrivals]) == pytest.approx(expected)
 
 
+def test_something_short_waits_for_what_was_in_front_of_it_when_it_came() -> None:
+    # Ten bytes come to a link of 10 bytes/s at 0 and at 0.5 s, whose bytes are gone at 1 and 2 s.
+    sharing = FifoSharing([10.0, 5.0, inf])
+    for start_s in (0.0, 0.5):
+        sharing.start(start_s, (0,), 10.0, inf)
+    waits_s = [sharing.wait_s((0, 2), at_s) for at_s in (-0.1, 0.25, 0.5, 1.5, 2.5)]
+    assert waits_s == [0.0, 0.75, 1.5, 0.5, 0.0]
+    sharing.start(0.5, (1,), 10.0, inf)  # gone at 2.5 s: what comes to it at 2 s waits for another half
+    assert sharing.wait_s((0, 1), 0.5) == 2.0
+
+
 def test_announcements_wait_behind_bulk() -> None:
     # Worker 1 sends 1000 bytes at 100 a second, and meanwhile posts a receive.
     async def program(worker: Worker, options: object) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.sim.network.tcp.alone import leave_alone
 from paceline.sim.network.tcp.settings import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
-from paceline.sim.network.tcp.windows import Connection
+from paceline.sim.network.tcp.windows import Connection, Queues
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.worker import Worker
 from tests.support.factory import flat_network, make_job, make_scheme, run_events
@@ -209,6 +209,31 @@ def test_acknowledgements_wait_behind_a_message_that_leaves_without_rounds_too()
     assert back.next(0.3, 70 * IW).not_before_s == math.inf
 
 
+def test_bytes_and_acknowledgements_wait_in_queues_where_links_serve_first_what_comes_first() -> None:
+    # A second in front of the bytes, two in front of their acknowledgement.
+    each, plain = connection(), connection()
+    then_s = pytest.approx(1.0 + RTT_S / 2)
+    each.queues = Queues(there=lambda _: 1.0, back=lambda at_s: 2.0 if at_s == then_s else 0.0)
+    for other, acked_s in ((each, 3.0 + RTT_S), (plain, RTT_S)):
+        assert other.next(0.0, 2 * IW).num_bytes == IW
+        assert other.next(0.0, IW).not_before_s == pytest.approx(acked_s)
+    plain.left(0.0, 0.01, IW)
+    each.left(0.0, 1.01, IW)
+    assert each.next(0.5, IW).num_bytes == 0
+    assert plain.next(0.5, IW).num_bytes == IW
+
+
+def test_what_waits_in_a_queue_ends_cubics_slow_start() -> None:
+    # Nine packets of two segments are late if an eighth of a round trip's queue is in front of them.
+    least_s = min(RTT_S / 8, 0.016)
+    for queued_s, threshold in ((0.99 * least_s, math.inf), (1.01 * least_s, (20 + 16) * SEGMENT_BYTES)):
+        each = connection()
+        leave_alone(each, 0.0, IW, FAST)
+        each.queues = Queues(there=lambda _, s=queued_s: s, back=lambda _: 0.0)  # type: ignore[misc]
+        assert each.next(1.001 * RTT_S, 2 * IW).num_bytes == 2 * IW
+        assert each.threshold == threshold
+
+
 def test_acknowledgements_are_late_only_where_there_are_nine() -> None:
     # Ten segments take 16 ms where a round trip takes 4, but leave as three packets.
     each = Connection(TcpSettings(), 0.004, 1e9)
@@ -263,11 +288,13 @@ def test_a_pause_within_a_round_hides_its_train_until_something_waits_in_front()
     taken, now_s = [], 0.0
     while each.threshold == math.inf:
         leave = each.next(now_s, 1e6)
-        if leave.num_bytes:
-            end_s = now_s + leave.num_bytes / rate
-            each.left(now_s, end_s, leave.num_bytes)
-            taken.append(round(leave.num_bytes / SEGMENT_BYTES))
-        now_s = end_s if leave.num_bytes else leave.not_before_s
+        if not leave.num_bytes:
+            now_s = leave.not_before_s
+            continue
+        end_s = now_s + leave.num_bytes / rate
+        each.left(now_s, end_s, leave.num_bytes)
+        taken.append(round(leave.num_bytes / SEGMENT_BYTES))
+        now_s = end_s
     assert taken == [8, 4, 16, 8, 32, 16, 64, 32]
     assert each.threshold == 176 * SEGMENT_BYTES
 
