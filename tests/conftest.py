@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,10 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.support.cluster_pool import Pool, Pools
+
+# On some processors MKL's kernels for one worker and for a batch of workers add in another order. Tests that
+# compare bits are about our arithmetic: let them see the same kernels everywhere, before torch is loaded.
+os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 
 
 @pytest.fixture(scope="session", autouse=True)
