@@ -1,13 +1,37 @@
-"""The host's threads, and from the host to a device without waiting for what that still has to do."""
+"""The host's threads and memory, and the way from it to a device without waiting for what that has to do."""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Final
 
 import torch
 from torch import Tensor
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+"""Of glibc's ``mallopt``."""
+_IN_HEAP_BYTES: Final = 32 * 2**20
+"""Tensors of up to so many bytes come from the heap: the most that glibc allows."""
+_KEPT_BYTES: Final = 256 * 2**20
+"""What may be free at the end of the heap before any of it goes back to the system."""
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let this process keep the memory of tensors that are gone for those that come.
+
+    glibc gives it back to the system, which hands it out again page by page, emptied: for a step of many
+    workers that takes longer than their averages. Where there is no glibc nothing is done.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _IN_HEAP_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 @contextmanager

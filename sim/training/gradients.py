@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import seeds
-from ..devices import to_device
+from ..devices import keep_freed_memory, to_device
 from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
 from ..workloads.sampler import Sampler
-from ..workloads.workload import Evaluated, GradientFunction, SegmentCallback, Workload
+from ..workloads.workload import Evaluated, GradientFunction, Parts, SegmentCallback, Workload
+from .capture import Captured, Computation
 from .weighted import weighted_evaluation
 
 Method = Literal["batched", "looped"]
@@ -71,7 +72,11 @@ class TrainingProblem:
             self._weighted = weighted_evaluation(self.workload)
             self._weighted_batched = torch.func.vmap(self._weighted)
         start, gradient_on = self.workload.start, self.workload.gradient_on
-        self._batched = _evaluation(self.workload)
+        self._batched: Computation = _evaluation(self.workload)
+        if start.device.type == "cpu" and self.method == "batched":
+            keep_freed_memory()
+            if self.workload.steady:
+                self._batched = Captured(self._batched)
         self._alone: GradientFunction | None = gradient_on and gradient_on(start.device)
         # How many gradients are evaluated at once; less after the memory was not enough.
         copies = 1 if self.sampler is None else self.sampler.batch_size  # each example has a gradient
@@ -196,15 +201,22 @@ def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[
     """``(points [m, d], inputs, targets) -> gradients [m, d], losses [m]``, in one batch."""
     if workload.loss_and_buffers is not None:
         return torch.func.vmap(_with_buffers(workload.loss_and_buffers))
-    batched = torch.func.vmap(workload.loss)
+    parts = workload.parts or Parts((workload.start.shape,), lambda xs, *batch: workload.loss(xs[0], *batch))
+    batched = torch.func.vmap(parts.loss)
 
     def evaluate(points: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         # No loss depends on another worker's point, so that the gradient of their sum has them all. This is
-        # faster than torch.func.grad within vmap, which also imports torch._dynamo, for a second.
-        leaf = points.detach().requires_grad_()
+        # faster than torch.func.grad within vmap, which also imports torch._dynamo, for a second. Leaves are
+        # the tensors of a model: to take them apart inside vmap, and their gradients together, takes longer.
+        leaves = [part.requires_grad_() for part in parts.of(points.detach())]
         with torch.enable_grad():
-            losses = batched(leaf, inputs, targets)
-            gradients = torch.autograd.grad(losses.sum(), leaf)[0]
+            losses = batched(leaves, inputs, targets)
+            of_parts = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
+        if len(leaves) == 1:
+            return of_parts[0].reshape(points.shape), losses.detach()
+        gradients = points.new_empty(points.shape)
+        for place, gradient in zip(parts.of(gradients), of_parts, strict=True):
+            place.copy_(gradient)
         return gradients, losses.detach()
 
     return evaluate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -48,7 +48,9 @@ class FlatModule:
         stochastic: in training the outputs depend on torch's random numbers.
         module, running: what was taken apart, in training mode, and the names of those buffers.
         segments: layers in backward order; the buffers, known after the forward pass, come first.
+        shapes: of the parameters that are trained, in their order in x.
         train: ``(x [d], inputs) -> outputs, new buffers [num_buffers]``, in training mode.
+        train_at: ``(parameters, inputs) -> outputs``, likewise, of a module without running buffers.
         evaluate: ``(x [d], inputs) -> outputs``, in evaluation mode.
     """
 
@@ -58,6 +60,8 @@ class FlatModule:
     module: torch.nn.Module
     running: tuple[str, ...]
     segments: tuple[tuple[str, int, int], ...]
+    shapes: tuple[torch.Size, ...]
+    train_at: Callable[[Sequence[Tensor], Tensor], Tensor]
     train: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     evaluate: Callable[[Tensor, Tensor], Tensor]
 
@@ -92,6 +96,11 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
         own = x[:num_parameters] if running else x  # a slice has a backward pass of its own
         return {**there, **parameters_of(own), **buffers}
 
+    def train_at(parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
+        there = dict(zip(fixed, fixed_on(inputs.device), strict=True))
+        outputs: Tensor = call(module, {**there, **dict(zip(trained, parameters, strict=True))}, (inputs,))
+        return outputs
+
     def train(x: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
         buffers = buffers_of(x[num_parameters:].detach().clone()) if running else {}
         held = tensors_at(x, buffers)
@@ -112,7 +121,10 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
     if running:
         segments = (("buffers", num_parameters, num_parameters + num_buffers), *segments)
     start = torch.cat([flatten(module), *(b.detach().reshape(-1) for b in running.values())])
-    return FlatModule(start, num_buffers, stochastic, module, tuple(running), segments, train, evaluate)
+    return FlatModule(
+        start, num_buffers, stochastic, module, tuple(running), segments,
+        tuple(p.shape for p in trained.values()), train_at, train, evaluate,
+    )  # fmt: skip
 
 
 def _without_counts(module: torch.nn.Module) -> torch.nn.Module:

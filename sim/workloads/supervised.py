@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from .. import seeds
 from .module_gradient import ModuleGradient
 from .modules import flatten_module
-from .workload import Workload
+from .workload import Parts, Workload
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Examples = tuple[Tensor, Tensor]
@@ -67,6 +68,9 @@ def supervised(
     def loss(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         return loss_and_buffers(x, inputs, targets)[0]
 
+    def loss_at(parameters: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        return criterion(flat.train_at(parameters, prepared(inputs)), targets)
+
     def loss_of(module: torch.nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         return criterion(module(prepared(inputs)), targets)
 
@@ -104,4 +108,11 @@ def supervised(
         loss_and_buffers=loss_and_buffers if flat.num_buffers else None,
         gradient_on=partial(ModuleGradient, flat.module, flat.running, loss_of),
         stochastic=flat.stochastic,
+        parts=None if flat.num_buffers else Parts(flat.shapes, loss_at),
+        steady=not flat.stochastic and _is_known(criterion) and all(map(_is_known, module.modules())),
     )
+
+
+def _is_known(code: Callable[..., Any]) -> bool:
+    """Whether a function or a module is torch's or Paceline's own, which keep no count of their calls."""
+    return (getattr(code, "__module__", None) or "").startswith(("torch.nn.", "paceline.sim."))

@@ -103,12 +103,13 @@ def _workload(path: str, returned: Any) -> tuple[Workload, tuple[str, ...]]:
     classes = _try_out(model, loss, train)
     metrics = USER_METRICS[: 1 if test is None else 3 if classes else 2]
     workload = supervised(path, model, loss, train, test, metrics)
-    with_buffers, gradient_on = workload.loss_and_buffers, workload.gradient_on
+    with_buffers, gradient_on, parts = workload.loss_and_buffers, workload.gradient_on, workload.parts
     workload = replace(
         workload,
         loss=_naming_user(path, workload.loss),
         loss_and_buffers=None if with_buffers is None else _naming_user(path, with_buffers),
         gradient_on=None if gradient_on is None else lambda device: _naming_user(path, gradient_on(device)),
+        parts=None if parts is None else replace(parts, loss=_naming_user(path, parts.loss)),
         score=_naming_user(path, workload.score),
     )
     return workload, metrics

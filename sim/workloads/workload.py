@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +32,24 @@ GradientFunction = Callable[[Tensor, Tensor, Tensor, SegmentCallback | None], Ev
 
 
 @dataclass(frozen=True, eq=False)
+class Parts:
+    """The tensors that a model x [d] consists of, one after another, and the loss as a function of them.
+
+    Attributes:
+        shapes: of the tensors.
+        loss: ``loss(tensors, inputs, targets)``, what ``Workload.loss`` is of the x that they make.
+    """
+
+    shapes: tuple[torch.Size, ...]
+    loss: Callable[[Sequence[Tensor], Tensor, Tensor], Tensor]
+
+    def of(self, x: Tensor) -> list[Tensor]:
+        """Views of the tensors in x [..., d], each [..., *shape]."""
+        pieces = torch.split(x, [shape.numel() for shape in self.shapes], dim=-1)
+        return [piece.view(*x.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
 class Workload:
     """A training problem with a model as one vector x [d], float32.
 
@@ -56,6 +74,8 @@ class Workload:
         gradient_on: makes, for a device, ``gradient(x [d], inputs, targets, on_segment)``, where there is a
             shorter way to the gradient at one x than through ``loss``; where b > 0 always.
         stochastic: the loss draws random numbers from torch (dropout); whoever calls it seeds them first.
+        parts: the tensors of x, where it has several and b = 0; None: gradients are taken at x itself.
+        steady: the loss does the same operations whenever it is called with tensors of the same shapes.
     """
 
     task: str
@@ -72,6 +92,8 @@ class Workload:
     stochastic: bool = False
     sources: Tensor | None = None
     smoothness: Tensor | None = None
+    parts: Parts | None = None
+    steady: bool = False
 
     def to(self, device: torch.device) -> Workload:
         """A copy of the workload with its tensors on ``device``."""

@@ -87,6 +87,7 @@ def build(options: MatrixCompletionOptions, seed: int) -> Workload:
         labels=None,
         segments=(("X", 0, n * rank),),
         score=score,
+        steady=True,
     )
 
 

@@ -180,6 +180,7 @@ def build(options: SvmOptions, seed: int) -> Workload:
         labels=(train[1] > 0).long(),
         segments=(("weight", 0, d),),
         score=score,
+        steady=True,
     )
 
 

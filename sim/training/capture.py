@@ -1,0 +1,227 @@
+"""The tensor operations of a computation, written down once and done again.
+
+``torch.func.vmap`` and autograd find out anew, at every call, which operations on all workers' tensors a loss
+and its backward pass come to. Of small models that takes as long as the operations themselves. A *tape* holds
+these operations for inputs of one shape and layout, and does them with others: the same ones, with the same
+bits.
+
+A tape knows nothing of the code that it came from, so that this has to do the same whenever it is called.
+What a tape gives is compared with what that code gives, to the bit, on other inputs than those that it was
+made with, before it takes its place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from typing_extensions import override
+
+Computation = Callable[..., tuple[Tensor, ...]]
+"""A function of tensors, which depends on nothing else."""
+
+CALLS_BEFORE: Final = 8
+"""Calls with inputs of one shape before they get a tape, which takes as long to make as a few calls."""
+MOST_TAPES: Final = 64
+"""Shapes that get one."""
+
+_DETACH: Final = torch.ops.aten.detach.default
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the operations below autograd and ``torch.func``, and what goes into them and comes out."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[tuple[Any, Sequence[Any], Mapping[str, Any], Any]] = []
+
+    @classmethod
+    @override
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch._dynamo is imported, for a second
+
+    @override
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One operation of a tape.
+
+    Attributes:
+        operation: of torch.
+        arguments: its positional arguments, without those that are tensors of the tape.
+        tensors: (position, number) of these.
+        lists: (position, (place, number)...) of those that are in lists.
+        keywords: its other arguments.
+        results: numbers of the tensors that it returns, None for what is no tensor.
+        many: whether it returns several.
+        last: numbers of the tensors that nobody needs any more.
+    """
+
+    operation: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    tensors: tuple[tuple[int, int], ...]
+    lists: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+    keywords: Mapping[str, Any]
+    results: tuple[int | None, ...]
+    many: bool
+    last: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Operations on numbered tensors, of which the first are the inputs.
+
+    Attributes:
+        calls: in order.
+        size: how many tensors there are.
+        outputs: numbers of what comes out.
+    """
+
+    calls: tuple[_Call, ...]
+    size: int
+    outputs: tuple[int, ...]
+
+    def play(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Do the operations with these inputs."""
+        tensors: list[Any] = [*inputs, *[None] * (self.size - len(inputs))]
+        with torch.no_grad():
+            for call in self.calls:
+                arguments = list(call.arguments)
+                for position, number in call.tensors:
+                    arguments[position] = tensors[number]
+                for position, places in call.lists:
+                    values = list(arguments[position])
+                    for place, number in places:
+                        values[place] = tensors[number]
+                    arguments[position] = values
+                result = call.operation(*arguments, **call.keywords)
+                if call.many:
+                    for made, value in zip(call.results, result, strict=True):
+                        if made is not None:
+                            tensors[made] = value
+                elif call.results[0] is not None:
+                    tensors[call.results[0]] = result
+                for number in call.last:
+                    tensors[number] = None
+        return tuple(tensors[number] for number in self.outputs)
+
+
+def record(computation: Computation, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tape | None]:
+    """What a computation gives, and its tape; None where it cannot be told what became of a tensor."""
+    recorder = _Recorder()
+    with recorder:
+        outputs = computation(*inputs)
+    return outputs, _tape(recorder.calls, inputs, outputs)
+
+
+def _tape(
+    calls: Sequence[tuple[Any, Sequence[Any], Mapping[str, Any], Any]],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+) -> Tape | None:
+    numbers = {id(tensor): number for number, tensor in enumerate(inputs)}
+    size, written = len(inputs), []
+    for operation, arguments, keywords, result in calls:
+        if any(isinstance(value, Tensor) for value in keywords.values()):
+            return None
+        if operation is _DETACH and id(arguments[0]) in numbers:
+            numbers[id(result)] = numbers[id(arguments[0])]  # the same memory
+            continue
+        tensors = _known(arguments, numbers)
+        lists = [(at, _known(each, numbers)) for at, each in enumerate(arguments) if isinstance(each, list)]
+        many = isinstance(result, tuple | list)
+        returned: list[int | None] = []
+        for each in result if many else (result,):
+            if isinstance(each, Tensor) and id(each) not in numbers:
+                numbers[id(each)], size = size, size + 1
+            returned.append(numbers[id(each)] if isinstance(each, Tensor) else None)
+        written.append((operation, arguments, tensors, lists, keywords, tuple(returned), many))
+    if any(id(tensor) not in numbers for tensor in outputs):
+        return None
+    ends = tuple(numbers[id(tensor)] for tensor in outputs)
+    return Tape(_needed(written, ends), size, ends)
+
+
+def _known(values: Sequence[Any], numbers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """(position, number) of the tensors of the tape among some values."""
+    return tuple(
+        (position, numbers[id(value)])
+        for position, value in enumerate(values)
+        if isinstance(value, Tensor) and id(value) in numbers
+    )
+
+
+def _needed(written: Sequence[Any], ends: tuple[int, ...]) -> tuple[_Call, ...]:
+    """The calls whose results are used, or that write into a tensor, each with the tensors that end there."""
+    needed, calls = set(ends), []
+    for operation, arguments, tensors, lists, keywords, returned, many in reversed(written):
+        results = {number for number in returned if number is not None}
+        if not operation._schema.is_mutable and not results & needed:
+            continue
+        used = {number for _, number in (*tensors, *(pair for _, pairs in lists for pair in pairs))}
+        own = list(arguments)
+        for position, _ in tensors:
+            own[position] = None  # what was recorded is not kept
+        for position, pairs in lists:
+            places = dict(pairs)
+            own[position] = [None if k in places else each for k, each in enumerate(own[position])]
+        last = tuple((used | results) - needed)
+        calls.append(
+            _Call(
+                operation, tuple(own), tensors, tuple(each for each in lists if each[1]), keywords, returned,
+                many, last,
+            )
+        )  # fmt: skip
+        needed |= used
+    return tuple(reversed(calls))
+
+
+class Captured:
+    """A computation that goes by tapes where it has been called often enough.
+
+    Args:
+        computation: a function that does the same operations on all tensors of one shape and layout.
+    """
+
+    def __init__(self, computation: Computation) -> None:
+        self._computation = computation
+        self._called: Counter[tuple[Any, ...]] = Counter()
+        self._tried: dict[tuple[Any, ...], Tape | None] = {}
+        self._tapes: dict[tuple[Any, ...], Tape] = {}
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """What the computation gives."""
+        key = tuple((tensor.shape, tensor.stride()) for tensor in inputs)
+        tape = self._tapes.get(key)
+        if tape is not None:
+            try:
+                return tape.play(inputs)
+            except (RuntimeError, LookupError):  # say, a class that is none: the code itself says where
+                return self._computation(*inputs)
+        self._called[key] += 1
+        if self._called[key] == CALLS_BEFORE and len(self._tried) < MOST_TAPES:
+            outputs, self._tried[key] = record(self._computation, inputs)
+            return outputs
+        outputs = self._computation(*inputs)
+        tried = self._tried.get(key)
+        if tried is not None:
+            self._tried[key] = None
+            if all(_same_bits(a, b) for a, b in zip(tried.play(inputs), outputs, strict=True)):
+                self._tapes[key] = tried
+        return outputs
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))

@@ -1,0 +1,167 @@
+"""What goes by tapes has the bits of what it was made from."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from paceline.sim.training import capture
+from paceline.sim.training.capture import CALLS_BEFORE, Captured, Tape, record
+from paceline.sim.training.gradients import TrainingProblem
+from paceline.sim.workloads import find_task
+from tests.support.factory import make_problem
+
+MORE = CALLS_BEFORE + 3
+"""Calls of which the last have a tape."""
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
+    """The tapes that are played, one after another."""
+    tapes: list[Tape] = []
+    original = Tape.play
+
+    def play(self: Tape, inputs: Any) -> tuple[Tensor, ...]:
+        tapes.append(self)
+        return original(self, inputs)
+
+    monkeypatch.setattr(Tape, "play", play)
+    return tapes
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+TASKS: list[tuple[str, dict[str, Any]]] = [
+    ("digits-mlp", {"hidden": 9}),
+    ("logistic", {}),
+    ("quadratic", {"dimension": 5, "examples": 64}),
+    ("matrix-completion", {}),
+    ("random-features", {}),
+]
+
+
+@pytest.mark.parametrize(("task", "options"), TASKS)
+def test_gradients_by_a_tape_have_the_bits_of_those_without(
+    task: str, options: dict[str, Any], played: list[Tape], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = make_problem(task, 5, 1, "batched", batch_size=4, **options)
+    found = [steps(problem, first) for first in (False, True)]
+    assert len(played) >= 2 * (MORE - CALLS_BEFORE)
+    monkeypatch.setattr(capture, "CALLS_BEFORE", 10**9)
+    without = TrainingProblem(problem.workload, problem.batches, "batched")
+    played.clear()
+    expected = [steps(without, first) for first in (False, True)]
+    assert not played
+    for ours, theirs in zip(found, expected, strict=True):
+        for (value, loss), (other, other_loss) in zip(ours, theirs, strict=True):
+            assert torch.equal(value, other)
+            assert torch.equal(loss, other_loss)
+
+
+def steps(problem: TrainingProblem, together: bool) -> list[tuple[Tensor, Tensor]]:
+    """Gradients of some steps, at points of their own or, in one layout more, all at one point."""
+    start, found = problem.workload.start, []
+    for k in range(MORE):
+        apart = start.expand(5, -1) if together else start + 0.1 * numbers(5, start.numel(), seed=k)
+        evaluated = problem.gradients_of_all(k, apart)
+        found.append((evaluated.value, evaluated.loss))
+    return found
+
+
+@settings(max_examples=20, deadline=None)
+@given(m=st.integers(2, 6), b=st.integers(1, 5), widths=st.lists(st.integers(1, 4), min_size=2, max_size=4))
+def test_the_backward_pass_of_any_perceptron_can_be_captured(m: int, b: int, widths: list[int]) -> None:
+    shapes = [(after, before) for before, after in pairwise(widths)]
+
+    def loss(weights: list[Tensor], inputs: Tensor) -> Tensor:
+        for weight in weights:
+            inputs = torch.tanh(inputs @ weight.T)
+        return inputs.square().mean()
+
+    def gradients(inputs: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        leaves = [weight.detach().requires_grad_() for weight in weights]
+        losses = torch.func.vmap(loss)(leaves, inputs)
+        return torch.autograd.grad(losses.sum(), leaves)
+
+    captured = Captured(gradients)
+    for k in range(MORE):
+        given = [numbers(m, b, widths[0], seed=k), *(numbers(m, *shape, seed=k) for shape in shapes)]
+        for ours, theirs in zip(captured(*given), gradients(*given), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_lists_and_writes_in_place_are_captured(played: list[Tape]) -> None:
+    def computation(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        out = torch.zeros(2, 6)
+        out[:, :3].copy_(x)
+        out.index_put_((torch.tensor([1, 1]), torch.tensor([4, 4])), y[0, :2], accumulate=True)
+        first, *_ = torch.split(torch.cat([x, y], dim=1), 2, dim=1)
+        return out, torch.stack([first, first * 2])
+
+    captured = Captured(computation)
+    for k in range(MORE):
+        x, y = numbers(2, 3, seed=k), numbers(2, 3, seed=k + 100)
+        for ours, theirs in zip(captured(x, y), computation(x, y), strict=True):
+            assert torch.equal(ours, theirs)
+    assert played
+
+
+def test_what_depends_on_numbers_gets_no_tape(played: list[Tape]) -> None:
+    """Its tape would have the numbers of the inputs that it was made with."""
+
+    def computation(x: Tensor) -> tuple[Tensor, ...]:
+        return (x * x.sum().item(),)
+
+    captured = Captured(computation)
+    for k in range(MORE):
+        x = numbers(3, seed=k)
+        assert torch.equal(captured(x)[0], computation(x)[0])
+    assert len(played) == 1  # to compare
+
+
+def test_a_result_that_did_not_come_of_operations_has_no_tape() -> None:
+    hidden = torch.ones(3)
+    outputs, tape = record(lambda x: (hidden,), [numbers(3)])
+    assert tape is None
+    assert outputs[0] is hidden
+
+
+def test_a_tape_keeps_no_tensor_of_the_call_that_it_was_made_of() -> None:
+    constant = numbers(4, 4)
+
+    def computation(x: Tensor) -> tuple[Tensor, ...]:
+        return (torch.cat([torch.relu(x @ constant) @ constant, x]),)
+
+    _, tape = record(computation, [numbers(2, 4)])
+    assert tape is not None
+    arguments = [each for call in tape.calls for each in call.arguments]
+    flat = [each for given in arguments for each in (given if isinstance(given, list) else [given])]
+    assert all(each is constant for each in flat if isinstance(each, Tensor))
+    ended = [number for call in tape.calls for number in call.last]
+    assert sorted([*ended, *tape.outputs]) == list(range(tape.size))
+
+
+def test_tensors_in_another_layout_get_a_tape_of_their_own(played: list[Tape]) -> None:
+    def computation(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.reshape(-1) + 1,)
+
+    captured = Captured(computation)
+    for k in range(MORE):
+        square = numbers(3, 3, seed=k)
+        for x in (square, square.T, square[:1].expand(3, 3)):
+            assert torch.equal(captured(x)[0], computation(x)[0])
+    assert len(set(map(id, played))) == 3
+
+
+def test_modules_of_torch_are_steady_and_own_ones_are_not() -> None:
+    assert find_task("digits-mlp").build(find_task("digits-mlp").options(), 1).steady
+    own = find_task("tests.support.own_tasks:slow_between_layers")
+    assert not own.build(own.options(), 1).steady
