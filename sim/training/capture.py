@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 from typing_extensions import override
 
 Computation = Callable[..., tuple[Tensor, ...]]
@@ -116,6 +117,22 @@ class Tape:
                 for number in call.last:
                     tensors[number] = None
         return tuple(tensors[number] for number in self.outputs)
+
+
+def count_flop(call: Callable[[], object]) -> tuple[int, bool]:
+    """Floating-point operations in the products of matrices of a call, and whether it has convolutions.
+
+    As ``torch.utils.flop_counter.FlopCounterMode`` counts them, which imports torch._dynamo, for a second.
+    """
+    recorder = _Recorder()
+    with recorder:
+        call()
+    flop = 0
+    for operation, arguments, keywords, result in recorder.calls:
+        count = flop_registry.get(operation.overloadpacket)
+        if count is not None:
+            flop += count(*arguments, **keywords, out_val=result)
+    return flop, any("convolution" in str(operation) for operation, *_ in recorder.calls)
 
 
 def record(computation: Computation, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tape | None]:

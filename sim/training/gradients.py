@@ -16,7 +16,6 @@ from typing import Final, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from .. import seeds
 from ..devices import keep_freed_memory, to_device
@@ -24,7 +23,7 @@ from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Evaluated, GradientFunction, Parts, SegmentCallback, Workload
-from .capture import Captured, Computation
+from .capture import Captured, Computation, count_flop
 from .weighted import weighted_evaluation
 
 Method = Literal["batched", "looped"]
@@ -326,8 +325,6 @@ def choose_method(workload: Workload, batches: Batches, workers: int) -> Method:
         return "looped"
     if workload.start.device.type == "cuda":
         return "batched"
-    with FlopCounterMode(display=False) as counter:
-        TrainingProblem(workload, batches, "looped").gradient(0, 0, workload.start)
-    operations = counter.get_flop_counts().get("Global", {})
-    convolves = any("convolution" in str(operation) for operation in operations)
-    return "looped" if convolves or counter.get_total_flops() > BATCHED_FLOP else "batched"
+    problem = TrainingProblem(workload, batches, "looped")
+    flop, convolves = count_flop(lambda: problem.gradient(0, 0, workload.start))
+    return "looped" if convolves or flop > BATCHED_FLOP else "batched"

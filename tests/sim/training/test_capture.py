@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.sim.training import capture
-from paceline.sim.training.capture import CALLS_BEFORE, Captured, Tape, record
+from paceline.sim.training.capture import CALLS_BEFORE, Captured, Tape, count_flop, record
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads import find_task
 from tests.support.factory import make_problem
@@ -165,3 +166,15 @@ def test_modules_of_torch_are_steady_and_own_ones_are_not() -> None:
     assert find_task("digits-mlp").build(find_task("digits-mlp").options(), 1).steady
     own = find_task("tests.support.own_tasks:slow_between_layers")
     assert not own.build(own.options(), 1).steady
+
+
+@pytest.mark.parametrize(
+    "task", ["digits-mlp", "digits-cnn", "logistic", "tests.support.own_tasks:embedding"]
+)
+def test_flop_are_those_that_torch_counts(task: str) -> None:
+    problem = make_problem(task, 2, 1, "looped")
+    flop, convolves = count_flop(lambda: problem.gradient(0, 0, problem.workload.start))
+    with FlopCounterMode(display=False) as counter:
+        problem.gradient(0, 0, problem.workload.start)
+    assert flop == counter.get_total_flops() > 0
+    assert convolves == (task == "digits-cnn")
