@@ -25,7 +25,12 @@ class Clock(simpy.Environment):
     Args:
         permute_seed: None: simultaneous alarms go off in the order in which they were set. A number:
             in an order drawn from it, to show that conclusions do not rest on ties.
+
+    Attributes:
+        now: seconds since the run began.
     """
+
+    now = 0.0  # SimPy's is a property, which takes a call each time that it is read
 
     def __init__(self, permute_seed: int | None = None) -> None:
         super().__init__(0.0)
@@ -47,7 +52,9 @@ class Clock(simpy.Environment):
         """
         queue = self._alarms
         if queue and type(queue[0][3]) is tuple:
-            self._now, _, _, (callback, value) = heapq.heappop(queue)
+            self.now, _, _, (callback, value) = heapq.heappop(queue)
+            self._now = self.now
             callback(value)
         else:
+            self.now = queue[0][0] if queue else self.now
             super().step()

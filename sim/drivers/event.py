@@ -244,8 +244,10 @@ class EventDriver(ClockedRunner[Pending]):
 
     def _settled(self, pending: Pending) -> None:
         """All transfers of an operation have a time of completion."""
-        resume_s = self._delays.after_exchange_s(pending.task.rank)
-        self._clock.at(pending.ready_s + resume_s, self.complete, pending)
+        ready_s = pending.ready_s
+        if not self._delays.none_after_exchanges:
+            ready_s += self._delays.after_exchange_s(pending.task.rank)
+        self._clock.at(ready_s, self.complete, pending)
 
     @override
     def finish(self, pending: Pending) -> None:
@@ -441,6 +443,8 @@ class EventDriver(ClockedRunner[Pending]):
             self._progress(self._published)
         if operation.leader is not None:
             self._leaders[task.rank] = operation.leader
+        if not self._scorer.scores:
+            return
         published = self.job.published(task.rank, self._clock.now, task.breakdown.bytes_sent, operation)
         if self._scorer.publish(published):
             self._over = True

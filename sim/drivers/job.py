@@ -160,13 +160,17 @@ class Job:
 
         Models are kept at every ``keep``-th step, the others only where they are scored.
         """
-        scored = scored_on(self.on, self.target.on if self.target else None)
+        scored = self._scored
         here = (operation.step + 1) % self.keep == 0
         return (
             operation.value if here else None,
             operation.leader if here and "leader" in scored else None,
             operation.averaged if "averaged" in scored else None,
         )
+
+    @cached_property
+    def _scored(self) -> tuple[On, ...]:
+        return scored_on(self.on, self.target.on if self.target else None)
 
     def published(
         self, worker: int, time_s: float, bytes_sent: int, operation: ops.Publish

@@ -62,6 +62,7 @@ class Transfers:
         self._pattern_overhead_s = model.pattern_overhead_s
         self._announcement = model.announcement
         self._latencies = Latencies(model.network, model.seed, model.added_latency_s)
+        self._constant_s: dict[int, float] = {}  # latencies that never vary, by source * n + destination
         self._changes = bandwidth_changes(model.network.links, model.seed)
         self._efficiency = model.efficiency
         bandwidths = [link.bandwidth_bytes_per_s * model.efficiency for link in model.network.links]
@@ -179,7 +180,7 @@ class Transfers:
         key = source * self._workers + destination
         posted = box.sends.get(key)
         now_s = self._clock.now
-        at_once = source == ANY or tag == self._plain_tag
+        at_once = not self._announcement or source == ANY or tag == self._plain_tag
         announced = now_s if at_once else self._announce(destination, source)
         matches = bool(posted)
         transfer = posted.popleft() if posted else Transfer()
@@ -191,7 +192,13 @@ class Transfers:
         box.receives[key].append(transfer)
 
     def _latency_s(self, source: int, destination: int) -> float:
-        return self._latencies.draw_s(source, destination, self._clock.now)
+        key = source * self._workers + destination
+        known_s = self._constant_s.get(key)
+        if known_s is None:
+            known_s = self._latencies.draw_s(source, destination, self._clock.now)
+            if self._latencies.constant:
+                self._constant_s[key] = known_s
+        return known_s
 
     def _announce(self, receiver: int, sender: int) -> Announced:
         """When the sender knows of a receive that is posted now."""

@@ -94,6 +94,11 @@ class Recorder(Scorer[Tensor]):
     models: dict[Combination, Tensor] = field(default_factory=dict)
     digests: dict[Combination, str] = field(default_factory=dict)
 
+    @property
+    @override
+    def scores(self) -> bool:
+        return True
+
     @override
     def publish(self, published: Published[Tensor]) -> bool:
         if published.value is not None:

@@ -218,6 +218,11 @@ class _Cycles(Scorer[Tensor]):
         """Mark the beginning."""
         self.marks.append(_Mark(0.0, 0, 0, self.here()))
 
+    @property
+    @override
+    def scores(self) -> bool:
+        return True
+
     @override
     def publish(self, published: Published[Tensor]) -> bool:
         step, bytes_sent = published.step, published.bytes_sent

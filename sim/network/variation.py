@@ -185,6 +185,11 @@ class Latencies:
         self._by_links = AddedLatencies(network.links)
         self._factors = Factors(network.jitter, network.num_hosts, seed) if network.jitter else None
 
+    @property
+    def constant(self) -> bool:
+        """Whether all messages between two hosts take the same."""
+        return self._factors is None and not self._by_links
+
     def draw_s(self, source: int, destination: int, now_s: float = 0.0) -> float:
         """One-way latency of the next message from ``source``, here to ``destination``, which is sent now."""
         route = self._network.route(source, destination)

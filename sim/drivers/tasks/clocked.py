@@ -158,7 +158,7 @@ class ClockedRunner(Runner[_P]):
 
     def take_ahead(self, rank: int) -> float:
         """What share of the gradient that begins now its worker's forward pass has taken already."""
-        return sum(self._ahead.pop(rank, {}).values())
+        return sum(self._ahead.pop(rank).values()) if rank in self._ahead else 0.0
 
     def _begin_sleep(self, pending: _P) -> None:
         operation: ops.Sleep = pending.operation  # type: ignore[assignment]
