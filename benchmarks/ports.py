@@ -47,10 +47,25 @@ repeats: 2
 """
 _LONG: Final = ["--set", "stop.max_iterations=3000", "--set", "repeats=4"]
 """Enough work for a simulation to start processes."""
+_ATTACHED: Final = """\
+import torch
+import paceline
+
+model = torch.nn.Linear(100, 10)
+torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with paceline.attach(model, optimizer, {"gossip": {"topology": "ring"}}, steps=500) as worker:
+    for _ in range(500):
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 100)).square().mean()
+        loss.backward()
+        worker.step(loss)
+"""
+"""A training loop of a user's own."""
 _PROCESSES: Final = {
     "control_server": "control store", "torch.distributed.run": "torchrun's agent",
-    "lab.switch": "lab's switch", "paceline.realrun": "rank", "loky": "process for runs",
-    "paceline": "command",
+    "attached.py": "rank", "lab.switch": "lab's switch", "paceline.realrun": "rank",
+    "loky": "process for runs", "paceline": "command",
 }  # fmt: skip
 """What a command line holds -> what the process is; the first that fits."""
 
@@ -116,18 +131,33 @@ def _watch(processes: Sequence[subprocess.Popen[bytes]], mark: str, listeners: L
 
 
 def _torchrun(*options: str) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", *options, "-m", "paceline.realrun"]
+    return [sys.executable, "-m", "torch.distributed.run", *options]
 
 
-def _commands(scenario: Path) -> Mapping[str, list[str]]:
+def _commands(scenario: Path, script: Path) -> Mapping[str, list[str]]:
     """Each kind of run on this host alone."""
     paceline = [sys.executable, "-m", "paceline"]
+    torchrun = _torchrun("--standalone", "--nproc-per-node", "2")
     return {
         "simulate --jobs 2": [*paceline, "simulate", str(scenario), "--jobs", "2", "--out", "r", *_LONG],
+        "sweep --jobs 2": [
+            *paceline,
+            "sweep",
+            str(scenario),
+            "--grid",
+            "seed=1,2",
+            "--jobs",
+            "2",
+            "--out",
+            "w",
+            *_LONG,
+        ],
         "report": [*paceline, "report", "r"],
         "realrun --processes": [*paceline, "realrun", str(scenario), "--processes"],
         "realrun --lab": [*paceline, "realrun", str(scenario), "--lab"],
-        "torchrun, one host": [*_torchrun("--standalone", "--nproc-per-node", "2"), str(scenario)],
+        "validate": [*paceline, "validate", str(scenario), "--steps", "300", "--out", "v"],
+        "torchrun, one host": [*torchrun, "-m", "paceline.realrun", str(scenario)],
+        "torchrun, one host, paceline.attach": [*torchrun, str(script)],
     }
 
 
@@ -145,7 +175,7 @@ def _on_two_hosts(
         options = f"--nnodes 2 --nproc-per-node 1 {rendezvous} {who}".split()
         agents.append(
             lab.popen(
-                host, [*_torchrun(*options), str(scenario)], env=environment,
+                host, [*_torchrun(*options), "-m", "paceline.realrun", str(scenario)], env=environment,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )
         )  # fmt: skip
@@ -160,7 +190,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         scenario = Path(work) / "ports.yaml"
         scenario.write_text(_SCENARIO, encoding="utf-8")
-        for name, argv in [*_commands(scenario).items(), ("torchrun, two hosts", [])]:
+        script = Path(work) / "attached.py"
+        script.write_text(_ATTACHED, encoding="utf-8")
+        for name, argv in [*_commands(scenario, script).items(), ("torchrun, two hosts", [])]:
             mark = f"{_MARK}={name}"
             environment = {**python_environment(), _MARK: name, "OMP_NUM_THREADS": "1"}
             listeners = Listeners()

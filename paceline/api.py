@@ -33,9 +33,11 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
     Raises:
         InputError: what is wrong, in which line, and the nearest valid choice.
     """
+    from paceline import arguments
     from paceline.sim.scenario import schema as scenario
 
-    return scenario.load(path, changes)
+    arguments.check_changes(changes)
+    return scenario.load(arguments.read_path("path", path), changes)
 
 
 def attach(
@@ -83,11 +85,23 @@ def attach(
         InputError: the model, the optimiser, the scheme or the surroundings will not do.
         RunError: another rank was lost, or the loop ended too early.
     """
+    import torch
+
+    from paceline import arguments
     from paceline.realrun.attach import attach as attaching
 
+    arguments.check_is("attach: model", model, torch.nn.Module, "a module of torch's")
+    arguments.check_is("attach: optimizer", optimizer, torch.optim.Optimizer, "an optimizer of torch's")
+    arguments.check_is(
+        "attach: scheme", scheme, (str, Mapping), "a scheme's name, or a mapping with its options"
+    )
+    arguments.check_is("attach: backend", backend, str, "the name of a backend")
+    arguments.check_is("attach: timeout_s", timeout_s, (int, float), "seconds")
+    steps, seed = arguments.read_whole("attach: steps", steps), arguments.read_whole("attach: seed", seed)
+    folder = None if records is None else arguments.read_path("attach: records", records)
     return attaching.attach(
         model, optimizer, scheme, steps=steps, seed=seed, inside=inside, backend=backend,
-        timeout_s=timeout_s, records=records,
+        timeout_s=timeout_s, records=folder,
     )  # fmt: skip
 
 
@@ -139,13 +153,14 @@ def simulate(
     """
     from contextlib import nullcontext
 
+    from paceline import arguments
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
-    from paceline.sim.experiments.jobs import check_jobs
     from paceline.sim.scenario.schema import resolve_scenario
     from paceline.study import Study
 
-    check_jobs(jobs)
+    arguments.check_is("engine", engine, str, "'auto', 'event' or 'lockstep'")
+    scenario, jobs = _checked(scenario, task, changes, device, jobs)
     where, driver = prepare.device_named(device), simulator.engine_named(engine)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
     tuning: list[Tuned] = []
@@ -164,6 +179,35 @@ def simulate(
             if on_progress is not None:
                 on_progress.complete()
     return Study(resolved, tuple(runs), tuple(tuning))
+
+
+def _checked(
+    scenario: Scenario | Mapping[str, Any] | str | Path,
+    task: Callable[..., Any] | None,
+    changes: Sequence[str],
+    device: str,
+    jobs: int | None,
+) -> tuple[Scenario | Mapping[str, Any] | str | Path, int | None]:
+    """What ``simulate`` and ``sweep`` share, of the types that it has to have."""
+    import os
+
+    from paceline import arguments
+    from paceline.sim.config.problems import format_value
+    from paceline.sim.errors import InputError
+    from paceline.sim.experiments.jobs import check_jobs
+    from paceline.sim.scenario.schema import Scenario
+
+    kinds = (Scenario, Mapping, str, os.PathLike)
+    arguments.check_is("scenario", scenario, kinds, "what load returns, a path, or a mapping")
+    if not isinstance(scenario, Scenario | Mapping):
+        scenario = arguments.read_path("scenario", scenario)
+    if task is not None and not callable(task):
+        raise InputError(f"task: must be a function, not {format_value(task)}")
+    arguments.check_changes(changes)
+    arguments.check_is("device", device, str, "'auto', 'cpu' or 'cuda'")
+    whole = None if jobs is None else arguments.read_whole("jobs", jobs)
+    check_jobs(whole)
+    return scenario, whole
 
 
 def sweep(
@@ -213,15 +257,15 @@ def sweep(
     """
     from contextlib import nullcontext
 
+    from paceline import arguments
     from paceline.sim.experiments import prepare
-    from paceline.sim.experiments.jobs import check_jobs
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.scenario.schema import resolve_scenario
     from paceline.study import Study, Sweep
 
-    check_jobs(jobs)
+    scenario, jobs = _checked(scenario, task, changes, device, jobs)
     where = prepare.device_named(device)
-    settings = grids.settings_of(grid)
+    settings = grids.settings_of(arguments.read_grid(grid))
     read = [resolve_scenario(scenario, task, [*changes, *grids.changes_of(each)]) for each in settings]
     with watching(read[0], len(read)) if progress else nullcontext(None) as shown:
         resolved, tuning = grids.choose_values(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from paceline.arguments import read_path
 from paceline.sim.config.files import claim_folder, make_temporary_folder
 from paceline.sim.config.units import format_bytes, format_seconds
 from paceline.sim.experiments.bounds import describe_schemes
@@ -93,7 +94,7 @@ class Study:
         """
         text = dump(self.scenario)
         name = self.scenario.name
-        out = Path(folder)
+        out = read_path("folder", folder)
         with claim_folder(out):
             result_folder.write_results(out, text, name, self.runs, force, self.tuning, facts=self.facts)
 
@@ -111,9 +112,10 @@ class Study:
         """
         from paceline.reports import page
 
+        written = read_path("out", out)
         with self._saved() as folder:
-            page.build([folder], Path(out))
-        return Path(out)
+            page.build([folder], written)
+        return written
 
     def plot(self) -> Figure:
         """Draw the training loss against the clock: a curve for each scheme, the median over its repeats.

@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,6 +265,17 @@ def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[
         _say(sentence)
 
 
+def _speaks(environment: Mapping[str, str]) -> bool:
+    """Whether this rank says what is wrong with the input: once a host, or where it cannot be told."""
+    from .group.store import read_place
+
+    try:
+        read_place(environment, "")
+    except InputError:
+        return True
+    return "0" in (environment["RANK"], environment.get("LOCAL_RANK"))
+
+
 def main() -> NoReturn:
     """Run this rank; exit status 0 done, 1 the run failed, 2 the input is wrong."""
     arguments = _arguments(sys.argv[1:])
@@ -280,12 +291,10 @@ def main() -> NoReturn:
         status = (_command if arguments.command else _run)(arguments, os.environ)
     except PacelineError as error:
         status = 2 if isinstance(error, InputError) else 1
-        rank = os.environ.get("RANK", "0")
-        once_a_host = not rank.isdecimal() or "0" in (rank, os.environ.get("LOCAL_RANK"))
         from paceline.sim.config.problems import format_message
 
         text = format_message(error)
-        if text and (status == 1 or once_a_host):
+        if text and (status == 1 or _speaks(os.environ)):
             sys.stderr.write(f"{text}\n")
     sys.stdout.flush()
     sys.stderr.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,7 +63,7 @@ class ReportSources:
         title: the scenario's name, followed by the folder's where two scenarios on the page share it.
         parts: one part, or the simulated and the measured one in this order.
         styles: label -> how it is drawn.
-        scenario: the resolved scenario, parsed; {} if it is no mapping.
+        scenario: the resolved scenario, parsed.
     """
 
     key: str
@@ -76,6 +76,11 @@ class ReportSources:
     def main(self) -> SourceRuns:
         """The part that the page is about."""
         return self.parts[0]
+
+    @property
+    def missing(self) -> str:
+        """Which runs of the scenario are not there, as a sentence; "" where all are."""
+        return "; ".join(dict.fromkeys(filter(None, (part.results.missing for part in self.parts))))
 
     @property
     def measured(self) -> SourceRuns | None:
@@ -130,13 +135,7 @@ def _parts(results: Results) -> list[SourceRuns]:
     return [
         SourceRuns(
             source,
-            Results(
-                summary=results.summary,
-                metrics=_only(results.metrics, source),
-                events=_only(results.events, source),
-                scenario=results.scenario,
-                validation=results.validation,
-            ),
+            replace(results, metrics=_only(results.metrics, source), events=_only(results.events, source)),
             words.ranked(results.summary, source),
         )
         for source in sources or ["simulated"]
@@ -148,13 +147,10 @@ def _only(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
 
 
 def _sources(key: str, title: str, parts: tuple[SourceRuns, ...], schemes: Sequence[str]) -> ReportSources:
-    try:
-        document = yaml_file.parse(parts[0].results.scenario, "scenario").value
-    except InputError:
-        document = {}
+    document = yaml_file.parse(parts[0].results.scenario, "scenario").value
     scenario = json.loads(json.dumps(document))  # with lists in the place of tuples
     styles = _styles(_rows(parts), schemes, solid=len(parts) == 2)
-    return ReportSources(key, title, parts, styles, scenario if isinstance(scenario, dict) else {})
+    return ReportSources(key, title, parts, styles, scenario)
 
 
 def _styles(rows: Sequence[SchemeSummary], schemes: Sequence[str], solid: bool) -> dict[str, Style]:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import jinja2
 from markupsafe import Markup, escape
 
-from paceline.sim.config.files import save_atomically
+from paceline.sim.config.files import claim, save_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.intervals import FEWEST, Interval
@@ -40,7 +40,7 @@ _MARK: Final = b'<meta name="generator" content="Paceline">'
 _SOURCES: Final = {"simulated": "predicted", "measured": "measured"}
 
 
-def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> None:
+def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list[str]:
     """Write the report of some result folders as one page; an older report is replaced, nothing else.
 
     A folder of simulated runs and one of measured runs of the same scenario stand side by side.
@@ -50,23 +50,26 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> None
         out: the page.
         files: the folder for tables and figures, see ``paceline.reports.files``; absent: the page alone.
 
+    Returns:
+        A sentence for each scenario of which runs are missing, as the page has it.
+
     Raises:
-        InputError: a folder cannot be read, or ``out`` is something else or cannot be written.
+        InputError: a folder cannot be read, or ``out`` is something else, cannot be written, or is being
+            written by another command.
     """
-    if out.is_dir():
-        raise InputError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
-    if out.exists() and not (out.is_file() and _is_report(out)):
-        raise InputError(f"{out} is there already, and it is no report: choose another name")
-    studies = read_sources(folders)
-    views = [_view(study) for study in studies]
-    text = _render(studies, views)
+    _check_free(out)
+    with claim(out):
+        studies = read_sources(folders)
+        views = [_view(study) for study in studies]
+        text = _render(studies, views)
 
-    def save(new: Path) -> None:
-        new.write_text(text, encoding="utf-8")
-        if files is not None:  # after the page, which takes its place last: a full disk changes neither
-            write_files(files, studies, [each for view in views for each in view["pictures"]])
+        def save(new: Path) -> None:
+            new.write_text(text, encoding="utf-8")
+            if files is not None:  # after the page, which takes its place last: a full disk changes neither
+                write_files(files, studies, [each for view in views for each in view["pictures"]])
 
-    save_atomically(out, save)
+        save_atomically(out, save)
+    return [f"{study.title} is not complete: {study.missing}" for study in studies if study.missing]
 
 
 def render(folders: Sequence[Path]) -> str:
@@ -98,6 +101,19 @@ def _render(studies: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -
         .render(style=style, studies=views, overview=overview(studies))
         .lstrip()
     )
+
+
+def _check_free(out: Path) -> None:
+    """Raise ``InputError`` unless the page may be written to ``out``."""
+    try:
+        if out.is_dir():
+            raise InputError(f"{out} is a folder: name a file, such as {out / 'report.html'}")
+        if out.exists() and not (out.is_file() and _is_report(out)):
+            raise InputError(f"{out} is there already, and it is no report: choose another name")
+        if not out.parent.is_dir():
+            raise InputError(f"cannot write {out}: there is no folder {out.parent}")
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror}") from error
 
 
 def _is_report(path: Path) -> bool:
@@ -151,6 +167,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
     ]
     return {
         "study": study,
+        "missing": study.missing,
         "verdict": words.verdict(summary, study.main.source),
         "medians": words.medians(summary, study.main.source),
         "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),

@@ -130,12 +130,12 @@ def report(
 
             again = price_again(own, Path(scratch), say)
         shown = [opened[path][0] if path in opened else path for path in folders]
-        page.build([*again, *shown], out, files)
+        incomplete = page.build([*again, *shown], out, files)
         for comparison in filter(None, map(read_validation, shown)):
             terminal().print(render_comparison(comparison))
     for path, (_, content) in opened.items():
         say(bundles.describe_bundle(path, content))
-    for caveat in filter(None, map(describe_caveat, own)):
+    for caveat in [*filter(None, map(describe_caveat, own)), *incomplete]:
         say(caveat)
     say(f"wrote {out} and {files}: tables and figures for papers")
 

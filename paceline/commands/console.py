@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -246,13 +247,15 @@ def check_out_file(out: Path, sources: Sequence[Path], marks: Sequence[bytes]) -
 
     ``marks``: what stands in all files that this command writes; no other one is replaced.
     """
-    from paceline.sim.config.files import holds_all
+    from paceline.sim.config.files import follow_links, holds_all
 
     try:
         if not out.name or out.is_dir():
             raise InputError(f"--out {out}: is a folder; name a file")
         if not out.parent.is_dir():
             raise InputError(f"--out {out}: there is no folder {out.parent}")
+        if not os.access(follow_links(out).parent, os.W_OK | os.X_OK):
+            raise InputError(f"--out {out}: nothing can be written there (permission denied)")
         if out.exists() and any(each.exists() and each.samefile(out) for each in sources):
             raise InputError(f"--out {out}: would replace what is read; choose another name")
         if out.exists() and not holds_all(out, marks):

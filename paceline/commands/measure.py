@@ -236,8 +236,7 @@ def validate(
             say(f"measuring a {hosts}")
             outcome = validation.validate(loaded, pool, factors, steps, say, tolerance)
         if out is not None:
-            validation.write(outcome, out, force)
-            validation.write_factors(out, factors, probes)
+            validation.write(outcome, out, force, factors, probes)
             page.build([out], out / "report.html")
             say(f"wrote {out}")
     if as_json:

@@ -35,9 +35,10 @@ from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute
 from paceline.sim.config import files
 from paceline.sim.config.code_files import script_folder, search_beside
+from paceline.sim.config.limits import MAX_SEED, MAX_STEPS
 from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job
-from paceline.sim.errors import InputError, PacelineError, RunError
+from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 from paceline.sim.network.network import free_network
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.records.run import Run
@@ -197,8 +198,10 @@ def attach(
     records: Path | str | None = None,
 ) -> Iterator[Attached]:
     """Do what ``paceline.attach`` says, where the arguments and errors are described."""
-    if steps < 1:
-        raise InputError(f"attach: steps is {steps}; at least one is needed")
+    if not 1 <= steps <= MAX_STEPS:
+        raise InputError(f"attach: steps is {shorten(steps)}; from 1 to {MAX_STEPS:,} are possible")
+    if not 0 <= seed <= MAX_SEED:
+        raise InputError(f"attach: seed is {shorten(seed)}; from 0 to {MAX_SEED} are possible")
     check_timeout("attach: timeout_s", timeout_s)
     if inside is not None and backend != "gloo":
         raise InputError(

@@ -94,9 +94,7 @@ def validate_on_job(ranks: JobRanks, scenario: Scenario, options: ValidateOption
                 probes = measure(ranks, _HOSTS, scenario)
                 factors = fit.calibrate([probes]).profile
             outcome = validate.validate(scenario, ranks, factors, options.steps, say, options.tolerance_pct)
-        validate.write(outcome, out, options.force)
-        if factors is not None:
-            validate.write_factors(out, factors, probes)
+        validate.write(outcome, out, options.force, factors, probes)
         _report(out, show=not options.as_json)
         if options.out is not None:
             say(f"wrote {options.out}")

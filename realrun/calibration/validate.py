@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.sim.config.files import write_atomically, write_json
+from paceline.sim.config.files import format_json
 from paceline.sim.config.limits import MAX_STEPS
 from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError, shorten
@@ -21,9 +21,8 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, Profile
 from paceline.sim.network.tcp.settings import describe_hosts
-from paceline.sim.records import folder as result_folder
 from paceline.sim.records.comparison import DEFAULT_TOLERANCE_PCT, Comparison, Trajectory, compare, judge
-from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE
+from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE, VALIDATION_FILE, write_results
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.parts import Stop
 from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
@@ -188,37 +187,41 @@ class _Done:
             self.repeated.append((before, successful_run(ranks.run(request))))
 
 
-def write(validation: Validation, out: Path, force: bool) -> None:
-    """Write a result folder with both sides' runs and ``validation.json``.
+def write(
+    validation: Validation,
+    out: Path,
+    force: bool,
+    profile: Profile | None,
+    probes: measure.Measurements | None,
+) -> None:
+    """Write a result folder with both sides' runs, how they compare, and what was predicted with.
+
+    Args:
+        validation: the runs, and their comparison.
+        out: the folder.
+        force: replace a result folder that is there.
+        profile: the factors; None: the transport's constants.
+        probes: what the factors were fitted to, if anything was measured for that.
 
     Raises:
         InputError: something is there already, or cannot be written.
     """
     scenario = validation.scenario
+    added = {VALIDATION_FILE: json.dumps(validation.comparison, indent=1, allow_nan=False) + "\n"}
+    if profile is not None:
+        added[PROFILE_FILE] = profiles.dump(profile)
+    if probes is not None:
+        added[PROBES_FILE] = format_json(probes)
     runs = [*validation.predicted, *validation.measured]
-    facts = describe_schemes(scenario)
-    result_folder.write_results(out, dump(scenario), scenario.name, runs, force=force, facts=facts)
-    text = json.dumps(validation.comparison, indent=1, allow_nan=False)
-    write_atomically(out / result_folder.VALIDATION_FILE, text + "\n")
-    result_folder.write_checksums(out)
+    write_results(
+        out, dump(scenario), scenario.name, runs, force=force, facts=describe_schemes(scenario), added=added
+    )
 
 
 def exit_status(validation: Validation) -> int:
     """1 where the verdict is ``fail`` or a prediction failed; 0 where it is ``pass`` or ``noisy``."""
     failed = any(run.status == "partial" for run in validation.predicted)
     return 1 if failed or validation.comparison["verdict"]["outcome"] == "fail" else 0
-
-
-def write_factors(folder: Path, profile: Profile, probes: measure.Measurements | None) -> None:
-    """Add to a result folder what it was predicted with: the factors, and the probes that they are from.
-
-    Raises:
-        InputError: they cannot be written.
-    """
-    write_atomically(folder / PROFILE_FILE, profiles.dump(profile))
-    if probes is not None:
-        write_json(probes, folder / PROBES_FILE)
-    result_folder.write_checksums(folder)
 
 
 def hosts_of(scenario: Scenario, lab: bool) -> HostKind:

@@ -12,6 +12,7 @@ import fcntl
 import hmac
 import ipaddress
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -297,7 +298,7 @@ def _listen(environment: Mapping[str, str], host: str, port: int, one_host: bool
 def _address_of(interface: str) -> str:
     """The IPv4 address of a network interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("256s", interface.encode()[:15])
+        request = struct.pack("256s", os.fsencode(interface)[:15])
         return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
 
 

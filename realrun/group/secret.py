@@ -38,8 +38,8 @@ def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
     """
     written = environment.get(SECRET_VARIABLE, "")
     if written:
-        secret = os.fsencode(written)
-        if (letters := len(secret.strip())) < MIN_SECRET_LETTERS:
+        secret = os.fsencode(written).strip()  # a line end that one host has read and another has not
+        if (letters := len(secret)) < MIN_SECRET_LETTERS:
             raise InputError(f"{SECRET_VARIABLE} has {letters} letters; give it {MIN_SECRET_LETTERS} or more")
     elif one_host:
         secret = _read_secret()
@@ -55,7 +55,22 @@ def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
 
 def _read_secret() -> bytes:
     """The secret of this user on this host, in a private folder; made when it is first needed."""
-    folder = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}"
+    try:
+        folder = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}"
+        file = _make_secret(folder)
+        secret = file.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"the ranks of this host can share no secret: {error.filename or tempfile.gettempdir()}: "
+            f"{error.strerror}; set {SECRET_VARIABLE}"
+        ) from error
+    if len(secret) < MIN_SECRET_LETTERS:  # a disk that was full, or a host that went down
+        raise InputError(f"{file} holds no secret: remove it, or set {SECRET_VARIABLE}")
+    return secret
+
+
+def _make_secret(folder: Path) -> Path:
+    """The file with the secret, in a folder that is this user's alone."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     _check_private(folder, stat.S_ISDIR)
@@ -68,10 +83,7 @@ def _read_secret() -> bytes:
             os.link(draft, file)  # whole, or not at all; the first one counts
         draft.unlink()
     _check_private(file, stat.S_ISREG)
-    secret = file.read_bytes()
-    if len(secret) < MIN_SECRET_LETTERS:  # a disk that was full, or a host that went down
-        raise InputError(f"{file} holds no secret: remove it, or set {SECRET_VARIABLE}")
-    return secret
+    return file
 
 
 def _check_private(path: Path, is_kind: Callable[[int], bool]) -> None:

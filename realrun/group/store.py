@@ -7,6 +7,8 @@ something else does, see ``paceline.realrun.group.job_store``.
 from __future__ import annotations
 
 import json
+import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from typing import Any, Final
 
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
-from paceline.sim.errors import InputError, RunError
+from paceline.sim.errors import InputError, RunError, quote
 
 from .job_store import POLL_S, JobStore, open_job_store
 from .life import SignsOfLife
@@ -48,6 +50,38 @@ MAX_PORT: Final = 65_535
 _TORCHRUN: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
+def _whole(environment: Mapping[str, str], name: str) -> int:
+    text = environment[name]
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise InputError(f"{name} is {quote(text)}, and has to be a whole number from 0 on")
+    return int(text)
+
+
+def read_place(environment: Mapping[str, str], how: str) -> tuple[int, int, int]:
+    """The rank of this process, how many there are, and MASTER_PORT, as a launcher's environment says.
+
+    Args:
+        environment: of this process.
+        how: to start the processes, for whoever did not.
+
+    Raises:
+        InputError: a variable is not set, or is nonsense.
+    """
+    if missing := [name for name in _TORCHRUN if not environment.get(name)]:
+        raise InputError(f"{', '.join(missing)} not set: {how}")
+    rank, size, port = (_whole(environment, name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    if rank >= size or not 0 < port <= MAX_PORT:
+        raise InputError(
+            f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={port} do not fit together: ranks go from 0 to "
+            f"WORLD_SIZE - 1, ports from 1 to {MAX_PORT}"
+        )
+    try:
+        environment["MASTER_ADDR"].encode("idna")
+    except UnicodeError:
+        raise InputError(f"MASTER_ADDR is {quote(environment['MASTER_ADDR'])}, which names no host") from None
+    return rank, size, port
+
+
 def torchrun_store(
     environment: MutableMapping[str, str], timeout_s: float, how: str, name: str = ""
 ) -> tuple[JobStore, int, int]:
@@ -65,21 +99,16 @@ def torchrun_store(
         InputError: torchrun has not started this process, or the ranks share no secret.
         RunError: they did not find each other.
     """
-    if missing := [name for name in _TORCHRUN if name not in environment]:
-        raise InputError(f"{', '.join(missing)} not set: {how}")
-    try:
-        rank, size, port = (int(environment[key]) for key in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
-    except ValueError as error:
-        raise InputError(f"RANK, WORLD_SIZE and MASTER_PORT are whole numbers: {error}") from None
-    if not 0 <= rank < size or not 0 < port <= MAX_PORT:
-        raise RunError(f"RANK={rank}, WORLD_SIZE={size} and MASTER_PORT={port} do not fit together")
+    rank, size, port = read_place(environment, how)
     torch_store = None
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         try:
+            with socket.create_connection((environment["MASTER_ADDR"], port), timeout_s):
+                pass  # else torch's store would fill pages before it says that nobody listens
             torch_store = TCPStore(
                 environment["MASTER_ADDR"], port, size, is_master=False, timeout=timedelta(seconds=timeout_s)
             )
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             raise RunError(f"torchrun's store does not answer: {error}") from None
     return open_job_store(environment, rank, size, timeout_s, torch_store, name), rank, size
 

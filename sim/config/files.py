@@ -55,17 +55,20 @@ def write_atomically(path: Path, text: str) -> None:
 def save_atomically(path: Path, save: Callable[[Path], object]) -> None:
     """Have ``save`` write a temporary file beside ``path``, of the same suffix, then rename.
 
+    A link stays one: what it leads to is written.
+
     Raises:
         InputError: that is not possible.
     """
-    start, end = f".{path.stem}.", f".new{path.suffix}"
-    remove_leftovers(path.parent, start, re.escape(end))
-    new = path.with_name(f"{start}{owner_tag()}{end}")
+    target = follow_links(path)
+    start, end = f".{target.stem}.", f".new{target.suffix}"
+    remove_leftovers(target.parent, start, re.escape(end))
+    new = target.with_name(f"{start}{owner_tag()}{end}")
     try:
-        if path.exists() and not path.is_file():
+        if target.exists() and not target.is_file():
             raise InputError(f"cannot write {path}: a folder, a device or a pipe is there")
         save(new)
-        new.replace(path)
+        new.replace(target)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
@@ -139,12 +142,20 @@ def _is_dead(process: int) -> bool:
     return False
 
 
-def _resolve(path: Path) -> Path:
+def follow_links(path: Path) -> Path:
+    """Where ``path`` leads; what is written goes there.
+
+    Raises:
+        InputError: its links lead in a circle, or it is too long a name.
+    """
     try:
-        return path.resolve()
-    except (OSError, RuntimeError) as error:  # RuntimeError: Python 3.11 and 3.12, of links in a circle
+        found = path.resolve()
+        if found.is_symlink():  # Python 3.13 leaves what leads in a circle
+            raise RuntimeError
+    except (OSError, RuntimeError) as error:  # RuntimeError: Python 3.11 and 3.12
         why = getattr(error, "strerror", None) or "its links lead in a circle"
         raise InputError(f"cannot write {path}: {why}") from error
+    return found
 
 
 @contextmanager
@@ -157,7 +168,7 @@ def claim(path: Path) -> Iterator[None]:
     Raises:
         InputError: another process has claimed it, or nothing can be written there.
     """
-    path = _resolve(path)
+    path = follow_links(path)
     if not path.name:
         raise InputError(f"{path} is the top of all folders: choose another")
     lock = path.with_name(f".{path.name}.lock")
@@ -240,9 +251,14 @@ MAX_JSON_BYTES: Final = 256 * 2**20
 _Model = TypeVar("_Model", bound=Settings)
 
 
+def format_json(settings: Settings) -> str:
+    """Settings as the JSON that ``write_json`` writes."""
+    return json.dumps(settings.model_dump(mode="json"), allow_nan=False) + "\n"
+
+
 def write_json(settings: Settings, path: Path) -> None:
     """Write settings as JSON, the whole file or nothing. Raises as ``write_atomically``."""
-    write_atomically(path, json.dumps(settings.model_dump(mode="json"), allow_nan=False) + "\n")
+    write_atomically(path, format_json(settings))
 
 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
@@ -367,7 +383,7 @@ def claim_folder(folder: Path) -> Iterator[None]:
     Raises:
         InputError: another command writes to it, or nothing can be written there.
     """
-    folder = _resolve(folder)
+    folder = follow_links(folder)
     with claim(folder):
         remove_unfinished_writes(folder)
         yield
@@ -394,7 +410,9 @@ def write_folder_atomically(folder: Path) -> Iterator[Path]:
     Raises:
         InputError: it cannot be written; what was there before is there again.
     """
-    folder = _resolve(folder)
+    folder = follow_links(folder)
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):  # it would stay under another name
+        raise InputError(f"cannot write {folder}: it is there, and may not be removed (permission denied)")
     remove_leftovers(folder.parent, f".{folder.name}.", r"\.(old|new)")
     new, old = _temporary(folder, "new"), _temporary(folder, "old")
     try:

@@ -48,7 +48,7 @@ _USUAL: Final = {
     SPEED: ("Gflop/s", "Tflop/s", "Pflop/s"),
 }
 _DEFINITIONS: Final = (
-    "second = [time] = s = sec",
+    "second = [time] = s",
     "minute = 60 * second = min",
     "hour = 3600 * second = h",
     "day = 86400 * second = d",
@@ -72,10 +72,14 @@ _PREFIXES: Final = {
     "Gi": ("gibi", 2**30),
     "Ti": ("tebi", 2**40),
 }
+_SYMBOLS: Final = frozenset(
+    {"ns", "us", "µs", "μs", "ms", "s", "min", "h", "d", "B", "bit", "flop", "Gflop", "Tflop", "Pflop"}
+) | frozenset(prefix + symbol for prefix in _PREFIXES for symbol in ("B", "bit"))
+"""How units are written; ``_registry`` knows their names too, to say what is meant."""
 _MAX_LETTERS: Final = 100
 """Of a quantity, far more than any needs: longer ones would keep the patterns below busy for hours."""
 _QUANTITY: Final = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(.*)")
-_UNIT: Final = re.compile(r"([A-Za-zµμ]+)(?:\s*(?:/|\sper\s)\s*([A-Za-zµμ]+))?")
+_UNIT: Final = re.compile(r"([A-Za-zµμ]+)(?:\s*(/|\sper\s)\s*([A-Za-zµμ]+))?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.?(nan|inf|infinity|∞)\b.*", re.IGNORECASE)
 _BITS_OR_BYTES: Final = re.compile(r"([kKMGT]i?)?(?:b|b/s|[bB]ps)")
 
@@ -95,8 +99,8 @@ def _registry() -> pint.UnitRegistry[Any]:
 
 
 @cache
-def _unit(text: str) -> tuple[Fraction, str]:
-    """What one unit is in SI, and which kind of quantity it measures ("" for another kind).
+def _unit(text: str) -> tuple[Fraction, str, str]:
+    """What one unit is in SI, which kind of quantity it measures ("" for another kind), and its symbol.
 
     Raises:
         KeyError: there is no such unit.
@@ -105,17 +109,20 @@ def _unit(text: str) -> tuple[Fraction, str]:
     if not match:
         raise KeyError(text)
     registry = _registry()
+    words = [word for word in (match[1], match[3]) if word]
     try:
-        one = registry.Quantity(Fraction(1), registry.parse_units(match[1]))
-        if match[2]:
-            one = one / registry.Quantity(Fraction(1), registry.parse_units(match[2]))
+        units = [registry.parse_units(word) for word in words]
     except (AttributeError, ValueError) as error:  # pint's UndefinedUnitError is an AttributeError
         raise KeyError(text) from error
+    one = registry.Quantity(Fraction(1), units[0])
+    for other in units[1:]:
+        one = one / registry.Quantity(Fraction(1), other)
+    symbols = [word if word in _SYMBOLS else f"{unit:~}" for word, unit in zip(words, units, strict=True)]
     bases = ((TIME, "second"), (DATA, "byte"), (RATE, "byte / second"), (SPEED, "flop / second"))
     for kind, base in bases:
         if one.is_compatible_with(base):
-            return Fraction(one.to(base).magnitude), kind
-    return Fraction(1), ""
+            return Fraction(one.to(base).magnitude), kind, "/".join(symbols)
+    return Fraction(1), "", "/".join(symbols)
 
 
 def _unknown(unit: str, kind: str) -> str:
@@ -148,11 +155,13 @@ def _parse(value: object, kind: str) -> float:
         own = _EXAMPLES[kind].split()[1]
         raise InputError(f"{quote(text)} has no unit; write for example '{number.lstrip('+-')} {own}'")
     try:
-        factor, found_kind = _unit(unit)
+        factor, found_kind, symbol = _unit(unit)
     except KeyError:
         raise InputError(f"{quote(text)} {_unknown(unit, kind)}") from None
     if found_kind != kind:
         raise InputError(f"{quote(text)} is {found_kind or 'something else'}, not {kind}; {hint}")
+    if symbol != re.sub(r"\s", "", unit):
+        raise InputError(f"{quote(text)} has its unit in words; write '{number.lstrip('+-')} {symbol}'")
     if float(number) == 0.0:  # before Fraction, which would write out an exponent of a billion
         if re.match(r"[-+0.]*[1-9]", number):
             raise InputError(f"{quote(text)} is too small")

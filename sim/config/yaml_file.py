@@ -1,8 +1,8 @@
 """YAML with line numbers, read safely.
 
 Scalars follow the core schema of YAML 1.2, so ``on``, ``yes`` and ``no`` are text, ``1e-3`` is a
-number and ``12:30`` is not. Lists become tuples. Tags other than the core schema's, duplicate keys,
-keys that are not text, and aliases that unfold without end are errors.
+number and ``12:30`` is not. Lists become tuples. Tags, the core schema's own too, duplicate keys, keys
+that are not text, and aliases that unfold without end are errors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple, TypeVar
 
 import yaml
@@ -91,7 +91,11 @@ class _Loader(yaml.SafeLoader):
 
     @override
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         node: Node | None = super().compose_node(parent, index)
+        tag = getattr(event, "tag", None)
+        if node is not None and tag is not None:  # else one that says what is the case would not show
+            node.tag = tag.replace(_PREFIX, "!!")
         self.num_nodes += 1
         if node is not None and self.num_nodes > 2 * MAX_VALUES:  # keys are nodes too
             raise yaml.MarkedYAMLError(None, None, f"more than {MAX_VALUES} values", node.start_mark)
@@ -307,14 +311,52 @@ def _represent_text(dumper: _Dumper, text: str) -> ScalarNode:
     return dumper.represent_scalar(_PREFIX + "str", text, style)
 
 
+def as_plain(value: Any) -> Any:
+    """An array or a tensor, or a number of theirs, as lists and numbers; everything else as it is."""
+    is_array = hasattr(value, "tolist") and not isinstance(value, type)
+    return value.tolist() if is_array else value
+
+
+def _represent_other(dumper: _Dumper, value: Any) -> Node:
+    """What Python programs put into a scenario, apart from what YAML knows by itself."""
+    plain = as_plain(value)
+    match plain:
+        case PurePath() | str():
+            plain = str(plain)
+        case bool() | None:
+            pass
+        case int():
+            plain = int(plain)
+        case float():
+            plain = float(plain)
+        case Mapping():
+            plain = dict(plain)
+    if plain is value:
+        raise InputError(
+            f"holds a value of type {shorten(type(value).__name__)}, which cannot stand in a file; write "
+            "text, numbers, lists and mappings"
+        )
+    return dumper.represent_data(plain)
+
+
 _Dumper.add_representer(str, _represent_text)
+_Dumper.add_multi_representer(object, _represent_other)
 
 
 def write(value: Any) -> str:
-    """Write plain values (finite numbers, text, lists, mappings) so that ``parse`` reads the same."""
-    return yaml.dump(
-        value, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True, default_flow_style=None
-    )
+    """Write plain values (finite numbers, text, lists, mappings) so that ``parse`` reads the same.
+
+    Raises:
+        InputError: there is something else in it; the message is the end of a sentence.
+    """
+    try:
+        return yaml.dump(
+            value, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True, default_flow_style=None
+        )
+    except RecursionError:
+        raise InputError("holds values that are nested too deeply") from None
+    except ValueError as error:  # Python writes no number of more than some thousands of digits
+        raise InputError(f"holds a value that cannot be written: {error}") from None
 
 
 _Model = TypeVar("_Model", bound=Settings)

@@ -182,6 +182,19 @@ def resolved_in(text: str, requested: Scenario) -> Scenario | None:
     return resolved if dump(resolved) == text else None
 
 
+def read_resolved(text: str, requested: Scenario) -> Scenario:
+    """``resolved_in`` of a text that was written for ``requested``.
+
+    Raises:
+        InputError: with all that it names written out, the scenario is too long to be read again.
+    """
+    resolved = resolved_in(text, requested)
+    if resolved is None:
+        yaml_file.parse(text, "the scenario, with the files that it names")
+        raise RuntimeError("a resolved scenario does not read as it was written")
+    return resolved
+
+
 def measure_gradients_s(
     scenario: Scenario, batch_sizes: Sequence[int], device: torch.device
 ) -> tuple[float, ...]:

@@ -30,7 +30,16 @@ from ..scenario.schema import Scenario, dump
 from ..scenario.tune import with_values
 from ..training.scoring import Scorer
 from .jobs import PlannedRun, RunsProgress, run_all
-from .prepare import clock_only, over_profile, prepare, resolve, resolved_in, seeds_of, warn_of_extrapolation
+from .prepare import (
+    clock_only,
+    over_profile,
+    prepare,
+    read_resolved,
+    resolve,
+    resolved_in,
+    seeds_of,
+    warn_of_extrapolation,
+)
 from .tune import planned_trials, tune
 
 Progress = Callable[[str, int], None]
@@ -202,9 +211,7 @@ def begin(
         return dump(resolve(scenario, device))
 
     with open_parts(out, command, scenario.name, force, resolved_again, text, say) as parts:
-        resolved = resolved_in(parts.scenario, scenario)
-        assert resolved is not None
-        yield resolved, parts
+        yield read_resolved(parts.scenario, scenario), parts
 
 
 def simulate(

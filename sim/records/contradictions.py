@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -9,12 +10,14 @@ import numpy as np
 from ..config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
 from ..errors import MAX_QUOTED, quote
 from .formats.parquet import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
-from .run import LOST
+from .run import LOST, Source
 from .scenario_facts import ScenarioFacts
 from .summary import Summary
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .comparison import Comparison
 
 MAX_TEXT: Final = 100_000
 """Letters of one text in a summary, at most: a message that a run has ended with."""
@@ -23,6 +26,9 @@ TIME_TOLERANCE: Final = 1e-6
 MAX_CLOCK_ERROR_S: Final = 1.0
 """Seconds by which something measured may seem to come before the run's beginning: hosts' clocks differ."""
 _TIMES_S: Final = (-MAX_CLOCK_ERROR_S, MAX_TIME_S)
+_SOURCES: Final[tuple[Source, ...]] = ("simulated", "measured")
+_NAMED: Final = 3
+"""Missing runs that a message names."""
 _METRICS_RANGES: Final = {"time_s": _TIMES_S, "step": (0, MAX_STEPS), "bytes_sent": (0, 2**61)}
 _EVENTS_RANGES: Final = {
     "start_s": _TIMES_S, "end_s": _TIMES_S, "peer_s": _TIMES_S,
@@ -138,3 +144,62 @@ def longest_text(value: object) -> int:
         case list():
             return max(map(longest_text, value), default=0)
     return 0
+
+
+def find_missing_runs(summary: Summary, scenario: ScenarioFacts) -> str:
+    """Say which runs of its scenario a folder lacks; "" where it has all, or where the scenario names none.
+
+    With ``repeats: auto`` every scheme has to have the seeds that one of them has.
+    """
+    if scenario.schemes is None or scenario.seeds is None:
+        return ""
+    there = {(run["source"], run["label"], run["seed"]) for run in summary["runs"]}
+    sources: list[Source] = sorted({source for source, _, _ in there}) or ["simulated"]
+    seeds = scenario.seeds
+    if scenario.repeats is None:
+        seeds = range(seeds.start, max([seeds.start, *(seed for _, _, seed in there)]) + 1)
+    lacking = []
+    for source in sources:
+        for label in scenario.schemes:
+            gaps = [seed for seed in seeds if (source, label, seed) not in there]
+            if gaps:
+                of_seed = "" if len(gaps) == len(seeds) else f" with seed {gaps[0]}"
+                lacking.append(quote(label) + of_seed + (f" ({source})" if len(sources) > 1 else ""))
+    if not lacking:
+        return ""
+    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    return f"there is no run of {', '.join(lacking[:_NAMED])}{more}"
+
+
+def find_foreign_comparison(summary: Summary, comparison: Comparison) -> str:
+    """Say what in a comparison is of other runs than the summary's; "" where nothing shows."""
+    runs = {(run["source"], run["label"], run["seed"]): run for run in summary["runs"]}
+    wanted: list[tuple[Source, str, int]] = [
+        (source, each["label"], each["seed"])
+        for each in (*comparison["cells"], *comparison["trajectories"])
+        for source in _SOURCES
+    ]
+    wanted += [("measured", each["label"], each["seed"]) for each in comparison.get("noise", ())]
+    for source, label, seed in wanted:
+        if (source, label, seed) not in runs:
+            return f"it compares a {source} run of {quote(label)} with seed {seed}, which is not there"
+    for cell in comparison["cells"]:
+        both = [runs[source, cell["label"], cell["seed"]] for source in _SOURCES]
+        whole = both[0]["iterations"] == both[1]["iterations"]
+        whole = whole and both[0]["status"] == both[1]["status"] == "completed"
+        for run, compared_s in zip(both, (cell["predicted"], cell["measured"]), strict=True):
+            recorded_s: float | None = None
+            if cell["metric"] == "time_to_target_s":
+                recorded_s = math.nan if run["time_to_target_s"] is None else run["time_to_target_s"]
+            elif cell["metric"] == "wall_clock_s" and whole:
+                recorded_s = run["wall_clock_s"]
+            same = recorded_s is None or math.isclose(recorded_s, compared_s, rel_tol=TIME_TOLERANCE)
+            if not same or run["scheme"] != cell["scheme"]:
+                of = f"{run['source']} run of {quote(run['label'])} with seed {run['seed']}"
+                return f"it compares another {of} than is there"
+    labels = {label for _, label, _ in runs}
+    decision = comparison["decision"]
+    for winner in (decision["winner_predicted"], decision["winner_measured"]):
+        if winner is not None and winner not in labels:
+            return f"it names {quote(winner)} as first, of which there is no run"
+    return ""

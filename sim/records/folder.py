@@ -6,7 +6,6 @@ under way, its folder holds the runs that are complete: ``paceline.sim.records.u
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -18,15 +17,21 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from ..config.files import parse_json, write_atomically, write_folder_atomically
+from ..config.files import parse_json, write_folder_atomically
 from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
 from ..errors import InputError, shorten
 from .comparison import Comparison
-from .contradictions import MAX_TEXT, find_contradiction, longest_text
+from .contradictions import (
+    MAX_TEXT,
+    find_contradiction,
+    find_foreign_comparison,
+    find_missing_runs,
+    longest_text,
+)
+from .formats.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
 from .formats.parquet import (
     EVENTS_FILE,
-    MAX_FILE_BYTES,
     METRICS_FILE,
     RUN_KEY,
     STEP_VECTOR,
@@ -50,15 +55,12 @@ if TYPE_CHECKING:
 
 SCENARIO_FILE: Final = "scenario.yaml"
 SUMMARY_FILE: Final = "summary.json"
-TRACE_FILE: Final = "trace.json"
 VALIDATION_FILE: Final = "validation.json"
 """What ``paceline validate`` adds: a ``Comparison``."""
 PROFILE_FILE: Final = "profile.yaml"
 """The factors that ``paceline validate`` predicted with."""
 PROBES_FILE: Final = "probes.json"
 """What these were fitted to, unless the command was given them."""
-CHECKSUMS_FILE: Final = "checksums.sha256"
-"""SHA-256 of the other files, as ``sha256sum --check`` reads them."""
 PARTS_FOLDER: Final = "parts"
 """What a command that is under way, or that was ended, has in its folder: a result folder for each run."""
 INDEX_FILE: Final = "index.json"
@@ -67,17 +69,15 @@ RUN_PART: Final = "run"
 """Names of parts begin so, if they are results; others are trials of ``tune``."""
 
 _NEEDED: Final = (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
-_OURS: Final = frozenset(
-    {*_NEEDED, TRACE_FILE, CHECKSUMS_FILE, "report.html", VALIDATION_FILE, PROFILE_FILE, PROBES_FILE}
-)
+_ADDED: Final = (VALIDATION_FILE, PROFILE_FILE, PROBES_FILE)
+"""What a folder may hold besides, of the same runs."""
+_OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, "report.html"})
 """What a result folder may hold; ``force`` deletes no folder that holds anything else."""
 
 MAX_SUMMARY_BYTES: Final = 64 * 2**20
 """A longer summary is not read."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
 """A longer resolved scenario is not read."""
-MAX_CHECKSUMS_BYTES: Final = 2**20
-"""A longer list of checksums is not read."""
 
 REPORT_FILES: Final = frozenset({"table.csv", "table.tex", "figures"})
 """What is in the folder ``report-files`` that a report leaves beside itself."""
@@ -95,6 +95,7 @@ class Results:
         scenario: the resolved scenario's text.
         verified: whether every file is as it was written; False where an older version left no checksums.
         validation: what ``paceline validate`` has left of its comparison; None in a folder of anything else.
+        missing: which runs of the scenario are not there, as a sentence; "" where all are.
     """
 
     summary: Summary
@@ -103,6 +104,7 @@ class Results:
     scenario: str
     verified: bool = False
     validation: Comparison | None = None
+    missing: str = ""
 
 
 def write_results(
@@ -114,6 +116,7 @@ def write_results(
     tuning: Sequence[Tuned] = (),
     trace: bool = False,
     facts: Mapping[str, SchemeFacts] | None = None,
+    added: Mapping[str, str] | None = None,
 ) -> Summary:
     """Write a result folder and return its summary.
 
@@ -126,6 +129,7 @@ def write_results(
         tuning: what the schemes chose before the runs, if anything.
         trace: add ``trace.json``, see ``paceline.sim.records.formats.trace``.
         facts: label -> what is known of a scheme apart from its runs.
+        added: name -> text of other files of the same runs.
 
     Raises:
         InputError: something is there already, or cannot be written.
@@ -140,67 +144,10 @@ def write_results(
         write_events(new / EVENTS_FILE, runs)
         if trace:
             write_trace(new / TRACE_FILE, runs)
+        for name, other in (added or {}).items():
+            (new / name).write_text(other, encoding="utf-8")
         write_checksums(new)
     return summary
-
-
-def write_checksums(folder: Path) -> None:
-    """Tie the files of a folder together: write the SHA-256 of each into ``CHECKSUMS_FILE``.
-
-    Raises:
-        InputError: that cannot be written.
-    """
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name != CHECKSUMS_FILE]
-    lines = [f"{_sha256(path)}  {path.name}\n" for path in files]
-    write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
-
-
-def verify_checksums(folder: Path, needed: Sequence[str]) -> bool:
-    """Compare the files of a folder with their checksums; False where there are none.
-
-    Args:
-        folder: what ``write_checksums`` has been called for.
-        needed: names of files that must have a checksum.
-
-    Raises:
-        InputError: a file is not as it was written, or is missing.
-    """
-    path = folder / CHECKSUMS_FILE
-    if not os.path.lexists(path):
-        return False
-    try:
-        text = read_text(path, MAX_CHECKSUMS_BYTES, ())
-        lines = [line.split("  ", 1) for line in text.splitlines()]
-        if not all(len(line) == 2 for line in lines) or not {line[1] for line in lines}.issuperset(needed):
-            raise InputError(f"{path} is damaged")
-        for checksum, name in lines:
-            part = folder / Path(name).name
-            if not os.path.lexists(part):
-                if name == TRACE_FILE:  # large, and nothing of ours reads it
-                    continue
-                raise InputError(f"{folder} is damaged: {shorten(name)} is missing; make these results again")
-            _check_kind(part)
-            if _sha256(part) != checksum:
-                raise InputError(
-                    f"{part} is damaged, or was changed after it was written: its checksum is not the one in "
-                    f"{CHECKSUMS_FILE}; make these results again"
-                )
-    except OSError as error:
-        raise InputError(f"cannot read {folder}: {error}") from error
-    return True
-
-
-def _check_kind(path: Path) -> None:
-    """Refuse what stands in the place of a file of results and could not be read to its end."""
-    if not path.is_file():
-        raise InputError(f"{path} is no regular file, but a folder, a device, a pipe or a link to nothing")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise InputError(f"{path} is larger than {MAX_FILE_BYTES >> 30} GiB, which is too much")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_free(folder: Path, force: bool = False) -> None:
@@ -264,36 +211,55 @@ def read_results(folder: Path) -> Results:
     Raises:
         InputError: it is missing, no result folder, damaged, or written by another version.
     """
-    return _read_results(folder, is_trial=False)
+    results = _read_results(folder, is_trial=False)
+    missing = find_missing_runs(results.summary, read_facts(results.scenario))
+    if missing and not _may_lack_runs(folder, results):
+        raise InputError(
+            f"{folder} is not complete: {missing}, and nothing in it says that a run failed or is to come; "
+            "make these results again"
+        )
+    return replace(results, missing=missing)
+
+
+def _may_lack_runs(folder: Path, results: Results) -> bool:
+    """Whether a folder is of a command that has not come to its end, or that a failed run has ended."""
+    under_way = not (folder / SUMMARY_FILE).is_file() or (folder.parent / INDEX_FILE).is_file()
+    failed = any(run["status"] == "partial" for run in results.summary["runs"])
+    broke_off = results.validation is not None and results.validation.get("status") == "partial"
+    return under_way or failed or broke_off
 
 
 def _read_results(folder: Path, is_trial: bool) -> Results:
     try:
         there = folder.is_dir()
+        missing = [name for name in _NEEDED if not (folder / name).is_file()]
     except OSError as error:
         raise InputError(f"cannot look into {folder}: {error.strerror}") from error
     if not there:
         raise InputError(f"there is no folder {folder}")
-    missing = [name for name in _NEEDED if not (folder / name).is_file()]
     if missing == [*_NEEDED] and is_unfinished(folder):
         return _join_parts(folder)
     for name in missing:
         if os.path.lexists(folder / name):
-            _check_kind(folder / name)
+            check_kind(folder / name)
         raise InputError(f"{folder} is no result folder: it has no {name}")
     try:
         results = _read_files(folder)
     except (InputError, MemoryError):  # which is this machine's
         raise
     except Exception as error:  # whatever parsers make of a damaged file
-        verify_checksums(folder, _NEEDED)
+        verify_checksums(folder, _NEEDED, _ADDED)
         raise _damaged(folder, error) from error
-    results = replace(results, verified=verify_checksums(folder, _NEEDED))
+    results = replace(results, verified=verify_checksums(folder, _NEEDED, _ADDED))
     facts = read_facts(results.scenario)
+    if facts.lacks:
+        raise InputError(f"{folder / SCENARIO_FILE} is damaged: it {facts.lacks}; make these results again")
     if is_trial:  # its seed is none of the scenario's
         facts = replace(facts, seeds=None)
     if why := find_contradiction(results.summary, results.metrics, results.events, facts):
         raise InputError(f"{folder} is damaged: {why}; make these results again")
+    if results.validation and (why := find_foreign_comparison(results.summary, results.validation)):
+        raise InputError(f"{folder / VALIDATION_FILE} is of other runs: {why}; validate again")
     try:
         return _renewed(_without_second_scores(results))
     except InputError:

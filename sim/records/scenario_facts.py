@@ -20,6 +20,8 @@ VALIDATED_CHUNK_BYTES: Final = 4 * 2**20
 
 _T = TypeVar("_T")
 
+_SECTIONS: Final = ("name", "workload", "cluster", "schemes")
+"""What every scenario has, of any version."""
 _DAMAGES: Final = (AttributeError, TypeError, KeyError, ValueError)
 """What a document that nobody has checked leads to: keys that are missing, values of another type."""
 
@@ -58,6 +60,8 @@ class ScenarioFacts:
         schemes: the name of each scheme, by its label.
         seeds: those that runs may have.
         most_steps: of a worker.
+        repeats: how many seeds each scheme has; None also where the runs decide.
+        lacks: why it is no resolved scenario of any version, as the end of a sentence; "" where it is one.
     """
 
     workers: int | None = None
@@ -68,14 +72,16 @@ class ScenarioFacts:
     schemes: Mapping[str, str] | None = None
     seeds: range | None = None
     most_steps: int | None = None
+    repeats: int | None = None
+    lacks: str = ""
 
 
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
-    """What the text of a resolved scenario says; nothing where it is damaged."""
+    """What the text of a resolved scenario says; of a damaged one, why it is none."""
     try:
         document = yaml_file.parse(scenario_yaml, "scenario").value
-    except InputError:
-        return ScenarioFacts()
+    except InputError as error:
+        return ScenarioFacts(lacks=f"cannot be read: {error}")
     return ScenarioFacts(
         workers=_read(document, int, "cluster", "workers"),
         target=_read_target(document),
@@ -85,7 +91,15 @@ def read_facts(scenario_yaml: str) -> ScenarioFacts:
         schemes=_read_schemes(document),
         seeds=_read_seeds(document),
         most_steps=_read(document, int, "stop", "max_iterations"),
+        repeats=_read(document, int, "repeats"),
+        lacks=_find_lack(document),
     )
+
+
+def _find_lack(document: Any) -> str:
+    if not isinstance(document, dict):
+        return "holds no keys"
+    return next((f"has no '{key}'" for key in _SECTIONS if key not in document), "")
 
 
 def describe_proxy(document: Any) -> str | None:

@@ -25,6 +25,7 @@ from ..config.files import claim_folder, remove, remove_unfinished_writes, write
 from ..config.yaml_file import read_bytes
 from ..errors import InputError, shorten
 from . import folder as result_folder
+from .formats.checksums import verify_checksums, write_checksums
 from .run import Run
 from .summary import SUMMARY_VERSION
 
@@ -210,7 +211,7 @@ def _begin(folder: Path, index: Index) -> None:
     with write_folder_atomically(folder) as new:
         text = json.dumps(asdict(index), indent=1, ensure_ascii=False)
         (new / result_folder.INDEX_FILE).write_text(text + "\n", encoding="utf-8")
-        result_folder.write_checksums(new)
+        write_checksums(new)
 
 
 def _read_index(out: Path, force: bool) -> Index | None:
@@ -220,7 +221,7 @@ def _read_index(out: Path, force: bool) -> Index | None:
     folder = out / result_folder.PARTS_FOLDER
     path = folder / result_folder.INDEX_FILE
     try:
-        if result_folder.verify_checksums(folder, [path.name]):
+        if verify_checksums(folder, [path.name]):
             return _INDEX.validate_json(read_bytes(path, result_folder.MAX_SCENARIO_BYTES), strict=True)
         raise InputError(f"{path} has no checksum")
     except (InputError, OSError, ValidationError) as error:

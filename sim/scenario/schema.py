@@ -370,6 +370,14 @@ def dump(scenario: Scenario) -> str:
     return yaml_file.write(scenario.model_dump(mode="json"))
 
 
+def _write(scenario: Mapping[str, Any]) -> str:
+    """What would stand in a file."""
+    try:
+        return yaml_file.write(scenario)
+    except InputError as error:
+        raise InputError(f"scenario: {error}") from None
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of scenario files, for editors."""
     schema = Scenario.model_json_schema()
@@ -403,7 +411,7 @@ def resolve_scenario(
             for option in type(scenario.workload.options).model_fields if own else ():
                 data["workload"].pop(option, None)
             scenario = data
-        return parse(yaml_file.write(scenario), "scenario", [*own, *changes], code=code)
+        return parse(_write(scenario), "scenario", [*own, *changes], code=code)
     except InputError as error:
         raise InputError(
             str(error).replace(f"--set {shorten(own[0])}", "task") if own else str(error)

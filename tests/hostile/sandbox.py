@@ -22,7 +22,8 @@ from paceline.sim.config.files import write_json
 from paceline.sim.experiments.simulate import begin, simulate
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.comparison import compare
-from paceline.sim.records.folder import CHECKSUMS_FILE, VALIDATION_FILE, write_checksums, write_results
+from paceline.sim.records.folder import VALIDATION_FILE, write_results
+from paceline.sim.records.formats.checksums import CHECKSUMS_FILE, write_checksums
 from paceline.sim.scenario.schema import dump, parse
 from tests.support import warm
 from tests.support.made_measurements import TRUE, exact_fit, measurements
@@ -160,9 +161,9 @@ def write_good_bundle(path: Path) -> None:
     measured = [replace(run, source="measured") for run in predicted]
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work) / "validated"
-        write_results(folder, VALIDATED, "rack", [*predicted, *measured])
         comparison = compare("rack", predicted, measured, [], set(), True, [])
-        (folder / VALIDATION_FILE).write_text(json.dumps(comparison))
+        added = {VALIDATION_FILE: json.dumps(comparison)}
+        write_results(folder, VALIDATED, "rack", [*predicted, *measured], added=added)
         bundle.write_bundle(folder, path)
 
 

@@ -30,7 +30,8 @@ _HUGE: Final = (str(BY_HEART), "999999999999")
 _NO_NUMBER: Final = (".nan", ".inf", "-.inf", "-1", "many", "'7'", "[1]", "{a: 1}", "true", "1_000")
 _NO_QUANTITY: Final = (
     "nan ms", "inf s", "-5 ms", "5", "5 parsecs", "1e400 s", "1e308 h", "[5 ms]", "{a: 5 ms}", "true",
-    "ms", "5 ms 5", "0x10 ms", "\u0665 ms", "~", "1e-400 s", "0." + "5" * 5000 + " s",
+    "ms", "5 hour", "5 seconds", "5 hs", "5 sec", "5 ms 5", "0x10 ms", "\u0665 ms", "~", "1e-400 s",
+    "0." + "5" * 5000 + " s",
     '"' + "1" * 5000 + ' s\\ny\\nz"',
 )  # fmt: skip
 _NO_RATE: Final = ("0 bit/s", "1 Gb/s", "-1 Gbit/s", "1e308 Gbit/s", "1 GB", "1e-300 bit/s", "wide", "100")
@@ -233,6 +234,8 @@ WHOLE: Final[Mapping[str, tuple[str | bytes, str]]] = {
     "python-name": (_TEXT.replace("seed: 3", "seed: !!python/name:os.system"), "s.yaml:"),
     "own-tag": (_TEXT.replace("seed: 3", "seed: !own 3"), "s.yaml:"),
     "binary-tag": (_TEXT.replace("seed: 3", "seed: !!binary aGk="), "s.yaml:"),
+    "text-tag": (_TEXT.replace("time: 10 ms", "time: !!str 10 ms"), "s.yaml:"),
+    "bare-tag": (_TEXT.replace("time: 10 ms", "time: ! 10 ms"), "s.yaml:"),
     "int-tag": (_TEXT.replace("seed: 3", "seed: !!int 3x"), "s.yaml:"),
     "merge-key": (_TEXT.replace("seed: 3", "<<: {seed: 3}"), "s.yaml:"),
     "alias-bomb": (_BOMB + _TEXT, "s.yaml:"),

@@ -18,7 +18,7 @@ from paceline.sim.scenario.ready import ready_scenarios
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.schemes.local_sgd import local_steps
-from tests.support.made_runs import made_run
+from tests.support.made_runs import made_run, made_scenario
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def test_every_scheme_has_its_row() -> None:
 @pytest.mark.slow
 def test_the_picture_has_the_verdict_as_its_title(tmp_path: Path) -> None:
     runs = [made_run(label, reached_s=10.0 + k) for k, label in enumerate(("all_reduce", "local_sgd"))]
-    write_results(tmp_path / "r", "name: r\n", "r", runs)
+    write_results(tmp_path / "r", made_scenario("r"), "r", runs)
     title = draw_picture(tmp_path / "r").axes[0].get_title("left")
     assert title == "r: not settled: all_reduce or local_sgd; at least 4 more repeats would tell"
 

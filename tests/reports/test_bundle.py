@@ -15,7 +15,7 @@ import pytest
 
 from paceline.reports import anonymise, bundle
 from paceline.reports.page import render
-from paceline.sim.config.files import write_json
+from paceline.sim.config.files import format_json
 from paceline.sim.errors import InputError
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.comparison import compare
@@ -51,13 +51,15 @@ def folder(tmp_path: Path) -> Path:
         for run in predicted
     ]
     out = tmp_path / "out-of-ada"
-    write_results(out, SCENARIO, "rack", [*predicted, *measured])
     comparison = compare("rack", predicted, measured, ["gpu-17 is late, see /home/ada/log"], set(), True, [])
-    (out / "validation.json").write_text(json.dumps(comparison))
     factors = exact_fit().profile.model_copy(update={"machine": "gpu-17, x86_64, 64 cores"})
-    (out / "profile.yaml").write_text(profiles.dump(factors))
     probes = measurements(TRUE).model_copy(update={"machine": "gpu-18, x86_64, 64 cores"})
-    write_json(probes, out / "probes.json")
+    added = {
+        "validation.json": json.dumps(comparison),
+        "profile.yaml": profiles.dump(factors),
+        "probes.json": format_json(probes),
+    }
+    write_results(out, SCENARIO, "rack", [*predicted, *measured], added=added)
     return out
 
 
@@ -130,6 +132,7 @@ def test_the_page_of_a_bundle_is_escaped(folder: Path, tmp_path: Path) -> None:
 
 
 def test_another_folder_makes_no_bundle(folder: Path, tmp_path: Path) -> None:
+    (folder / "checksums.sha256").unlink()
     (folder / "validation.json").unlink()
     with pytest.raises(InputError, match=r"is no folder of 'paceline validate': it has no validation\.json"):
         bundle.write_bundle(folder, tmp_path / "b.json")

@@ -18,7 +18,7 @@ from paceline.reports.page import build
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import REPORT_FILES, write_results
 from tests.support.made_results import SCENARIO, write_made_results
-from tests.support.made_runs import made_run
+from tests.support.made_runs import made_run, made_scenario
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_dollars_in_a_legend_are_no_mathematics(tmp_path: Path) -> None:
 
 def test_a_spreadsheet_executes_no_label(tmp_path: Path) -> None:
     labels = ["=1+1", "+1", "-1", "@x", "\tx", "plain = 1", "'quoted"]
-    write_results(tmp_path / "r", "name: r\n", "r", [made_run(label) for label in labels])
+    write_results(tmp_path / "r", made_scenario("r"), "r", [made_run(label) for label in labels])
     write_files(tmp_path / "files", read_sources([tmp_path / "r"]), [])
     write_csv(tmp_path / "p.csv", pd.DataFrame({"label": labels, "=x": -1.5}))
     safe = ["'=1+1", "'+1", "'-1", "'@x", "'\tx", "plain = 1", "'quoted"]
@@ -92,7 +92,7 @@ def test_a_folder_that_holds_more_than_a_report_is_kept(folders: Path, tmp_path:
 def test_the_table_for_papers_reads_as_the_one_of_the_page(tmp_path: Path) -> None:
     runs = [made_run("quick", reached_s=0.5), made_run("slow", reached_s=30.0)]
     write_results(tmp_path / "r", SCENARIO, "four", [*runs, made_run("late", reached_s=None, wall_s=60.0)])
-    write_results(tmp_path / "none", "name: none\n", "none", [made_run("open", reached_s=None)])
+    write_results(tmp_path / "none", made_scenario("none"), "none", [made_run("open", reached_s=None)])
     write_files(tmp_path / "files", read_sources([tmp_path / "r", tmp_path / "none"]), [])
     table = (tmp_path / "files" / "table.tex").read_text()
     rows = [[cell.strip() for cell in line.split("&")][1:4] for line in table.splitlines() if "&" in line]
@@ -127,7 +127,7 @@ def test_stand_ins_become_colours_of_the_light_theme(folders: Path) -> None:
 
 def test_letters_that_the_font_does_not_have_lead_to_no_warning(tmp_path: Path) -> None:
     """pytest makes errors of warnings."""
-    write_results(tmp_path / "r", "name: s\n", "s", [made_run("漢字", reached_s=1.0)])
+    write_results(tmp_path / "r", made_scenario("s"), "s", [made_run("漢字", reached_s=1.0)])
     sources = read_sources([tmp_path / "r"])
     drawn = draw_curves(sources[0], "train_loss", "time_s")
     assert drawn is not None
@@ -137,7 +137,7 @@ def test_letters_that_the_font_does_not_have_lead_to_no_warning(tmp_path: Path) 
 
 def test_a_pipe_is_no_report_to_be_replaced(tmp_path: Path) -> None:
     """Nobody writes to it: reading it would last for ever."""
-    write_results(tmp_path / "r", "name: s\n", "s", [made_run("a", reached_s=1.0)])
+    write_results(tmp_path / "r", made_scenario("s"), "s", [made_run("a", reached_s=1.0)])
     os.mkfifo(tmp_path / "page.html")
     with pytest.raises(InputError, match=r"page\.html is there already, and it is no report"):
         build([tmp_path / "r"], tmp_path / "page.html")

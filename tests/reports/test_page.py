@@ -19,7 +19,7 @@ from paceline.sim.records.run import Run
 from paceline.sim.records.summary import SchemeFacts, Tuned
 from tests.support.html_page import Page
 from tests.support.made_results import EVIL, SCENARIO, measured, simulated, write_made_results
-from tests.support.made_runs import made_bounds, made_run
+from tests.support.made_runs import made_bounds, made_run, made_scenario
 from tests.support.markup import MARKUP
 
 
@@ -94,6 +94,7 @@ def test_what_bounds_the_schemes_and_what_they_assume(tmp_path: Path) -> None:
     scenario = """\
 name: s
 workload: {task: digits-mlp, optimizer: {lr: 0.1}}
+cluster: {}
 collectives: {all_reduce: ring}
 schemes: [{all_reduce: {label: sync, optimizer: {adam: {lr: 0.003}}}}, {gossip: {label: ring}}]
 evaluate: {every: 10 steps, keep: every 5 steps}
@@ -160,7 +161,7 @@ def test_what_users_write_is_text(page: Page, text: str) -> None:
 @pytest.mark.slow
 def test_labels_with_markup_stand_on_the_page_as_they_are(tmp_path: Path) -> None:
     runs = [made_run(label, reached_s=10.0 + k) for k, label in enumerate(MARKUP)]
-    write_results(tmp_path / "r", "name: r\n", "r", runs)
+    write_results(tmp_path / "r", made_scenario("r"), "r", runs)
     page = Page(render([tmp_path / "r"]))
     for label in MARKUP:
         assert page.row(0, label)
@@ -191,8 +192,9 @@ def test_figures_follow_the_theme(text: str) -> None:
 
 def test_a_scheme_has_one_colour_on_the_page_and_no_other_scheme_has_it(tmp_path: Path) -> None:
     names = ["gossip", "all_reduce", *(f"mine:scheme{i}" for i in range(13))]
-    write_results(tmp_path / "one", "name: one\n", "one", [made_run(name) for name in names])
-    write_results(tmp_path / "two", "name: two\n", "two", [made_run("mine:other"), made_run("all_reduce")])
+    write_results(tmp_path / "one", made_scenario("one"), "one", [made_run(name) for name in names])
+    others = [made_run("mine:other"), made_run("all_reduce")]
+    write_results(tmp_path / "two", made_scenario("two"), "two", others)
     one, two = read_sources([tmp_path / "one", tmp_path / "two"])
     colours = {label: style.colour for study in (one, two) for label, style in study.styles.items()}
     assert len(set(colours.values())) == len(colours) == 16
@@ -221,12 +223,11 @@ def test_predicted_beside_measured(folders: Path) -> None:
 
 def test_a_validation_has_its_verdict_on_the_page(tmp_path: Path) -> None:
     runs = [*simulated(), *measured()]
-    write_results(tmp_path / "v", SCENARIO, "four", runs)
     compared = compare("four", simulated(), measured())
     repeated = [(run, replace(run, wall_clock_s=1.01 * run.wall_clock_s)) for run in measured()]
     judged = judge(compared, repeated, 7.0, "worker 3 was lost")
     path = tmp_path / "v" / "validation.json"
-    path.write_text(json.dumps(judged))
+    write_results(tmp_path / "v", SCENARIO, "four", runs, added={path.name: json.dumps(judged)})
     page = Page(render([tmp_path / "v"]))
     assert judged["verdict"]["text"][1:] in page.text
     assert "the tolerance of 7 %; real runs differ from each other by up to 1.00 %" in page.text
@@ -271,9 +272,15 @@ def test_odd_results(tmp_path: Path, runs: list[Run]) -> None:
     assert "four" in Page(render([tmp_path / "r"])).headings
 
 
-def test_a_scenario_that_is_no_mapping(tmp_path: Path) -> None:
-    write_results(tmp_path / "r", "[1, 2", "four", [made_run()])
-    assert "[1, 2" in Page(render([tmp_path / "r"])).text
+def test_runs_that_are_missing_are_named(tmp_path: Path) -> None:
+    there = [made_run("sync", status="partial", message="worker 1 was lost")]
+    schemes = "[{sync: {label: sync}}, {gossip: {label: ring}}]"
+    scenario = made_scenario("s", "seed: 0\nrepeats: 1\n").replace("[any]", schemes)
+    write_results(tmp_path / "r", scenario, "s", there)
+    assert "Not complete: there is no run of 'ring'." in Page(render([tmp_path / "r"])).text
+    assert build([tmp_path / "r"], tmp_path / "r.html") == ["s is not complete: there is no run of 'ring'"]
+    write_results(tmp_path / "whole", scenario, "s", [*there, made_run("ring", scheme="gossip")])
+    assert "Not complete" not in Page(render([tmp_path / "whole"])).text
 
 
 def test_timing_only(folders: Path) -> None:

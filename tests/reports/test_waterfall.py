@@ -12,7 +12,7 @@ from paceline.reports.words import ranked
 from paceline.sim.records.folder import Results, write_results
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise
-from tests.support.made_runs import made_run
+from tests.support.made_runs import made_run, made_scenario
 
 
 def part(*runs: Run) -> SourceRuns:
@@ -57,7 +57,7 @@ def test_there_is_none_without_two_who_arrive() -> None:
 
 def test_the_figure_shows_the_same_numbers(tmp_path: Path) -> None:
     runs = [made_run("a", steps=10), made_run("b", reached_s=40.0, steps=20)]
-    write_results(tmp_path / "r", "name: s\n", "s", runs)
+    write_results(tmp_path / "r", made_scenario("s"), "s", runs)
     study = read_sources([tmp_path / "r"])[0]
     found = gap(study.main)
     assert found is not None

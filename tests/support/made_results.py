@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.sim.records.folder import write_results
 from paceline.sim.records.run import Event, Run
-from tests.support.made_runs import made_event, made_run
+from tests.support.made_runs import made_event, made_run, made_scenario
 
 SCENARIO = """\
 name: four
@@ -16,6 +16,7 @@ cluster:
   workers: 3
   stragglers: [{workers: [2], slowdown: 3.0}]
   network: {latency: 1 ms, bandwidth: 1 Gbit/s}
+schemes: [any]
 stop: {target: {metric: test_accuracy, value: 0.9}, max_time: 60 s}
 note: <b>bold</b>
 """
@@ -59,7 +60,8 @@ def write_made_results(top: Path) -> Path:
     """Write the folders ``simulated``, ``measured``, ``other`` and ``timed`` below ``top``, and return it."""
     write_results(top / "simulated", SCENARIO, "four", simulated())
     write_results(top / "measured", SCENARIO, "four", measured())
-    write_results(top / "other", "name: other\n", "other", [made_run("all_reduce", reached_s=None)])
+    write_results(top / "other", made_scenario("other"), "other", [made_run("all_reduce", reached_s=None)])
     timed = replace(made_run("a", reached_s=None), evaluations=())
-    write_results(top / "timed", "workload: {timing_only: true, payload: 1 GB}\n", "timed", [timed])
+    text = made_scenario("timed").replace("{}", "{timing_only: true, payload: 1 GB}", 1)
+    write_results(top / "timed", text, "timed", [timed])
     return top

@@ -92,3 +92,8 @@ def made_event(worker: int = 0, step: int = 0, operation: str = "gradient", **ot
         bytes=int(other.get("num_bytes", 0)),
         peer=int(other.get("peer", -1)),
     )
+
+
+def made_scenario(name: str, more: str = "") -> str:
+    """The text of a resolved scenario that says nothing of its runs; ``more``: keys on lines of their own."""
+    return f"name: {name}\nworkload: {{}}\ncluster: {{}}\nschemes: [any]\n{more}"

@@ -24,7 +24,7 @@ from ...records.summary import Summary, Tuned
 from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts, has_parts
 from ...scenario.schema import Scenario, dump
 from ..bounds import describe_schemes
-from ..prepare import resolved_in
+from ..prepare import read_resolved, resolved_in
 from .grid import resolve
 
 SWEEP_FILE: Final = "sweep.json"
@@ -86,8 +86,8 @@ def begin(
             done = sum(each.num_runs for each in parts)
             if done:
                 say(f"going on with {out}: {done} runs are there")
-            resolved = [resolved_in(each.scenario, own) for each, own in zip(parts, scenarios, strict=True)]
-            yield [each for each in resolved if each is not None], parts
+            resolved = [read_resolved(each.scenario, own) for each, own in zip(parts, scenarios, strict=True)]
+            yield resolved, parts
         finally:
             if not any(map(has_parts, folders)):
                 for folder in folders[: len(parts)]:

@@ -80,6 +80,13 @@ def settings_of(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
+def _plain(value: object) -> Any:
+    plain = yaml_file.as_plain(value)
+    if plain is value:
+        raise TypeError
+    return plain
+
+
 def changes_of(setting: Mapping[str, Any], option: str = "grid") -> list[Assignment]:
     """A setting as ``dotted.key=value`` each, which errors call values of this option.
 
@@ -89,12 +96,11 @@ def changes_of(setting: Mapping[str, Any], option: str = "grid") -> list[Assignm
     changes = []
     for key, value in setting.items():
         try:
-            text = f"{key}={json.dumps(value, allow_nan=False, ensure_ascii=False)}"
+            text = f"{key}={json.dumps(value, allow_nan=False, ensure_ascii=False, default=_plain)}"
             changes.append(Assignment(text, option))
         except (TypeError, ValueError):
-            text = shorten(repr(value))
             raise InputError(
-                f"grid: {shorten(str(key))}: {text} is no value that can stand in a scenario"
+                f"grid: {shorten(key)}: {shorten(value)} is no value that can stand in a scenario"
             ) from None
     return changes
 

@@ -91,7 +91,7 @@ def test_a_run_that_fails_is_the_last_one_and_what_there_is_is_written(
     assert answer.comparison["verdict"]["outcome"] == "fail"
     assert answer.comparison["cells"]
     assert validate.exit_status(answer) == 1
-    validate.write(answer, tmp_path / "out", False)
+    validate.write(answer, tmp_path / "out", False, None, None)
     results = read_results(tmp_path / "out")
     assert results.validation == answer.comparison
     measured = [row for row in results.summary["runs"] if row["source"] == "measured"]

@@ -373,6 +373,35 @@ def test_an_announcement_of_somebody_else_is_not_believed(alone: Path) -> None:
         open_job_store(dict(HERE), 1, 2, 10.0, torch_store)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"RANK": "abc"}, "RANK is 'abc', and has to be a whole number from 0 on"),
+        ({"RANK": "-1"}, "RANK is '-1', and has to be"),
+        ({"RANK": "1_0"}, "RANK is '1_0', and has to be"),
+        ({"RANK": "٣"}, "RANK is '٣', and has to be"),
+        ({"WORLD_SIZE": "9" * 5000}, "WORLD_SIZE is '9+…', and has to be"),
+        ({"RANK": ""}, "RANK not set: HOW"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR not set: HOW"),
+        ({"RANK": "4"}, "RANK=4, WORLD_SIZE=4 and MASTER_PORT=29500 do not fit together"),
+        ({"WORLD_SIZE": "0"}, "do not fit together"),
+        ({"MASTER_PORT": "0"}, "do not fit together"),
+        ({"MASTER_PORT": "70000"}, "do not fit together"),
+        ({"MASTER_ADDR": "x" * 64}, "MASTER_ADDR is 'x{64}', which names no host"),
+        ({"MASTER_ADDR": "\udcff"}, "MASTER_ADDR is .*, which names no host"),
+    ],
+)
+def test_an_environment_that_cannot_be_is_named(changes: dict[str, str], says: str) -> None:
+    environment = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "29500"}
+    with pytest.raises(InputError, match=says):
+        torchrun_store({**environment, **changes}, 1.0, "HOW")
+
+
+def test_a_line_end_is_no_part_of_the_secret() -> None:
+    keys = {job_secret({"PACELINE_SECRET": text}, False) for text in ("a" * 20, " " + "a" * 20 + "\n")}
+    assert len(keys) == 1
+
+
 def test_several_hosts_need_a_secret(alone: Path) -> None:
     environment = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "29500"}
     with pytest.raises(InputError, match="on every host add the line: export PACELINE_SECRET="):

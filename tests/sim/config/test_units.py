@@ -20,7 +20,7 @@ TIMES = {
     "100 ns": 1e-7,
     "2 min": 120.0,
     "1 h": 3600.0,
-    "2 hours": 7200.0,
+    "2h": 7200.0,
     "1 d": 86400.0,
     "0 s": 0.0,
     "-0 s": 0.0,
@@ -39,7 +39,7 @@ RATES = {
     "1 GB/s": 1e9,
     "1 MiB/s": 2.0**20,
     "8 bit / s": 1.0,
-    "1 Mbit per second": 125e3,
+    "1 Mbit/s": 125e3,
 }
 
 
@@ -94,6 +94,15 @@ REFUSED = [
     (units.parse_rate, "1 mbit/s", "'1 mbit/s' has an unknown unit 'mbit/s'; did you mean 'Mbit/s'?"),
     (units.parse_bytes, "1 mb", "'1 mb' has an unknown unit 'mb'; did you mean 'MB'?"),
     (units.parse_seconds, "1 MS", "'1 MS' has an unknown unit 'MS'; did you mean 'ms'?"),
+    (units.parse_seconds, "5 hour", "'5 hour' has its unit in words; write '5 h'"),
+    (units.parse_seconds, "5 seconds", "'5 seconds' has its unit in words; write '5 s'"),
+    (units.parse_bytes, "8 bits", "'8 bits' has its unit in words; write '8 bit'"),
+    (units.parse_bytes, "5 kilobytes", "'5 kilobytes' has its unit in words; write '5 kB'"),
+    (units.parse_rate, "1 Mbit per s", "'1 Mbit per s' has its unit in words; write '1 Mbit/s'"),
+    (units.parse_rate, "1 Gbits/second", "'1 Gbits/second' has its unit in words; write '1 Gbit/s'"),
+    (units.parse_speed, "1 gigaflop/s", "'1 gigaflop/s' has its unit in words; write '1 Gflop/s'"),
+    (units.parse_seconds, "5 hs", "'5 hs' has an unknown unit 'hs'; did you mean 's'?"),
+    (units.parse_seconds, "5 sec", "'5 sec' has an unknown unit 'sec'; choose from: h, min, ms, s, us"),
     (
         units.parse_seconds,
         "1 parsec",

@@ -40,6 +40,12 @@ REFUSED = {
         "f:2: x.a: the tag '!!python/object/apply:os.system' is not allowed; write plain values"
     ),
     "a: !mine 5": "f:1: a: the tag '!mine' is not allowed; write plain values",
+    "a: !!str 5 ms": "f:1: a: the tag '!!str' is not allowed; write plain values",
+    "a: ! 5 ms": "f:1: a: the tag '!' is not allowed; write plain values",
+    "a: !!seq [5]": "f:1: a: the tag '!!seq' is not allowed; write plain values",
+    "a: !!map {b: 5}": "f:1: a: the tag '!!map' is not allowed; write plain values",
+    "!!str a: 5": "f:1: the tag '!!str' is not allowed; write plain values",
+    "a: &x !!str b\nc: *x": "f:1: a: the tag '!!str' is not allowed; write plain values",
     "a: !!int '5'": "f:1: a: the tag '!!int' is not allowed; write plain values",
     "x: &a [*a]": "f: the values are nested too deeply",
     "[" * 5000: "f: the values are nested too deeply",

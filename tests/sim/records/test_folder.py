@@ -14,10 +14,11 @@ from paceline.sim.config.files import claim_folder
 from paceline.sim.errors import InputError
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.folder import check_free, read_results, write_results
+from paceline.sim.records.formats.checksums import write_checksums
 from paceline.sim.records.run import LOST, Run
-from tests.support.made_runs import made_event, made_run
+from tests.support.made_runs import made_event, made_run, made_scenario
 
-SCENARIO = "name: s\nstop: {target: {metric: test_accuracy, value: 0.9}}\n"
+SCENARIO = made_scenario("s", "stop: {target: {metric: test_accuracy, value: 0.9}}\n")
 
 
 def runs() -> list[Run]:
@@ -114,7 +115,7 @@ def test_an_older_folder_is_read_without_the_second_score_of_an_instant(tmp_path
 
 def test_an_older_folder_gets_a_verdict_and_times_per_step(tmp_path: Path) -> None:
     made = [made_run("a", seed, reached_s=None, steps=50 * (1 + seed)) for seed in range(2)]
-    written = write_results(tmp_path / "r", "name: s\n", "s", made)
+    written = write_results(tmp_path / "r", made_scenario("s"), "s", made)
     assert written["winner"] == "a"
     path = tmp_path / "r" / "summary.json"
     older = json.loads(path.read_text())
@@ -174,7 +175,7 @@ def test_the_summary_is_strict_json(tmp_path: Path) -> None:
 
 
 def test_runs_without_events_and_evaluations(tmp_path: Path) -> None:
-    write_results(tmp_path / "r", "name: s\n", "s", [])
+    write_results(tmp_path / "r", made_scenario("s"), "s", [])
     found = read_results(tmp_path / "r")
     assert len(found.metrics) == len(found.events) == 0
     assert found.summary["target"] is None
@@ -348,7 +349,7 @@ def test_a_pipe_in_the_place_of_a_file_is_named(tmp_path: Path, name: str) -> No
 def test_a_file_with_a_checksum_may_not_be_missing(tmp_path: Path) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", runs(), trace=True)
     (tmp_path / "r" / "notes.txt").write_text("")
-    result_folder.write_checksums(tmp_path / "r")
+    write_checksums(tmp_path / "r")
     (tmp_path / "r" / "trace.json").unlink()  # large, and only for people
     assert read_results(tmp_path / "r").verified
     (tmp_path / "r" / "notes.txt").unlink()

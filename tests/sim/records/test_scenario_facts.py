@@ -35,7 +35,9 @@ def test_a_scenario_without_a_target(text: str) -> None:
 
 @pytest.mark.parametrize("value", ["[" * 5000, "!!int ''", "&a [*a]", "!!timestamp x", "{? [a] : b}"])
 def test_nothing_is_read_from_a_damaged_text(value: str) -> None:
-    assert read_facts(f"cluster: {{workers: 3}}\nname: {value}\n") == ScenarioFacts()
+    facts = read_facts(f"cluster: {{workers: 3}}\nname: {value}\n")
+    assert facts == ScenarioFacts(lacks=facts.lacks)
+    assert facts.lacks.startswith("cannot be read: scenario")
 
 
 def test_aliases_are_not_unfolded_without_end() -> None:
@@ -45,7 +47,9 @@ def test_aliases_are_not_unfolded_without_end() -> None:
     scenario = (
         "cluster: {workers: 3, network: {transport: nccl, latency: *x12}}\ncollectives: {all_reduce: ring}\n"
     )
-    assert read_facts(f"{bomb}{scenario}workload: {{}}\n") == ScenarioFacts()
+    facts = read_facts(f"{bomb}{scenario}workload: {{}}\n")
+    assert facts == ScenarioFacts(lacks=facts.lacks)
+    assert "more than 100000 values" in facts.lacks
 
 
 def test_a_proxy_is_named_by_what_it_stands_for() -> None:

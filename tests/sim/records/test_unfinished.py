@@ -21,9 +21,9 @@ from paceline.sim.records.folder import (
 )
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import Parts, open_parts
-from tests.support.made_runs import made_event, made_run
+from tests.support.made_runs import made_event, made_run, made_scenario
 
-SCENARIO = "name: s\nstop: {target: {metric: test_accuracy, value: 0.9}}\n"
+SCENARIO = made_scenario("s", "stop: {target: {metric: test_accuracy, value: 0.9}}\n")
 RUNS = [
     made_run("one", 0, events=[made_event(0), made_event(1)]),
     made_run("two", 0, reached_s=None, status="diverged", message="the loss is not finite"),
@@ -142,7 +142,7 @@ def test_a_run_without_checksums_or_of_another_scenario_is_made_again(begin: Ope
     with begin() as parts:
         keep(parts, RUNS)
     (out / "parts" / "run-000000" / "checksums.sha256").unlink()
-    write_results(out / "parts" / "run-000001", "name: t\n", "t", [RUNS[1]], force=True)
+    write_results(out / "parts" / "run-000001", made_scenario("t"), "t", [RUNS[1]], force=True)
     shutil.copytree(out / "parts" / "run-000002", out / "parts" / ".run-000007.elsewhere-1.new")
     with begin() as parts:
         assert set(parts.kept) == {("run", 2)}

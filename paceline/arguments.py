@@ -1,0 +1,70 @@
+"""What a program hands over, checked before it is used: the command line checks its own options."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.sim.config.problems import format_value
+from paceline.sim.config.yaml_file import as_plain
+from paceline.sim.errors import InputError
+
+
+def check_is(name: str, value: object, kinds: type | tuple[type, ...], wanted: str) -> None:
+    """Raise ``InputError`` unless ``value`` is of one of these kinds; ``wanted``: these, in words."""
+    if not isinstance(value, kinds):
+        raise InputError(f"{name}: must be {wanted}, not {format_value(value)}")
+
+
+def read_path(name: str, value: object) -> Path:
+    """A path, from text or another path.
+
+    Raises:
+        InputError: it is something else, or no file can have this name.
+    """
+    check_is(name, value, (str, os.PathLike), "the path of a file or folder")
+    try:
+        path = os.fspath(value)  # type: ignore[call-overload]
+    except TypeError:
+        path = None
+    if not isinstance(path, str) or "\0" in path:
+        raise InputError(f"{name}: no file can be called {format_value(path)}")
+    return Path(path)
+
+
+def read_whole(name: str, value: object) -> int:
+    """A whole number, also one of numpy's.
+
+    Raises:
+        InputError: it is something else.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise InputError(f"{name}: must be a whole number, not {format_value(value)}")
+
+
+def check_changes(changes: object) -> None:
+    """Raise ``InputError`` unless these are ``dotted.key=value`` texts in a list."""
+    if isinstance(changes, str) or not isinstance(changes, Sequence):
+        raise InputError(f"changes: must be a list, for example ['seed=3'], not {format_value(changes)}")
+    for change in changes:
+        check_is("changes", change, str, "texts such as 'seed=3'")
+
+
+def read_grid(grid: object) -> dict[str, Sequence[Any]]:
+    """A grid whose values are lists, also where they were arrays.
+
+    Raises:
+        InputError: it is no mapping, or a key is no text.
+    """
+    if not isinstance(grid, Mapping):
+        raise InputError(f"grid: must be a mapping of dotted keys to lists, not {format_value(grid)}")
+    for key in grid:
+        check_is("grid", key, str, "dotted keys as text")
+    return {key: as_plain(values) for key, values in grid.items()}

@@ -1,0 +1,91 @@
+"""Checksums that tie the files of a result folder together, as ``sha256sum --check`` reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ...config.files import write_atomically
+from ...config.yaml_file import read_text
+from ...errors import InputError, shorten
+from .parquet import MAX_FILE_BYTES
+
+CHECKSUMS_FILE: Final = "checksums.sha256"
+"""SHA-256 of the other files."""
+TRACE_FILE: Final = "trace.json"
+"""The one file that may be taken away: it is large, and nothing of ours reads it."""
+MAX_CHECKSUMS_BYTES: Final = 2**20
+"""A longer list of checksums is not read."""
+
+
+def write_checksums(folder: Path) -> None:
+    """Tie the files of a folder together: write the SHA-256 of each into ``CHECKSUMS_FILE``.
+
+    Raises:
+        InputError: that cannot be written.
+    """
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name != CHECKSUMS_FILE]
+    lines = [f"{_sha256(path)}  {path.name}\n" for path in files]
+    write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
+
+
+def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] = ()) -> bool:
+    """Compare the files of a folder with their checksums; False where there are none.
+
+    Args:
+        folder: what ``write_checksums`` has been called for.
+        needed: names of files that must have a checksum.
+        added: names of files that must have one if they are there.
+
+    Raises:
+        InputError: a file is not as it was written, is missing, or has been added.
+    """
+    path = folder / CHECKSUMS_FILE
+    if not os.path.lexists(path):
+        return False
+    try:
+        text = read_text(path, MAX_CHECKSUMS_BYTES, ())
+        lines = [line.split("  ", 1) for line in text.splitlines()]
+        if not all(len(line) == 2 for line in lines) or not {line[1] for line in lines}.issuperset(needed):
+            raise InputError(f"{path} is damaged")
+        for checksum, name in lines:
+            part = folder / Path(name).name
+            if not os.path.lexists(part):
+                if name == TRACE_FILE:
+                    continue
+                raise InputError(f"{folder} is damaged: {shorten(name)} is missing; make these results again")
+            check_kind(part)
+            if _sha256(part) != checksum:
+                raise InputError(
+                    f"{part} is damaged, or was changed after it was written: its checksum is not the one in "
+                    f"{CHECKSUMS_FILE}; make these results again"
+                )
+        for name in added:
+            if os.path.lexists(folder / name) and all(line[1] != name for line in lines):
+                raise InputError(
+                    f"{folder / name} was not written with these results: it has no checksum in "
+                    f"{CHECKSUMS_FILE}; remove it, or make these results again"
+                )
+    except OSError as error:
+        raise InputError(f"cannot read {folder}: {error}") from error
+    return True
+
+
+def check_kind(path: Path) -> None:
+    """Refuse what stands in the place of a file of results and could not be read to its end.
+
+    Raises:
+        InputError: it is no regular file, or too large.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is no regular file, but a folder, a device, a pipe or a link to nothing")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise InputError(f"{path} is larger than {MAX_FILE_BYTES >> 30} GiB, which is too much")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
