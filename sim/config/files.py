@@ -178,7 +178,8 @@ def claim(path: Path) -> Iterator[None]:
         lock.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _locked(lock, path)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        where = f" ({lock})" if os.path.lexists(lock) else ""  # somebody else's, say
+        raise InputError(f"cannot write {path}: {error.strerror or error}{where}") from error
     try:
         yield
     finally:

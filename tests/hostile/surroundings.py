@@ -13,6 +13,8 @@ from typing import Final
 from tests.hostile.sandbox import MAX_WALL_S, MESSAGE, MISTAKES, contents
 
 _ROOT: Final = Path(__file__).parents[2]
+UNPRIVILEGED: Final = "setpriv --bounding-set=-all --inh-caps=-all"
+"""Makes the administrator a user whom the rights of files hold back."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,9 @@ class Surrounding:
     """A line for the shell, and what has to come of it.
 
     Attributes:
-        line: ``paceline`` stands for the command; ``$TOP`` is the folder it starts in, which has ``s.yaml``,
-            a small scenario, and ``r``, its results.
+        line: ``paceline`` stands for the command, ``nobody`` before it for a user without rights to what is
+            here; ``$TOP`` is the folder it starts in, which has ``s.yaml``, a small scenario, and ``r``, its
+            results.
         status: of the line.
         says: words on standard error.
         writes: names of what it may leave in the folder.
@@ -176,6 +179,7 @@ def run_in_shell(surrounding: Surrounding, folder: Path) -> Shell:
         "PYTHON": sys.executable,
     }  # fmt: skip
     line = surrounding.line.replace("paceline ", f"{sys.executable} -m paceline ")
+    line = line.replace("nobody ", f"{UNPRIVILEGED} ")
     before = contents(folder)
     process = subprocess.Popen(
         ["/bin/sh", "-c", line], cwd=folder, env=environment, start_new_session=True,
