@@ -14,7 +14,9 @@ import hashlib
 import json
 import os
 import platform
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -214,6 +216,8 @@ def write_trajectory(path: Path, about: str, trajectory: KeptTrajectory) -> None
 def read_trajectory(path: Path, about: str) -> KeptTrajectory | None:
     """Read what was written for the same ``about``; None where nothing fits, or something is damaged."""
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return None
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             if (
                 set(file.files) != _ARRAYS
@@ -235,7 +239,10 @@ def read_trajectory(path: Path, about: str) -> KeptTrajectory | None:
             text["scores"],
             num_bytes=arrays["gradients"].nbytes,
         )
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile):
+    except (
+        OSError, ValueError, LookupError, AttributeError, TypeError, EOFError, MemoryError, RuntimeError,
+        struct.error, zlib.error, zipfile.BadZipFile,
+    ):  # fmt: skip
         return None
 
 
