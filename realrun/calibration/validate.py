@@ -11,7 +11,7 @@ from pathlib import Path
 from paceline.sim.config.files import format_json
 from paceline.sim.config.limits import MAX_STEPS
 from paceline.sim.devices import one_thread
-from paceline.sim.errors import InputError, RunError, shorten
+from paceline.sim.errors import InputError, RunError, quote, shorten
 from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.experiments.parity import compare_iterates
 from paceline.sim.experiments.prepare import prepare, seeds_of
@@ -21,6 +21,7 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, Profile
 from paceline.sim.network.tcp.settings import describe_hosts
+from paceline.sim.network.transport import AUTO_ALGORITHM, TRANSPORTS
 from paceline.sim.records.comparison import DEFAULT_TOLERANCE_PCT, Comparison, Trajectory, compare, judge
 from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE, VALIDATION_FILE, write_results
 from paceline.sim.records.run import Run
@@ -121,7 +122,7 @@ def validate(
     transport = scenario.cluster.backend if profile is None else profile.hosts.transport
     both = over_transport(with_step_limit(scenario, steps), transport)
     ranks.shape(build_network(both.cluster.network, both.cluster.workers))
-    done = _Done(both, profile)
+    done = _Done(both, profile, warnings=_other_all_reduce(both))
     failure = ""
     try:
         done.measure(ranks, say)
@@ -137,6 +138,14 @@ def validate(
     )  # fmt: skip
     comparison = judge(comparison, done.repeated, tolerance_pct, failure)
     return Validation(both, tuple(done.predicted), tuple(done.measured), comparison)
+
+
+def _other_all_reduce(scenario: Scenario) -> list[str]:
+    """A sentence where the prediction has an all-reduce that real runs do not carry out."""
+    forced, network = scenario.collectives.all_reduce, scenario.cluster.network
+    if forced in (AUTO_ALGORITHM, "hierarchical", *TRANSPORTS[network.transport].choices):
+        return []
+    return [f"the prediction has the all-reduce {quote(forced)}, and real runs their library's own"]
 
 
 @dataclass

@@ -146,7 +146,16 @@ class Exchanges:
         if isinstance(operation, ops.Broadcast):
             pending.peer = root_of(operation, self._rank, group)
         if self._expect(pending, *others):
-            self._begin(pending, lambda: self._transport.collectives.begin(operation, group, number))
+            self._begin(pending, lambda: self._collective(operation, group, number))
+
+    def _collective(
+        self, operation: ops.Operation[Any], group: tuple[int, ...], number: int
+    ) -> TransferInFlight:
+        """Begin a collective: the library's, but for an all-reduce that follows hosts and sites."""
+        collectives, forced = self._transport.collectives, self._job.all_reduce
+        if isinstance(operation, ops.AllReduce) and forced == "hierarchical" and len(group) > 1:
+            return collectives.hierarchical(operation.value, *self._job.by_site(group), number)
+        return collectives.begin(operation, group, number)
 
     def reply(self, pending: ClusterPending) -> Any:
         """The reply of an exchange that is complete."""

@@ -1,4 +1,4 @@
-"""Mixes and collectives: the library's own, and a reduce-scatter spelled out.
+"""Mixes and collectives: the library's own; a reduce-scatter and a hierarchical all-reduce spelled out.
 
 (torch offers one for gloo, but it moves no fewer bytes than an all-reduce: torch 2.13, counted on loopback.)
 What carries them is another matter: ``paceline.realrun.transport.backend``.
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, BroadcastOptions
 
+from paceline.sim.collectives.hierarchy import Sites, hierarchical_pieces
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import mean_model, root_of
 from paceline.sim.program.encoding import Encoded, Payload, decoded
@@ -22,7 +23,7 @@ from paceline.sim.program.groups import concatenate_shards, shard, shard_length
 
 from .backend import Backend, BatchedSendReceive, TransferInFlight, WaitFunction
 from .buffers import StagingBuffers, unpack
-from .connections import mix_tag, shard_tag
+from .connections import mix_tag, piece_tag, shard_tag
 
 
 class Collectives:
@@ -106,6 +107,42 @@ class Collectives:
 
         wait = self._library(members, lambda group: group.allreduce([sums], AllreduceOptions()))
         return TransferInFlight(wait, result)
+
+    def hierarchical(
+        self, value: Tensor, order: tuple[int, ...], sites: Sites, number: int
+    ) -> TransferInFlight:
+        """Begin an all-reduce by ``hierarchical_pieces`` of the simulator, as the worker's ``number``-th one.
+
+        Args:
+            value: of this worker.
+            order: the members, site by site.
+            sites: how many of them each site has, or each of its hosts.
+            number: of its kind.
+
+        Raises:
+            PeerGone: a connection is closed already.
+        """
+        room = -(-self.buffers.message_bytes(value) // value.element_size()) * value.element_size()
+        buffer = self.buffers.pack(value, room)
+        sums = buffer.view(value.dtype)
+
+        def go_round(send_receive: BatchedSendReceive) -> None:
+            for each in hierarchical_pieces(sites, sums.numel())[order.index(self._rank)]:
+                arriving = [torch.empty_like(sums[part.start : part.stop]) for part in each.receives]
+                send_receive(
+                    [(room, order[part.peer]) for room, part in zip(arriving, each.receives, strict=True)],
+                    [(sums[part.start : part.stop], order[part.peer]) for part in each.sends],
+                )
+                for came, part in zip(arriving, each.receives, strict=True):
+                    there = sums[part.start : part.stop]
+                    there.copy_(there + came if each.adds else came)
+
+        def result() -> Tensor:
+            mean = (sums[: value.numel()] / len(order)).view(value.shape)
+            self.buffers.give_back(buffer)
+            return mean.to(value.device)
+
+        return TransferInFlight(self._backend.rounds(go_round, piece_tag(number)), result)
 
     def _broadcast(self, value: Payload, root: int, members: tuple[int, ...]) -> TransferInFlight:
         buffer = self.buffers.pack(value, self.buffers.message_bytes(value))

@@ -33,6 +33,7 @@ _SHORTEST_S: Final = 1e-3
 """Shortest time limit of a wait: gloo counts in milliseconds, and takes 0 for no limit."""
 _MIX_TAG: Final = 1 << 24
 _SHARD_TAG: Final = 1 << 25
+_PIECE_TAG: Final = 1 << 26
 _MESSAGE_TAG: Final = 1 << 30
 
 COLLECTIVES_AT_ONCE: Final = 16
@@ -54,6 +55,11 @@ def mix_tag(number: int) -> int:
 def shard_tag(number: int) -> int:
     """Tag of the messages of a worker's ``number``-th reduce-scatter; those that can overlap differ."""
     return _SHARD_TAG | number % _SHARD_TAG
+
+
+def piece_tag(number: int) -> int:
+    """Tag of the messages of a worker's ``number``-th all-reduce that is spelled out."""
+    return _PIECE_TAG | number % _PIECE_TAG
 
 
 class PeerGone(Exception):

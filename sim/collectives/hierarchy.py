@@ -7,8 +7,10 @@ J. Res. Dev. 63(6), 2019.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
 
 from .schedule import Round, Schedule, refuse_many, split_evenly
 
@@ -50,54 +52,75 @@ def crosses(sites: Sites) -> bool:
     return len(sites) > 1 or len(tiers(sites)[0]) > 1
 
 
-@lru_cache(maxsize=64)
-def hierarchical_all_reduce(sites: Sites, num_bytes: int) -> Schedule:
-    """Reduce-scatter inside hosts, then inside sites, all-reduce between sites, and gather the same way back.
+class Piece(NamedTuple):
+    """A part of the payload in one message: who sends or gets it, and where it begins and ends."""
 
-    All messages of a round are sent at once. In a group (a host, then the hosts of a site) the payload is cut
-    into as many columns as the smallest group has members, and so many members of each own one. (1)
-    Everybody sends each column to its owner in the group. (2) The owners of a column in different groups are
-    members of the groups further out, where the same is done with the column; the owners in different sites
-    cut it into one part per site, send each part to the site's owner, who sends the sum back. (3) Owners
-    send their column to everybody in their group. It takes two latencies of each tier: inside a host, inside
-    a site, between sites. Where every host is one GPU, a site has ``MAX_COLUMNS`` columns at most.
+    peer: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class PieceRound:
+    """What one rank does at once: all its receives are posted, then all its sends.
+
+    Attributes:
+        receives, sends: of parts of the payload.
+        adds: whether what comes is added to what is there; else it takes its place.
+    """
+
+    receives: tuple[Piece, ...]
+    sends: tuple[Piece, ...]
+    adds: bool
+
+
+@lru_cache(maxsize=64)
+def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ...], ...]:
+    """A hierarchical all-reduce of a payload [length], by rank and round: reduce from inside, gather back.
+
+    In a group (a host, then the hosts of a site) the payload is cut into as many columns as the smallest
+    group has members, and so many members of each own one. (1) Everybody sends each column to its owner in
+    the group. (2) The owners of a column in different groups are members of the groups further out, where the
+    same is done with the column; the owners in different sites cut it into one part per site, send each part
+    to the site's owner, who sends the sum back. (3) Owners send their column to everybody in their group.
+    Where every host is one GPU, a site has ``MAX_COLUMNS`` columns at most.
 
     Args:
         sites: how many of the ranks are in each site, or in each of its hosts; the ranks follow them.
-        num_bytes: of the payload.
+        length: of the payload, in bytes or elements.
 
     Raises:
-        ValueError: a group is empty or num_bytes is negative.
+        ValueError: a group is empty or length is negative.
     """
     sizes = tiers(sites)
-    if not sites or min(map(min, sizes)) < 1 or num_bytes < 0:
-        raise ValueError(f"no collective has sites of {sites} ranks and {num_bytes} bytes")
+    if not sites or min(map(min, sizes)) < 1 or length < 0:
+        raise ValueError(f"no collective has sites of {sites} ranks and {length} bytes")
     n, last = count_ranks(sites), 2 * len(sizes) + 1
     most = [min(groups) if len(sizes) > 1 else min(*groups, MAX_COLUMNS) for groups in sizes]
     refuse_many("a hierarchical all-reduce", n, 2 * n * (sum(most) + len(sites)))
-    receives: list[list[list[tuple[int, int]]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
-    sends: list[list[list[tuple[int, int]]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
+    receives: list[list[list[Piece]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
+    sends: list[list[list[Piece]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
 
-    def add(phase: int, source: int, destination: int, size: int) -> None:
-        if size:
-            sends[source][phase].append((destination, size))
-            receives[destination][phase].append((source, size))
+    def add(phase: int, source: int, destination: int, part: tuple[int, int]) -> None:
+        if part[1] > part[0]:
+            sends[source][phase].append(Piece(destination, *part))
+            receives[destination][phase].append(Piece(source, *part))
 
-    def between(owners: Sequence[int], phase: int, size: int) -> None:
-        parts = split_evenly(size, len(owners))
+    def between(owners: Sequence[int], phase: int, part: tuple[int, int]) -> None:
+        parts = _cut(part, len(owners))
         for position, owner in enumerate(owners):
             for other, peer in enumerate(owners):
                 if other != position:
                     add(phase, owner, peer, parts[other])
                     add(phase + 1, owner, peer, parts[position])
 
-    def inside(ranks: Sequence[int], phase: int, size: int) -> None:
+    def inside(ranks: Sequence[int], phase: int, part: tuple[int, int]) -> None:
         if phase == len(sizes):
-            between(ranks, phase, size)
+            between(ranks, phase, part)
             return
         groups = sizes[phase]
         firsts = [sum(groups[:group]) for group in range(len(groups))]
-        for column, piece in enumerate(split_evenly(size, most[phase])):
+        for column, piece in enumerate(_cut(part, most[phase])):
             owners = [ranks[first + column] for first in firsts]
             for owner, first, members in zip(owners, firsts, groups, strict=True):
                 for rank in ranks[first : first + members]:
@@ -106,11 +129,43 @@ def hierarchical_all_reduce(sites: Sites, num_bytes: int) -> Schedule:
                         add(last - phase, owner, rank, piece)
             inside(owners, phase + 1, piece)
 
-    inside(range(n), 0, num_bytes)
+    inside(range(n), 0, (0, length))
+    return tuple(
+        tuple(
+            PieceRound(tuple(receives[rank][k]), tuple(sends[rank][k]), adds=k <= len(sizes))
+            for k in range(last + 1)
+        )
+        for rank in range(n)
+    )
+
+
+def _cut(part: tuple[int, int], number: int) -> list[tuple[int, int]]:
+    """So many parts of a part, as equal as can be."""
+    ends = accumulate(split_evenly(part[1] - part[0], number), initial=part[0])
+    return list(pairwise(ends))
+
+
+@lru_cache(maxsize=64)
+def hierarchical_all_reduce(sites: Sites, num_bytes: int) -> Schedule:
+    """The messages of ``hierarchical_pieces``, all of a round at once.
+
+    It takes two latencies of each tier: inside a host, inside a site, between sites.
+
+    Args:
+        sites: as there.
+        num_bytes: of the payload.
+
+    Raises:
+        ValueError: as there.
+    """
+
+    def messages(pieces: Sequence[Piece]) -> tuple[tuple[int, int], ...]:
+        return tuple((piece.peer, piece.stop - piece.start) for piece in pieces)
+
     return Schedule(
         tuple(
-            tuple(Round(tuple(receives[rank][k]), tuple(sends[rank][k])) for k in range(last + 1))
-            for rank in range(n)
+            tuple(Round(messages(each.receives), messages(each.sends)) for each in rounds)
+            for rounds in hierarchical_pieces(sites, num_bytes)
         ),
         1,
     )

@@ -63,9 +63,9 @@ class SimulatedRanks(RankPool):
         return Result(run, (Timing(18),))
 
 
-def run(ranks: RankPool, tolerance_pct: float = 5.0) -> validate.Validation:
+def run(ranks: RankPool, tolerance_pct: float = 5.0, more: str = "") -> validate.Validation:
     lines: list[str] = []
-    return validate.validate(parse(SCENARIO), ranks, None, None, lines.append, tolerance_pct)
+    return validate.validate(parse(SCENARIO + more), ranks, None, None, lines.append, tolerance_pct)
 
 
 def test_schemes_take_turns_and_the_first_seed_comes_once_more() -> None:
@@ -96,6 +96,14 @@ def test_a_run_that_fails_is_the_last_one_and_what_there_is_is_written(
     assert results.validation == answer.comparison
     measured = [row for row in results.summary["runs"] if row["source"] == "measured"]
     assert len(measured) == min(broken, 4) + (partial and broken < 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "warned"), [("auto", False), ("gloo_ring", False), ("recursive_doubling", True)]
+)
+def test_an_all_reduce_that_real_runs_do_not_have_is_named(name: str, warned: bool) -> None:
+    found = run(SimulatedRanks(), more=f"collectives: {{all_reduce: {name}}}\n").comparison["warnings"]
+    assert any("and real runs their library's own" in each for each in found) == warned
 
 
 def test_without_any_real_run_there_is_nothing_to_write() -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.collectives.hierarchy import Sites, count_ranks, crosses, hierarchical_all_reduce, tiers
+from paceline.sim.collectives.hierarchy import (
+    Sites,
+    count_ranks,
+    crosses,
+    hierarchical_all_reduce,
+    hierarchical_pieces,
+    tiers,
+)
 from paceline.sim.collectives.symmetric import (
     EqualLinks,
     SymmetricSharing,
@@ -36,6 +44,23 @@ def test_every_rank_ends_with_what_all_others_have(sites: Sites, num_bytes: int)
             for source, _ in rounds[number].receives:
                 held[rank] |= before[source]
     assert all(each == set(range(n)) for each in held)
+
+
+@laws
+@given(sites=clusters, length=st.integers(0, 100))
+def test_pieces_add_up_everybodys_payload_once(sites: Sites, length: int) -> None:
+    rounds = hierarchical_pieces(sites, length)
+    n = count_ranks(sites)
+    payloads = np.random.default_rng(1).integers(0, 1000, (n, length))
+    held = payloads.copy()
+    for number in range(len(rounds[0])):
+        before = held.copy()
+        for rank, each in enumerate(one[number] for one in rounds):
+            for peer, start, stop in each.receives:
+                assert (rank, start, stop) in rounds[peer][number].sends
+                came = before[peer, start:stop]
+                held[rank, start:stop] = held[rank, start:stop] + came if each.adds else came
+    assert (held == payloads.sum(axis=0)).all()
 
 
 def test_a_gpu_sends_ever_smaller_parts_further_out() -> None:
