@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from paceline.api import attach, load, simulate, sweep
+    from paceline.api import attach, load, profile_layers, simulate, sweep
     from paceline.commands.app import main
     from paceline.sim.collectives.schedule import Round, Schedule
     from paceline.sim.config.settings import Settings
@@ -33,6 +33,7 @@ _HOMES: Final = {
     "simulate": "paceline.api",
     "sweep": "paceline.api",
     "attach": "paceline.api",
+    "profile_layers": "paceline.api",
     "main": "paceline.commands.app",
     "Scenario": "paceline.sim.scenario.schema",
     "Study": "paceline.study",
@@ -95,6 +96,7 @@ __all__ = [
     "load",
     "main",
     "ops",
+    "profile_layers",
     "simulate",
     "sweep",
 ]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
+    from torch import Tensor, nn
     from torch.distributed import ProcessGroup
 
     from paceline.realrun.attach.attach import Attached
@@ -208,6 +209,33 @@ def _checked(
     whole = None if jobs is None else arguments.read_whole("jobs", jobs)
     check_jobs(whole)
     return scenario, whole
+
+
+def profile_layers(
+    model: nn.Module, loss: Callable[..., Any], inputs: Tensor, targets: Tensor, file: str | Path
+) -> float:
+    """Time the layers of your model on its device, and write them as ``workload.layer_profile`` reads them.
+
+    Args:
+        model: a module whose parameters are trained, on the device that the inputs are on.
+        loss: ``loss(outputs, targets)``, one number.
+        inputs, targets: a batch.
+        file: CSV, with a row for each module that has parameters of its own.
+
+    Returns:
+        Seconds of a gradient, all layers together: what ``cluster.compute.time`` is on such a device.
+
+    Raises:
+        InputError: the model has no trained parameters, a layer takes no part in its output, or the file
+            cannot be written.
+    """
+    from paceline.sim.compute.layer_times import time_layers
+    from paceline.sim.config.files import write_atomically
+
+    layers = time_layers(model, loss, inputs, targets)
+    lines = [f"{each.name},{each.parameters},{each.forward_s!r},{each.backward_s!r}\n" for each in layers]
+    write_atomically(Path(file), "layer,parameters,forward [s],backward [s]\n" + "".join(lines))
+    return sum(each.forward_s + each.backward_s for each in layers)
 
 
 def sweep(

@@ -20,7 +20,7 @@ from paceline.sim.scenario.parts import Cluster
 from paceline.sim.scenario.schema import Scenario
 from paceline.sim.scenario.tune import Tune
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES
+from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES, SHARDED, WHY_NOT_SHARDED
 from paceline.sim.topology import TopologyEntry
 from paceline.sim.training.optimizer import OptimizerSettings
 from paceline.sim.workloads import TASKS
@@ -67,6 +67,7 @@ def _sections() -> Iterator[str]:
     examples = (
         f"{', '.join(names)} ([`{file}`](schemes/{file}.py))" for file, names in EXAMPLE_FILES.items()
     )
+    yield f"| {', '.join(SHARDED)} | none: {WHY_NOT_SHARDED} |"
     yield f"\nExamples to copy, in `docs/schemes`: {', '.join(examples)}.\n"
 
 

@@ -192,13 +192,18 @@ class Scenario(Settings):
         return self
 
     def _wrong_clock(self) -> Iterator[Mistake]:
-        measured = self.cluster.compute.measured
+        measured, profile = self.cluster.compute.measured, self.workload.layer_profile
         if self.cluster.compute.time == 0 and self.stop.max_iterations is None:
             text = "0 s needs stop.max_iterations too, or the clock may stand still for ever"
             yield Mistake(("cluster", "compute", "time"), text)
-        elif self.cluster.compute.speed is not None and self.workload.layer_profile is None:
+        elif self.cluster.compute.speed is not None and profile is None:
             text = (
                 "needs workload.layer_profile, whose operations it divides; add it, for example 'resnet-50'"
+            )
+            yield Mistake(("cluster", "compute", "speed"), text)
+        elif self.cluster.compute.speed is not None and profile is not None and profile.timed:
+            text = (
+                "divides operations, and the layers of workload.layer_profile have times; write compute.time"
             )
             yield Mistake(("cluster", "compute", "speed"), text)
         elif measured is not None and not measured.known_at(self.workload.batch_size):

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
+import paceline
 from paceline.reports.figures.curves import bands
 
 
@@ -37,3 +39,25 @@ def test_long_curves_are_thinned_but_keep_their_ends() -> None:
     found = bands(frame([(float(k), float(k)) for k in range(5000)]), "loss")
     assert len(found) == 300
     assert (found["x"].iloc[0], found["x"].iloc[-1]) == (0, 4999)
+
+
+@pytest.mark.parametrize("proxy", [True, False])
+def test_curves_of_a_proxy_say_so(proxy: bool) -> None:
+    study = paceline.simulate(
+        {
+            "name": "stands-for-another",
+            "workload": {
+                "task": "quadratic", "batch_size": 4, "optimizer": {"lr": 0.1},
+                **({"payload": "1 MB"} if proxy else {}),
+            },
+            "cluster": {
+                "workers": 2,
+                "compute": {"time": "10 ms"},
+                "network": {"latency": "1 ms", "bandwidth": "100 Mbit/s"},
+            },
+            "schemes": ["all_reduce"],
+            "stop": {"max_iterations": 4},
+        },
+        progress=False,
+    )  # fmt: skip
+    assert ("of the proxy" in study.plot().axes[0].get_ylabel()) == proxy

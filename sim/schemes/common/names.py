@@ -71,6 +71,17 @@ EXAMPLE_FILES: Final = {
 }
 """Schemes written as a user's own in ``docs/schemes``: file and function of that name -> names elsewhere."""
 
+SHARDED: Final = (
+    "hybrid parallelism", "hybrid", "model parallelism", "model parallel", "tensor parallelism",
+    "tensor parallel", "pipeline parallelism", "pipeline parallel", "Megatron-LM", "GPipe",
+)  # fmt: skip
+"""What no scheme does: its workers would share the layers of one model."""
+WHY_NOT_SHARDED: Final = (
+    "shares the layers of one model among workers, and here every worker has a whole one, simulated and on a "
+    "cluster; GPUs that share a model are one worker (cluster.island). How long steps of such groups take: "
+    "docs/papers/large-models.md, time only"
+)
+
 _SEPARATORS: Final = re.compile(r"[\s_-]+")
 
 
@@ -95,6 +106,8 @@ def explain_unknown(name: str, schemes: Iterable[str]) -> str:
     choices = choices or [f"'{scheme}'" for scheme in known if bare == _bare(scheme)]
     if choices:
         return f"unknown scheme {quote(name)}; write {' or '.join(choices)}"
+    if bare in map(_bare, SHARDED):
+        return f"scheme {quote(name)} {WHY_NOT_SHARDED}"
     for file, names in EXAMPLE_FILES.items():
         if bare in map(_bare, names):
             return (

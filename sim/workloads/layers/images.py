@@ -15,11 +15,14 @@ def _classifier(*widths: int) -> Layers:
     return tuple(fully_connected(f"fc{k + 1}", *pair) for k, pair in enumerate(pairwise(widths)))
 
 
-def vgg_a() -> Layers:
-    """VGG-A, 11 layers (Simonyan and Zisserman, ICLR 2015, table 1, column A)."""
+def vgg(*depths: int) -> Layers:
+    """VGG with so many convolutions in each of its five blocks (Simonyan and Zisserman, ICLR 2015, table 1).
+
+    Column A, 11 layers: 1, 1, 2, 2, 2. Column D, 16 layers: 2, 2, 3, 3, 3.
+    """
     layers, entering, size = [], 3, 224
-    for block, widths in enumerate(((64,), (128,), (256, 256), (512, 512), (512, 512))):
-        for k, leaving in enumerate(widths):
+    for block, (leaving, depth) in enumerate(zip((64, 128, 256, 512, 512), depths, strict=True)):
+        for k in range(depth):
             layers.append(convolution(f"conv{block + 1}_{k + 1}", (entering, leaving), 3, size))
             entering = leaving
         size //= 2
@@ -80,11 +83,15 @@ def googlenet() -> Layers:
     return (*layers, fully_connected("fc", 1024, 1000))
 
 
-def resnet_50() -> Layers:
-    """ResNet-50 with batch normalisation (He et al., CVPR 2016, table 1; strides on the 3 x 3 layers)."""
+def resnet(*depths: int) -> Layers:
+    """ResNet of bottlenecks with batch normalisation, so many in each of its four stages.
+
+    Source: He et al., CVPR 2016, table 1; strides on the 3 x 3 layers. 50 layers: 3, 4, 6, 3; 101 layers:
+    3, 4, 23, 3.
+    """
     layers = [convolution("conv1", (3, 64), 7, 224, stride=2, bias=False, norm=True)]
     entering, size = 64, 56
-    for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+    for stage, (width, blocks) in enumerate(zip((64, 128, 256, 512), depths, strict=True)):
         for block in range(blocks):
             stride = 2 if block == 0 and stage > 0 else 1
             parts = [

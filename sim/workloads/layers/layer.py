@@ -13,9 +13,12 @@ class Layer:
         name: in messages.
         parameters: of its own, weights and everything else that is trained.
         forward_flops: floating-point operations of a forward pass; a multiplication with its addition
-            counts as two. A backward pass takes twice as many: gradients by inputs and by weights.
+            counts as two. A backward pass takes twice as many: gradients by inputs and by weights. Seconds,
+            where the layer was timed.
         inputs, outputs: numbers that come in and go out.
         rows: of an example's outputs, which cores share between them; 0: a product, which they cut anywhere.
+        backward_s: of a layer that was timed, until its gradient by the weights is there; None: by its
+            operations.
     """
 
     name: str
@@ -24,11 +27,17 @@ class Layer:
     inputs: int
     outputs: int
     rows: int = 0
+    backward_s: float | None = None
+
+    @property
+    def by_weights(self) -> float:
+        """What the gradient by the weights takes, in the unit of ``forward_flops``."""
+        return self.forward_flops if self.backward_s is None else self.backward_s
 
     @property
     def flops(self) -> float:
         """Of a forward and a backward pass."""
-        return 3 * self.forward_flops
+        return 3 * self.forward_flops if self.backward_s is None else self.forward_flops + self.backward_s
 
 
 def convolution(

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from .images import alexnet, googlenet, overfeat_fast, resnet_50, vgg_a
+from .images import alexnet, googlenet, overfeat_fast, resnet, vgg
 from .language import bert_large, gpt2, llama
 from .layer import Layer, fully_connected
 
@@ -19,12 +19,14 @@ def cd_dnn() -> tuple[Layer, ...]:
 
 
 PRESETS: Final[Mapping[str, Callable[[], tuple[Layer, ...]]]] = {
-    "vgg-a": vgg_a,
+    "vgg-a": partial(vgg, 1, 1, 2, 2, 2),
+    "vgg-16": partial(vgg, 2, 2, 3, 3, 3),
     "overfeat-fast": overfeat_fast,
     "cd-dnn": cd_dnn,
     "alexnet": alexnet,
     "googlenet": googlenet,
-    "resnet-50": resnet_50,
+    "resnet-50": partial(resnet, 3, 4, 6, 3),
+    "resnet-101": partial(resnet, 3, 4, 23, 3),
     "bert-large": bert_large,
     "gpt2": partial(gpt2, 768, 12),
     "gpt2-medium": partial(gpt2, 1024, 24),

@@ -36,8 +36,9 @@ def layer_segments(length: int, layers: Sequence[Layer]) -> tuple[tuple[str, int
 def ready_fractions(layers: Sequence[Layer]) -> tuple[float, ...]:
     """When the gradient of each layer with parameters is there, of the time of a gradient, in backward order.
 
-    The forward pass takes a third of it; in the backward pass each layer has its share of operations. A
-    layer's gradient by its weights is computed before that by its inputs, and counts as half of it.
+    By operations the forward pass takes a third of it; in the backward pass each layer has its share of
+    them. A layer's gradient by its weights is computed before that by its inputs, and counts as half of it.
+    Of layers that were timed it is known when it is there.
     """
     total = sum(layer.flops for layer in layers)
     if not total:
@@ -45,8 +46,8 @@ def ready_fractions(layers: Sequence[Layer]) -> tuple[float, ...]:
     done, fractions = sum(layer.forward_flops for layer in layers), []
     for layer in reversed(layers):
         if layer.parameters:
-            fractions.append(min(1.0, (done + layer.forward_flops) / total))
-        done += 2 * layer.forward_flops
+            fractions.append(min(1.0, (done + layer.by_weights) / total))
+        done += layer.flops - layer.forward_flops
     return (*fractions[:-1], 1.0)
 
 

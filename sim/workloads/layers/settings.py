@@ -15,7 +15,8 @@ from typing_extensions import override
 from ...config.limits import MAX_LAYERS, MAX_NAME, MAX_PROFILE_FLOPS, MAX_PROFILE_PARAMETERS
 from ...config.problems import explain, join_keys, mistake
 from ...config.settings import Printable, Settings, read_beside
-from ...config.tables import read_table
+from ...config.tables import Table, read_table
+from ...config.units import BoundedSeconds, parse_duration
 from ...errors import InputError, did_you_mean, quote
 from .layer import Layer
 from .presets import PRESETS
@@ -23,12 +24,42 @@ from .presets import PRESETS
 FLOAT_BYTES: Final = 4
 
 
+TIMES: Final = ("forward", "backward")
+"""Columns of a file whose layers were timed."""
+
+
 class LayerRow(Settings):
-    """One layer of a file."""
+    """One layer of a file: its operations, or its times."""
 
     name: Printable = Field(min_length=1, max_length=MAX_NAME)
     parameters: int = Field(ge=0, le=MAX_PROFILE_PARAMETERS)
-    forward_flops: float = Field(ge=0, le=MAX_PROFILE_FLOPS)
+    forward_flops: float | None = Field(
+        default=None, ge=0, le=MAX_PROFILE_FLOPS, description="of one example"
+    )
+    forward: BoundedSeconds | None = Field(
+        default=None, description="instead of operations: of a batch, from here to the next layer"
+    )
+    backward: BoundedSeconds | None = Field(
+        default=None, description="with it: from the gradient of the layer behind it to its own"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> LayerRow:
+        times = [self.forward, self.backward].count(None)
+        if times == 1 or (self.forward_flops is None) == (times == 2):
+            raise ValueError("give forward_flops, or forward and backward")
+        return self
+
+    @property
+    def timed(self) -> bool:
+        """Whether it has times in the place of operations."""
+        return self.forward is not None
+
+    @property
+    def layer(self) -> Layer:
+        """As part of a model."""
+        forward = self.forward if self.forward is not None else self.forward_flops or 0.0
+        return Layer(self.name, self.parameters, forward, 0, 0, backward_s=self.backward)
 
 
 class LayerProfile(Settings):
@@ -37,8 +68,8 @@ class LayerProfile(Settings):
     preset: str = Field(default="", description="a known model")
     file: str = Field(
         default="",
-        description="CSV with the columns layer, parameters and forward_flops (of one example); relative to "
-        "the scenario's folder",
+        description="CSV with the columns layer, parameters and forward_flops (of one example), or forward "
+        "and backward (times, as `paceline.profile_layers` writes them); relative to the scenario's folder",
     )
     rows: tuple[LayerRow, ...] = Field(
         default=(), max_length=MAX_LAYERS, description="instead of them, or what was read from the file"
@@ -67,14 +98,21 @@ class LayerProfile(Settings):
             raise ValueError("give the name of a known model, or a file with at least one layer")
         if not self.num_parameters:
             raise mistake("no layer has a parameter", "rows")
+        if len({row.timed for row in self.rows}) > 1:
+            raise mistake("some layers have times, others operations; give all of them the same", "rows")
         return self
+
+    @property
+    def timed(self) -> bool:
+        """Whether layers have times in the place of operations."""
+        return any(row.timed for row in self.rows)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """In the order of a forward pass."""
         if self.preset:
             return _preset(self.preset)
-        return tuple(Layer(row.name, row.parameters, row.forward_flops, 0, 0) for row in self.rows)
+        return tuple(row.layer for row in self.rows)
 
     @property
     def num_parameters(self) -> int:
@@ -99,17 +137,17 @@ def _preset(name: str) -> tuple[Layer, ...]:
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     table = read_table(path)
-    name, parameters, flops = (table.find(each) for each in ("layer", "parameters", "forward_flops"))
+    name, parameters = (table.find(each) for each in ("layer", "parameters"))
+    costs = TIMES if TIMES[0] in table.names else ("forward_flops",)
+    for cost in costs:
+        table.find(cost)
     if len(table.rows) > MAX_LAYERS:
         raise InputError(f"{path}: has {len(table.rows)} layers; a model has at most {MAX_LAYERS}")
     rows: list[dict[str, Any]] = []
     for line, cells in table.rows:
         try:
-            row = {
-                "name": cells[name],
-                "parameters": int(cells[parameters]),
-                "forward_flops": float(cells[flops]),
-            }
+            row = {"name": cells[name], "parameters": int(cells[parameters])}
+            row |= {cost: _cost(table, cost, line, cells) for cost in costs}
         except ValueError:
             raise InputError(
                 f"{path}:{line}: parameters must be a whole number, and forward_flops a number"
@@ -124,3 +162,11 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     if not any(row["parameters"] for row in rows):
         raise InputError(f"{path}: no layer has a parameter")
     return rows
+
+
+def _cost(table: Table, column: str, line: int, cells: tuple[str, ...]) -> float | str:
+    """What a layer takes: operations, or a time with its unit."""
+    number = table.find(column)
+    if column not in TIMES:
+        return float(cells[number])
+    return f"{table.value(line, number, cells, parse_duration, table.units[number])!r} s"

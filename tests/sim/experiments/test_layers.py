@@ -81,6 +81,56 @@ def test_what_cannot_be_is_named(tmp_path: Path, old: str, new: str, message: st
         runs(tmp_path, SCENARIO.replace(old, new))
 
 
+TIMED: str = "layer,parameters,forward [ms],backward [ms]\nfirst,250000,100,200\nlast,750000,200,500\n"
+
+
+def timed(folder: Path, table: str = TIMED, compute: str = "{time: 1 s}") -> list[Run]:
+    (folder / "timed.csv").write_text(table)
+    text = SCENARIO.replace("two.csv", "timed.csv").replace("{speed: 24 Gflop/s}", compute)
+    (folder / "timed.yaml").write_text(text)
+    scenario = load(folder / "timed.yaml")
+    assert parse(dump(scenario)) == scenario
+    return list(simulate(scenario))
+
+
+def test_timed_layers_are_sent_when_they_were_ready(tmp_path: Path) -> None:
+    """The last layer's 3 MB leave after 0.8 s and take 0.3 s; the first one's 1 MB join them after 1 s."""
+    plain, overlapped = timed(tmp_path)
+    assert plain.wall_clock_s == pytest.approx(3 * 1.4)
+    assert overlapped.wall_clock_s == pytest.approx(3 * 1.2)
+
+
+@pytest.mark.parametrize(
+    ("table", "compute", "message"),
+    [
+        (TIMED, "{speed: 1 Tflop/s}", "have times; write compute.time"),
+        (TIMED.replace("backward [ms]", "back [ms]"), "{time: 1 s}", "has no column 'backward'"),
+        (TIMED.replace("200,500", "200,-5"), "{time: 1 s}", "timed.csv:3: backward"),
+        (TIMED.replace(" [ms]", ""), "{time: 1 s}", "timed.csv:2: forward"),
+    ],
+)
+def test_timed_layers_that_cannot_be_are_named(
+    tmp_path: Path, table: str, compute: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        timed(tmp_path, table, compute)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "{name: a, parameters: 1}",
+        "{name: a, parameters: 1, forward: 1 ms}",
+        "{name: a, parameters: 1, forward_flops: 1, forward: 1 ms, backward: 1 ms}",
+        "{name: a, parameters: 1, forward: 1 ms, backward: 1 ms}",
+    ],
+)
+def test_layers_have_operations_or_times(row: str) -> None:
+    rows = f"{{rows: [{row}, {{name: b, parameters: 1, forward_flops: 1}}]}}"
+    with pytest.raises(InputError, match=r"forward_flops, or forward and backward|others operations"):
+        parse(SCENARIO.replace("two.csv", rows).replace("{speed: 24 Gflop/s}", "{time: 1 s}"))
+
+
 @pytest.mark.parametrize(
     "row", ["first,1.5,1e9", "first,-1,1e9", "first,1,nan", "first,1,1e300", "first,0,1e9", ",1,1"]
 )

@@ -10,7 +10,7 @@ from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.schemes import SCHEMES, find_scheme
-from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES, OtherNames
+from paceline.sim.schemes.common.names import EXAMPLE_FILES, OTHER_NAMES, SHARDED, OtherNames
 
 PAGE = Path(__file__).parents[4] / "docs" / "scenario.md"
 
@@ -64,6 +64,12 @@ def test_examples_are_named_with_their_file(name: str, file: str) -> None:
         f"beside the scenario and write '{file}:{file}'"
     )
     assert (PAGE.parent / "schemes" / f"{file}.py").is_file()
+
+
+@pytest.mark.parametrize("name", [*SHARDED, "tensor_parallel"])
+def test_what_shares_layers_among_workers_is_refused_with_the_reason(name: str) -> None:
+    assert "every worker has a whole one, simulated and on a cluster" in answer(name)
+    assert "time only" in answer(name)
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest() -> None:

@@ -12,7 +12,9 @@ from paceline.sim.workloads.layers.presets import PRESETS
     [
         ("alexnet", 61_100_840),  # as torchvision's alexnet
         ("resnet-50", 25_557_032),  # as torchvision's resnet50
+        ("resnet-101", 44_549_160),  # as torchvision's resnet101
         ("vgg-a", 132_863_336),  # as torchvision's vgg11
+        ("vgg-16", 138_357_544),  # as torchvision's vgg16
         ("googlenet", 6_998_552),  # as the original model without auxiliary classifiers
         ("bert-large", 335_141_888),  # as bert-large-uncased
         ("gpt2", 124_439_808),

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from paceline.sim.workloads.layers.layer import Layer
 from paceline.sim.workloads.layers.presets import PRESETS
-from paceline.sim.workloads.layers.segments import UNITS, layer_segments, ready_fractions
+from paceline.sim.workloads.layers.segments import (
+    UNITS,
+    forward_fractions,
+    layer_segments,
+    ready_fractions,
+)
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=40).filter(any), st.integers(40, 10_000))
@@ -43,3 +48,10 @@ def test_gradients_are_ready_as_their_layers_are_passed() -> None:
 def test_layers_without_parameters_take_time() -> None:
     layers = [Layer("first", 10, 1.0, 1, 1), Layer("pool", 0, 2.0, 1, 1), Layer("last", 10, 1.0, 1, 1)]
     assert ready_fractions(layers) == (5 / 12, 1.0)
+
+
+def test_the_gradient_of_a_timed_layer_is_there_when_it_was() -> None:
+    """Forward 1 + 2 s; backward the last layer 4 s, the first one 3 s."""
+    layers = [Layer("first", 1, 1.0, 0, 0, backward_s=3.0), Layer("last", 1, 2.0, 0, 0, backward_s=4.0)]
+    assert ready_fractions(layers) == pytest.approx((7 / 10, 1.0))
+    assert forward_fractions(layers) == pytest.approx((2 / 10, 1 / 10))

@@ -1,0 +1,167 @@
+"""How long each layer of a user's module takes on its device: a file for ``workload.layer_profile``.
+
+A layer is a module with parameters of its own. Forward it lasts until the next one begins; backward from the
+moment at which the layer behind it has its gradient until it has its own, which is when it can be sent. So
+what has no parameters counts with a neighbour, and all layers together are the time of a gradient.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError, quote
+from .measure import WARM_UP_RUNS
+
+RUNS: Final = 50
+"""Gradients that count; of each part the median of them."""
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """One layer.
+
+    Attributes:
+        name: of the module, as in ``named_modules``.
+        parameters: of its own that are trained; of those that modules share the first one's.
+        forward_s, backward_s: seconds of a batch.
+    """
+
+    name: str
+    parameters: int
+    forward_s: float
+    backward_s: float
+
+
+def time_layers(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> tuple[LayerTime, ...]:
+    """Time the layers of a model, in the order of a forward pass; its gradients are those of the last one.
+
+    Args:
+        model: on the device that the inputs are on.
+        loss: ``loss(outputs, targets)``, one number.
+        inputs, targets: a batch.
+
+    Raises:
+        InputError: it has no trained parameters, or a layer takes no part in its output.
+    """
+    clock = _Clock(inputs.device)
+    owners = _owners(model, _called(model, inputs))
+    if not owners:
+        raise InputError("the model has no parameters that are trained")
+    handles = []
+    for name, parameters in owners.items():
+        begins = partial(clock.note_first, ("forward", name))
+        handles.append(model.get_submodule(name).register_forward_pre_hook(begins))
+        ready = partial(clock.note_last, ("backward", name))
+        for each in parameters:
+            handles.append(each.register_post_accumulate_grad_hook(ready))  # type: ignore[no-untyped-call]
+    try:
+        passes = [_one_pass(model, loss, inputs, targets, clock, owners) for _ in range(WARM_UP_RUNS + RUNS)]
+    finally:
+        for handle in handles:
+            handle.remove()
+    counted = passes[WARM_UP_RUNS:]
+    return tuple(
+        LayerTime(
+            name or type(model).__name__,
+            sum(each.numel() for each in owners[name]),
+            statistics.median(each[name][0] for each in counted),
+            statistics.median(each[name][1] for each in counted),
+        )
+        for name in counted[-1]
+    )
+
+
+def _called(model: nn.Module, inputs: Tensor) -> set[str]:
+    """The modules that a forward pass calls: the parameters of others are used by those they are in."""
+    called = set[str]()
+    handles = [
+        module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+        for name, module in model.named_modules()
+    ]
+    try:
+        with torch.no_grad():
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return called
+
+
+def _owners(model: nn.Module, called: Collection[str]) -> dict[str, list[nn.Parameter]]:
+    """The trained parameters of each layer; those of a module that is not called are its parent's."""
+    seen, owners = set[int](), dict[str, list[nn.Parameter]]()
+    for name, module in model.named_modules():
+        own = [
+            each for each in module.parameters(recurse=False) if each.requires_grad and id(each) not in seen
+        ]
+        seen.update(map(id, own))
+        while name not in called:
+            name = name.rpartition(".")[0]
+        if own:
+            owners.setdefault(name, []).extend(own)
+    return owners
+
+
+class _Clock:
+    """Instants on a device: CUDA events, or the host's clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self.noted: dict[tuple[str, str], Any] = {}
+
+    def now(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def between_s(self, begin: Any, end: Any) -> float:
+        if not self._cuda:
+            return float(end - begin)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1000
+
+    def note_first(self, what: tuple[str, str], *_: Any) -> None:
+        if what not in self.noted:
+            self.noted[what] = self.now()
+
+    def note_last(self, what: tuple[str, str], *_: Any) -> None:
+        self.noted[what] = self.now()
+
+
+def _one_pass(
+    model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, clock: _Clock, names: Iterable[str]
+) -> dict[str, tuple[float, float]]:
+    """(forward, backward) seconds by layer, in the order of the forward pass."""
+    model.zero_grad(set_to_none=True)
+    clock.noted.clear()
+    begin = clock.now()
+    outputs = loss(model(inputs), targets)
+    middle = clock.now()
+    outputs.backward()  # type: ignore[no-untyped-call]
+    for name in names:
+        if ("backward", name) not in clock.noted:
+            raise InputError(
+                f"layer {quote(name or type(model).__name__)} takes no part in the model's output"
+            )
+    order = [name for kind, name in clock.noted if kind == "forward"]
+    starts = [begin, *(clock.noted["forward", name] for name in order[1:]), middle]
+    forward = [clock.between_s(*each) for each in pairwise(starts)]
+    # Of branches gradients come in another order: a layer's is then there with that of the layer behind it.
+    ready = accumulate(
+        (clock.between_s(middle, clock.noted["backward", name]) for name in reversed(order)), max
+    )
+    backward = [late - early for early, late in pairwise([0.0, *ready])]
+    return dict(zip(order, zip(forward, reversed(backward), strict=True), strict=True))
