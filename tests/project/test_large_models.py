@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.large_models import das, iterations, low_communication
+from benchmarks.large_models import das, elsewhere, iterations, low_communication
 
 
 def test_streaming_dilocos_bandwidths() -> None:
@@ -35,6 +35,19 @@ def test_what_intellect_1_loses_to_its_all_reduces() -> None:
         assert utilisation == pytest.approx(published, abs=0.2)
 
 
+def test_bandwidths_of_a_table_that_nothing_was_recovered_from() -> None:
+    exact, near, _ = elsewhere.score_6()
+    assert exact >= 43
+    assert near >= 84
+    assert elsewhere.score_6(payload=1.0)[0] == 2
+
+
+@pytest.mark.parametrize("nodes", [8, 4, 2])
+def test_all_reduces_over_ethernet_with_the_link_fitted_on_16_nodes(nodes: int) -> None:
+    ours = elsewhere.all_reduce_s("Ethernet", nodes, elsewhere.fitted_gbit("Ethernet"))
+    assert 1000 * ours == pytest.approx(elsewhere.ALL_REDUCE_MS["Ethernet", nodes][0], rel=0.06)
+
+
 @pytest.mark.parametrize("run", das.SPEED_UPS, ids=lambda run: f"{run.model}-{run.nodes}")
 def test_speed_ups_of_synchronous_sgd(run: das.SpeedUp) -> None:
     assert run.predicted == pytest.approx(run.published, rel=0.15)
@@ -43,6 +56,7 @@ def test_speed_ups_of_synchronous_sgd(run: das.SpeedUp) -> None:
 def test_what_a_cloud_loses() -> None:
     least, most = das.CLOUD_LOSS
     assert least - 0.04 <= das.cloud_loss() <= most + 0.04
+    assert sum(das.cloud_losses().values()) == pytest.approx(das.cloud_loss())
 
 
 @pytest.mark.parametrize("network", iterations.NETWORKS)
