@@ -52,7 +52,7 @@ def crosses(sites: Sites) -> bool:
     return len(sites) > 1 or len(tiers(sites)[0]) > 1
 
 
-class Piece(NamedTuple):
+class PayloadPart(NamedTuple):
     """A part of the payload in one message: who sends or gets it, and where it begins and ends."""
 
     peer: int
@@ -69,8 +69,8 @@ class PieceRound:
         adds: whether what comes is added to what is there; else it takes its place.
     """
 
-    receives: tuple[Piece, ...]
-    sends: tuple[Piece, ...]
+    receives: tuple[PayloadPart, ...]
+    sends: tuple[PayloadPart, ...]
     adds: bool
 
 
@@ -98,13 +98,13 @@ def hierarchical_pieces(sites: Sites, length: int) -> tuple[tuple[PieceRound, ..
     n, last = count_ranks(sites), 2 * len(sizes) + 1
     most = [min(groups) if len(sizes) > 1 else min(*groups, MAX_COLUMNS) for groups in sizes]
     refuse_many("a hierarchical all-reduce", n, 2 * n * (sum(most) + len(sites)))
-    receives: list[list[list[Piece]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
-    sends: list[list[list[Piece]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
+    receives: list[list[list[PayloadPart]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
+    sends: list[list[list[PayloadPart]]] = [[[] for _ in range(last + 1)] for _ in range(n)]
 
     def add(phase: int, source: int, destination: int, part: tuple[int, int]) -> None:
         if part[1] > part[0]:
-            sends[source][phase].append(Piece(destination, *part))
-            receives[destination][phase].append(Piece(source, *part))
+            sends[source][phase].append(PayloadPart(destination, *part))
+            receives[destination][phase].append(PayloadPart(source, *part))
 
     def between(owners: Sequence[int], phase: int, part: tuple[int, int]) -> None:
         parts = _cut(part, len(owners))
@@ -159,7 +159,7 @@ def hierarchical_all_reduce(sites: Sites, num_bytes: int) -> Schedule:
         ValueError: as there.
     """
 
-    def messages(pieces: Sequence[Piece]) -> tuple[tuple[int, int], ...]:
+    def messages(pieces: Sequence[PayloadPart]) -> tuple[tuple[int, int], ...]:
         return tuple((piece.peer, piece.stop - piece.start) for piece in pieces)
 
     return Schedule(
