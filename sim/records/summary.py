@@ -211,9 +211,10 @@ class Tuned(TypedDict):
 
     Attributes:
         label: of the scheme.
-        chosen: the values with the best median time to target; if none reaches it, the best median score.
+        chosen: the values with the best mean time to target over the trials' seeds; if none reaches it on
+            all of them, the best mean score.
         at_edge: keys whose value is the smallest or largest that there was to choose from.
-        metric: the score that decides where no trial reaches the target.
+        metric: the score that decides where no values reach the target on every seed.
         trials: all of them, in order.
     """
 
