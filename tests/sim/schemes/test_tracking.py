@@ -112,7 +112,7 @@ def test_choco_is_its_recursion(compression: dict[str, Any] | None) -> None:
         mean = x.mean(0)
         x = x + 0.3 * (w @ v - w.sum(1, keepdims=True) * v)
         close(x.mean(0), mean)
-    np.testing.assert_allclose(finals_of(job), x, rtol=1e-10, atol=1e-11)
+    close(finals_of(job), x)
 
 
 def test_choco_brings_workers_together_with_a_tenth_of_the_elements() -> None:

@@ -91,7 +91,7 @@ def test_is_its_recursion(exchange: int) -> None:
             else:
                 take_over(site, top.model)
     assert top.count >= 4
-    np.testing.assert_allclose(finals_of(job), x, rtol=1e-9, atol=1e-10)
+    close(finals_of(job), x)
 
 
 def test_only_servers_send_between_sites() -> None:
