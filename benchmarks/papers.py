@@ -256,16 +256,19 @@ def _front(runs: Mapping[str, Mapping[int, Run]], metric: str, better: str) -> s
 
 def _choices(tuning: Sequence[Tuned]) -> str:
     """What each scheme chose, in a sentence."""
-    choices = []
+    choices: dict[str, list[str]] = {}
     for each in tuning:
         values = ", ".join(
             f"`{key}` {value}" + (" (the end of its list)" if key in each["at_edge"] else "")
             for key, value in each["chosen"].items()
         )
-        choices.append(f"{values} for `{each['label']}`")
-    trials = len(tuning[0]["trials"])
-    how = f"Chosen from {trials} trials each" if trials > 1 else "Taken, not chosen"
-    return f"{how}: {'; '.join(choices)}.\n"
+        choices.setdefault(values, []).append(f"`{each['label']}`")
+    trials = tuning[0]["trials"]
+    seeds = len({trial["seed"] for trial in trials})
+    how = f"Chosen from {len(trials)} trials each" if len(trials) > 1 else "Taken, not chosen"
+    on = f", on {seeds} seeds" if seeds > 1 else ""
+    who = "; ".join(f"{values} for {', '.join(labels)}" for values, labels in choices.items())
+    return f"{how}{on}: {who}.\n"
 
 
 _UNITS: Final = {"time to target": "s", "time per step": "s", "bytes per step": "B"}

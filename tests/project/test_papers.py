@@ -164,6 +164,24 @@ def test_one_trial_is_no_choice() -> None:
     assert sentence(2) == "Chosen from 2 trials each: `optimizer.lr` 0.03 for `a`."
 
 
+def test_schemes_that_chose_the_same_are_named_together() -> None:
+    def tuned(label: str, lr: float, at_edge: list[str]) -> Tuned:
+        trials = [
+            TuningTrial(values={"optimizer.lr": 0.03}, seed=seed, time_to_target_s=None, score=1.0)
+            for seed in (2, 3, 2, 3)
+        ]
+        chosen: dict[str, bool | int | float | str] = {"optimizer.lr": lr}
+        return Tuned(label=label, chosen=chosen, at_edge=at_edge, metric="train_loss", trials=trials)
+
+    found = [tuned("a", 0.03, []), tuned("b", 0.1, ["optimizer.lr"]), tuned("c", 0.03, [])]
+    runs = {"study": {each["label"]: {1: made_run(each["label"], 1, reached_s=2.0)} for each in found}}
+    page = papers.page(Paper((PaperStudy("study", "file"),), ()), runs, {"study": found})
+    assert page.strip().splitlines()[-1] == (
+        "Chosen from 4 trials each, on 2 seeds: `optimizer.lr` 0.03 for `a`, `c`; "
+        "`optimizer.lr` 0.1 (the end of its list) for `b`."
+    )
+
+
 # --- tuned studies ------------------------------------------------------------------------------
 
 TUNED = """\
@@ -194,7 +212,8 @@ def test_a_tuned_study_is_simulated_once(tmp_path: Path, monkeypatch: pytest.Mon
         {"study": papers.runs_by_label(results)},
         {"study": results.summary["tuning"]},
     )
-    assert "Chosen from 2 trials each: `optimizer.lr` 0.5 (the end of its list) for `all_reduce`; " in page
+    chosen = "`optimizer.lr` 0.5 (the end of its list) for `all_reduce`, `local_sgd`"
+    assert f"Chosen from 2 trials each: {chosen}." in page
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("it was there")
