@@ -58,11 +58,11 @@ PENALTIES: Final = (0.01, 0.02, 0.04, 0.1)
 def shares(changes: Sequence[str] = ()) -> dict[str, float]:
     """The share of a step that is computing, by scheme."""
     scenario = resolve(load(SCENARIO, changes), torch.device("cpu"))
-    found = {}
+    computing = {}
     for entry in scenario.schemes:
         utilisation = Utilisation(scenario, entry)
-        found[entry.label] = utilisation.share_of(utilisation.at(None))
-    return found
+        computing[entry.label] = utilisation.share_of(utilisation.at(None))
+    return computing
 
 
 def margin(law: ScalingLaw, ratio: float) -> float:
@@ -85,10 +85,10 @@ def _others() -> Iterator[str]:
     yield f"| changed | {' | '.join(labels)} | {SELDOM} may cost |"
     yield "| --- |" + " ---: |" * (len(labels) + 1)
     for what, changes in OTHERS.items():
-        found = shares(changes)
-        ratio = found[SYNCHRONOUS] / found[SELDOM]
+        computing = shares(changes)
+        ratio = computing[SYNCHRONOUS] / computing[SELDOM]
         worth = " or ".join(f"{margin(law, ratio):.3f}" for law in LAWS)
-        yield f"| {what} | {' | '.join(f'{100 * found[label]:.1f} %' for label in labels)} | {worth} |"
+        yield f"| {what} | {' | '.join(f'{100 * computing[label]:.1f} %' for label in labels)} | {worth} |"
 
 
 def _flips() -> Iterator[str]:

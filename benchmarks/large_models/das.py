@@ -84,7 +84,7 @@ def cloud_loss() -> float:
 
 
 def cloud_losses() -> dict[str, float]:
-    """The same, by what loses it; they add up."""
+    """The loss of the run on AWS, by what loses it; the shares add up to ``cloud_loss``."""
     layers = PRESETS[CLOUD.model]()
     alone_s = step_time(layers, AWS, 1, CLOUD.batch).total_s / CLOUD.nodes
     parts = step_time(layers, AWS, CLOUD.nodes, CLOUD.batch)

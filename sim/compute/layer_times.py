@@ -24,7 +24,7 @@ from .measure import WARM_UP_RUNS
 RUNS: Final = 50
 """Gradients that count; of each part the median of them."""
 
-BatchLoss = Callable[[Tensor, Tensor], Tensor]
+OutputLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LayerTime:
     backward_s: float
 
 
-def time_layers(model: nn.Module, loss: BatchLoss, inputs: Tensor, targets: Tensor) -> tuple[LayerTime, ...]:
+def time_layers(model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Tensor) -> tuple[LayerTime, ...]:
     """Time the layers of a model, in the order of a forward pass; its gradients are those of the last one.
 
     Args:
@@ -142,7 +142,7 @@ class _Clock:
 
 
 def _one_pass(
-    model: nn.Module, loss: BatchLoss, inputs: Tensor, targets: Tensor, clock: _Clock, names: Iterable[str]
+    model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Tensor, clock: _Clock, names: Iterable[str]
 ) -> dict[str, tuple[float, float]]:
     """(forward, backward) seconds by layer, in the order of the forward pass."""
     model.zero_grad(set_to_none=True)

@@ -149,13 +149,13 @@ def follow_links(path: Path) -> Path:
         InputError: its links lead in a circle, or it is too long a name.
     """
     try:
-        found = path.resolve()
-        if found.is_symlink():  # Python 3.13 leaves what leads in a circle
+        target = path.resolve()
+        if target.is_symlink():  # Python 3.13 leaves what leads in a circle
             raise RuntimeError
     except (OSError, RuntimeError) as error:  # RuntimeError: Python 3.11 and 3.12
         why = getattr(error, "strerror", None) or "its links lead in a circle"
         raise InputError(f"cannot write {path}: {why}") from error
-    return found
+    return target
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from ..devices import keep_freed_memory, to_device
 from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
 from ..workloads.sampler import Sampler
-from ..workloads.workload import Evaluated, GradientFunction, Parts, SegmentCallback, Workload
+from ..workloads.workload import Evaluated, GradientFunction, LossAtTensors, SegmentCallback, Workload
 from .capture import Captured, Computation, count_flop
 from .weighted import weighted_evaluation
 
@@ -200,7 +200,8 @@ def _evaluation(workload: Workload) -> Callable[[Tensor, Tensor, Tensor], tuple[
     """``(points [m, d], inputs, targets) -> gradients [m, d], losses [m]``, in one batch."""
     if workload.loss_and_buffers is not None:
         return torch.func.vmap(_with_buffers(workload.loss_and_buffers))
-    parts = workload.parts or Parts((workload.start.shape,), lambda xs, *batch: workload.loss(xs[0], *batch))
+    whole = LossAtTensors((workload.start.shape,), lambda xs, *batch: workload.loss(xs[0], *batch))
+    parts = workload.parts or whole
     batched = torch.func.vmap(parts.loss)
 
     def evaluate(points: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

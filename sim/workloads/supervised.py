@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import seeds
 from .module_gradient import ModuleGradient
 from .modules import flatten_module
-from .workload import Parts, Workload
+from .workload import LossAtTensors, Workload
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 Examples = tuple[Tensor, Tensor]
@@ -108,7 +108,7 @@ def supervised(
         loss_and_buffers=loss_and_buffers if flat.num_buffers else None,
         gradient_on=partial(ModuleGradient, flat.module, flat.running, loss_of),
         stochastic=flat.stochastic,
-        parts=None if flat.num_buffers else Parts(flat.shapes, loss_at),
+        parts=None if flat.num_buffers else LossAtTensors(flat.shapes, loss_at),
         steady=not flat.stochastic and _is_known(criterion) and all(map(_is_known, module.modules())),
     )
 

@@ -32,7 +32,7 @@ GradientFunction = Callable[[Tensor, Tensor, Tensor, SegmentCallback | None], Ev
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class LossAtTensors:
     """The tensors that a model x [d] consists of, one after another, and the loss as a function of them.
 
     Attributes:
@@ -92,7 +92,7 @@ class Workload:
     stochastic: bool = False
     sources: Tensor | None = None
     smoothness: Tensor | None = None
-    parts: Parts | None = None
+    parts: LossAtTensors | None = None
     steady: bool = False
 
     def to(self, device: torch.device) -> Workload:
