@@ -41,7 +41,7 @@ def imported(*arguments: str) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "workers"), [("digits-mlp", 4), ("digits-mlp", 8), ("quadratic", 4)])
 def test_a_simulation_imports_nothing_that_it_does_not_need(tmp_path: Path, task: str, workers: int) -> None:
-    """With 8 workers or more gradients are batched, for which torch.func itself imports torch._dynamo."""
+    """With 8 workers or more a gradient's operations are counted, to choose how gradients are evaluated."""
     scenario = tmp_path / "one-step.yaml"
     scenario.write_text(SCENARIO.format(task=task, workers=workers, scheme="all_reduce"), encoding="utf-8")
     assert not imported("simulate", str(scenario)).intersection(SLOW)
