@@ -184,13 +184,12 @@ repeats: 2
 """
 
 
-def test_a_tuned_simulation_is_written_down_and_goes_on(tmp_path: Path) -> None:
+def test_a_tuned_simulation_is_written_down(tmp_path: Path) -> None:
     asked = parse(QUADRATIC)
     chosen, found = simulator.choose_values(asked)
     assert [lr(entry) for entry in chosen.schemes] == [0.3, 0.3]
-    runs = list(simulator.simulate(chosen))
     folder = tmp_path / "r"
-    write_results(folder, dump(chosen), "q", runs[:2], tuning=found)
+    write_results(folder, dump(chosen), "q", list(simulator.simulate(chosen)), tuning=found)
     assert read_results(folder).summary["tuning"] == found
 
 
