@@ -230,8 +230,8 @@ Three tables that had no part in anything above. Their inputs and sources stand 
 `benchmarks/large_models/elsewhere.py` and were committed before anything was computed from them; no model was
 changed for them. Not blind in the strict sense: the results for BERT-large and Horovod had been estimated
 by hand before. After that commit Horovod's servers became a worker each, and its ring `ring_stop_and_wait`,
-because 512 GPUs took too long. Read in copies: table 6 in a text of the paper, table 1 of 1-bit Adam in a summary
-(rajatbisht.net, paper summaries, 0043), Horovod's page in its repository (`docs/benchmarks.rst`).
+because 512 GPUs took too long. Read in copies: table 6 in a text of the paper, table 1 of 1-bit Adam in a
+summary (rajatbisht.net, paper summaries, 0043), Horovod's page in its repository (`docs/benchmarks.rst`).
 
 ### Bandwidth for a utilisation, up to 671B (Charles et al., arXiv 2503.09799, table 6) [S]
 

@@ -133,7 +133,9 @@ def test_what_is_wrong_is_said() -> None:
         InputError, match=r"^task: workload.task: 'given:.*lambda': returned an int; it must return"
     ):
         simulate(task=lambda: 3)
-    with pytest.raises(InputError, match=r"^scenario: must be what load returns, a path, or a mapping, not 5"):
+    with pytest.raises(
+        InputError, match=r"^scenario: must be what load returns, a path, or a mapping, not 5"
+    ):
         simulate(5)
     with pytest.raises(InputError, match=r"workload.task: is missing"):
         simulate()
