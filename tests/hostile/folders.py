@@ -184,6 +184,12 @@ SUMMARY: Final[Mapping[str, Damage]] = {
     "cut": _cut("summary.json", 0.5),
     "gone": _remove("summary.json"),
 }  # fmt: skip
+
+
+def _columns(frame: pd.DataFrame, number: int) -> pd.DataFrame:
+    return pd.DataFrame(0.0, index=frame.index, columns=[f"m{k}" for k in range(number)])
+
+
 TABLES: Final[Mapping[str, Damage]] = {
     **{
         f"{name}-{kind}": damage
@@ -203,6 +209,8 @@ TABLES: Final[Mapping[str, Damage]] = {
             "null-label": _column(f"{name}.parquet", "label", None),
             "number-label": _column(f"{name}.parquet", "label", 5),
             "other": _frame(f"{name}.parquet", lambda frame: pd.DataFrame({"a": [1]})),
+            "wide": _frame(f"{name}.parquet", lambda frame: frame.join(_columns(frame, 2_000))),
+            "long-name": _frame(f"{name}.parquet", lambda frame: frame.assign(**{"m" * 2_000: 0.0})),
         }.items()
     },
     "metrics-text-step": _column("metrics.parquet", "step", "x"),

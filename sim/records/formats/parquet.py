@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_TABLE_ROWS: Final = 100_000_000
 """A table with more rows is not read."""
+MAX_COLUMNS: Final = 1_000
+"""A table with more of them, or with a name of more letters, is not read."""
 MAX_FILE_BYTES: Final = 4 * 2**30
 """A longer file of results is not read."""
 MOST_PACKED: Final = 200
@@ -153,7 +155,7 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
     try:
         if not path.is_file():  # a device may never end
             raise InputError(f"{path} is no file")
-        _check_rows(path)
+        _check_size(path)
         # In memory: pyarrow takes no path that is not UTF-8, and its threads may outlive a file of Python's.
         table = pq.read_table(pa.BufferReader(read_bytes(path, MAX_FILE_BYTES)))
     except pa.ArrowException as error:
@@ -171,13 +173,18 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
     return frame
 
 
-def _check_rows(path: Path) -> None:
+def _check_size(path: Path) -> None:
     """Refuse a table that says of itself that it is larger than any of ours."""
     with path.open("rb") as file:
         head = pq.read_metadata(file)
         file_bytes = os.fstat(file.fileno()).st_size
     if head.num_rows > MAX_TABLE_ROWS:
         raise InputError(f"{path} has {head.num_rows} rows, which is too much")
+    if head.num_columns > MAX_COLUMNS:
+        raise InputError(f"{path} has {head.num_columns} columns, which is too much")
+    letters = max((len(head.schema.column(number).path) for number in range(head.num_columns)), default=0)
+    if letters > MAX_COLUMNS:
+        raise InputError(f"{path} has a column whose name has {letters} letters, which is too much")
     groups = (head.row_group(number) for number in range(head.num_row_groups))
     values = sum(group.column(number).num_values for group in groups for number in range(head.num_columns))
     if values * _VALUE_BYTES > max(_SMALL_BYTES, MOST_PACKED * file_bytes):
