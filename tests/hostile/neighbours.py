@@ -39,9 +39,7 @@ PERMISSIONS: Final[Mapping[str, Surrounding]] = {
     "out-report": Surrounding("nobody paceline report r", 2, ("report.html", "ermission")),
     "out-probe": Surrounding("nobody paceline probe s.yaml --out m.json", 2, ("m.json", "permission")),
     "out-new": Surrounding("nobody paceline new campus c.yaml", 2, ("c.yaml", "ermission")),
-    "results": Surrounding(
-        _OPEN + "chmod 700 r; nobody paceline report r", 2, ("cannot look into r", "ermission"), ("r",)
-    ),
+    "results": Surrounding(_OPEN + "chmod 700 r; nobody paceline report r", 2, ("not readable",), ("r",)),
     "results-replay": Surrounding("chmod 700 r; nobody paceline replay r", 2, ("not readable",), ("r",)),
     **{
         f"results-{name}": Surrounding(f"{_OPEN}chmod 600 r/{name}; nobody paceline report r", 2, (name,))
@@ -94,8 +92,8 @@ TOGETHER: Final[Mapping[str, Surrounding]] = {
 """Two commands at once that write to the same place."""
 
 MEANWHILE: Final[Mapping[str, Surrounding]] = {
-    "removed": Surrounding(_MEANWHILE.format("rm -rf new"), 0, (), ("new",)),
-    "renamed": Surrounding(_MEANWHILE.format("mv new old"), 0, (), ("new", "old")),
+    "removed": Surrounding(_MEANWHILE.format("rm -rf new"), 2, ("new holds parts",), ("new",)),
+    "renamed": Surrounding(_MEANWHILE.format("mv new old"), 2, ("new holds parts",), ("new", "old")),
     "now-a-file": Surrounding(_MEANWHILE.format("rm -rf new; echo mine >new"), 2, ("new",), ("new",)),
     "with-a-stranger": Surrounding(_MEANWHILE.format("echo mine >new/mine"), 2, ("holds mine",), ("new",)),
 }
