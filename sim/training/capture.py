@@ -109,9 +109,9 @@ class Tape:
                     arguments[position] = values
                 result = call.operation(*arguments, **call.keywords)
                 if call.many:
-                    for number, value in zip(call.results, result, strict=True):
-                        if number is not None:
-                            tensors[number] = value
+                    for at, value in zip(call.results, result, strict=True):
+                        if at is not None:
+                            tensors[at] = value
                 elif call.results[0] is not None:
                     tensors[call.results[0]] = result
                 for number in call.last:
