@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_TABLE_ROWS: Final = 100_000_000
 """A table with more rows is not read."""
-MAX_COLUMNS: Final = 1_000
+MAX_TABLE_COLUMNS: Final = 1_000
 """A table with more of them, or with a name of more letters, is not read."""
 MAX_FILE_BYTES: Final = 4 * 2**30
 """A longer file of results is not read."""
@@ -180,10 +180,10 @@ def _check_size(path: Path) -> None:
         file_bytes = os.fstat(file.fileno()).st_size
     if head.num_rows > MAX_TABLE_ROWS:
         raise InputError(f"{path} has {head.num_rows} rows, which is too much")
-    if head.num_columns > MAX_COLUMNS:
+    if head.num_columns > MAX_TABLE_COLUMNS:
         raise InputError(f"{path} has {head.num_columns} columns, which is too much")
     letters = max((len(head.schema.column(number).path) for number in range(head.num_columns)), default=0)
-    if letters > MAX_COLUMNS:
+    if letters > MAX_TABLE_COLUMNS:
         raise InputError(f"{path} has a column whose name has {letters} letters, which is too much")
     groups = (head.row_group(number) for number in range(head.num_row_groups))
     values = sum(group.column(number).num_values for group in groups for number in range(head.num_columns))
