@@ -15,10 +15,10 @@ from paceline.sim.scenario.schema import parse
 from paceline.sim.workloads.layers.presets import PRESETS
 
 from .low_communication import (
-    GRID_GBIT,
     PAYLOAD,
     UTILISATIONS,
     Published,
+    bandwidth_rows,
     grid_place,
     place_needed,
     trained_with,
@@ -167,17 +167,8 @@ def efficiency(model: str, servers: int) -> float:
 
 
 def _bandwidths() -> Iterator[str]:
-    head = " | ".join(f"{100 * utilisation:g} %" for utilisation in UTILISATIONS)
-    yield f"| model | method | {head} |"
-    yield "| --- | --- |" + " ---: |" * len(UTILISATIONS)
     methods = ("data parallel", *(f"DiLoCo, H = {period}" for period in PERIODS))
-    for model in TABLE_6:
-        for method, row, compared in zip(methods, model.gbit, places_6(model), strict=True):
-            cells = " | ".join(
-                f"{gbit:g}" if there == ours else f"{gbit:g} (*{GRID_GBIT[ours]:.1f}*)"
-                for gbit, (there, ours) in zip(row, compared, strict=True)
-            )
-            yield f"| {model.name} | {method} | {cells} |"
+    return bandwidth_rows(TABLE_6, methods, places_6)
 
 
 def _scores() -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 from typing import Final
@@ -153,17 +153,32 @@ def score(payload: float = PAYLOAD) -> tuple[int, int]:
     return off.count(0), off.count(0) + off.count(1)
 
 
-def _bandwidths() -> Iterator[str]:
+def bandwidth_rows(
+    models: Sequence[Published],
+    methods: Sequence[str],
+    compared_places: Callable[[Published], list[list[tuple[int, int]]]],
+) -> Iterator[str]:
+    """A table of published bandwidths, in Markdown, with ours in brackets where it is another one.
+
+    Args:
+        models: with a row for each of the methods.
+        methods: as the rows are named.
+        compared_places: (published, ours) of a model as places on the grid, by method and utilisation.
+    """
     head = " | ".join(f"{100 * utilisation:g} %" for utilisation in UTILISATIONS)
     yield f"| model | method | {head} |"
     yield "| --- | --- |" + " ---: |" * len(UTILISATIONS)
-    for model in TABLE_4:
-        for method, row, compared in zip(METHODS, model.gbit, places(model), strict=True):
+    for model in models:
+        for method, row, compared in zip(methods, model.gbit, compared_places(model), strict=True):
             cells = " | ".join(
                 f"{gbit:g}" if there == ours else f"{gbit:g} (*{GRID_GBIT[ours]:.1f}*)"
                 for gbit, (there, ours) in zip(row, compared, strict=True)
             )
             yield f"| {model.name} | {method} | {cells} |"
+
+
+def _bandwidths() -> Iterator[str]:
+    return bandwidth_rows(TABLE_4, METHODS, places)
 
 
 def _scores() -> Iterator[str]:
