@@ -21,6 +21,7 @@ from typing import Final
 WARM_UP_STEPS: Final = 3
 END_LIMIT_S: Final = 10.0
 """Seconds that a child has for its end."""
+_READY: Final = "ready\n"
 
 Block = Callable[[int], None]
 """Does so many steps on all workers."""
@@ -40,7 +41,7 @@ def serve(block: Block, usage: Usage = own_usage) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     block(WARM_UP_STEPS)
-    answers.write("ready\n")
+    answers.write(_READY)
     for line in sys.stdin:
         before_s, begin_s = usage()[0], time.perf_counter()
         block(int(line))
@@ -88,10 +89,13 @@ class Child:
     def wait_until_ready(self) -> None:
         """Wait for the end of the block before the first order.
 
+        What libraries print while they are imported, some at their first import only, comes before.
+
         Raises:
             ChildError: there is none.
         """
-        self._answer()
+        while self._answer() != _READY:
+            pass
 
     def run(self, steps: int) -> BlockTime:
         """Order a block.

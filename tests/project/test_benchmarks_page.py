@@ -16,6 +16,7 @@ from benchmarks.speed.ways import WAYS
 from benchmarks.speed.work import Work
 
 SERVES = """
+print("an import says something")
 from benchmarks.speed.children import serve
 
 serve(lambda steps: print(steps) if steps < 9 else 1 / 0)
