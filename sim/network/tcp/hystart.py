@@ -97,18 +97,20 @@ class HyStart:
         if acknowledged > self._round_end:
             self._round_from, self._round_end = self._round_end, sent
 
-    def window_at_train(self, leaving: Leaving, rate: float) -> float:
+    def window_at_train(self, leaving: Leaving, rate: float, ack_waits_s: float = 0.0) -> float:
         """The window at which acknowledgements of some bytes will have come for half a round trip.
 
         Args:
             leaving: those bytes.
             rate: at which they leave, bytes/s.
+            ack_waits_s: how long an acknowledgement waits behind what others send. That comes in bursts, and
+                one that is long enough to be a pause hides the train.
 
         Returns:
             ``inf`` where they are no train.
         """
         train = rate * (self._rtt_s / 2 + _TRAIN_S)
-        if leaving.packet_bytes > rate * _TRAIN_GAP_S:
+        if leaving.packet_bytes > rate * _TRAIN_GAP_S or ack_waits_s > _PAUSE_S:
             return inf
         since = self._round_end if leaving.ends > self._round_end else self._round_from
         if since < self._run_from or leaving.ends - since <= train:

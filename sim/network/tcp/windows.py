@@ -403,7 +403,8 @@ class Connection:
         if not both_ways:
             least = max(0.75 * packet_bytes, 2 * SEGMENT_BYTES)  # packets are sent at half of the rate to all
             leaving = Leaving(begins, self._sent, acked, self.window, least)
-            self._end_at(rounds.window_at_train(leaving, num_bytes / took_s))
+            ack_waits_s = 0.0 if self.queues is None else self.queues.back(start_s + self._rtt_s / 2)
+            self._end_at(rounds.window_at_train(leaving, num_bytes / took_s, ack_waits_s))
 
     def _end_at(self, window: float) -> None:
         """Let slow start end at a window; ``inf``: nothing ends it yet."""

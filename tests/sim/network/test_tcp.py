@@ -267,6 +267,19 @@ def test_cubics_slow_start_ends_when_acknowledgements_come_for_half_a_round_trip
     assert connection(TcpSettings(congestion="reno")).threshold == math.inf
 
 
+def test_what_others_send_between_acknowledgements_hides_their_train() -> None:
+    # In front of an acknowledgement are 1.9 or 2.1 ms of others' bytes; a train may pause for 2 ms.
+    rate = 64 * IW / RTT_S
+    thresholds = []
+    for waits_s in (0.0019, 0.0021):
+        each = connection(peak=rate)
+        each.queues = Queues(there=lambda _: 0.0, back=lambda _, s=waits_s: s)  # type: ignore[misc]
+        leave_alone(each, 0.0, 800 * IW, rate)
+        thresholds.append(each.threshold)
+    # Without a train all acknowledgements have to be late, which those are of the window of 128 IW.
+    assert thresholds == [pytest.approx(64 * IW + rate * (RTT_S / 2 + 0.0005)), 128 * IW + 16 * SEGMENT_BYTES]
+
+
 def test_cubics_slow_start_ends_when_all_of_a_window_is_acknowledged_late() -> None:
     # Two segments take 3 ms, too long for one train of acknowledgements. The window of 16 IW takes two round
     # trips: those of the next one, up to 32 IW, are late from the first on, of which eight are looked at.
