@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,6 +21,10 @@ _IN_HEAP_BYTES: Final = 32 * 2**20
 """Tensors of up to so many bytes come from the heap: the most that glibc allows."""
 _KEPT_BYTES: Final = 256 * 2**20
 """What may be free at the end of the heap before any of it goes back to the system."""
+_FIRST_COLLECTION_S: Final = 5.0
+"""Of the processor, before the first full collection: short commands need none."""
+_COLLECTIONS_SHARE: Final = 0.02
+"""Of the processor's time, at most, for full collections."""
 
 
 @cache
@@ -32,6 +38,39 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _IN_HEAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+class Collections:
+    """The full collections of this process, each due after so much of the processor's time.
+
+    A driver and what it has held are cycles, and Python begins to count anew, whenever objects are frozen,
+    until all are to be looked through: without these a process of many runs would keep the models of all.
+    """
+
+    def __init__(self) -> None:
+        self.due_s = _FIRST_COLLECTION_S
+
+    def collect_if_due(self) -> None:
+        """Look through everything, unless that was done a short time ago."""
+        begin_s = time.process_time()
+        if begin_s >= self.due_s:
+            gc.collect()
+            end_s = time.process_time()
+            self.due_s = end_s + (end_s - begin_s) / _COLLECTIONS_SHARE
+
+
+COLLECTIONS: Final = Collections()
+
+
+@contextmanager
+def older_objects_left_alone() -> Iterator[None]:
+    """Look for garbage among what is new: thousands of coroutines live as long as their run."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        COLLECTIONS.collect_if_due()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from ..devices import older_objects_left_alone
 from ..errors import Deadlock, PeerLost
 from ..network.profile import MessageRange
 from ..network.wake_up_delays import WakeUpDelays
@@ -126,19 +126,17 @@ class EventDriver(ClockedRunner[Pending]):
             RunError: a scheme raised or broke a rule.
             TrafficMet: see ``priced``.
         """
-        try:
-            # Thousands of coroutines live as long as the run: no need to look through them for garbage.
-            gc.freeze()
-            for rank in self.tasks:
-                if self._delays.staggered:
-                    self._clock.at(self._delays.after_gradient_s(rank, 0), self.begin, rank)
-                else:
-                    self.begin(rank)
-            self._loop()
-        finally:
-            gc.unfreeze()
-            for rank in self.tasks:
-                self.close(rank)
+        with older_objects_left_alone():
+            try:
+                for rank in self.tasks:
+                    if self._delays.staggered:
+                        self._clock.at(self._delays.after_gradient_s(rank, 0), self.begin, rank)
+                    else:
+                        self.begin(rank)
+                self._loop()
+            finally:
+                for rank in self.tasks:
+                    self.close(rank)
         dead = ", ".join(str(rank) for rank in sorted(self._dead))
         return self.outcome(f"worker {dead} died" if self._dead else "")
 

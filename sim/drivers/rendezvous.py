@@ -34,8 +34,9 @@ class Notice:
     def arrives(self, time_s: float) -> None:
         """It is known when it will be there."""
         self.arrival_s = time_s
-        if self.then is not None:
-            self.then(time_s)
+        then, self.then = self.then, None  # it holds the transfer, which holds this notice
+        if then is not None:
+            then(time_s)
 
 
 Announced = float | Notice

@@ -1,0 +1,45 @@
+"""A process of many runs does not keep what they have held."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.sim.devices import COLLECTIONS
+from paceline.sim.drivers.event import EventDriver
+from tests.support.factory import make_job
+
+
+@pytest.fixture(autouse=True)
+def _only_what_is_asked_for() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def run_and_forget() -> weakref.ref[EventDriver]:
+    """A driver that has run and that nobody holds but itself."""
+    job = make_job("gossip", {"topology": "ring"}, workers=3, max_iterations=2)
+    driver = EventDriver(job, [job.program(rank) for rank in range(3)], job.scorer())
+    driver.run()
+    return weakref.ref(driver)
+
+
+def test_a_run_frees_those_before_it_once_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(COLLECTIONS, "due_s", float("inf"))
+    before = run_and_forget()
+    run_and_forget()
+    assert before() is not None
+    COLLECTIONS.due_s = 0.0
+    run_and_forget()
+    assert before() is None
+    assert COLLECTIONS.due_s > 0.0
+
+
+def test_older_objects_are_left_alone_only_while_a_run_goes_on() -> None:
+    run_and_forget()
+    assert gc.get_freeze_count() == 0
