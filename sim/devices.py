@@ -18,7 +18,9 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 """Of glibc's ``mallopt``."""
 _IN_HEAP_BYTES: Final = 32 * 2**20
-"""Tensors of up to so many bytes come from the heap: the most that glibc allows."""
+"""Tensors of up to so many bytes come from the heap: the most that glibc allows ..."""
+_LARGE_MODEL_BYTES: Final = 2**20
+"""... but only smaller ones than this where models are as large: these would leave holes of their size."""
 _KEPT_BYTES: Final = 256 * 2**20
 """What may be free at the end of the heap before any of it goes back to the system."""
 _FIRST_COLLECTION_S: Final = 5.0
@@ -28,15 +30,19 @@ _COLLECTIONS_SHARE: Final = 0.02
 
 
 @cache
-def keep_freed_memory() -> None:
+def keep_freed_memory(model_bytes: int) -> None:
     """Let this process keep the memory of tensors that are gone for those that come.
 
     glibc gives it back to the system, which hands it out again page by page, emptied: for a step of many
     workers that takes longer than their averages. Where there is no glibc nothing is done.
+
+    Args:
+        model_bytes: of one model.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _IN_HEAP_BYTES)
+        small = model_bytes < _LARGE_MODEL_BYTES
+        mallopt(_M_MMAP_THRESHOLD, _IN_HEAP_BYTES if small else _LARGE_MODEL_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 

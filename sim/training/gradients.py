@@ -73,7 +73,7 @@ class TrainingProblem:
         start, gradient_on = self.workload.start, self.workload.gradient_on
         self._batched: Computation = _evaluation(self.workload)
         if start.device.type == "cpu" and self.method == "batched":
-            keep_freed_memory()
+            keep_freed_memory(start.numel() * start.element_size())
             if self.workload.steady:
                 self._batched = Captured(self._batched)
         self._alone: GradientFunction | None = gradient_on and gradient_on(start.device)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from paceline.sim.devices import COLLECTIONS
+from paceline.sim.devices import COLLECTIONS, keep_freed_memory
 from paceline.sim.drivers.event import EventDriver
 from tests.support.factory import make_job
 
@@ -43,3 +45,18 @@ def test_a_run_frees_those_before_it_once_that_is_due(monkeypatch: pytest.Monkey
 def test_older_objects_are_left_alone_only_while_a_run_goes_on() -> None:
     run_and_forget()
     assert gc.get_freeze_count() == 0
+
+
+def test_what_large_models_leave_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        def mallopt(self, what: int, value: int) -> None:
+            if what == -3:  # M_MMAP_THRESHOLD
+                in_heap_bytes.append(value)
+
+    in_heap_bytes: list[int] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
+    monkeypatch.setattr(sys, "platform", "linux")
+    for model_bytes in (20_001, 4_000_001):  # sizes that no other test has, as each is asked for once
+        keep_freed_memory(model_bytes)
+    assert in_heap_bytes[0] > 20_001
+    assert in_heap_bytes[1] < 4_000_001
