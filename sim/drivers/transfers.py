@@ -15,7 +15,8 @@ from typing import Final
 from .. import seeds
 from ..network.fifo import FifoSharing
 from ..network.sharing import FairSharing, rtt_weight
-from ..network.tcp.windows import Connection, Queues
+from ..network.tcp.flight import Queues
+from ..network.tcp.windows import Connection
 from ..network.transfer import TransferModel
 from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.encoding import Payload

@@ -34,10 +34,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
+from .flight import Chunk, Departure, Queues
 from .hystart import HyStart, Leaving
 from .settings import SEGMENT_BYTES, TcpSettings
 
@@ -75,40 +75,6 @@ _FEW_WINDOWS: Final = 4
 """Of what is to leave after slow start; more of them leave as a flow."""
 _STEP: Final = 1.125
 """By what a window grows after slow start before the rate is set anew."""
-
-
-class Departure(NamedTuple):
-    """What may leave now.
-
-    Attributes:
-        num_bytes: of those that wait; 0: nothing before ``not_before_s``.
-        cap_bytes_per_s: the most that they may get, ``inf`` where only links limit them.
-        not_before_s: when to ask again; inf: once the other direction's bytes have left.
-    """
-
-    num_bytes: float
-    cap_bytes_per_s: float = inf
-    not_before_s: float = -inf
-
-
-class Queues(NamedTuple):
-    """What waits at first-in-first-out links on the way of a connection.
-
-    Attributes:
-        there: how long something short waits that leaves at a time, in seconds.
-        back: the same of its acknowledgement.
-    """
-
-    there: Callable[[float], float]
-    back: Callable[[float], float]
-
-
-class _Chunk(NamedTuple):
-    """Bytes on their way, when their acknowledgement comes, and what was on its way with them."""
-
-    acked_s: float
-    num_bytes: float
-    in_flight: float
 
 
 class Connection:
@@ -192,7 +158,7 @@ class Connection:
         self._sendable = tcp.send_buffer * tcp.connections
         self.buffer_bytes = min(_BUFFERED_PER_BYTE * self._first, self._sendable)
         self._held = False  # the window has held back some of what was sent last
-        self._chunks: deque[_Chunk] = deque()
+        self._chunks: deque[Chunk] = deque()
         self._alone = False  # the last packet of the window that leaves next has one segment
         self._acked = (-inf, 0.0)  # when the latest acknowledgement came, and of how much
         self._in_flight = 0.0
@@ -259,14 +225,15 @@ class Connection:
         if room < min(num_bytes, SEGMENT_BYTES):
             return Departure(0.0, not_before_s=self._acked_s(self._chunks[0]))
         leave = self._paced(now_s, min(room, num_bytes))
-        acked_s = now_s + self._queue_s(now_s) + self._rtt_s + self._burst_s(leave.num_bytes)
+        waits_s = self._queue_s(now_s)
+        acked_s = now_s + waits_s + self._rtt_s + self._burst_s(leave.num_bytes)
         counted = leave.num_bytes if self._tcp.congestion == "bbr" else _in_segments(leave.num_bytes)
         self._in_flight += counted
         late = SEGMENT_BYTES if self._alone and room < num_bytes else 0
         self._alone = False
-        self._chunks.append(_Chunk(acked_s, counted - late, self._most_in_flight(now_s)))
+        self._chunks.append(Chunk(acked_s, counted - late, self._most_in_flight(now_s), waits_s))
         if late:
-            self._chunks.append(_Chunk(acked_s + min(self._rtt_s, _DELAYED_S), late, self._in_flight))
+            self._chunks.append(Chunk(acked_s + min(self._rtt_s, _DELAYED_S), late, self._in_flight))
         self._round_s = now_s
         return leave
 
@@ -314,7 +281,7 @@ class Connection:
         if self._tcp.congestion != "bbr":
             self._in_flight += SEGMENT_BYTES
             self._sent += SEGMENT_BYTES
-            self._chunks.append(_Chunk(now_s + self._rtt_s, SEGMENT_BYTES, self._in_flight))
+            self._chunks.append(Chunk(now_s + self._rtt_s, SEGMENT_BYTES, self._in_flight))
         self._sent_s = now_s
 
     @property
@@ -333,8 +300,12 @@ class Connection:
     def _take_acknowledgements(self, now_s: float) -> None:
         chunks = self._chunks
         while chunks and (acked_s := self._acked_s(chunks[0])) <= now_s:
-            _, num_bytes, in_flight = chunks.popleft()
+            due_s, num_bytes, in_flight, waited_s = chunks.popleft()
             self._acked = acked_s, num_bytes
+            if self.queues is not None and self._may_end:  # bytes and acknowledgements have waited
+                begins, packet_bytes = self._sent - self._in_flight, self._packet_bytes(num_bytes)
+                leaving = Leaving(begins, begins + num_bytes, begins, self.window, packet_bytes)
+                self._end_at(self._rounds.window_when_late(leaving, waited_s + acked_s - due_s))
             if acked_s >= self._sampled_s + self._rtt_s:
                 self._sample(acked_s, 1.0)
             self._in_flight = self._in_flight - num_bytes if chunks else 0.0
@@ -345,7 +316,7 @@ class Connection:
             elif self._held or in_flight >= self.window - SEGMENT_BYTES:
                 self._avoid(num_bytes)
 
-    def _acked_s(self, chunk: _Chunk) -> float:
+    def _acked_s(self, chunk: Chunk) -> float:
         """When an acknowledgement is there: after what its host has sent before it; inf: not known yet."""
         sent_s, other = chunk.acked_s - self._rtt_s / 2, self.other
         if self.queues is not None:

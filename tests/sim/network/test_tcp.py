@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.sim.network.tcp.alone import leave_alone
+from paceline.sim.network.tcp.flight import Queues
 from paceline.sim.network.tcp.settings import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
-from paceline.sim.network.tcp.windows import Connection, Queues
+from paceline.sim.network.tcp.windows import Connection
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.worker import Worker
 from tests.support.factory import flat_network, make_job, make_scheme, run_events
@@ -231,6 +232,21 @@ def test_what_waits_in_a_queue_ends_cubics_slow_start() -> None:
         leave_alone(each, 0.0, IW, FAST)
         each.queues = Queues(there=lambda _, s=queued_s: s, back=lambda _: 0.0)  # type: ignore[misc]
         assert each.next(1.001 * RTT_S, 2 * IW).num_bytes == 2 * IW
+        assert each.threshold == threshold
+
+
+def test_what_waits_on_both_ways_together_ends_cubics_slow_start() -> None:
+    # Neither wait alone is an eighth of a round trip. The second window, of 20 segments, begins a round:
+    # slow start ends with its ninth acknowledgement.
+    least_s = min(RTT_S / 8, 0.016)
+    for back_s, threshold in ((0.49 * least_s, math.inf), (0.51 * least_s, (20 + 16) * SEGMENT_BYTES)):
+        each = connection()
+        leave_alone(each, 0.0, IW, FAST)
+        each.queues = Queues(there=lambda _: 0.5 * least_s, back=lambda _, s=back_s: s)  # type: ignore[misc]
+        assert each.next(1.1 * RTT_S, 3 * IW).num_bytes == 2 * IW
+        assert each.threshold == math.inf
+        each.left(1.1 * RTT_S, 1.1 * RTT_S + 1e-6, 2 * IW)
+        assert each.next(3 * RTT_S, IW).num_bytes == IW
         assert each.threshold == threshold
 
 
