@@ -65,6 +65,10 @@ _REPEATS_NOISY: Final[Mapping[HostTuning, int]] = {"tuned": 10, "stock": 4}
 Of random computing times every other one draws others.
 """
 
+_REPEATS_FIFO: Final = 8
+"""The same over first-in-first-out links, where chance decides which connections leave slow start early: runs
+of one cell differ by a third."""
+
 _PROBES: Final = 4
 """Spread over the campaign: their mean is of the machine as it was, their spread of how it changed."""
 
@@ -110,9 +114,11 @@ def outcome(run: Run, workers: int, overruns: int = 0, load: float | None = None
     )
 
 
-def runs_wanted(cell: DesignPoint, hosts: HostTuning = "tuned") -> int:
+def runs_wanted(cell: DesignPoint, hosts: HostTuning = "tuned", queue: QueueName = "fair") -> int:
     """Measured runs: one with the scenario's draws, others with other ones."""
-    return _REPEATS_NOISY[hosts] if cell.noise_decides else 2
+    if not cell.noise_decides:
+        return 2
+    return _REPEATS_NOISY[hosts] if queue == "fair" else _REPEATS_FIFO
 
 
 def draws_of(number: int) -> int | None:
@@ -239,9 +245,10 @@ def run(
     probe_key = key_of(_PROBES, measure.standard_plan(_PROBE_REPEATS), *where)
     missing = [
         (cell, number)
-        for number in range(_REPEATS_NOISY[hosts])
+        for number in range(max(runs_wanted(cell, hosts, queue) for cell in cells))
         for cell in sorted(cells, key=lambda c: c.workers)
-        if number < runs_wanted(cell, hosts) and state.get(f"{cell.name}.{number}", cell_key(cell)) is None
+        if number < runs_wanted(cell, hosts, queue)
+        and state.get(f"{cell.name}.{number}", cell_key(cell)) is None
     ]
     unprobed = []
     if profile is None:
@@ -284,7 +291,7 @@ def run(
     _say("predicting")
     rows = []
     for cell in cells:
-        kept = [state.get(f"{cell.name}.{n}", cell_key(cell)) for n in range(runs_wanted(cell, hosts))]
+        kept = [state.get(f"{cell.name}.{n}", cell_key(cell)) for n in range(runs_wanted(cell, hosts, queue))]
         measured = [CampaignResult(**each) for each in kept]
         rows.append(row_of(cell, predict_cell(cell, profile, tcp, queue), measured))
     alone["predicted_s"] = unpadded.predict(alone, SCHEMES, profile, tcp, queue)

@@ -137,6 +137,7 @@ def page(
     queue: QueueName = "fair",
 ) -> str:
     """The page."""
+    real_runs = "eight" if queue == "fifo" else {"tuned": "ten", "stock": "four"}[hosts]
     lines = [
         "# Validation",
         "",
@@ -149,7 +150,7 @@ def page(
         "(a) *mechanism*: the simulator draws the same computing times as the real run. Where milliseconds",
         "of the machine's own decide which message is first (asynchronous schemes, and several neighbours",
         "behind one pipe), two runs with these times differ by some per cent, simulated or real: there the",
-        f"means of 30 simulated runs and of {'ten' if hosts == 'tuned' else 'four'} real ones (half of them",
+        f"means of 30 simulated runs and of {real_runs} real ones (half of them",
         "where computing times are random) are",
         "compared. *less computation*:",
         "the error as a share of the measured wall clock without the critical path's computation, which is",
