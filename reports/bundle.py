@@ -103,6 +103,7 @@ def make_bundle(folder: Path) -> Bundle:
     }
     for each in (*documents["summary"]["runs"], documents["comparison"]):
         each.pop("message", None)  # may quote anything
+        each.pop("rows", None)  # operations are left out
     hosts = list(_hosts(documents))
     for each in _measured(documents):  # "vm, x86_64, 2 cores"
         each["machine"] = ", ".join(str(each["machine"]).split(", ")[1:])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from ..errors import MAX_QUOTED, quote
 from .formats.parquet import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
 from .run import LOST, Source
 from .scenario_facts import ScenarioFacts
-from .summary import Summary
+from .summary import SUMMARY_VERSION, RunRow, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +25,8 @@ MAX_TEXT: Final = 100_000
 """Letters of one text in a summary, at most: a message that a run has ended with."""
 TIME_TOLERANCE: Final = 1e-6
 """How far below 0 a difference of times may be, relative to the run's: rounding of a clock."""
+SAME_SCORE: Final = 1e-6
+"""Relative difference that digits which were left out may make to a score."""
 MAX_CLOCK_ERROR_S: Final = 1.0
 """Seconds by which something measured may seem to come before the run's beginning: hosts' clocks differ."""
 _TIMES_S: Final = (-MAX_CLOCK_ERROR_S, MAX_TIME_S)
@@ -98,7 +102,63 @@ def find_contradiction(
     operations = events["operation"].drop_duplicates()
     if not all(0 < len(str(operation)) <= MAX_QUOTED for operation in operations):
         return f"{EVENTS_FILE} holds an impossible operation"
+    return _find_lost_rows(summary, metrics, events) or _find_disorder(metrics, events)
+
+
+def _find_lost_rows(summary: Summary, metrics: pd.DataFrame, events: pd.DataFrame) -> str:
+    """Say which table has more or fewer rows of a run than were written; "" where nothing shows."""
+    counts = {
+        name: Counter(table[RUN_KEY].itertuples(index=False, name=None))
+        for name, table in ((METRICS_FILE, metrics), (EVENTS_FILE, events))
+    }
+    last = metrics.drop_duplicates(RUN_KEY, keep="last").to_dict("records")
+    scores = {tuple(row[name] for name in RUN_KEY): row for row in last}
+    for run in summary["runs"]:
+        key = (run["label"], run["seed"], run["source"])
+        of_run = f"of {quote(run['label'])} with seed {run['seed']}"
+        if (rows := run.get("rows")) is not None:
+            for name, wanted in ((METRICS_FILE, rows["evaluations"]), (EVENTS_FILE, rows["operations"])):
+                if counts[name][key] != wanted:
+                    return f"{name} has {counts[name][key]} rows {of_run}, and not the {wanted} of its run"
+        if summary["version"] == SUMMARY_VERSION and not _ends_with(run, scores.get(key, {})):
+            return f"{METRICS_FILE} does not end with the last scores {of_run}"
     return ""
+
+
+def _ends_with(run: RunRow, scores: Mapping[Hashable, Any]) -> bool:
+    """Whether these are the last scores of a run; a bundle has them with fewer digits."""
+    for name, value in run["final"].items():
+        score = scores.get(name)
+        score = None if score is None or math.isnan(score) else score
+        if (score is None) != (value is None):
+            return False
+        if score is not None and value is not None and not math.isclose(score, value, rel_tol=SAME_SCORE):
+            return False
+    return True
+
+
+def _find_disorder(metrics: pd.DataFrame, events: pd.DataFrame) -> str:
+    """Say which table is not in the order in which it was written; "" where nothing shows."""
+    for column in ("step", "time_s", "bytes_sent"):
+        if _falls(metrics, RUN_KEY, column):
+            return f"{METRICS_FILE} is not in order: {column} falls within a run"
+    rounding_s = TIME_TOLERANCE * float(events["end_s"].abs().max()) if len(events) else 0.0
+    for earlier, later in (("start_s", "peer_s"), ("peer_s", "end_s")):
+        if (events[earlier] > events[later] + rounding_s).any():
+            return f"{EVENTS_FILE} has an operation whose {later} comes before its {earlier}"
+    awaited = events[events["handle"] < 0]  # one after the other in each coroutine
+    for column in ("step", "end_s"):
+        if _falls(awaited, [*RUN_KEY, "worker", "task"], column):
+            return f"{EVENTS_FILE} is not in order: {column} falls within a worker's operations"
+    return ""
+
+
+def _falls(table: pd.DataFrame, keys: list[str], column: str) -> bool:
+    """Whether a column becomes less from one row to the next of the same keys, by more than rounding."""
+    if not len(table):
+        return False
+    steps = table.groupby(keys, observed=True, sort=False)[column].diff()
+    return bool(steps.min() < -TIME_TOLERANCE * float(table[column].abs().max()))
 
 
 def _find_stranger(

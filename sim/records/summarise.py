@@ -17,6 +17,7 @@ from .summary import (
     SUMMARY_VERSION,
     Lead,
     MachineRow,
+    RowCounts,
     RunRow,
     SchemeFacts,
     SchemeSummary,
@@ -168,6 +169,7 @@ def _run_row(run: Run) -> RunRow:
         row["engine_reason"] = run.engine_reason
     if run.left_out:
         row["left_out"] = [list(each) for each in run.left_out]
+    row["rows"] = RowCounts(evaluations=len(run.evaluations), operations=len(run.events))
     return row
 
 

@@ -48,11 +48,19 @@ class MachineRow(TypedDict):
     clock_error_s: float | None
 
 
+class RowCounts(TypedDict):
+    """How many rows a run has in each table of the folder."""
+
+    evaluations: int
+    operations: int
+
+
 class RunRow(TypedDict):
     """One run.
 
     ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``,
-    ``bracket_s``, ``engine``, ``engine_reason``, ``left_out``: see ``Run``.
+    ``bracket_s``, ``engine``, ``engine_reason``, ``left_out``: see ``Run``; ``rows``: absent in older
+    folders, and in bundles.
     """
 
     scheme: str
@@ -76,6 +84,7 @@ class RunRow(TypedDict):
     engine: NotRequired[str]
     engine_reason: NotRequired[str]
     left_out: NotRequired[list[list[int]]]
+    rows: NotRequired[RowCounts]
 
 
 Cost = Literal["compute", "waiting", "latency", "bandwidth", "software"]

@@ -279,6 +279,18 @@ SEALED: Final[Mapping[str, Damage]] = {
         }.items()
         for number, value in enumerate(values)
     },
+    **{
+        f"{name}-{kind}": _frame(f"{name}.parquet", change)
+        for name in _IMPOSSIBLE
+        for kind, change in {
+            "no-rows": lambda frame: frame[:0],
+            "reversed": lambda frame: frame[::-1],
+            "halved": lambda frame: frame[: len(frame) // 2],
+            "doubled": lambda frame: pd.concat([frame, frame]),
+            "first-run-lost": lambda frame: frame[frame["label"] != frame["label"].iloc[0]],
+            "ends-exchanged": lambda frame: frame.iloc[[-1, *range(1, len(frame) - 1), 0]],
+        }.items()
+    },
     "metrics-unfold": _unfolding("metrics.parquet"),
     "events-unfold": _unfolding("events.parquet"),
     "twice": _twice,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from paceline.sim.errors import InputError
@@ -14,7 +17,7 @@ from paceline.sim.records.folder import VALIDATION_FILE, read_results, write_res
 from paceline.sim.records.formats.checksums import write_checksums
 from paceline.sim.records.run import Run
 from tests.hostile import sandbox
-from tests.support.made_runs import made_run, made_scenario
+from tests.support.made_runs import made_event, made_run, made_scenario
 
 TEXT = sandbox.SMALL.replace("ad_psgd", "{local_sgd: {period: 2, label: rare}}")
 
@@ -64,6 +67,51 @@ def test_what_belongs_to_another_scenario_is_refused(
     write_checksums(tmp_path)
     with pytest.raises(InputError, match=says):
         read_results(tmp_path)
+
+
+TABLE_EDITS: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "emptied": lambda table: table[:0],
+    "shortened": lambda table: table[:-1],
+    "doubled": lambda table: pa.concat_tables([table, table]),
+    "reversed": lambda table: table.take([*range(len(table))][::-1]),
+    "ends exchanged": lambda table: table.take([len(table) - 1, *range(1, len(table) - 1), 0]),
+}
+
+
+@pytest.mark.parametrize("name", ["metrics.parquet", "events.parquet"])
+@pytest.mark.parametrize("edit", TABLE_EDITS)
+def test_tables_have_the_rows_that_were_written_in_their_order(
+    name: str, edit: str, good: dict[str, bytes], tmp_path: Path
+) -> None:
+    for each, content in good.items():
+        (tmp_path / each).write_bytes(content)
+    pq.write_table(TABLE_EDITS[edit](pq.read_table(tmp_path / name)), tmp_path / name)
+    write_checksums(tmp_path)
+    with pytest.raises(InputError, match=rf"{name} (has \d+ rows|is not in order|does not end)"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([{"start_s": 1.0, "peer_s": 1.0, "end_s": 0.5}], "end_s comes before its peer_s"),
+        ([{"start_s": 1.0, "peer_s": 0.5, "end_s": 2.0}], "peer_s comes before its start_s"),
+        ([{"start_s": 1.0}, {"start_s": 0.0}], "end_s falls"),
+        ([{"step": 1}, {"step": 0}], "step falls"),
+    ],
+)
+def test_operations_follow_upon_each_other(events: list[dict[str, float]], says: str, tmp_path: Path) -> None:
+    operations = [made_event(**{"step": 0, **each}) for each in events]  # type: ignore[arg-type]
+    write_results(tmp_path / "r", made_scenario("s"), "s", [made_run("a", events=operations)])
+    with pytest.raises(InputError, match=says):
+        read_results(tmp_path / "r")
+
+
+def test_what_is_started_may_end_in_any_order(tmp_path: Path) -> None:
+    started = [made_event(handle=0, start_s=1.0), made_event(handle=1, start_s=0.0)]
+    others = [made_event(start_s=1.0), made_event(1, start_s=0.0), made_event(task=1, start_s=0.0)]
+    write_results(tmp_path / "r", made_scenario("s"), "s", [made_run("a", events=started + others)])
+    assert len(read_results(tmp_path / "r").events) == 5
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def test_a_run_row_has_the_documented_fields() -> None:
         "time_s": {"compute": 5.0, "communicate": 2.5, "wait": 2.5},
         "status": "completed",
         "digest": "00" * 32,
+        "rows": {"evaluations": 3, "operations": 0},
     }
 
 
