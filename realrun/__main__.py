@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from paceline.sim.config.child_process import end_with_parent
+from paceline.sim.config.interpreter import outlast_readers
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 
 if TYPE_CHECKING:
@@ -286,6 +287,7 @@ def main() -> NoReturn:
         from .launch.serve import serve
 
         serve()
+    outlast_readers()
     status = 1
     try:
         status = (_command if arguments.command else _run)(arguments, os.environ)

@@ -23,7 +23,7 @@ from paceline.commands import measure, predict
 from paceline.commands.console import AsJson, ReportFile, print_json, say, terminal
 from paceline.commands.sweep import sweep
 from paceline.commands.topology import topology_app
-from paceline.sim.config.interpreter import SharedState, name_some
+from paceline.sim.config.interpreter import SharedState, name_some, outlast_readers
 from paceline.sim.errors import InputError, PacelineError
 
 _HELP_WIDTH: Final = 100
@@ -211,6 +211,7 @@ def _settle_streams() -> None:
         elif isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):  # of a file that was opened for reading and writing, say
                 stream.reconfigure(errors="backslashreplace")
+    outlast_readers()
 
 
 def _name_shortage(error: MemoryError | RuntimeError | ImportError) -> str:
@@ -310,8 +311,7 @@ def main() -> NoReturn:
     try:
         sys.stdout.flush()
     except (OSError, ValueError) as error:  # ValueError: code of the user's has closed it
-        if not isinstance(error, BrokenPipeError):  # whoever reads has enough, and says so in that way
-            say(f"paceline: standard output: {getattr(error, 'strerror', None) or error}")
+        say(f"paceline: standard output: {getattr(error, 'strerror', None) or error}")
         _silence(1)
         status = status or 1
     try:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import io
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, TextIO
+
+from typing_extensions import Buffer, override
 
 from ..errors import InputError
 
@@ -66,6 +70,35 @@ def _reopened(number: int) -> TextIO | None:
         return os.fdopen(number, "w", errors="backslashreplace", closefd=False)
     except OSError:
         return None
+
+
+class _Pipe(io.FileIO):
+    """Takes everything that is written to it, also where whoever was to read it has gone."""
+
+    @override
+    def write(self, text: Buffer, /) -> int | None:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            return memoryview(text).nbytes
+
+
+def outlast_readers() -> None:
+    """Let this process end as if all it says were read, where a standard stream is a pipe (``| head -1``)."""
+    for name in _STREAMS:
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        try:
+            stream.flush()
+            number = stream.fileno()
+            piped = stat.S_ISFIFO(mode := os.fstat(number).st_mode) or stat.S_ISSOCK(mode)
+        except OSError:  # it is closed, or takes nothing
+            continue
+        if piped:
+            pipe = io.BufferedWriter(_Pipe(number, "wb", closefd=False))
+            lines = stream.line_buffering
+            setattr(sys, name, io.TextIOWrapper(pipe, stream.encoding, stream.errors, line_buffering=lines))
 
 
 def name_some(gone: Sequence[str]) -> str:

@@ -84,6 +84,18 @@ _STREAMS: Final[Mapping[str, Surrounding]] = {
     "both-full": Surrounding("paceline check s.yaml >/dev/full 2>/dev/full", 1),
     "nobody-reads": Surrounding("paceline schema | true"),
     "nobody-reads-errors": Surrounding("paceline check nothing.yaml 2>&1 | true"),
+    **{
+        f"nobody-reads-{name}": Surrounding(
+            f"{{ paceline {command}; echo status $? >&2; }} | true", 0, ("status 0",), writes
+        )
+        for name, command, writes in (
+            ("results", "simulate s.yaml --out new", ("new",)),
+            ("json", "simulate s.yaml --out new --json", ("new",)),
+            ("replay", "replay r", ()),
+            ("schema-at-length", "schema", ()),
+            ("sweep", "sweep s.yaml --grid seed=1,2 --out new", ("new",)),
+        )
+    },
     "output-for-reading": Surrounding("paceline list 1</dev/null", 1, ("Bad file descriptor",)),
 }
 """Standard streams that are closed, full, or lead to nobody."""
