@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -176,6 +178,7 @@ def claim(path: Path) -> Iterator[None]:
         if len(os.fsencode(_temporary(path, "new").name)) > MAX_NAME_BYTES:  # which is needed in the end
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         lock.parent.mkdir(parents=True, exist_ok=True)
+        _remove_dead_locks(lock.parent)
         descriptor = _locked(lock, path)
     except OSError as error:
         where = f" ({lock})" if os.path.lexists(lock) else ""  # somebody else's, say
@@ -188,16 +191,40 @@ def claim(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _remove_dead_locks(folder: Path) -> None:
+    """Remove the locks that dead processes of this host have left in a folder, as far as that is possible."""
+    for lock in folder.glob(".*.lock"):
+        with suppress(OSError, InputError):
+            descriptor = _open_lock(lock, 0)
+            try:
+                if _has_dead_owner(os.read(descriptor, _OWNER_BYTES)):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.fstat(descriptor).st_ino == lock.stat().st_ino:
+                        lock.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _has_dead_owner(content: bytes) -> bool:
+    """Whether a lock with this content was that of a process of this host that is gone."""
+    process, _, host = content.removeprefix(_OWNER).partition(b" on ")
+    return process.isdigit() and host == _host().encode() and _is_dead(int(process))
+
+
 def _locked(lock: Path, path: Path) -> int:
-    while True:
+    for attempt in itertools.count():
         descriptor = _open_lock(lock)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.read(descriptor, 300).decode(errors="replace")
+            owner = os.read(descriptor, _OWNER_BYTES)
             os.close(descriptor)
+            if _has_dead_owner(owner) and attempt < _REMOVALS:  # somebody is about to remove it
+                time.sleep(_REMOVAL_S)
+                continue
+            named = owner.decode(errors="replace")
             raise InputError(
-                f"{path} is in use: another command{owner and f' ({owner})'} writes to it; wait for that, or "
+                f"{path} is in use: another command{named and f' ({named})'} writes to it; wait for that, or "
                 "choose another folder"
             ) from None
         except OSError as error:
@@ -209,19 +236,24 @@ def _locked(lock: Path, path: Path) -> int:
                 _name_owner(descriptor, lock)
                 return descriptor
         os.close(descriptor)  # its owner has just removed it
+    raise AssertionError
 
 
 _OWNER: Final = b"process "
 """How the content of a lock begins."""
-_LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_OWNER_BYTES: Final = 300
+_REMOVALS: Final = 20
+_REMOVAL_S: Final = 0.05
+"""How often, and after what time, a lock whose owner is dead is looked at again."""
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR})
 """What opening a link, and a folder, ends with."""
 
 
-def _open_lock(lock: Path) -> int:
+def _open_lock(lock: Path, create: int = os.O_CREAT) -> int:
     """Open the file to be locked; a link is not followed, and no file of somebody else is taken."""
     try:
-        descriptor = os.open(lock, _LOCK_FLAGS, 0o644)
+        descriptor = os.open(lock, _LOCK_FLAGS | create, 0o644)
     except OSError as error:
         if error.errno not in _NO_FILE:
             raise

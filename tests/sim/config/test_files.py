@@ -108,3 +108,21 @@ def test_a_path_whose_links_lead_in_a_circle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(InputError, match="circle"), claim_folder(tmp_path / "circle" / "r"):
         pass
+
+
+def test_locks_of_dead_processes_are_removed_by_the_next_claim(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    host, _, own = owner_tag().rpartition("-")
+    locks = {
+        "dead": f"process {process.pid} on {host}",
+        "alive": f"process {own} on {host}",
+        "elsewhere": f"process {process.pid} on another-{host}",
+        "somebody's": "mine",
+        "empty": "",
+    }
+    for name, content in locks.items():
+        (tmp_path / f".{name}.lock").write_text(content)
+    with claim(tmp_path / "r"):
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {".r.lock", *(f".{name}.lock" for name in locks if name != "dead")}
