@@ -107,6 +107,8 @@ def realrun(
                         progress.complete()
         except KeyboardInterrupt:
             interrupted = True
+        if not interrupted:
+            parts.is_there()
         carried = over_transport(loaded, loaded.cluster.backend)
         hand_over(carried, runs, None if interrupted else out, as_json, trace)
         if interrupted:

@@ -87,6 +87,8 @@ def simulate(
                 facts = describe_schemes(resolved)
         except KeyboardInterrupt:
             interrupted = True
+        if not interrupted:
+            parts.is_there()
         hand_over(resolved, runs, None if interrupted else out, as_json, trace, tuning, facts)
         if interrupted:
             end_interrupted(resolved, runs, out)

@@ -71,6 +71,8 @@ def sweep(
             kept = "" if out is None else f"; what is complete is kept in {out} (the same command goes on)"
             say(f"interrupted{kept}")
             raise typer.Exit(130) from None
+        for each in parts:
+            each.is_there()
         answer = folder.finish(out, settings, resolved, runs, tuning)
         if out is not None:
             pictured = winner_map.write_winner_map(answer, out / folder.WINNERS_FILE)

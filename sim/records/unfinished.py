@@ -66,12 +66,16 @@ class Parts:
         scenario: the text of the resolved scenario; "" where nothing is kept.
         scenario_name: goes into the records.
         kept: those that an earlier start of the command has left, by kind and number.
+        index: what they belong to; None where nothing is kept.
+        say: called with what the user should know.
     """
 
     folder: Path | None
     scenario: str
     scenario_name: str
     kept: Mapping[tuple[PartKind, int], Run]
+    index: Index | None = None
+    say: Callable[[str], None] = lambda _: None
 
     @property
     def num_runs(self) -> int:
@@ -87,11 +91,46 @@ class Parts:
         """Keep a run that is complete; one that failed is made again.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: it cannot be written, or something else has taken the place of the folder.
         """
-        if self.folder is not None and run.status != "partial":
+        if self.folder is not None and self.index is not None and run.status != "partial":
+            if not self.is_there():
+                _begin(self.folder, self.index)
+                out = self.folder.parent
+                self.say(
+                    f"{out} was removed or renamed: runs from here on are kept in a new {out}, and all are "
+                    "written there in the end; those from before are where it is now"
+                )
             path = _part(self.folder, kind, number)
             result_folder.write_results(path, self.scenario, self.scenario_name, [run], force=True)
+
+    def is_there(self) -> bool:
+        """Whether the folder is still that in which the command was begun; False where there is none now.
+
+        To be called before results take its place, too.
+
+        Raises:
+            InputError: something else is in its place, which they would replace.
+        """
+        if self.folder is None or self.index is None:
+            return False
+        out = self.folder.parent
+        try:
+            if (self.folder / result_folder.INDEX_FILE).read_bytes() == _format(self.index):
+                return True
+        except OSError:
+            pass
+        try:
+            stranger = out.exists() and (not out.is_dir() or next(out.iterdir(), None) is not None)
+        except OSError as error:
+            raise InputError(f"cannot look into {out}: {error.strerror}") from error
+        if stranger:
+            raise InputError(
+                f"{out} is not the folder in which this command began: something else has taken its place, "
+                "and was left alone; complete runs are kept where that folder is now: move it back, and the "
+                "same command goes on"
+            )
+        return False
 
 
 NOTHING_KEPT: Final = Parts(None, "", "", {})
@@ -128,7 +167,7 @@ def open_parts(
             yield parts
         finally:
             if not has_parts(out):
-                forget_parts(out, was_there)
+                forget_parts(parts, was_there)
 
 
 def begin_parts(
@@ -167,14 +206,20 @@ def begin_parts(
     if index is None or (why and force):
         result_folder.check_free(out, force)
         index = Index(SUMMARY_VERSION, code_version(), command, force, resolve())
-        _begin(folder, index)
-        return Parts(folder, index.scenario, scenario_name, {})
+        was_there = out.exists()
+        try:
+            _begin(folder, index)
+        except InputError:  # a full disk, say
+            if not was_there:
+                _remove_empty(out)
+            raise
+        return Parts(folder, index.scenario, scenario_name, {}, index, say)
     if why:
         raise InputError(
             f"{out} holds unfinished runs, but they {why}: nothing was changed; end what was begun, "
             "choose another folder, or replace them with --force"
         )
-    return Parts(folder, index.scenario, scenario_name, _read_parts(folder, index, say))
+    return Parts(folder, index.scenario, scenario_name, _read_parts(folder, index, say), index, say)
 
 
 def has_parts(out: Path) -> bool:
@@ -183,12 +228,18 @@ def has_parts(out: Path) -> bool:
     return folder.is_dir() and any(_PART.fullmatch(path.name) for path in folder.iterdir())
 
 
-def forget_parts(out: Path, was_there: bool) -> None:
-    """Undo ``begin_parts``; ``out`` itself goes where it was not there before and nothing else is in it."""
-    remove(out / result_folder.PARTS_FOLDER)
-    if not was_there:
-        with suppress(OSError):
-            out.rmdir()
+def forget_parts(parts: Parts, was_there: bool) -> None:
+    """Undo ``begin_parts``; its folder goes where it was not there before and nothing else is in it."""
+    with suppress(InputError):  # something else is in its place: results, say
+        if parts.folder is not None and parts.is_there():
+            remove(parts.folder)
+            if not was_there:
+                _remove_empty(parts.folder.parent)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @cache
@@ -209,9 +260,12 @@ def _part(folder: Path, kind: PartKind, number: int) -> Path:
 
 def _begin(folder: Path, index: Index) -> None:
     with write_folder_atomically(folder) as new:
-        text = json.dumps(asdict(index), indent=1, ensure_ascii=False)
-        (new / result_folder.INDEX_FILE).write_text(text + "\n", encoding="utf-8")
+        (new / result_folder.INDEX_FILE).write_bytes(_format(index))
         write_checksums(new)
+
+
+def _format(index: Index) -> bytes:
+    return (json.dumps(asdict(index), indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def _read_index(out: Path, force: bool) -> Index | None:

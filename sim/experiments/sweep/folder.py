@@ -31,6 +31,7 @@ SWEEP_FILE: Final = "sweep.json"
 WINNERS_FILE: Final = "winners.svg"
 """A map of who is first, where one can be drawn."""
 _VERSION: Final = 1
+_FOREIGN: Final = "no result of a sweep"
 _DIGITS: Final = 4
 """Of a setting's folder, at least."""
 
@@ -77,7 +78,7 @@ def begin(
         was_there = out.exists()
         folders = [out / name for name in folder_names(len(scenarios))]
         replace = force or any(map(has_parts, folders))
-        result_folder.check_replaceable(out, replace, partial(_is_ours, out), "no result of a sweep")
+        result_folder.check_replaceable(out, replace, partial(_is_ours, out), _FOREIGN)
         texts = [dump(each) for each in resolve(scenarios, device)]
         parts: list[Parts] = []
         try:
@@ -90,8 +91,8 @@ def begin(
             yield resolved, parts
         finally:
             if not any(map(has_parts, folders)):
-                for folder in folders[: len(parts)]:
-                    forget_parts(folder, was_there=False)
+                for each in parts:
+                    forget_parts(each, was_there=False)
                 if not was_there:
                     with suppress(OSError):
                         out.rmdir()
@@ -165,6 +166,7 @@ def finish(
     ]
     if out is None:
         return _describe(settings, [summarise_resolved(*each) for each in results])
+    result_folder.check_replaceable(out, True, partial(_is_ours, out), _FOREIGN)
     with write_folder_atomically(out) as new:
         summaries = [
             result_folder.write_results(new / folder, text, name, own, tuning=tuned, facts=facts)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -108,6 +110,63 @@ def test_nothing_is_left_where_nothing_is_complete(begin: Open, out: Path) -> No
     assert not out.exists()
     out.mkdir()
     with begin():
+        pass
+    assert list(out.parent.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_a_folder_that_is_taken_away_meanwhile_is_begun_anew(
+    is_moved: bool, begin: Open, out: Path, spoken: list[str]
+) -> None:
+    moved = out.with_name("moved")
+    with begin() as parts:
+        keep(parts, RUNS[:2])
+        out.rename(moved)
+        if not is_moved:
+            shutil.rmtree(moved)
+        parts.keep("run", 2, RUNS[2])
+        assert runs_of(read_results(out)) == RUNS[2:]
+        assert parts.is_there()
+    assert len(spoken) == 1
+    assert f"{out} was removed or renamed" in spoken[0]
+    if is_moved:
+        assert runs_of(read_results(moved)) == RUNS[:2]
+    with begin() as parts:
+        assert set(parts.kept) == {("run", 2)}
+
+
+def test_what_has_taken_the_place_of_a_folder_is_left_alone(begin: Open, out: Path) -> None:
+    moved = out.with_name("moved")
+    with begin() as parts:
+        keep(parts, RUNS[:1])
+        out.rename(moved)
+        write_results(out, SCENARIO, "s", RUNS[1:])
+        other = files(out)
+        for meet in (parts.is_there, lambda: parts.keep("run", 1, RUNS[1])):
+            with pytest.raises(InputError, match="something else has taken its place"):
+                meet()
+    assert files(out) == other
+    assert runs_of(read_results(moved)) == RUNS[:1]
+
+
+def test_where_another_command_has_begun_meanwhile_it_is_not_undone(begin: Open, out: Path) -> None:
+    with begin():
+        shutil.rmtree(out)
+        with unfinished.write_folder_atomically(out / "parts") as new:
+            (new / "index.json").write_text("another's")
+    assert files(out) == {"parts/index.json": b"another's"}
+
+
+def test_a_full_disk_leaves_no_empty_folder(begin: Open, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(unfinished, "write_checksums", fail)
+    with pytest.raises(InputError, match=r"cannot write .*parts: No space left on device"), begin():
+        pass
+    assert not out.exists()
+    out.mkdir()
+    with pytest.raises(InputError, match="No space left"), begin():
         pass
     assert list(out.parent.iterdir()) == [out]
 
