@@ -148,9 +148,13 @@ def follow_links(path: Path) -> Path:
     """Where ``path`` leads; what is written goes there.
 
     Raises:
-        InputError: its links lead in a circle, or it is too long a name.
+        InputError: its links lead in a circle, it is too long a name, or leads back (``..``) out of a folder
+            that is not there: what asks whether anything is at such a path would be told that nothing is.
     """
     try:
+        for number, part in enumerate(path.parts):
+            if part == ".." and not (out_of := Path(*path.parts[:number])).is_dir():
+                raise InputError(f"cannot write {path}: there is no folder {out_of}")
         target = path.resolve()
         if target.is_symlink():  # Python 3.13 leaves what leads in a circle
             raise RuntimeError

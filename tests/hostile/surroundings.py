@@ -122,6 +122,12 @@ _FOLDERS: Final[Mapping[str, Surrounding]] = {
     ),
     "out-links-to-itself": Surrounding("ln -s p p && paceline simulate s.yaml --out p", 2, ("p",), ("p",)),
     "out-is-not-to-be-written": Surrounding("paceline simulate s.yaml --out /proc/self/r", 2, ("/proc",)),
+    "out-back-out-of-nothing": Surrounding("paceline simulate s.yaml --out x/..", 2, ("no folder x",)),
+    "sweep-back-out-of-nothing": Surrounding(
+        "paceline sweep s.yaml --grid seed=1,2 --out x/..", 2, ("no folder x",)
+    ),
+    "report-back-out-of-nothing": Surrounding("paceline report r -o x/../s.yaml", 2, ("no folder x",)),
+    "bundle-back-out-of-nothing": Surrounding("paceline report --bundle r -o x/../s.yaml", 2, ("s.yaml",)),
     "report-to-a-pipe": Surrounding("mkfifo p && paceline report r -o p", 2, ("p is there",), ("p",)),
     "report-to-a-folder": Surrounding("paceline report r -o .", 2, ("folder",)),
     "report-to-the-top": Surrounding("paceline report r -o /", 2, ("folder",)),

@@ -15,6 +15,7 @@ from paceline.sim.config.files import (
     remove_leftovers,
     save_atomically,
     write_atomically,
+    write_folder_atomically,
 )
 from paceline.sim.errors import InputError
 
@@ -126,3 +127,19 @@ def test_locks_of_dead_processes_are_removed_by_the_next_claim(tmp_path: Path) -
     with claim(tmp_path / "r"):
         left = {path.name for path in tmp_path.iterdir()}
     assert left == {".r.lock", *(f".{name}.lock" for name in locks if name != "dead")}
+
+
+def test_a_path_that_leads_back_out_of_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("old")
+    nothing = tmp_path / "nothing"
+    for path in (nothing / ".." / "mine", nothing / ".." / ".."):
+        with pytest.raises(InputError, match="cannot write .*: there is no folder .*nothing$"):
+            write_atomically(path, "new")
+        with pytest.raises(InputError, match="there is no folder"), claim_folder(path):
+            pass
+        with pytest.raises(InputError, match="there is no folder"), write_folder_atomically(path):
+            pass
+    assert (tmp_path / "mine").read_text() == "old"
+    nothing.mkdir()
+    write_atomically(nothing / ".." / "mine", "new")
+    assert (tmp_path / "mine").read_text() == "new"
