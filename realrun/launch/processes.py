@@ -30,7 +30,7 @@ from paceline.sim.config.code_files import code_folders
 from paceline.sim.config.files import make_temporary_folder
 from paceline.sim.config.free_memory import free_for_all_bytes
 from paceline.sim.config.units import format_bytes
-from paceline.sim.errors import KeyedError
+from paceline.sim.errors import InputError, KeyedError
 from paceline.sim.network.network import Network
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts
 from paceline.sim.scenario.schema import Scenario
@@ -79,6 +79,30 @@ def check_processes(number: int) -> None:
             f"{number} processes on this machine need about {format_bytes(needed)} of memory, and "
             f"{format_bytes(free)} are free; take fewer workers, or a cluster",
         )
+
+
+_STORE_BYTES: Final = 2**20
+"""Of the file by which processes agree: more than any command has written there."""
+
+
+def check_room(folder: Path) -> None:
+    """Refuse a folder that does not take the file by which processes agree.
+
+    torch's reader of that file waits without end for the rest of an entry that was cut off.
+
+    Raises:
+        InputError: the disk is full, or no file may be so long.
+    """
+    probe = folder / "room"
+    try:
+        probe.write_bytes(bytes(_STORE_BYTES))
+        probe.unlink()
+    except OSError as error:
+        probe.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot write {folder}: {error.strerror}; processes agree by a file there, of up to "
+            f"{format_bytes(_STORE_BYTES)} (TMPDIR, ulimit -f)"
+        ) from error
 
 
 def popen_here(rank: int, argv: list[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
@@ -203,6 +227,7 @@ class Processes(RankPool):
         if self._folder is None:
             self._folder = make_temporary_folder()
         try:
+            check_room(Path(self._folder.name))
             for rank in range(len(self._children), workers):
                 self._children.append(self._start(rank))
         except BaseException:

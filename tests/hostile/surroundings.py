@@ -171,6 +171,9 @@ _LIMITS: Final[Mapping[str, Surrounding]] = {
     "few-files-probe": Surrounding("ulimit -n 24; paceline probe s.yaml --out m.json", 2, ("open files",)),
     "no-disk": Surrounding("ulimit -f 0; paceline simulate s.yaml --out new", 2, ("new",)),
     "little-disk": Surrounding("ulimit -f 1; paceline simulate s.yaml --out new", 2, ("new",), ("new",)),
+    "little-disk-realrun": Surrounding(
+        "ulimit -f 4; paceline realrun s.yaml --processes", 2, ("File too large", "ulimit -f")
+    ),
     "little-disk-report": Surrounding("ulimit -f 4; paceline report r", 2, ("report",)),
 }
 """What a shell may limit."""
