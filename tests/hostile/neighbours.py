@@ -92,8 +92,16 @@ TOGETHER: Final[Mapping[str, Surrounding]] = {
 """Two commands at once that write to the same place."""
 
 MEANWHILE: Final[Mapping[str, Surrounding]] = {
-    "removed": Surrounding(_MEANWHILE.format("rm -rf new"), 2, ("new holds parts",), ("new",)),
-    "renamed": Surrounding(_MEANWHILE.format("mv new old"), 2, ("new holds parts",), ("new", "old")),
+    "removed": Surrounding(_MEANWHILE.format("rm -rf new"), 0, ("new was removed or renamed",), ("new",)),
+    "renamed": Surrounding(
+        _MEANWHILE.format("mv new old"), 0, ("new was removed or renamed",), ("new", "old")
+    ),
+    "other-results": Surrounding(
+        _MEANWHILE.format("mv new old; cp -r r new"),
+        2,
+        ("has taken its place", "move it back"),
+        ("new", "old"),
+    ),
     "now-a-file": Surrounding(_MEANWHILE.format("rm -rf new; echo mine >new"), 2, ("new",), ("new",)),
     "with-a-stranger": Surrounding(_MEANWHILE.format("echo mine >new/mine"), 2, ("holds mine",), ("new",)),
 }
