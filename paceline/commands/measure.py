@@ -74,6 +74,8 @@ def realrun(
 
     check_trace(trace, out)
     check_timeout("--timeout", timeout)
+    if processes + lab + slurm > 1:
+        raise InputError("--processes, --lab and --slurm are three clusters: choose one of them")
     if slurm:
         loaded = load(scenario, changes or [])
         run_requests(loaded)
@@ -216,6 +218,8 @@ def validate(
 
     loaded = load(scenario, changes or [])
     validation.check_options(loaded, steps, tolerance)
+    if lab and slurm:
+        raise InputError("--lab and --slurm are two clusters: choose one of them")
     if slurm:
         values = {"--profile": profile, "--steps": steps, "--tolerance": f"{tolerance:g}", "--out": out}
         options = job_options(changes, values, {"--force": force, "--json": as_json})

@@ -98,6 +98,9 @@ LINES: Final[Mapping[str, tuple[str, str]]] = {
     "per-node-zero": ("realrun s.yaml --slurm --per-node 0", "--per-node"),
     "per-node-negative": ("realrun s.yaml --slurm --per-node -1", "--per-node"),
     "no-cluster": ("realrun s.yaml", "--processes"),
+    "two-clusters": ("realrun s.yaml --processes --lab", "choose one"),
+    "two-clusters-validate": ("validate s.yaml --slurm --lab --per-node 2 --steps 2", "choose one"),
+    "two-clusters-slurm": ("realrun s.yaml --slurm --lab --per-node 2", "choose one"),
     "realrun-out-file": ("realrun s.yaml --processes --out file", "file"),
     "realrun-crowd": (
         "realrun s.yaml --processes " + _CROWD,

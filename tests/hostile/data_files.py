@@ -31,6 +31,7 @@ LAYERS: Final[Mapping[str, str | bytes]] = {
     "nothing": _HEAD + "a,0,0\n", "no-name": _HEAD + ",1,1\n", "ragged": _HEAD + "a,1\n",
     "more": _HEAD + "a,1,1,1\n", "many": _HEAD + "".join(f"l{k},1,1\n" for k in range(5000)),
     "binary": bytes(range(256)), "terminal": _HEAD + "\x1b[2J,1,1\n", "quote": _HEAD + '"a,1,1\n',
+    "both-costs": "layer,parameters,forward_flops,forward [ms],backward [ms]\na,1,5,1,1\n",
     "device": "->/dev/zero",
 }  # fmt: skip
 """What stands in a file where a model's layers should be."""

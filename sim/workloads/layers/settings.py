@@ -139,6 +139,8 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     table = read_table(path)
     name, parameters = (table.find(each) for each in ("layer", "parameters"))
     costs = TIMES if TIMES[0] in table.names else ("forward_flops",)
+    if costs is TIMES and "forward_flops" in table.names:
+        raise InputError(f"{path}: has forward_flops and forward; leave one of them out")
     for cost in costs:
         table.find(cost)
     if len(table.rows) > MAX_LAYERS:

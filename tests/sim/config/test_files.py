@@ -133,7 +133,7 @@ def test_a_path_that_leads_back_out_of_nothing_is_refused(tmp_path: Path) -> Non
     (tmp_path / "mine").write_text("old")
     nothing = tmp_path / "nothing"
     for path in (nothing / ".." / "mine", nothing / ".." / ".."):
-        with pytest.raises(InputError, match="cannot write .*: there is no folder .*nothing$"):
+        with pytest.raises(InputError, match=r"cannot write .*: there is no folder .*nothing$"):
             write_atomically(path, "new")
         with pytest.raises(InputError, match="there is no folder"), claim_folder(path):
             pass
