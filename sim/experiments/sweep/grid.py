@@ -54,7 +54,10 @@ def read_grid(assignments: Sequence[str]) -> dict[str, Sequence[Any]]:
             )
         if key in grid:
             raise InputError(f"{source}: {shorten(key)} stands in the grid already; list all its values once")
-        grid[key] = yaml_file.parse_value(f"[{text}]", source).value
+        values = yaml_file.parse_value(f"[[{text}], 0]", source).value
+        if len(values) > 2:
+            raise InputError(f"{source}: a bracket is closed that was not opened")
+        grid[key] = values[0]
     return grid
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.experiments.sweep import kept
-from paceline.sim.experiments.sweep.grid import changes_of, settings_of
+from paceline.sim.experiments.sweep.grid import changes_of, read_grid, settings_of
 from paceline.sim.experiments.sweep.shared import simulate_jobs
 from paceline.sim.program.worker import Worker
 from paceline.sim.records.run import Run
@@ -399,3 +400,13 @@ def test_values_are_tuned_in_every_setting() -> None:
 def test_a_wrong_grid_is_one_message(grid: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         paceline.sweep(SCENARIO, grid, progress=False)
+
+
+@pytest.mark.parametrize("text", ["seed=1] #", "seed=1], [2", "seed=1,#2", "seed=1]"])
+def test_the_values_of_a_key_end_with_its_option(text: str) -> None:
+    with pytest.raises(InputError, match=rf"^--grid {re.escape(text)}:"):
+        read_grid([text])
+
+
+def test_values_may_be_lists() -> None:
+    assert read_grid(["a=[1, 2], {b: [3]}", "c="]) == {"a": ((1, 2), {"b": (3,)}), "c": ()}
