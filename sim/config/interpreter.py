@@ -76,7 +76,7 @@ class _Pipe(io.FileIO):
     """Takes everything that is written to it, also where whoever was to read it has gone."""
 
     @override
-    def write(self, text: Buffer, /) -> int | None:
+    def write(self, text: Buffer, /) -> int:
         try:
             return super().write(text)
         except BrokenPipeError:
