@@ -177,8 +177,8 @@ def confidence(summary: Summary, source: Source | None = None) -> str | None:
     best = rows[0]
     repeats = min(row["runs"] for row in rows)
     if repeats < 2:
-        settled = summary["verdict"]["settled"] and best["source"] == _main_source(summary)
-        return None if settled else "One repeat: how much of this is chance is not known."
+        known = summary["verdict"]["interval"] is not None and best["source"] == _main_source(summary)
+        return None if known else "One repeat: how much of this is chance is not known."
     text = f"{best['label']} was first in {best['wins']:g} of {repeats} paired repeats"
     if best["p_win"] is not None:
         text += f", so that its chance to be first once more is {percent(best['p_win'])}"

@@ -10,6 +10,9 @@ scheme to the winner lies above 1. No level is shared out among the others: that
 beats all of them by chance is the less likely the more they are (Gutmann and Maymin 1987). Fewer than
 ``intervals.FEWEST`` repeats settle nothing, unless nothing in the runs is random.
 
+Schemes *tie* where the whole interval lies within ``TIE`` of 1: however sure the order of such two is, a
+table shows 1.00x for both, and the clock is not known that well (docs/validation.md).
+
 References:
     Gutmann and Maymin, Is the selected population the best?, Annals of Statistics 15, 1987.
 """
@@ -31,6 +34,9 @@ from .intervals import FEWEST, median_ratio, of_median, of_ratio, paired_ratios
 
 MOST_REPEATS: Final = 100
 """More repeats than this are not worth a number: they are "more than 100"."""
+
+TIE: Final = 0.005
+"""Relative difference below which two times are as good as equal."""
 
 _LEVEL_Z: Final = 1.96
 """Standard normal quantile of a 95 % interval."""
@@ -135,8 +141,10 @@ def find_verdict(
         time_s = format_seconds(of_median(list(times[first].values()))["median"] or 0.0)
         text = f"{first} takes {time_s} a step" if by_step else f"{first} reaches the target after {time_s}"
         return _verdict(text, True, first, repeats_needed=0)
-    open_ = [label for label in others if not _is_behind(times[label], times[first], exact)]
-    if open_ and not any(len(paired_ratios(times[label], times[first])) >= FEWEST for label in open_):
+    tied = {label for label in others if _is_tied(times[label], times[first], exact)}
+    open_ = [x for x in others if x in tied or not _is_behind(times[x], times[first], exact)]
+    enough = exact or any(len(paired_ratios(times[x], times[first])) >= FEWEST for x in open_)
+    if open_ and not enough:
         # Too few repeats to leave anybody out, but who was never ahead needs no mention.
         ahead = {x for x in open_ if min(paired_ratios(times[x], times[first]), default=1.0) <= 1}
         open_ = [x for x in open_ if x in ahead or x == others[0]]
@@ -151,10 +159,13 @@ def find_verdict(
     if not open_:
         text = f"{first} first{by}{_lead(second, factor, interval, exact, by_step)}"
         return _verdict(text, True, first, second, factor, interval, 0)
+    if tied.issuperset(open_):
+        equal = all(set(paired_ratios(times[label], times[first])) == {1.0} for label in open_)
+        text = f"{_choice([first, *open_], 'and', '')} tie{by}{'' if equal else f', within {100 * TIE:g} %'}"
+        return _verdict(text, False, first, second, factor, interval)
     text = f"not settled{by}: {_choice([first, *open_])}"
-    if all(_is_tied(times[label], times[first]) and (exact or races >= FEWEST) for label in open_):
-        return _verdict(f"{text}; they tie", False, first, second, factor, interval)
-    needed = [_repeats_needed(paired_ratios(times[label], times[first])) for label in open_]
+    unsure = [label for label in open_ if label not in tied]
+    needed = [_repeats_needed(paired_ratios(times[label], times[first])) for label in unsure]
     known = [count for count in needed if count is not None]
     most = max(known) if len(known) == len(needed) else None
     text += f"; {_more(most, races)}"
@@ -193,8 +204,11 @@ def _is_behind(times: Mapping[int, float], first: Mapping[int, float], exact: bo
     return len(ratios) >= FEWEST and (low is None or low > 1)  # None: infinite
 
 
-def _is_tied(times: Mapping[int, float], first: Mapping[int, float]) -> bool:
-    return all(ratio == 1 for ratio in paired_ratios(times, first))
+def _is_tied(times: Mapping[int, float], first: Mapping[int, float], exact: bool) -> bool:
+    """Whether the repeats show that a scheme is as good as equal to the first."""
+    ratio = of_ratio(times, first)
+    low, high = (ratio["median"],) * 2 if exact else (ratio["low"], ratio["high"])
+    return low is not None and high is not None and low > 1 / (1 + TIE) and high < 1 + TIE
 
 
 def _lead(
@@ -217,11 +231,11 @@ def _bound(value: float) -> str:
     return format_factor(value, True).removesuffix("x")
 
 
-def _choice(labels: Sequence[str]) -> str:
+def _choice(labels: Sequence[str], conjunction: str = "or", each: str = "one of ") -> str:
     """Up to three labels, and how many more there are."""
     if len(labels) <= 3:
-        return f"{', '.join(labels[:-1])} or {labels[-1]}"
-    return f"{', '.join(labels[:2])} or one of {len(labels) - 2} others"
+        return f"{', '.join(labels[:-1])} {conjunction} {labels[-1]}"
+    return f"{', '.join(labels[:2])} {conjunction} {each}{len(labels) - 2} others"
 
 
 def _more(repeats: int | None, races: int) -> str:

@@ -76,7 +76,7 @@ def test_a_close_race_takes_more_repeats_than_a_number_is_worth() -> None:
 
 def test_ties_are_called_ties() -> None:
     verdict = of_two([1, 2, 3, 4, 5], [1, 2, 3, 4, 5])
-    assert verdict["text"] == "not settled: a or b; they tie"
+    assert verdict["text"] == "a and b tie"
     assert (verdict["settled"], verdict["factor"], verdict["repeats_needed"]) == (False, 1.0, None)
 
 
@@ -124,7 +124,27 @@ def test_where_nothing_is_random_one_repeat_settles() -> None:
     assert verdict["text"] == "a first by time per step, 2.4x (nothing is random)"
     assert (verdict["settled"], verdict["interval"]) == (True, [verdict["factor"]] * 2)
     tie = of_two([0.1], [0.1], by_step=True, exact=True)
-    assert (tie["text"], tie["settled"]) == ("not settled by time per step: a or b; they tie", False)
+    assert (tie["text"], tie["settled"]) == ("a and b tie by time per step", False)
+
+
+def test_what_a_table_shows_as_equal_is_a_tie_however_sure_the_order_is() -> None:
+    steps = {label: seeded(step_s) for label, step_s in {"a": 1.0, "b": 1.0001, "c": 1.004, "d": 1.1}.items()}
+    verdict = find_verdict(["a", "b", "c", "d"], steps, by_step=True, exact=True)
+    assert verdict["text"] == "a, b and c tie by time per step, within 0.5 %"
+    assert (verdict["settled"], verdict["second"], verdict["factor"]) == (False, "b", 1.0001)
+    assert of_two([1.0], [1.006], by_step=True, exact=True)["settled"]
+    many = find_verdict(list("abcde"), {x: seeded(1.0) for x in "abcde"}, by_step=True, exact=True)
+    assert many["text"] == "a, b and 3 others tie by time per step"
+
+
+def test_repeats_show_a_tie_where_their_whole_interval_is_near_1() -> None:
+    assert of_two([1] * 5, [1.001, 1.002, 1.002, 1.003, 1.004])["text"] == "a and b tie, within 0.5 %"
+    assert of_two([1] * 5, [0.999, 1.0, 1.001, 1.0, 1.002])["text"] == "a and b tie, within 0.5 %"
+    assert of_two([1] * 5, [1.001, 1.002, 1.002, 1.003, 1.006])["text"] == "a first, 1.00x (1.001 to 1.01)"
+    assert of_two([1] * 4, [1.001] * 4)["text"].startswith("not settled: a or b; ")  # too few to tell
+    times = {"a": seeded(*[1.0] * 5), "b": seeded(*[1.001] * 5), "c": seeded(0.8, 1.1, 1.2, 1.3, 1.4)}
+    verdict = find_verdict(["a", "b", "c"], times)
+    assert verdict["text"].startswith("not settled: a, b or c; about ")
 
 
 @pytest.mark.parametrize(("random", "settled"), [(False, True), (True, False)])
