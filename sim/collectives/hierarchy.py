@@ -33,6 +33,15 @@ def count_ranks(sites: Sites) -> int:
     return sum(site if isinstance(site, int) else sum(site) for site in sites)
 
 
+def host_sizes(sites: Sites) -> tuple[int, ...]:
+    """How many ranks each host has, in the order of the ranks.
+
+    >>> host_sizes(((8, 8), 3))
+    (8, 8, 1, 1, 1)
+    """
+    return tuple(gpus for site in sites for gpus in ((1,) * site if isinstance(site, int) else site))
+
+
 def tiers(sites: Sites) -> tuple[tuple[int, ...], ...]:
     """The sizes of all groups from the inside out; who stands for a group is one of the members further out.
 
@@ -41,9 +50,8 @@ def tiers(sites: Sites) -> tuple[tuple[int, ...], ...]:
     >>> tiers((4, 4))
     ((4, 4),)
     """
-    hosts = tuple((1,) * site if isinstance(site, int) else site for site in sites)
-    inside = tuple(gpus for site in hosts for gpus in site)
-    outside = tuple(len(site) for site in hosts)
+    inside = host_sizes(sites)
+    outside = tuple(site if isinstance(site, int) else len(site) for site in sites)
     return (outside,) if max(inside, default=1) == 1 else (inside, outside)
 
 

@@ -14,7 +14,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from .algorithms import (
     recursive_doubling_all_reduce,
 )  # fmt: skip
 from .blocks import BlockSchedule, CollectiveBlock, without_rendezvous
-from .hierarchy import Sites, count_ranks, crosses, hierarchical_all_reduce
+from .hierarchy import Sites, count_ranks, crosses, hierarchical_all_reduce, host_sizes
 from .schedule import refuse_many, split_evenly
 
 RING_PIECES: Final = 64
@@ -88,12 +88,18 @@ def double_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
     other order one tree would wait for the other in turn.
     """
     n = count_ranks(sites)
-    trees = [_tree(n, 0), _tree(n, 1 % n)]
+    return _over_trees((_tree(n, 0), _tree(n, 1 % n)), num_bytes, TREE_SEGMENTS)
+
+
+def _over_trees(trees: Sequence[list[int]], num_bytes: int, segments: int) -> BlockSchedule:
+    """An equal part of the payload over each of some trees, given by the parent of each rank."""
+    n = len(trees[0])
     planned: list[tuple[bool, int, int, int, int, int]] = []  # (down, level, segment, tree, child, bytes)
-    for tree, (parents, half) in enumerate(zip(trees, split_evenly(num_bytes, 2), strict=True)):
+    for tree, (parents, part) in enumerate(zip(trees, split_evenly(num_bytes, len(trees)), strict=True)):
         height, depth = _heights(parents), _depths(parents)
-        count = max(1, min(TREE_SEGMENTS, -(-half // TREE_SEGMENT_BYTES)))
-        for segment, size in enumerate(split_evenly(half, count)):
+        count = max(1, min(segments, -(-part // TREE_SEGMENT_BYTES)))
+        refuse_many("a double tree", n, 2 * len(trees) * count * (n - 1))
+        for segment, size in enumerate(split_evenly(part, count)):
             for child, parent in enumerate(parents):
                 if parent >= 0 and size:
                     planned.append((False, height[child], segment, tree, child, size))
@@ -239,10 +245,16 @@ NCCL_TAIL: Final = 5.0
 off the measurements in BinhangYuan/tc_cluster_setting; the pipeline itself ends one latency after its last
 byte has left). A payload below one chunk has its share of it, which is not measured."""
 
+NCCL_CHAIN_SEGMENTS: Final = 8
+"""More segments of a tree's half for each GPU behind the first of a host, so that the chain fills quickly."""
+
 NCCL_STEP_S: Final = 14e-6
+NCCL_RING_HOP_S: Final = 3.4e-6
+NCCL_CHAIN_HOP_S: Final = 4.0e-6
 NCCL_BYTES_PER_S: Final = 1.25e9
 NCCL_TREE_SHARE: Final = 0.92
-"""What NCCL assumes when it chooses: a network step, a card of unknown speed, and what a tree gets of it."""
+"""What NCCL assumes when it chooses: a network step, steps over NVLink inside a host for a ring and for a
+tree, a card of unknown speed, and what a tree gets of it."""
 
 
 @lru_cache(maxsize=64)
@@ -303,8 +315,28 @@ def _nccl_tail(n: int, num_bytes: int) -> float:
 
 @lru_cache(maxsize=64)
 def nccl_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
-    """NCCL's all-reduce over a double binary tree."""
-    return replace(double_tree(sites, num_bytes), tail=_nccl_tail(count_ranks(sites), num_bytes))
+    """NCCL's all-reduce over a double binary tree of hosts, in each of which the GPUs are a chain.
+
+    The first GPU of a host talks to other hosts, in both trees; behind it each GPU gives what it has to the
+    one before, and gets the sum from there. Of sites NCCL knows nothing. A chain is as long as a host has
+    GPUs, so that a payload is cut into more segments for it: NCCL's own are 512 KiB, however many they are.
+
+    Source:
+        NVIDIA/nccl at 5067397 (2026-06): src/graph/connect.cc, ``ncclTopoPreset`` (in a node ``tree.up`` is
+        the rank before, ``tree.down`` the next) and ``connectTrees`` (``ncclGetDtree`` over nodes, "depth =
+        nRanks/nNodes - 1 + log2i(nNodes)"); src/enqueue.cc, ``stepSize``. Which GPU of a node talks to
+        children differs by NCCL's pattern; here there is one card for all of them.
+    """
+    sizes = host_sizes(sites)
+    firsts = [sum(sizes[:host]) for host in range(len(sizes))]
+    trees = []
+    for shift in (0, 1 % len(sizes)):
+        parents = [rank - 1 for rank in range(count_ranks(sites))]
+        for first, above in zip(firsts, _tree(len(sizes), shift), strict=True):
+            parents[first] = firsts[above] if above >= 0 else -1
+        trees.append(parents)
+    segments = TREE_SEGMENTS + NCCL_CHAIN_SEGMENTS * (max(sizes) - 1)
+    return replace(_over_trees(trees, num_bytes, segments), tail=_nccl_tail(count_ranks(sites), num_bytes))
 
 
 @lru_cache(maxsize=64)
@@ -315,10 +347,17 @@ def nccl_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
     return replace(_chain(n, num_bytes, pieces), tail=_nccl_tail(n, num_bytes))
 
 
-def nccl_choice(n: int, num_bytes: int) -> str:
-    """Ring or tree, by NCCL's own estimate: it knows neither the latency nor the bandwidth of the cluster."""
-    ring_s = 2 * (n - 1) * NCCL_STEP_S + 2 * (n - 1) / n * num_bytes / NCCL_BYTES_PER_S
-    tree_s = 2 * math.log2(n) * NCCL_STEP_S + 2 * num_bytes / (NCCL_TREE_SHARE * NCCL_BYTES_PER_S)
+def nccl_choice(sites: Sites, num_bytes: int) -> str:
+    """Ring or tree, by NCCL's own estimate: it knows neither the latency nor the bandwidth of the cluster.
+
+    Source: NVIDIA/nccl at 5067397, src/graph/tuning.cc: ``latencies`` of ring and tree, ``busBw`` of a tree.
+    """
+    n, hosts = count_ranks(sites), len(host_sizes(sites))
+    within = n - hosts
+    ring_s = 2 * (within * NCCL_RING_HOP_S + (hosts - 1) * NCCL_STEP_S)
+    tree_s = 2 * ((n // hosts - 1) * NCCL_CHAIN_HOP_S + (hosts.bit_length() - 1) * NCCL_STEP_S)
+    ring_s += 2 * (n - 1) / n * num_bytes / NCCL_BYTES_PER_S
+    tree_s += 2 * num_bytes / (NCCL_TREE_SHARE * NCCL_BYTES_PER_S)
     return "nccl_ring" if ring_s <= tree_s else "nccl_tree"
 
 

@@ -300,7 +300,7 @@ class Job:
         if len(self.transport.choices) == 1:
             return self.transport.choices[0]
         if self.transport.nccl_collectives:
-            return nccl_choice(len(members), num_bytes)
+            return nccl_choice(sites, num_bytes)
         if self.chosen and len(members) == self.workers and num_bytes == self.num_bytes(self.start):
             return self.chosen
         key = id(PIPELINES), members, num_bytes

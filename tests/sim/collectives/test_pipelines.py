@@ -179,9 +179,38 @@ def test_nccls_buffers_bound_its_rate_over_long_latencies() -> None:
 
 
 def test_nccl_takes_a_tree_for_small_payloads_of_large_groups() -> None:
-    assert nccl_choice(64, 1000) == "nccl_tree"
-    assert nccl_choice(64, 10**9) == "nccl_ring"
-    assert nccl_choice(2, 1) == "nccl_ring"
+    assert nccl_choice((64,), 1000) == "nccl_tree"
+    assert nccl_choice((64,), 10**9) == "nccl_ring"
+    assert nccl_choice((2,), 1) == "nccl_ring"
+
+
+def test_nccl_reckons_with_quick_steps_inside_hosts() -> None:
+    """The same 64 ranks: alone 126 steps of 14 us, in 8 hosts 112 of 3.4 and 14 of 14, in one 126 of 3.4."""
+    alone, hosts = (64,), ((8,) * 8,)
+    ring_s = 112 * 3.4e-6 + 14 * 14e-6
+    tree_s = 2 * (7 * 4e-6 + 3 * 14e-6)
+    per_byte = 2 / (0.92 * 1.25e9) - 2 * 63 / 64 / 1.25e9
+    limit = int((ring_s - tree_s) / per_byte)
+    assert [nccl_choice(hosts, limit + more) for more in (0, 1)] == ["nccl_tree", "nccl_ring"]
+    assert nccl_choice(alone, limit + 1) == "nccl_tree"
+    assert nccl_choice(((64,),), 1) == "nccl_ring"
+
+
+def test_nccls_tree_is_a_chain_inside_a_host_and_a_tree_between_first_gpus() -> None:
+    """Three hosts of 3, 3 and 2 GPUs in two sites; a payload of two bytes has one segment for each tree."""
+    tree = PIPELINES["nccl_tree"](((3, 3), (2,)), 2)
+    edges = sorted((block.source, block.destination) for block in tree.blocks)
+    inside = [(1, 0), (2, 1), (4, 3), (5, 4), (7, 6)]
+    between = [(0, 3), (6, 3), (3, 6), (0, 6)]  # to the parents: hosts 0 and 2 under 1, then 1 and 0 under 2
+    up = [*inside, *inside, *between]
+    assert edges == sorted([*up, *((parent, child) for child, parent in up)])
+
+
+def test_nccls_tree_sends_a_long_payload_twice_over_each_link_of_a_chain() -> None:
+    """One host of 8 GPUs: up and then down, and the chain has filled when a tenth of it has been sent."""
+    num_bytes = 800_000_000
+    took = took_s(PIPELINES["nccl_tree"](((8,),), num_bytes), 1e9, 0.0)
+    assert 2 * 0.8 <= took <= 1.1 * 2 * 0.8
 
 
 def test_nccls_other_collectives_send_their_share() -> None:
