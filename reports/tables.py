@@ -297,6 +297,8 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         computes = f"{100 * row['utilisation']:.1f} %"
         add_text_row(times, row["label"], format_seconds(row["step_s"]), rate, computes, *cells)
         add_text_row(needs, row["label"], *needed)
+    if hours:
+        times.caption = f"sent: by all workers together, {answer['sent_over']}"
     needs.caption = f"bandwidth {answer['knob']} with which so much of a step is computing"
     lines: list[RenderableType] = [Text(head), "", times, "", needs]
     if answer["tokens"] is not None:

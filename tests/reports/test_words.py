@@ -9,7 +9,7 @@ from paceline.reports import words
 from paceline.sim.records.run import Run
 from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summarise import summarise
-from paceline.sim.records.summary import Tuned, TuningTrial
+from paceline.sim.records.summary import SchemeFacts, Tuned, TuningTrial
 from tests.support.made_runs import made_bounds, made_run
 
 TARGET = Goal(metric="test_accuracy", value=0.95)
@@ -56,6 +56,14 @@ def test_the_winner_its_factor_and_why() -> None:
         "in a step a worker waits 10 ms instead of 300 ms."
     )
     assert words.confidence(found) == "One repeat: how much of this is chance is not known."
+
+
+def test_where_nothing_is_random_nothing_is_chance() -> None:
+    runs = [made_run(label, reached_s=None, steps=50) for label in ("a", "b")]
+    facts = {x: SchemeFacts(does="It averages.", bounds=made_bounds(random=False)) for x in ("a", "b")}
+    tie = summarise("s", runs, None, (), facts)
+    assert words.verdict(tie) == "a and b tie by time per step"
+    assert words.confidence(tie) is None
 
 
 def test_fewer_but_dearer_steps() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from ...devices import one_thread
 from ...errors import InputError, RunError
+from ...network.settings import NetworkSettings
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...workloads.layers.settings import LayerProfile
@@ -82,9 +83,19 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
         "loss_by_scaling_law": None if tokens is None else HOFFMANN.loss(profile.num_parameters, tokens),
         "scaling_law": None if tokens is None else CAVEAT,
         "utilisations": list(UTILISATIONS),
+        "sent_over": _sent_over(resolved.cluster.network),
         "knob": "between two sites" if resolved.cluster.network.between is not None else "of a host",
         "schemes": rows,
     }
+
+
+def _sent_over(network: NetworkSettings) -> str:
+    """Which links what workers send goes over."""
+    if network.host is not None and network.host.gpus > 1:
+        return "inside hosts too"
+    if network.sites is not None and len(network.sites) > 1:
+        return "between sites" if max(network.sites.values()) == 1 else "inside sites too"
+    return "between hosts"
 
 
 def _row(scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | None) -> dict[str, Any]:

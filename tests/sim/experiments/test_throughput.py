@@ -66,6 +66,27 @@ def test_tokens_hours_and_bytes_by_hand(answer: dict[str, Any]) -> None:
             assert by_hand * (1 - 1e-6) <= needed <= by_hand * (1 + 1.01 * PRECISION)
 
 
+@pytest.mark.parametrize(
+    ("network", "links"),
+    [
+        ("{sites: {a: 1, b: 1}, within: {latency: 0 s}, between: {latency: 1 ms}}", "between sites"),
+        ("{sites: {a: 2, b: 1}, within: {latency: 0 s}, between: {latency: 1 ms}}", "inside sites too"),
+        (
+            "{sites: {a: 2, b: 2}, within: {latency: 0 s}, between: {latency: 1 ms}, host: {gpus: 2}}",
+            "inside hosts too",
+        ),
+        ("{sites: {a: 2}, within: {latency: 1 ms}}", "between hosts"),
+        ("{latency: 1 ms}", "between hosts"),
+    ],
+)
+def test_bytes_that_stay_inside_are_named(network: str, links: str) -> None:
+    text = SCENARIO.format(model="gpt2", latency="0 s", bandwidth="1 GB/s", more="", speed="10 Tflop/s")
+    head, rest = text[: text.index("  network:")], text[text.index("schemes:") :]
+    workers = "" if "sites" in network else "  workers: 2\n"
+    wanted = throughput(parse(f"{head}{workers}  network: {network}\n{rest}"), tokens=1e6)
+    assert wanted["sent_over"] == links
+
+
 def test_latency_can_make_a_share_impossible() -> None:
     utilisation = Utilisation(scenario_of(latency="10 s"), scenario_of().schemes[0])
     assert utilisation.needed(0.99) is None
@@ -102,6 +123,7 @@ def test_the_table_names_what_is_not_known(
     schemes = [*answer["schemes"], {"label": "other", "problem": "it needs values"}]
     Console(width=200).print(render_throughput({**answer, "schemes": schemes}))
     printed = capsys.readouterr().out
+    assert "sent: by all workers together, between sites" in printed
     assert "2 workers, 124,439,808 parameters, 16,384 tokens a step" in printed
     assert "not known: it needs values" in printed
     assert f"loss {answer['loss_by_scaling_law']:.3f}" in printed
