@@ -217,7 +217,7 @@ def sections() -> str:
     return f"""\
 ## Checks: tables that were found last
 
-Three tables that had no part in anything above. Their inputs and sources stand in
+Tables that had no part in anything above. Inputs and sources of the first three stand in
 `benchmarks/large_models/elsewhere.py` and were committed before anything was computed from them; no model was
 changed for them. Not blind in the strict sense: the results for BERT-large and Horovod had been estimated
 by hand before. After that commit Horovod's servers became a worker each, and its ring `ring_stop_and_wait`,
