@@ -111,10 +111,15 @@ def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: Scheme
         return
     memory = device_memory(workload, cluster, entry, seed)
     if memory is not None and memory.total_bytes > cluster.device_memory:
+        of_host = cluster.network.host is not None and cluster.network.host.memory is not None
+        key = "cluster.network.host.memory" if of_host else "cluster.memory"
+        island = "cluster.island"
+        if cluster.network.gpus > 1:
+            island += ", in the place of cluster.network.host: workers are then whole islands"
         raise InputError(
             f"a worker's device would hold {memory.spelled_out}, and has "
-            f"{format_bytes(cluster.device_memory)}; give it more (cluster.memory), or shard a worker over "
-            "more GPUs (cluster.island)"
+            f"{format_bytes(cluster.device_memory)}; give it more ({key}), or shard a worker over more GPUs "
+            f"({island})"
         )
 
 

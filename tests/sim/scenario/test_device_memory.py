@@ -60,14 +60,30 @@ def test_an_island_shards_everything_and_gathers_a_layer() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("more", "host"), [("memory: 60 GB", ""), ("", ", host: {memory: 60 GB}")])
-def test_what_does_not_fit_is_refused_with_its_sum(more: str, host: str) -> None:
+@pytest.mark.parametrize(
+    ("more", "host", "advice"),
+    [
+        ("memory: 60 GB", "", "(cluster.memory), or shard a worker over more GPUs (cluster.island)"),
+        (
+            "",
+            ", host: {memory: 60 GB}",
+            "(cluster.network.host.memory), or shard a worker over more GPUs (cluster.island)",
+        ),
+        (
+            "memory: 60 GB",
+            ", host: {gpus: 2}",
+            "(cluster.memory), or shard a worker over more GPUs (cluster.island, in the place of "
+            "cluster.network.host: workers are then whole islands)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_sum(more: str, host: str, advice: str) -> None:
     with pytest.raises(InputError) as caught:
         scenario_of("{diloco: {period: 10, fragments: 5}}", more=more, host=host)
     assert str(caught.value) == (
         "scenario:8: schemes.0.diloco: a worker's device would hold 76 GB = parameters 10 GB + gradients "
         "10 GB + optimiser 20 GB + anchors 10 GB + outer momentum 10 GB + in flight 16 GB, and has 60 GB; "
-        "give it more (cluster.memory), or shard a worker over more GPUs (cluster.island)"
+        f"give it more {advice}"
     )
 
 
