@@ -102,6 +102,9 @@ def find_wrong_pairs(sites: Mapping[str, int], at: KeyPath, values: Mapping[str,
     """What is wrong with the names of pairs in ``values``, which stand at a key; pairs may be missing too."""
     pairs = _pair_names(sites)
     names = [name for name in values if name != DEFAULT]
+    if names and not pairs:
+        yield Mistake(at, "there is one site, and nothing between sites; leave cluster.network.between out")
+        return
     for name in names:
         if name not in pairs:
             yield Mistake((*at, name), f"no two sites have this name; {did_you_mean(name, pairs)}")

@@ -91,8 +91,8 @@ class LayerProfile(Settings):
     def _check(self) -> LayerProfile:
         if self.preset and self.preset not in PRESETS:
             raise mistake(
-                f"there are no layers of the name {quote(self.preset)}; "
-                f"{did_you_mean(self.preset, PRESETS)}, or a file.csv with your own"
+                f"there are no layers of the name {quote(self.preset)}, and it is no file.csv with your own; "
+                f"{did_you_mean(self.preset, PRESETS)}"
             )
         if bool(self.preset) == bool(self.rows):
             raise ValueError("give the name of a known model, or a file with at least one layer")

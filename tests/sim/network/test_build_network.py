@@ -174,6 +174,13 @@ def test_each_direction_between_sites_may_have_its_own_rate(tmp_path: Path) -> N
                 "between": {"latency": "1 ms", "bandwidth": {"us-mars": "1 Gbit/s"}},
             }
         )  # fmt: skip
+    with pytest.raises(ValidationError, match="there is one site, and nothing between sites; leave"):
+        NetworkSettings.model_validate(
+            {
+                "sites": {"us": 3}, "within": {"latency": "1 ms"},
+                "between": {"latency": {"us-eu": "40 ms", "us-asia": "80 ms"}},
+            }
+        )  # fmt: skip
 
 
 def test_a_network_from_a_function() -> None:
