@@ -108,7 +108,7 @@ def describe_proxy(document: Any) -> str | None:
         workload = document["workload"]
         profile, payload = workload.get("layer_profile"), workload.get("payload")
         if workload.get("timing_only"):
-            return "Nothing was trained: only time was simulated."
+            return "Nothing was trained: only time was simulated. What a step teaches differs by scheme."
         if profile is None and payload is None:
             return None
         model = profile if isinstance(profile, str) else (profile or {}).get("preset") or "the file's layers"

@@ -10,7 +10,7 @@ scheme to the winner lies above 1. No level is shared out among the others: that
 beats all of them by chance is the less likely the more they are (Gutmann and Maymin 1987). Fewer than
 ``intervals.FEWEST`` repeats settle nothing, unless nothing in the runs is random.
 
-Schemes *tie* where the whole interval lies within ``TIE`` of 1: however sure the order of such two is, a
+Schemes *tie* where the whole interval lies within ``TIED_WITHIN`` of 1: however sure the order of such two is, a
 table shows 1.00x for both, and the clock is not known that well (docs/validation.md).
 
 References:
@@ -35,7 +35,7 @@ from .intervals import FEWEST, median_ratio, of_median, of_ratio, paired_ratios
 MOST_REPEATS: Final = 100
 """More repeats than this are not worth a number: they are "more than 100"."""
 
-TIE: Final = 0.005
+TIED_WITHIN: Final = 0.005
 """Relative difference below which two times are as good as equal."""
 
 _LEVEL_Z: Final = 1.96
@@ -161,7 +161,7 @@ def find_verdict(
         return _verdict(text, True, first, second, factor, interval, 0)
     if tied.issuperset(open_):
         equal = all(set(paired_ratios(times[label], times[first])) == {1.0} for label in open_)
-        text = f"{_choice([first, *open_], 'and', '')} tie{by}{'' if equal else f', within {100 * TIE:g} %'}"
+        text = f"{_choice([first, *open_], 'and', '')} tie{by}{'' if equal else f', within {100 * TIED_WITHIN:g} %'}"
         return _verdict(text, False, first, second, factor, interval)
     text = f"not settled{by}: {_choice([first, *open_])}"
     unsure = [label for label in open_ if label not in tied]
@@ -208,7 +208,7 @@ def _is_tied(times: Mapping[int, float], first: Mapping[int, float], exact: bool
     """Whether the repeats show that a scheme is as good as equal to the first."""
     ratio = of_ratio(times, first)
     low, high = (ratio["median"],) * 2 if exact else (ratio["low"], ratio["high"])
-    return low is not None and high is not None and low > 1 / (1 + TIE) and high < 1 + TIE
+    return low is not None and high is not None and low > 1 / (1 + TIED_WITHIN) and high < 1 + TIED_WITHIN
 
 
 def _lead(

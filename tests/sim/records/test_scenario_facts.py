@@ -57,7 +57,9 @@ def test_a_proxy_is_named_by_what_it_stands_for() -> None:
         return read_facts(f"workload: {workload}").proxy
 
     assert proxy("{task: digits-mlp}") is None
-    assert proxy("{timing_only: true, payload: 1 GB}") == "Nothing was trained: only time was simulated."
+    assert proxy("{timing_only: true, payload: 1 GB}") == (
+        "Nothing was trained: only time was simulated. What a step teaches differs by scheme."
+    )
     of_bytes = proxy("{task: digits-mlp, payload: 1 GB}")
     assert of_bytes is not None
     assert "as if the model had 1 GB" in of_bytes
