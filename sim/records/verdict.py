@@ -10,8 +10,8 @@ scheme to the winner lies above 1. No level is shared out among the others: that
 beats all of them by chance is the less likely the more they are (Gutmann and Maymin 1987). Fewer than
 ``intervals.FEWEST`` repeats settle nothing, unless nothing in the runs is random.
 
-Schemes *tie* where the whole interval lies within ``TIED_WITHIN`` of 1: however sure the order of such two is, a
-table shows 1.00x for both, and the clock is not known that well (docs/validation.md).
+Schemes *tie* where the whole interval lies within ``TIED_WITHIN`` of 1: however sure the order of such two
+is, a table shows 1.00x for both, and the clock is not known that well (docs/validation.md).
 
 References:
     Gutmann and Maymin, Is the selected population the best?, Annals of Statistics 15, 1987.
@@ -161,7 +161,8 @@ def find_verdict(
         return _verdict(text, True, first, second, factor, interval, 0)
     if tied.issuperset(open_):
         equal = all(set(paired_ratios(times[label], times[first])) == {1.0} for label in open_)
-        text = f"{_choice([first, *open_], 'and', '')} tie{by}{'' if equal else f', within {100 * TIED_WITHIN:g} %'}"
+        within = "" if equal else f", within {100 * TIED_WITHIN:g} %"
+        text = f"{_choice([first, *open_], 'and', '')} tie{by}{within}"
         return _verdict(text, False, first, second, factor, interval)
     text = f"not settled{by}: {_choice([first, *open_])}"
     unsure = [label for label in open_ if label not in tied]
