@@ -41,7 +41,9 @@ from torch import Tensor
 from ..config.settings import Settings
 from ..errors import InputError, PeerLost
 from ..program import operations as ops
+from ..program.encoding import Compression, Payload
 from ..program.worker import Program, Worker
+from .common.compressed import CompressedAllReduce
 from .common.held import REPLACED, Held, Sizes, on_a_server
 from .scheme import Spread, scattered
 
@@ -173,18 +175,27 @@ class Centre:
         host: the worker on whose host it is.
         meet: what a visit does.
         visitors: who visits it, but for its host; None: everybody.
+        compression: how what is brought travels, which are changes then; replies travel as they are.
     """
 
     def __init__(
-        self, worker: Worker, host: int, meet: Meeting, visitors: Sequence[int] | None = None
+        self,
+        worker: Worker,
+        host: int,
+        meet: Meeting,
+        visitors: Sequence[int] | None = None,
+        compression: Compression | None = None,
     ) -> None:
         self._worker = worker
         self._visitors = range(worker.size) if visitors is None else visitors
         self._host = host
         self._meet = meet
         self._value = worker.start
+        self._brought = CompressedAllReduce(worker, compression)
+        self._visits = 0
 
         self._is_here = worker.rank == host
+        self._encoded = None if compression is None else self._brought.payload(worker.start, "visit", 0)
 
     @property
     def known(self) -> Tensor | None:
@@ -206,20 +217,25 @@ class Centre:
             self._value, reply = self._meet(self._value, value)
             return reply
         answer = await self._worker.begin(ops.Receive(self._host, like=value, tag="reply"))
-        await self._worker.send(self._host, value, tag="visit")
+        await self._worker.send(self._host, self._payload(value), tag="visit")
         message: ops.Message = await self._worker.wait(answer)
         return message.value
 
     async def begin_visit(self, value: Tensor) -> tuple[ops.Handle, ops.Handle]:
         """Bring a value [d] from another host, and go on: the receive of the reply, and the send."""
         answer = await self._worker.begin(ops.Receive(self._host, like=value, tag="reply"))
-        return answer, await self._worker.begin(ops.Send(self._host, value, tag="visit"))
+        return answer, await self._worker.begin(ops.Send(self._host, self._payload(value), tag="visit"))
+
+    def _payload(self, value: Tensor) -> Payload:
+        self._visits += 1
+        return self._brought.change(value, "visit", self._visits)
 
     async def _serve(self, rank: int) -> None:
         # A worker that is gone does not come again; the others have services of their own.
         with suppress(PeerLost):
             while True:
-                visitor = await self._worker.receive(rank, like=self._value, tag="visit")
+                like = self._value if self._encoded is None else self._encoded  # of its shape
+                visitor = await self._worker.receive(rank, like=like, tag="visit")
                 self._value, reply = self._meet(self._value, visitor.value)
                 await self._worker.send(rank, reply, tag="reply")
 

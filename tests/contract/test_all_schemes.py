@@ -82,7 +82,11 @@ FORMS: dict[str, list[tuple[Options, float]]] = {
         ({"topology": "ring", "gamma": 0.5}, 2),
         ({"topology": "ring", "gamma": 0.1, **A_TENTH}, 0.4),
     ],
-    "halos": [({"period": 4, "exchange": 4}, RING / 4)],
+    "halos": [
+        ({"period": 4, "exchange": 4}, RING / 4),
+        ({"period": 4, "exchange": 4, **EIGHT_BITS}, RING / 4 * (SHARE + 1) / 2),
+        ({"period": 4, "exchange": 4, **A_TENTH}, RING / 4 * (2 / 10 + 1) / 2),
+    ],
     "fedavg": [
         ({"period": 4}, RING / 4),
         ({"period": 4, "participation": 0.5}, (2 * (3 - 1) / 6 + TREE) / 4),

@@ -61,6 +61,20 @@ class CompressedAllReduce:
         """``value`` as it travels; random numbers are draw ``index`` of the stream ``purpose``."""
         return value if self.codec is None else self._encoded(self.codec, value, purpose, index)
 
+    def change(self, value: Tensor, purpose: str, index: int) -> Payload:
+        """``payload`` of a change [..., d], and with ``top_k`` of what is ``left`` of earlier ones."""
+        if isinstance(self.codec, TopK):
+            return self._fed_back(value, purpose, index)
+        return self.payload(value, purpose, index)
+
+    def _fed_back(self, value: Tensor, purpose: str, index: int) -> Encoded:
+        """``value`` and what is left of earlier ones, encoded; what is not sent of both stays in ``left``."""
+        assert self.codec is not None
+        whole = value if self.left is None else value + self.left
+        encoded = self._encoded(self.codec, whole, purpose, index)
+        self.left = whole - decoded(encoded)
+        return encoded
+
     def _encoded(
         self,
         codec: Codec,
@@ -120,10 +134,7 @@ class CompressedAllReduce:
 
         What was not sent of it stays in ``left``.
         """
-        assert self.codec is not None
-        whole = value if self.left is None else value + self.left
-        encoded = self._encoded(self.codec, whole, "mean/out", index)
-        self.left = whole - decoded(encoded)
+        encoded = self._fed_back(value, "mean/out", index)
         return ops.AllGatherShards(encoded, value.shape[-1] * self.worker.members(groups).shape[-1], groups)
 
     @staticmethod

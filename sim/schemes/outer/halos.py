@@ -11,10 +11,13 @@ After ``exchange`` arrivals a site's server brings what these have changed to th
 way, and takes (1 - alpha) of its own model and alpha of the global one, when that comes. Meanwhile it goes
 on serving; one such visit is under way at a time. The site's server is on the host of the site's first
 worker, which begins and ends these visits between its own steps; the global one is on the host of worker 0.
+With ``compression`` the changes that are brought to another host travel encoded, the models that come back
+do not; with ``top_k`` what was not sent goes with the sender's next change (error feedback).
 The metric of ``on: leader`` is the global model. The running buffers of batch norm have no momentum.
 
 Bytes per step and worker: inside a site one model out and one in over ``period``, but for the server's own
-host; between sites one out and one in over ``period`` x ``exchange`` steps of all in a site. Waits for: the
+host; between sites one out and one in over ``period`` x ``exchange`` steps of all in a site; what goes out
+is encoded with a ``compression``. Waits for: the
 host of the site's server.
 
 Source: Kim et al., HALoS, ICML 2025, and its published code, whose rates are h N here; delayed Nesterov: Liu
@@ -29,8 +32,9 @@ from torch import Tensor
 
 from ...config.settings import Settings
 from ...program import operations as ops
+from ...program.encoding import Compression
 from ...program.worker import Program, Worker
-from ..common.held import Held, Sizes, on_a_server
+from ..common.held import Held, Sizes, encoded_share, on_a_server
 from ..parameter_server import Centre
 from .rule import buffers_in
 
@@ -63,6 +67,9 @@ class HalosOptions(Settings):
     )
     local: SiteServer = Field(default=SiteServer(), description="the sites' servers")
     top: GlobalServer = Field(default=GlobalServer(), description="the global server")
+    compression: Compression | None = Field(
+        default=None, description="how changes are encoded on their way to a server; absent: not at all"
+    )
 
 
 def cycle(options: HalosOptions, workers: int) -> int:
@@ -76,7 +83,7 @@ def held(options: HalosOptions, sizes: Sizes) -> Held:
     servers = 2 * 1 + 1
     return Held(
         optimizer=sizes.moments, anchors=1 + servers, outer_momentum=2 * 2,
-        in_flight=on_a_server(sizes.workers - 1),
+        in_flight=on_a_server(sizes.workers - 1) + encoded_share(options.compression),
     )  # fmt: skip
 
 
@@ -115,8 +122,9 @@ class Servers:
         self._rule, self._top_rule = (
             DelayedNesterov(worker, settings) for settings in (options.local, options.top)
         )
-        self.site = Centre(worker, firsts[sites[worker.rank]], self._arrive, neighbours)
-        self.top = Centre(worker, 0, self._arrive_at_top, sorted(firsts.values()))
+        encoding = options.compression
+        self.site = Centre(worker, firsts[sites[worker.rank]], self._arrive, neighbours, encoding)
+        self.top = Centre(worker, 0, self._arrive_at_top, sorted(firsts.values()), encoding)
         self._arrivals = 0
         self._changed = torch.zeros_like(worker.start)
         self._away: tuple[ops.Handle, ops.Handle] | None = None

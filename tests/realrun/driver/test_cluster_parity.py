@@ -277,6 +277,7 @@ def bytes_handed_over(group: Group, **scheme: Any) -> int:
         ("gossip", {"topology": "ring", **QSGD}),
         ("sgp", {"topology": "one_peer_exponential", "overlap": 1}),
         ("sgp", {"topology": "one_peer_exponential", "asynchronous": True}),
+        ("halos", {"period": 2, "exchange": 2, **QSGD}),
     ],
 )
 def test_gloo_gets_exactly_the_bytes_that_are_priced(
@@ -315,6 +316,7 @@ def _leaders(events: Sequence[Event]) -> list[tuple[int, int]]:
         ("eamsgd", {"period": 1, "asynchronous": True, "host": 2}),
         ("downpour", {"period": 2}),
         ("halos", {"period": 2, "exchange": 2}),
+        ("halos", {"period": 2, "exchange": 2, **QSGD}),
         ("all_reduce", {"quorum": 3}),
         ("local_sgd", {"period": 2, "quorum": 3, "deadline": "30 ms"}),
         ("diloco", {"period": 2, "deadline": "10 ms"}),

@@ -41,6 +41,7 @@ RUNS: list[tuple[str, dict[str, Any]]] = [
     ("choco_sgd", {"topology": "ring", "gamma": 0.1, "compression": {"top_k": {"share": 0.1}}}),
     ("fedavg", {"period": 2, "participation": 0.5}),
     ("halos", {"period": 2, "exchange": 2}),
+    ("halos", {"period": 2, "exchange": 2, "compression": {"top_k": {"share": 0.1}}}),
     ("all_reduce", {"quorum": 3}),
     ("local_sgd", {"period": 2, "quorum": 3, "deadline": "3 s"}),
     ("diloco", {"period": 2, "deadline": "2 s"}),

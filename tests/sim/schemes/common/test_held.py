@@ -55,6 +55,7 @@ FORMS: list[tuple[str, dict[str, Any], float]] = [
     ("gradient_tracking", {"topology": "ring"}, 0.0),
     ("choco_sgd", {"topology": "ring", "gamma": 0.5}, 0.0),
     ("halos", {"period": 2, "exchange": 2}, 0.0),
+    ("halos", {"period": 2, "exchange": 2, **EIGHT_BITS}, 0.0),
     ("fedavg", {"period": 3, "participation": 0.5}, 0.0),
 ]
 """Schemes with options, and the momentum of their optimiser."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,11 +49,26 @@ class _Server:
         self.model = self.model - self.rate * step
 
 
-@pytest.mark.parametrize("exchange", [2, 3])
-def test_is_its_recursion(exchange: int) -> None:
-    options = {
+def _sent(change: Array, left: Array, share: float) -> Array:
+    """The largest elements of a change and of what is left, as they travel; ``left`` becomes the rest."""
+    if share == 1:
+        return change
+    whole = change + left
+    sent = np.zeros_like(whole)
+    largest = np.argsort(-abs(whole), kind="stable")[: math.ceil(share * whole.size)]
+    sent[largest] = whole[largest].astype(np.float32)
+    left[:] = whole - sent
+    return sent
+
+
+@pytest.mark.parametrize(("exchange", "share"), [(2, 1.0), (3, 1.0), (3, 0.4)])
+def test_is_its_recursion(exchange: int, share: float) -> None:
+    """With ``share`` below 1, what travels is cut short; hosts of servers visit these without travelling."""
+    options: dict[str, Any] = {
         "period": 3, "exchange": exchange, "alpha": 0.25, "local": {"every": 3}, "top": {"every": 2},
     }  # fmt: skip
+    if share < 1:
+        options["compression"] = {"top_k": {"share": share}}
     job = quadratic_job(
         "halos", options, workers=4, max_iterations=STEPS, lr=LR, momentum=BETA, stragglers=SLOW,
         network=sites_of(TWO_SITES),
@@ -63,6 +79,7 @@ def test_is_its_recursion(exchange: int) -> None:
     top = _Server(x[0], 0.15, 0.5, 2)
     arrivals, merged = [0, 0], [x[0].copy(), x[0].copy()]
     away: Array | None = None
+    left = np.zeros_like(x)
 
     def take_over(site: int, model: Array) -> None:
         before = servers[site].model
@@ -74,7 +91,8 @@ def test_is_its_recursion(exchange: int) -> None:
         x[worker] = x[worker] - LR * m[worker]
         site = worker // 2
         if done % 3 == 0:
-            servers[site].arrive(began[worker] - x[worker])
+            change = began[worker] - x[worker]
+            servers[site].arrive(_sent(change, left[worker], share) if worker % 2 else change)
             arrivals[site] += 1
             x[worker] = began[worker] = servers[site].model
         if worker % 2:
@@ -84,7 +102,8 @@ def test_is_its_recursion(exchange: int) -> None:
             away = None
         if arrivals[site] >= exchange:
             arrivals[site] = 0
-            top.arrive(merged[site] - servers[site].model)
+            change = merged[site] - servers[site].model
+            top.arrive(_sent(change, left[worker], share) if site else change)
             merged[site] = servers[site].model
             if site == 1 and done < STEPS:
                 away = top.model.copy()  # it has come back when the host looks again, after its next step
