@@ -12,7 +12,7 @@ import numpy as np
 from ..config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
 from ..errors import MAX_QUOTED, quote
 from .formats.parquet import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
-from .run import LOST, Source
+from .run import LOST, NO_METRICS, Source
 from .scenario_facts import ScenarioFacts
 from .summary import SUMMARY_VERSION, RunRow, Summary
 
@@ -128,6 +128,8 @@ def _find_lost_rows(summary: Summary, metrics: pd.DataFrame, events: pd.DataFram
 def _ends_with(run: RunRow, scores: Mapping[Hashable, Any]) -> bool:
     """Whether these are the last scores of a run; a bundle has them with fewer digits."""
     for name, value in run["final"].items():
+        if name in NO_METRICS:
+            return False
         score = scores.get(name)
         score = None if score is None or math.isnan(score) else score
         if (score is None) != (value is None):

@@ -159,7 +159,11 @@ SUMMARY: Final[Mapping[str, Damage]] = {
             "runs.0.digest": (None, 5, MISSING),
             "runs.0.bracket_s": ([], [1.0], "x", [float("nan"), 1.0], 5),
             "runs.0.machines": ([None], [{"host": 5}], "x"),
-            "runs.0.final": (None, {"train_loss": "x"}, {"train_loss": float("nan")}),
+            "runs.0.final": (
+                None, {"train_loss": "x"}, {"train_loss": float("nan")}, {"label": 1.0}, {"steps": 1.0},
+                {"train_loss": 0.0}, {"nothing": 1.0},
+            ),
+            "runs.0.rows": (None, 5, {}, {"evaluations": -1, "operations": 0}, {"evaluations": "3"}),
             "summary": (None, {}, [None], "x", [{}]),
             "summary.0.label": (None, "other", 5),
             "summary.0.runs": (None, -1.5, "x"),
