@@ -14,8 +14,10 @@ from benchmarks.outer_claims import TOLERANCE
 
 _KJV: Final = ("workload.text=kjv",)
 _MNIST: Final = ("workload.task=mnist-5k-cnn",)
-_TAKEN_ON_IMAGES: Final = "tune={optimizer.lr: [0.1]}"
-"""A pilot's best for all-reduce and a ring; with 8 workers every graph chooses its own."""
+_TAKEN_ON_IMAGES: Final = ("tune=null", "workload.optimizer.lr=0.1")
+"""What every graph but the complete one chooses with 8 workers."""
+_BATCHED: Final = "gradients=batched"
+"""Twice as fast for so small a convolutional network, in the bits of a batch."""
 _OF_FOUR: Final = (
     "schemes=[all_reduce, {gossip: {topology: one_peer_exponential, label: one-peer}}, "
     "{gossip: {topology: static_exponential, label: static}}, {gossip: {topology: ring, label: ring}}, "
@@ -170,11 +172,11 @@ REAL_DATA: Final = Paper(
 
 REAL_IMAGES: Final = Paper(
     (
-        _graphs(4, (*_MNIST, _TAKEN_ON_IMAGES, _OF_FOUR), _IMAGES_FRONT),
+        _graphs(4, (*_MNIST, *_TAKEN_ON_IMAGES, _BATCHED, _OF_FOUR), _IMAGES_FRONT),
         _graphs(8, _MNIST, _IMAGES_FRONT),
-        PaperStudy(_SLOWER, "graphs", (*_MNIST, "schemes=[all_reduce]", _TAKEN_ON_IMAGES)),
+        PaperStudy(_SLOWER, "graphs", (*_MNIST, "schemes=[all_reduce]", *_TAKEN_ON_IMAGES)),
         _graphs(16, (*_MNIST, *_CONSTANT), _IMAGES_FRONT),
-        _graphs(32, (*_MNIST, _TAKEN_ON_IMAGES), _IMAGES_FRONT),
+        _graphs(32, (*_MNIST, *_TAKEN_ON_IMAGES, _BATCHED), _IMAGES_FRONT),
         *_rest(_MNIST),
     ),
     (
