@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.sim.config.files import write_folder_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.records import unfinished
 from paceline.sim.records.folder import (
@@ -152,7 +153,7 @@ def test_what_has_taken_the_place_of_a_folder_is_left_alone(begin: Open, out: Pa
 def test_where_another_command_has_begun_meanwhile_it_is_not_undone(begin: Open, out: Path) -> None:
     with begin():
         shutil.rmtree(out)
-        with unfinished.write_folder_atomically(out / "parts") as new:
+        with write_folder_atomically(out / "parts") as new:
             (new / "index.json").write_text("another's")
     assert files(out) == {"parts/index.json": b"another's"}
 
