@@ -178,6 +178,7 @@ def test_only_real_runs_with_the_same_computing_times_count_for_the_mechanism() 
     assert of("lognormal", "ad_psgd") == [0, 2, 4, 6, 8]
 
 
+@pytest.mark.slow
 def test_a_further_run_is_in_the_interval_as_often_as_it_says() -> None:
     """30 simulated and one real run of one distribution: 90 % of the real ones are inside, not 84 %."""
     cell = DesignPoint("ad_psgd", 4, 2, 100, 40, "homogeneous", 20)
