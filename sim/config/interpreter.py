@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO, cast
 
 from typing_extensions import Buffer, override
 
@@ -96,9 +96,15 @@ def outlast_readers() -> None:
         except OSError:  # it is closed, or takes nothing
             continue
         if piped:
-            pipe = io.BufferedWriter(_Pipe(number, "wb", closefd=False))
-            lines = stream.line_buffering
-            setattr(sys, name, io.TextIOWrapper(pipe, stream.encoding, stream.errors, line_buffering=lines))
+            pipe, at_once = _Pipe(number, "wb", closefd=False), stream.write_through  # python -u
+            outlasting = io.TextIOWrapper(
+                cast(BinaryIO, pipe) if at_once else io.BufferedWriter(pipe),
+                stream.encoding,
+                stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=at_once,
+            )
+            setattr(sys, name, outlasting)
 
 
 def name_some(gone: Sequence[str]) -> str:
