@@ -149,7 +149,7 @@ def follow_links(path: Path) -> Path:
 
     Raises:
         InputError: its links lead in a circle, it is too long a name, or leads back (``..``) out of a folder
-            that is not there: what asks whether anything is at such a path would be told that nothing is.
+            that is not there: what asks whether anything is at such a path gets the answer that nothing is.
     """
     try:
         for number, part in enumerate(path.parts):

@@ -56,7 +56,7 @@ def test_what_large_models_leave_goes_back_to_the_system(monkeypatch: pytest.Mon
     in_heap_bytes: list[int] = []
     monkeypatch.setattr(ctypes, "CDLL", lambda _: Library())
     monkeypatch.setattr(sys, "platform", "linux")
-    for model_bytes in (20_001, 4_000_001):  # sizes that no other test has, as each is asked for once
+    for model_bytes in (20_001, 4_000_001):  # sizes that no other test has, as each counts once
         keep_freed_memory(model_bytes)
     assert in_heap_bytes[0] > 20_001
     assert in_heap_bytes[1] < 4_000_001
