@@ -146,6 +146,9 @@ def test_only_a_bundle_is_replaced(folder: Path, tmp_path: Path) -> None:
     out.write_text('{"my": "own"}')
     with pytest.raises(InputError, match="is there already, and it is no bundle"):
         bundle.write_bundle(folder, out)
+    with pytest.raises(InputError, match=r"there is no folder .*nothing"):
+        bundle.write_bundle(folder, tmp_path / "nothing" / ".." / "b.json")
+    assert out.read_text() == '{"my": "own"}'
 
 
 def changed(**changes: Any) -> Any:
