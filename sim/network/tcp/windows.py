@@ -197,8 +197,9 @@ class Connection:
             self.buffer_bytes = min(_BUFFERED_PER_BYTE * self.window, self._sendable)
         held = self._usable(num_bytes)
         other = self.other if num_bytes > held and self._tcp.congestion != "bbr" else None
+        waits_s = 0.0 if self.queues is None else self.queues.there(now_s)
         if other is not None and other._leaving:
-            leave = self._window(now_s, num_bytes)
+            leave = self._window(now_s, num_bytes, waits_s)
         elif self.window >= self._open:
             cap = inf if held >= self._pipe else held / self._rtt_s
             some = max(held, num_bytes * _LOOKED_AHEAD) if other is not None else num_bytes
@@ -207,10 +208,10 @@ class Connection:
             rate = self.window / self._rtt_s
             leave = Departure(min(num_bytes, rate * self._until_step_s()), rate)
         else:
-            leave = self._window(now_s, num_bytes)
+            leave = self._window(now_s, num_bytes, waits_s)
         if not leave.num_bytes:
             return leave
-        self._queued_s = self._queue_s(now_s)
+        self._queued_s = waits_s
         self._leave_rounds(now_s, leave.num_bytes)
         self._waits, self._allowed_s = leave.num_bytes < num_bytes, inf
         self._leaving += 1
@@ -218,14 +219,13 @@ class Connection:
         self._left_s = inf
         return leave
 
-    def _window(self, now_s: float, num_bytes: float) -> Departure:
-        """Take what the window holds beside what is on its way."""
+    def _window(self, now_s: float, num_bytes: float, waits_s: float) -> Departure:
+        """Take what the window holds beside what is on its way; it waits so long in queues."""
         room = self._usable(num_bytes) - self._in_flight
         self._held = self._held or room < num_bytes
         if room < min(num_bytes, SEGMENT_BYTES):
             return Departure(0.0, not_before_s=self._acked_s(self._chunks[0]))
         leave = self._paced(now_s, min(room, num_bytes))
-        waits_s = self._queue_s(now_s)
         acked_s = now_s + waits_s + self._rtt_s + self._burst_s(leave.num_bytes)
         counted = leave.num_bytes if self._tcp.congestion == "bbr" else _in_segments(leave.num_bytes)
         self._in_flight += counted
@@ -288,9 +288,6 @@ class Connection:
     def in_slow_start(self) -> bool:
         """Whether bytes leave in rounds."""
         return self.window < min(self.threshold, self._open)
-
-    def _queue_s(self, now_s: float) -> float:
-        return 0.0 if self.queues is None else self.queues.there(now_s)
 
     def _usable(self, num_bytes: float) -> float:
         """What may be on its way; of more than fits into the send buffer what a host keeps it filled with."""
