@@ -226,7 +226,7 @@ def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -
                 raise RunError("" if run is None else run.message)
         if group.rank == 0:
             if arguments.out is not None:
-                parts.is_there()
+                parts.check_not_replaced()
                 trace, facts = arguments.trace, describe_schemes(scenario, with_bounds=False)
                 measured = dump(over_transport(scenario, scenario.cluster.backend))
                 folder.write_results(

@@ -110,7 +110,7 @@ def realrun(
         except KeyboardInterrupt:
             interrupted = True
         if not interrupted:
-            parts.is_there()
+            parts.check_not_replaced()
         carried = over_transport(loaded, loaded.cluster.backend)
         hand_over(carried, runs, None if interrupted else out, as_json, trace)
         if interrupted:

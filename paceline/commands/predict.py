@@ -88,7 +88,7 @@ def simulate(
         except KeyboardInterrupt:
             interrupted = True
         if not interrupted:
-            parts.is_there()
+            parts.check_not_replaced()
         hand_over(resolved, runs, None if interrupted else out, as_json, trace, tuning, facts)
         if interrupted:
             end_interrupted(resolved, runs, out)

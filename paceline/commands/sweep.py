@@ -72,7 +72,7 @@ def sweep(
             say(f"interrupted{kept}")
             raise typer.Exit(130) from None
         for each in parts:
-            each.is_there()
+            each.check_not_replaced()
         answer = folder.finish(out, settings, resolved, runs, tuning)
         if out is not None:
             pictured = winner_map.write_winner_map(answer, out / folder.WINNERS_FILE)

@@ -94,7 +94,8 @@ class Parts:
             InputError: it cannot be written, or something else has taken the place of the folder.
         """
         if self.folder is not None and self.index is not None and run.status != "partial":
-            if not self.is_there():
+            self.check_not_replaced()
+            if not self.stands:
                 _begin(self.folder, self.index)
                 out = self.folder.parent
                 self.say(
@@ -104,22 +105,27 @@ class Parts:
             path = _part(self.folder, kind, number)
             result_folder.write_results(path, self.scenario, self.scenario_name, [run], force=True)
 
-    def is_there(self) -> bool:
-        """Whether the folder is still that in which the command was begun; False where there is none now.
+    @property
+    def stands(self) -> bool:
+        """Whether the folder is there, and is still that in which the command was begun."""
+        if self.folder is None or self.index is None:
+            return False
+        try:
+            return (self.folder / result_folder.INDEX_FILE).read_bytes() == _format(self.index)
+        except OSError:
+            return False
+
+    def check_not_replaced(self) -> None:
+        """Refuse to write where something else stands in the place of the folder.
 
         To be called before results take its place, too.
 
         Raises:
-            InputError: something else is in its place, which they would replace.
+            InputError: something else is there, which they would replace.
         """
-        if self.folder is None or self.index is None:
-            return False
+        if self.folder is None or self.stands:
+            return
         out = self.folder.parent
-        try:
-            if (self.folder / result_folder.INDEX_FILE).read_bytes() == _format(self.index):
-                return True
-        except OSError:
-            pass
         try:
             stranger = out.exists() and (not out.is_dir() or next(out.iterdir(), None) is not None)
         except OSError as error:
@@ -130,7 +136,6 @@ class Parts:
                 "and was left alone; complete runs are kept where that folder is now: move it back, and the "
                 "same command goes on"
             )
-        return False
 
 
 NOTHING_KEPT: Final = Parts(None, "", "", {})
@@ -230,11 +235,10 @@ def has_parts(out: Path) -> bool:
 
 def forget_parts(parts: Parts, was_there: bool) -> None:
     """Undo ``begin_parts``; its folder goes where it was not there before and nothing else is in it."""
-    with suppress(InputError):  # something else is in its place: results, say
-        if parts.folder is not None and parts.is_there():
-            remove(parts.folder)
-            if not was_there:
-                _remove_empty(parts.folder.parent)
+    if parts.folder is not None and parts.stands:  # else something is in its place: results, say
+        remove(parts.folder)
+        if not was_there:
+            _remove_empty(parts.folder.parent)
 
 
 def _remove_empty(folder: Path) -> None:

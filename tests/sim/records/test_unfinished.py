@@ -127,7 +127,7 @@ def test_a_folder_that_is_taken_away_meanwhile_is_begun_anew(
             shutil.rmtree(moved)
         parts.keep("run", 2, RUNS[2])
         assert runs_of(read_results(out)) == RUNS[2:]
-        assert parts.is_there()
+        assert parts.stands
     assert len(spoken) == 1
     assert f"{out} was removed or renamed" in spoken[0]
     if is_moved:
@@ -143,7 +143,7 @@ def test_what_has_taken_the_place_of_a_folder_is_left_alone(begin: Open, out: Pa
         out.rename(moved)
         write_results(out, SCENARIO, "s", RUNS[1:])
         other = files(out)
-        for meet in (parts.is_there, lambda: parts.keep("run", 1, RUNS[1])):
+        for meet in (parts.check_not_replaced, lambda: parts.keep("run", 1, RUNS[1])):
             with pytest.raises(InputError, match="something else has taken its place"):
                 meet()
     assert files(out) == other
