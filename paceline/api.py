@@ -283,22 +283,25 @@ def sweep(
     Raises:
         InputError: the scenario, the task, or a key or value of the grid is wrong.
     """
+    import itertools
     from contextlib import nullcontext
 
     from paceline import arguments
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.scenario.schema import resolve_scenario
+    from paceline.sim.scenario.schema import resolve_each
     from paceline.study import Study, Sweep
 
     scenario, jobs = _checked(scenario, task, changes, device, jobs)
     where = prepare.device_named(device)
     settings = grids.settings_of(arguments.read_grid(grid))
-    read = [resolve_scenario(scenario, task, [*changes, *grids.changes_of(each)]) for each in settings]
-    with watching(read[0], len(read)) if progress else nullcontext(None) as shown:
-        resolved, tuning = grids.choose_values(
-            grids.resolve(read, where), device=where, progress=shown, jobs=jobs
-        )
+    scenarios = resolve_each(scenario, task, ([*changes, *grids.changes_of(each)] for each in settings))
+    first = next(scenarios)
+    with watching(first, len(settings)) if progress else nullcontext(None) as shown:
+        prepare_all = grids.follow_nothing if shown is None else shown.prepare
+        read = grids.follow(itertools.chain([first], scenarios), prepare_all("reading"))
+        unchosen = grids.resolve(read, where, prepare_all("resolving"))
+        resolved, tuning = grids.choose_values(unchosen, device=where, progress=shown, jobs=jobs)
         if shown is not None:
             shown.begin()
         complete = grids.count_nothing if shown is None else shown.complete

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -148,6 +149,7 @@ class Countdown:
         from paceline.sim.scenario.repeats import max_repeats
 
         self.show: Callable[[str, float], None] = lambda line, share: None
+        self._settings = settings
         self._runs = len(scenario.schemes) * max_repeats(scenario.repeats) * settings
         self._limit = scenario.stop.max_iterations
         self._before, self._done, self._begun = 0, 0, False
@@ -171,6 +173,16 @@ class Countdown:
         self._typical |= dict(complete)
         self._ahead, self._under_way = len(complete), under_way
         self.show(self.line(), self.share)
+
+    def prepare(self, step: str) -> Callable[[], None]:
+        """Begin a step of preparing all settings; returns what is to be called after each setting."""
+        numbers = itertools.count(1)
+
+        def advance() -> None:
+            done = next(numbers)
+            self.show(f"{step}: {done:,} of {self._settings:,} settings", done / self._settings)
+
+        return advance
 
     def begin(self, done: int = 0) -> None:
         """What was prepared is ready: now the runs begin, of which so many are complete from before."""

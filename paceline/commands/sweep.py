@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -45,39 +47,45 @@ def sweep(
     from paceline.sim.experiments.jobs import check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
-    from paceline.sim.scenario.schema import load
+    from paceline.sim.scenario.schema import load_each
 
     check_jobs(jobs)
     settings = grids.settings_of(grids.read_grid(grid))
-    loaded = [load(scenario, [*(changes or []), *grids.changes_of(each, "--grid")]) for each in settings]
     where = prepare.device_named(device)
-    with folder.begin(loaded, where, out, force=force, say=say) as (resolved, parts):
+    scenarios = load_each(
+        scenario, ([*(changes or []), *grids.changes_of(each, "--grid")] for each in settings)
+    )
+    first = next(scenarios)
+    with ExitStack() as stack:
+        progress = stack.enter_context(watching(first, len(settings)))
+        loaded = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
+        begun = folder.begin(loaded, where, out, force=force, say=say, prepare=progress.prepare)
+        resolved, parts = stack.enter_context(begun)
         try:
-            with watching(resolved[0], len(resolved)) as progress:
-                resolved, tuning = grids.choose_values(
-                    resolved, device=where, progress=progress, parts=parts, jobs=jobs
-                )
-                progress.begin(sum(each.num_runs for each in parts))
-                runs = grids.simulate(
-                    resolved,
-                    device=where,
-                    progress=progress,
-                    complete=progress.complete,
-                    warn=say,
-                    parts=parts,
-                    jobs=jobs,
-                )
+            resolved, tuning = grids.choose_values(
+                resolved, device=where, progress=progress, parts=parts, jobs=jobs
+            )
+            progress.begin(sum(each.num_runs for each in parts))
+            runs = grids.simulate(
+                resolved,
+                device=where,
+                progress=progress,
+                complete=progress.complete,
+                warn=say,
+                parts=parts,
+                jobs=jobs,
+            )
         except KeyboardInterrupt:
             kept = "" if out is None else f"; what is complete is kept in {out} (the same command goes on)"
             say(f"interrupted{kept}")
             raise typer.Exit(130) from None
         for each in parts:
             each.check_not_replaced()
-        answer = folder.finish(out, settings, resolved, runs, tuning)
-        if out is not None:
-            pictured = winner_map.write_winner_map(answer, out / folder.WINNERS_FILE)
-            also = f" and {folder.WINNERS_FILE}" if pictured else ""
-            say(f"wrote {out}: a result folder for each setting, {folder.SWEEP_FILE}{also}")
+        answer = folder.finish(out, settings, resolved, runs, tuning, progress.prepare("summarising"))
+        pictured = out is not None and winner_map.write_winner_map(answer, out / folder.WINNERS_FILE)
+    if out is not None:
+        also = f" and {folder.WINNERS_FILE}" if pictured else ""
+        say(f"wrote {out}: a result folder for each setting, {folder.SWEEP_FILE}{also}")
     if as_json:
         print_json(answer)
     else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
@@ -341,8 +341,23 @@ def load(path: str | Path, changes: Sequence[overrides.Change] = ()) -> Scenario
     Raises:
         InputError: what is wrong, where and the nearest valid choice; a line for each of the first mistakes.
     """
+    return next(load_each(path, [changes]))
+
+
+def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) -> Iterator[Scenario]:
+    """Read a scenario file once, and give the scenario that it is with the changes of each setting.
+
+    Args:
+        path: as for ``load``.
+        settings: ``changes`` of ``load``, those of each.
+
+    Raises:
+        InputError: as ``load``, at the first setting for which it does.
+    """
     file = find_scenario(Path(path))
-    return parse(yaml_file.read_text(file), str(file), changes, code=file.parent)
+    document = yaml_file.parse(yaml_file.read_text(file), str(file))
+    for changes in settings:
+        yield _validate(document, str(file), changes, file.parent)
 
 
 def parse(
@@ -357,7 +372,13 @@ def parse(
         code: the folder in which modules that it names are looked for before the working folder; None: the
             working folder alone, and what this process has loaded already.
     """
-    document = yaml_file.parse(text, source)
+    return _validate(yaml_file.parse(text, source), source, changes, code)
+
+
+def _validate(
+    document: yaml_file.Document, source: str, changes: Sequence[overrides.Change], code: Path | None
+) -> Scenario:
+    """The scenario of a document after ``changes``; arguments and errors are those of ``parse``."""
     if document.value is None:
         raise InputError(f"{source}: is empty; a scenario needs name, workload, cluster, schemes and stop")
     document = overrides.apply(document, changes)
@@ -404,20 +425,52 @@ def resolve_scenario(
     Raises:
         InputError: what is wrong.
     """
+    return next(resolve_each(scenario, task, [changes]))
+
+
+def resolve_each(
+    scenario: Scenario | Mapping[str, Any] | str | Path,
+    task: Callable[..., Any] | None,
+    settings: Iterable[Sequence[overrides.Change]],
+) -> Iterator[Scenario]:
+    """Read what is meant once, and give the scenario that it is with the changes of each setting.
+
+    Args:
+        scenario, task: as for ``resolve_scenario``.
+        settings: its ``changes``, those of each.
+
+    Raises:
+        InputError: what is wrong, at the first setting for which something is.
+    """
     own = [] if task is None else [f"workload.task={user_code.import_path_of(task)}"]
-    code = None if isinstance(scenario, Scenario) else script_folder()
+    all_changes = ([*own, *changes] for changes in settings)
     try:
         if isinstance(scenario, str | Path):
-            return load(scenario, [*own, *changes])
-        if isinstance(scenario, Scenario):
-            if not own and not changes:
-                return scenario
-            data = scenario.model_dump(mode="json")
-            for option in type(scenario.workload.options).model_fields if own else ():
-                data["workload"].pop(option, None)
-            scenario = data
-        return parse(_write(scenario), "scenario", [*own, *changes], code=code)
+            yield from load_each(scenario, all_changes)
+        elif isinstance(scenario, Scenario):
+            yield from _change_each(scenario, task is not None, all_changes)
+        else:
+            document, code = yaml_file.parse(_write(scenario), "scenario"), script_folder()
+            for changes in all_changes:
+                yield _validate(document, "scenario", changes, code)
     except InputError as error:
         raise InputError(
             str(error).replace(f"--set {shorten(own[0])}", "task") if own else str(error)
         ) from error
+
+
+def _change_each(
+    scenario: Scenario, with_other_task: bool, settings: Iterable[Sequence[overrides.Change]]
+) -> Iterator[Scenario]:
+    """``scenario`` with the changes of each setting; options of its task do not go over to another task."""
+    document = None
+    for changes in settings:
+        if not changes:
+            yield scenario
+            continue
+        if document is None:
+            written = scenario.model_dump(mode="json")
+            for option in type(scenario.workload.options).model_fields if with_other_task else ():
+                written["workload"].pop(option, None)
+            document = yaml_file.parse(_write(written), "scenario")
+        yield _validate(document, "scenario", changes, None)

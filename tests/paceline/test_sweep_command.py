@@ -69,6 +69,18 @@ def test_the_table_has_a_line_for_each_setting(
     assert [line[:16].split("  ")[0].strip() for line in lines] == ["1 ms", "1 ms", "2 s", "2 s"]
 
 
+def test_progress_shows_what_is_prepared_and_summarised(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("paceline.commands.console.LINES_APART_S", 0.0)
+    code, _, err = run(monkeypatch, capsys, "sweep", tiny, *GRID, "--out", tmp_path / "out")
+    assert code == 0
+    for step in ("reading", "resolving", "making folders", "summarising"):
+        assert [line for line in err.splitlines() if line.startswith(f"{step}: ")] == [
+            f"{step}: {number} of 4 settings" for number in (1, 2, 3, 4)
+        ]
+
+
 def test_an_interrupted_sweep_goes_on_to_the_same_bytes(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

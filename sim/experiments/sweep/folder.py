@@ -25,7 +25,7 @@ from ...records.unfinished import NOTHING_KEPT, Parts, begin_parts, forget_parts
 from ...scenario.schema import Scenario, dump
 from ..bounds import describe_schemes
 from ..prepare import read_resolved, resolved_in
-from .grid import resolve
+from .grid import count_nothing, follow, follow_nothing, resolve
 
 SWEEP_FILE: Final = "sweep.json"
 WINNERS_FILE: Final = "winners.svg"
@@ -53,6 +53,7 @@ def begin(
     *,
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    prepare: Callable[[str], Callable[[], None]] = follow_nothing,
 ) -> Iterator[tuple[list[Scenario], list[Parts]]]:
     """Begin the settings of a sweep, or go on with those that ``out`` holds.
 
@@ -62,6 +63,7 @@ def begin(
         out: the sweep's folder; None: nothing is kept.
         force: whether older results may be replaced.
         say: called with what the user should know.
+        prepare: called with the name of each step; what it returns is called for each setting that is done.
 
     Returns:
         A context manager that gives the scenarios as they were resolved when the sweep was first begun, and
@@ -71,7 +73,7 @@ def begin(
         InputError: ``out`` is in use or taken, or a scenario cannot be resolved.
     """
     if out is None:
-        yield resolve(scenarios, device), [NOTHING_KEPT] * len(scenarios)
+        yield resolve(scenarios, device, prepare("resolving")), [NOTHING_KEPT] * len(scenarios)
         return
     command = f"sweep of {len(scenarios)} settings on {device.type}"
     with claim_folder(out):
@@ -79,15 +81,18 @@ def begin(
         folders = [out / name for name in folder_names(len(scenarios))]
         replace = force or any(map(has_parts, folders))
         result_folder.check_replaceable(out, replace, partial(_is_ours, out), _FOREIGN)
-        texts = [dump(each) for each in resolve(scenarios, device)]
+        fresh = resolve(scenarios, device, prepare("resolving"))
         parts: list[Parts] = []
+        resolved: list[Scenario] = []
         try:
-            for folder, scenario, text in zip(folders, scenarios, texts, strict=True):
-                parts.append(_begin_setting(folder, command, scenario, text, force, say))
+            on_setting = prepare("making folders")
+            for folder, requested, own in zip(folders, scenarios, fresh, strict=True):
+                parts.append(_begin_setting(folder, command, requested, dump(own), force, say))
+                resolved.append(read_resolved(parts[-1].scenario, requested))
+                on_setting()
             done = sum(each.num_runs for each in parts)
             if done:
                 say(f"going on with {out}: {done} runs are there")
-            resolved = [read_resolved(each.scenario, own) for each, own in zip(parts, scenarios, strict=True)]
             yield resolved, parts
         finally:
             if not any(map(has_parts, folders)):
@@ -144,6 +149,7 @@ def finish(
     scenarios: Sequence[Scenario],
     runs: Sequence[Sequence[Run]],
     tuning: Sequence[Sequence[Tuned]],
+    on_setting: Callable[[], None] = count_nothing,
 ) -> dict[str, Any]:
     """Summarise all settings, and write the whole folder in place of the unfinished one.
 
@@ -153,6 +159,7 @@ def finish(
         out: the sweep's folder; None: nothing is written.
         settings: what each has set.
         scenarios, runs, tuning: of each.
+        on_setting: called for each that is summarised.
 
     Returns:
         What ``sweep.json`` holds.
@@ -160,20 +167,21 @@ def finish(
     Raises:
         InputError: the folder cannot be written.
     """
-    results = [
+    results = (
         (dump(scenario), scenario.name, own, tuned, describe_schemes(scenario, with_bounds=False))
         for scenario, own, tuned in zip(scenarios, runs, tuning, strict=True)
-    ]
+    )
     if out is None:
-        return _describe(settings, [summarise_resolved(*each) for each in results])
+        return _describe(settings, follow((summarise_resolved(*each) for each in results), on_setting))
     result_folder.check_replaceable(out, True, partial(_is_ours, out), _FOREIGN)
     with write_folder_atomically(out) as new:
-        summaries = [
+        written = (
             result_folder.write_results(new / folder, text, name, own, tuning=tuned, facts=facts)
             for folder, (text, name, own, tuned, facts) in zip(
-                folder_names(len(results)), results, strict=True
+                folder_names(len(settings)), results, strict=True
             )
-        ]
+        )
+        summaries = follow(written, on_setting)
         answer = _describe(settings, summaries)
         text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
+from ...compute.settings import Compute
 from ...config import yaml_file
 from ...devices import one_thread
 from ...errors import InputError, shorten
@@ -30,9 +31,25 @@ from .shared import share_training
 MAX_SETTINGS: Final = 10_000
 """Settings of one grid."""
 
+_T = TypeVar("_T")
+
 
 def count_nothing() -> None:
     """For those who show no progress."""
+
+
+def follow_nothing(step: str) -> Callable[[], None]:
+    """For those who show no progress of a step that prepares all settings."""
+    return count_nothing
+
+
+def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> list[_T]:
+    """What there is of each setting, as a list; ``on_setting`` is called after each."""
+    done = []
+    for each in settings:
+        done.append(each)
+        on_setting()
+    return done
 
 
 def read_grid(assignments: Sequence[str]) -> dict[str, Sequence[Any]]:
@@ -108,20 +125,41 @@ def changes_of(setting: Mapping[str, Any], option: str = "grid") -> list[Assignm
     return changes
 
 
-def resolve(scenarios: Sequence[Scenario], device: torch.device) -> list[Scenario]:
+def resolve(
+    scenarios: Sequence[Scenario],
+    device: torch.device,
+    on_setting: Callable[[], None] = count_nothing,
+) -> list[Scenario]:
     """Resolve each scenario; what a gradient takes is measured once for all that measure the same.
+
+    Those that train the same are resolved one after the other, because few data sets are kept in memory.
+
+    Args:
+        scenarios: of the settings.
+        device: where gradients are computed.
+        on_setting: called for each that is resolved.
+
+    Returns:
+        The scenarios in their order.
 
     Raises:
         InputError: as ``prepare.resolve``.
     """
-    resolved: list[Scenario] = []
-    for scenario in scenarios:
-        for before, known in zip(scenarios, resolved, strict=False):
-            if before.workload == scenario.workload and before.cluster.compute == scenario.cluster.compute:
-                cluster = scenario.cluster.model_copy(update={"compute": known.cluster.compute})
-                scenario = scenario.model_copy(update={"cluster": cluster})
-                break
-        resolved.append(prepare.resolve(scenario, device))
+    alike: dict[Hashable, list[int]] = {}
+    for number, scenario in enumerate(scenarios):
+        alike.setdefault((scenario.workload, scenario.cluster.workers, scenario.seed), []).append(number)
+    measured: dict[Hashable, Compute] = {}
+    resolved = list(scenarios)
+    for number in itertools.chain.from_iterable(alike.values()):
+        scenario, compute = scenarios[number], scenarios[number].cluster.compute
+        if compute.measured is not None:
+            key = scenario.workload, compute
+            cluster = scenario.cluster.model_copy(update={"compute": measured.get(key, compute)})
+            resolved[number] = prepare.resolve(scenario.model_copy(update={"cluster": cluster}), device)
+            measured[key] = resolved[number].cluster.compute
+        else:
+            resolved[number] = prepare.resolve(scenario, device)
+        on_setting()
     return resolved
 
 

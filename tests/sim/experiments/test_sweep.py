@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ import paceline
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
+from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.experiments.sweep import kept
-from paceline.sim.experiments.sweep.grid import changes_of, read_grid, settings_of
+from paceline.sim.experiments.sweep.grid import changes_of, read_grid, resolve, settings_of
 from paceline.sim.experiments.sweep.shared import simulate_jobs
 from paceline.sim.program.worker import Worker
 from paceline.sim.records.run import Run
+from paceline.sim.scenario.entries import WorkloadEntry
+from paceline.sim.scenario.schema import Scenario, resolve_each
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.training.scoring import Target
 from paceline.sim.workloads.workload import Workload
@@ -370,6 +374,56 @@ def test_studies_are_those_of_simulate() -> None:
     assert list(result.summary.columns[:3]) == [*GRID, "scheme"]
     assert len(result.summary) == 8
     assert result.winners["winner"].tolist() == [study.winner for study in result.studies]
+
+
+def _scenarios(num_batch_sizes: int, compute: Any) -> list[Scenario]:
+    """Settings of so many workloads, each on two networks, which stand apart."""
+    base = {**SCENARIO, "schemes": SCENARIO["schemes"][:1], "gradients": "looped"}
+    base = {**base, "cluster": {**base["cluster"], "compute": compute}}
+    grid = {
+        "cluster.network.latency": ["1 ms", "2 ms"],
+        "workload.batch_size": list(range(1, num_batch_sizes + 1)),
+    }
+    changes = [[change.text for change in changes_of(each)] for each in settings_of(grid)]
+    return list(resolve_each(base, None, changes))
+
+
+def test_what_is_measured_alike_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def measure(scenario: Scenario, sizes: Any, device: Any) -> tuple[float, ...]:
+        measured.extend(sizes)
+        return tuple(0.001 * len(measured) for _ in sizes)
+
+    monkeypatch.setattr("paceline.sim.experiments.prepare.measure_gradients_s", measure)
+    scenarios = _scenarios(3, {"measured": {}})
+    resolved = resolve(scenarios, torch.device("cpu"))
+    assert measured == [1, 2, 3]
+    assert [each.cluster.compute.time for each in resolved[:3]] == [
+        each.cluster.compute.time for each in resolved[3:]
+    ]
+    assert [each.cluster.network for each in resolved] == [each.cluster.network for each in scenarios]
+
+
+def test_settings_are_resolved_without_comparing_each_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenarios = _scenarios(40, {"time": "10 ms"})
+    compared, built = [0], [0]
+    equal, build = WorkloadEntry.__eq__, prepare._built.__wrapped__
+
+    def count(self: WorkloadEntry, other: object) -> bool:
+        compared[0] += 1
+        return equal(self, other)
+
+    def count_built(*arguments: Any) -> Any:
+        built[0] += 1
+        return build(*arguments)
+
+    monkeypatch.setattr(WorkloadEntry, "__eq__", count)
+    monkeypatch.setattr(prepare, "_built", lru_cache(maxsize=8)(count_built))
+    done: list[None] = []
+    assert len(resolve(scenarios, torch.device("cpu"), lambda: done.append(None))) == len(done) == 80
+    assert built[0] == 40  # once for both networks
+    assert compared[0] < 20 * len(scenarios)
 
 
 def test_values_are_tuned_in_every_setting() -> None:

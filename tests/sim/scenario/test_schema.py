@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.sim.config import yaml_file
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.entries import SchemeEntry, WorkloadEntry
-from paceline.sim.scenario.schema import Scenario, dump, json_schema, load, parse
+from paceline.sim.scenario.schema import Scenario, dump, json_schema, load, load_each, parse
 from paceline.sim.schemes import SCHEMES
 from paceline.sim.workloads import TASKS
 
@@ -50,6 +51,24 @@ def refusal(text: str, *changes: str) -> str:
     with pytest.raises(InputError) as caught:
         parse(text, "f.yaml", changes)
     return str(caught.value)
+
+
+def test_a_file_is_read_once_for_all_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(FLAT)
+    changes = [[f"cluster.workers={workers}"] for workers in (2, 3, 4)]
+    alone = [load(path, each) for each in changes]
+    original, read = yaml_file.parse, list[str]()
+
+    def parse_and_count(text: str, source: str) -> yaml_file.Document:
+        read.append(source)
+        return original(text, source)
+
+    monkeypatch.setattr(yaml_file, "parse", parse_and_count)
+    assert list(load_each(path, changes)) == alone
+    assert read.count(str(path)) == 1
+    with pytest.raises(InputError, match=r"cluster\.workers"):
+        list(load_each(path, [*changes, ["cluster.workers=0"]]))
 
 
 # --- what a good file gives -------------------------------------------------------------------------
