@@ -108,6 +108,41 @@ def test_early_stopping_is_a_spectral_filter() -> None:
     )
 
 
+def test_early_stopping_is_near_a_ridge_of_one_over_the_steps() -> None:
+    """In every direction at least what a penalty 1 / (lr t) leaves of it, and at most 1.3 times that."""
+    lr, steps = 0.7, 50
+    job = job_of("complete", 2, 20, steps, lr=lr)
+    sigma, b = pooled(job)
+    values, vectors = np.linalg.eigh(sigma)
+    stopped = vectors.T @ run_lockstep(job)[0].numpy()
+    ridge = vectors.T @ np.linalg.solve(sigma + np.eye(30) / (lr * steps), b)
+    ratios = (stopped / ridge)[values > 1e-9]
+    assert len(ratios) > 10
+    assert (ratios >= 1).all()
+    assert (ratios < 1.31).all()
+
+
+def test_descent_is_monotone_up_to_one_over_the_curvature_and_stable_up_to_two() -> None:
+    largest = np.linalg.eigvalsh(pooled(job_of("complete", 2, 40, 1, features=3))[0])[-1]
+
+    def away(over_curvature: float, steps: int) -> Floats:
+        """From the solution, along the eigenvectors."""
+        job = job_of("complete", 2, 40, steps, lr=over_curvature / largest, features=3)
+        sigma, b = pooled(job)
+        distance: Floats = np.linalg.eigh(sigma)[1].T @ (
+            run_lockstep(job)[0].numpy() - np.linalg.solve(sigma, b)
+        )
+        return distance
+
+    for over_curvature in (0.5, 1.0):
+        path = np.stack([away(over_curvature, steps) for steps in (1, 2, 3, 10, 40)])
+        assert (np.abs(np.diff(np.sign(np.where(np.abs(path) < 1e-12, 0, path)), axis=0)) < 2).all()
+        assert (np.diff(np.abs(path), axis=0) < 1e-12).all()
+    assert away(1.5, 1)[-1] * away(1.5, 2)[-1] < 0  # from one side of the solution to the other
+    assert np.abs(away(1.9, 500)).max() < 1e-9
+    assert np.abs(away(2.1, 500)[-1]) > 1e9
+
+
 def test_the_mean_is_pooled_descent_where_all_see_the_same_points() -> None:
     """The same x, other noise in y, on any doubly stochastic graph."""
     job = job_of("ring", 5, 8, 30)
@@ -152,15 +187,25 @@ def test_unequal_shards_end_beside_the_pooled_solution_by_the_step() -> None:
 
 
 def test_shards_differ_by_one_over_the_root_of_their_size() -> None:
-    def disagreement(each: int) -> float:
-        values = []
-        for seed in range(12):
+    """E |b_v - b|^2 = (1 - 1/n) tr Cov(y phi) / m."""
+
+    def disagreement(each: int) -> tuple[float, float]:
+        """Measured, and by the covariance of all examples."""
+        values, expected = [], []
+        for seed in range(30):
             job = job_of("ring", 8, each, 1, seed=seed, features=10)
+            assert job.problem is not None
+            workload = job.problem.workload
             b = np.stack([table(job, rank)[1] for rank in range(8)])
             values.append(((b - b.mean(0)) ** 2).sum(1).mean())
-        return float(np.mean(values))
+            spread = (workload.inputs * workload.targets[:, None]).numpy().var(0, ddof=1).sum()
+            expected.append((1 - 1 / 8) * spread / each)
+        return float(np.mean(values)), float(np.mean(expected))
 
-    assert disagreement(50) / disagreement(100) == pytest.approx(2, rel=0.2)
+    (few, few_expected), (many, many_expected) = disagreement(50), disagreement(100)
+    assert few == pytest.approx(few_expected, rel=0.1)
+    assert many == pytest.approx(many_expected, rel=0.1)
+    assert few / many == pytest.approx(2, rel=0.2)
 
 
 def test_features_approximate_the_kernel() -> None:
@@ -204,6 +249,29 @@ def test_topology_does_not_matter_where_agents_hold_enough() -> None:
     few, many = excess(4), excess(200)
     assert few > 0.2
     assert abs(many) < 0.02
+
+
+@pytest.mark.slow
+def test_curves_of_graphs_coincide_with_many_examples_and_part_until_the_inverse_gap_with_few() -> None:
+    """25 agents, medians of 5 seeds; a cycle's inverse gap is 48."""
+
+    def excess(topology: str, each: int, steps: int) -> float:
+        """Of the test loss over that of complete averaging."""
+        ratios = []
+        for seed in range(1, 6):
+            losses = {}
+            for name in (topology, "complete"):
+                job = job_of(name, 25, each, steps, features=40, seed=seed)
+                assert job.problem is not None
+                final = run_lockstep(job).float()
+                losses[name] = np.mean([job.problem.workload.score(w)["test_loss"] for w in final])
+            ratios.append(losses[topology] / losses["complete"] - 1)
+        return float(np.median(ratios))
+
+    assert all(abs(excess(topology, 200, steps)) < 0.04 for topology in ("ring", "grid") for steps in (3, 48))
+    early, parted, late = (excess("ring", 4, steps) for steps in (3, 48, 192))
+    assert parted > 2 * early
+    assert late < 1.2 * parted
 
 
 def test_more_features_than_needed_change_nothing() -> None:

@@ -176,6 +176,32 @@ def test_the_second_moment_of_the_toy() -> None:
     assert moment(np.full(20, 1 / 20)) / moment(q) == pytest.approx(20**2 / (4 * 19))
 
 
+@pytest.mark.parametrize(
+    ("n", "theta", "expected"),
+    [
+        (20, 1.0, 0.0475),
+        (20, 0.5, 0.011316),
+        (20, 1e-9, 0.009025),
+        (100, 1.0, 0.0099),
+        (100, 1e-9, 3.9204e-4),
+    ],
+)
+def test_weighted_gradients_of_the_toy_have_mean_zero_and_that_second_moment(
+    n: int, theta: float, expected: float
+) -> None:
+    """At x* = 1/n with an exact table; n^2 / (4 (n - 1)) lies between theta = 1 and theta towards 0."""
+    draws = 30_000
+    many = sampler_of(n, size=draws, theta=theta)
+    with_table(many, toy_norms(n))
+    assert many.table_of(0).probability(0) == pytest.approx(1 / (2 * (n - 1)))
+    draw = _again(many)
+    slopes = np.array([1 / n] * (n - 1) + [1 / n - 1])
+    estimates = draws * draw.weights * slopes[draw.examples]
+    squares = np.square(estimates)
+    assert squares.mean() == pytest.approx(expected, rel=1e-4, abs=4 * squares.std() / draws**0.5)
+    assert abs(estimates.mean()) < 4 * np.sqrt(expected / draws)
+
+
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=30), st.floats(0.05, 1.0), st.integers(0, 5))
 def test_weights_are_unbiased_and_bounded(norms: list[float], theta: float, seed: int) -> None:
     """n p_i weight_i = 1, and no weight exceeds 1 / theta."""
@@ -195,7 +221,9 @@ def test_the_mixture_is_never_far_from_uniform_nor_from_the_best_law(
 ) -> None:
     """Its second moment is at most 1 / theta of the uniform one, and 1 / (1 - theta) of the best."""
     g, n = np.array(norms), len(norms)
-    p = theta / n + (1 - theta) * g / g.sum()
+    sampler = sampler_of(n, theta=theta)
+    with_table(sampler, g)
+    p = theta / n + (1 - theta) * np.array([sampler.table_of(0).probability(k) for k in range(n)])
     moment = (g**2 / p).sum() / n**2
     assert moment <= (1 + 1e-12) * min((g**2).mean() / theta, g.mean() ** 2 / (1 - theta))
 
@@ -228,6 +256,21 @@ def test_heads_refresh_and_tails_do_not() -> None:
         assert [sampler.table_of(0).weight(i) for i in range(10)] == seen.tolist()
         assert draw.refreshed or (before == seen).all()
     assert refreshes / 3000 == pytest.approx(0.3, abs=0.03)
+
+
+def test_the_table_has_the_norm_at_the_last_uniform_draw() -> None:
+    """|x_s - a_i| where i was last drawn by the coin's heads, at step s; x moves at every step."""
+    n = 6
+    workload, sampler = toy(np.ones(n), np.arange(float(n))), sampler_of(n, theta=0.4)
+    problem = TrainingProblem(workload, Batches((np.arange(n),), 1, 1), "looped", sampler)
+    x, expected = torch.tensor([9.0]), np.ones(n)
+    for k in range(200):
+        draw = sampler.draw(0, k)  # that of the gradient below
+        for _, key in draw.refreshed:
+            expected[key] = abs(x.item() - key)
+        x = x - 0.05 * problem.gradient(0, k, x).value
+        known = [sampler.table_of(0).weight(i) for i in range(n)]
+        assert known == pytest.approx(expected, rel=1e-5)
 
 
 def test_theta_one_does_not_look_at_the_table() -> None:
@@ -313,6 +356,21 @@ def test_the_noise_of_uniform_draws_is_exact() -> None:
     """Var = lr sigma^2 / (2 - lr) = 0.0025 for n = 20 and lr = 0.1."""
     noise = stationary_noise(toy(np.ones(20), centres(20)), {"srg": {"theta": 1.0}}, 1 / 20)
     assert noise == pytest.approx(0.1 * 0.0475 / 1.9, rel=0.15)
+
+
+def test_uniform_draws_contract_the_mean_and_add_the_same_noise_at_every_step() -> None:
+    """E x - x* falls by 1 - lr a step; Var = lr^2 sigma^2 (1 + (1 - lr)^2 + ... ), wherever x is."""
+    n, chains, lr, steps = 20, 2000, 0.1, 15
+    shards = (np.arange(n),) * chains
+    sampler = Sampler(SamplerSettings.model_validate({"srg": {"theta": 1.0}}), shards, 1, 3)
+    problem = TrainingProblem(toy(np.ones(n), centres(n)), Batches(shards, 1, 3), "batched", sampler)
+    x = torch.full((chains, 1), 2.0)
+    for k in range(steps):
+        x = x - lr * problem.gradients_of_all(k, x).value
+    mean = 1 / n + (1 - lr) ** steps * (2.0 - 1 / n)
+    variance = lr**2 * 0.0475 * sum((1 - lr) ** (2 * k) for k in range(steps))
+    assert x.mean().item() == pytest.approx(mean, abs=4 * math.sqrt(variance / chains))
+    assert x.var().item() == pytest.approx(variance, rel=0.2)
 
 
 @pytest.mark.slow
