@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from benchmarks import svm
+from benchmarks import even_draws, svm
 from benchmarks.claim import Claim, Paper, PaperStudy
 from benchmarks.outer_claims import DELAYED_NESTEROV, DILOCO, SLOWMO
 from benchmarks.real_data_claims import REAL_DATA, REAL_IMAGES, about_periods
@@ -298,6 +298,7 @@ PAPERS: Final[Mapping[str, Paper]] = {
             PaperStudy("slow node", "digits", (_SLOW_LEADER,)),
         ),
         _LEADER,
+        even_draws.page,
     ),
 }
 """By the name of the page and of the folder of scenarios."""
