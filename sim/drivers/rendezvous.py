@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -84,6 +84,26 @@ class Posted:
     __slots__ = ("known", "receives", "sends")
 
     def __init__(self) -> None:
-        self.sends: defaultdict[int, deque[Transfer]] = defaultdict(deque)
-        self.receives: defaultdict[int, deque[Transfer]] = defaultdict(deque)
+        # Few have more than one, and none is empty: deques of all pairs would fill the processor's cache.
+        self.sends: dict[int, list[Transfer]] = {}
+        self.receives: dict[int, list[Transfer]] = {}
         self.known: dict[int, deque[int]] | None = None
+
+
+def take_first(posted: dict[int, list[Transfer]], key: int) -> Transfer | None:
+    """Take out what was posted first under ``key``; None where nothing is."""
+    waiting = posted.pop(key, None)
+    if waiting is None:
+        return None
+    first = waiting.pop(0)
+    if waiting:
+        posted[key] = waiting
+    return first
+
+
+def forget(posted: dict[int, list[Transfer]], is_lost: Callable[[Transfer], bool]) -> None:
+    """Take out all of ``posted`` that is lost."""
+    for key, waiting in list(posted.items()):
+        waiting[:] = [each for each in waiting if not is_lost(each)]
+        if not waiting:
+            del posted[key]

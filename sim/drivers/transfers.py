@@ -22,7 +22,7 @@ from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
-from .rendezvous import Announced, Notice, Posted, Tag, Transfer, TransferSide
+from .rendezvous import Announced, Notice, Posted, Tag, Transfer, TransferSide, forget, take_first
 
 _EVEN: Final = 1_000
 """The weight of an even share, where shares are drawn: weights are whole numbers."""
@@ -78,6 +78,7 @@ class Transfers:
         self._added_latency_s = model.added_latency_s
         self._bandwidths = bandwidths
         self._alone: dict[int, float] = {}
+        self._timings: dict[int, tuple[float, float]] = {}  # of messages that share no link and never vary
         self._boxes: dict[Tag, Posted] = {}
         self._flows: dict[int, Transfer] = {}
         self._tcp = model.tcp
@@ -118,19 +119,20 @@ class Transfers:
         """Post a send now."""
         box = self._boxes.get(tag) or self._box(tag)
         key = source * self._workers + destination
-        posted = box.receives.get(key)
-        matches = bool(posted)
-        announced = self._announcement and tag != self._plain_tag
-        if self._tcp is not None and announced and not (posted and self._is_known(posted[0])):
-            self._send_word(source, destination)
-        transfer = posted.popleft() if posted else Transfer()
+        plain = tag == self._plain_tag
+        if self._tcp is not None and self._announcement and not plain:
+            posted = box.receives.get(key)
+            if not (posted and self._is_known(posted[0])):
+                self._send_word(source, destination)
+        receive = take_first(box.receives, key)
+        transfer = receive or Transfer()
         transfer.sender, transfer.sender_s = side, self._clock.now
         transfer.num_bytes, transfer.value = num_bytes, value
-        transfer.plain = tag == self._plain_tag
-        if matches:
+        transfer.plain = plain
+        if receive is not None:
             self._match(source, destination, transfer)
             return
-        box.sends[key].append(transfer)
+        box.sends.setdefault(key, []).append(transfer)
         if box.known is not None:
             self._announce_send(box, key, transfer)
 
@@ -146,15 +148,16 @@ class Transfers:
     def _send_known(self, announced: tuple[Posted, int, Transfer]) -> None:
         box, key, send = announced
         source, destination = divmod(key, self._workers)
-        waiting = box.sends[key]
+        waiting = box.sends.get(key, ())
         if not any(each is send for each in waiting):
             return
-        posted = box.receives.get(ANY * self._workers + destination)
-        if not posted:
+        receive = take_first(box.receives, ANY * self._workers + destination)
+        if receive is None:
             assert box.known is not None
             box.known.setdefault(destination, deque()).append(source)
             return
-        transfer, receive = waiting.popleft(), posted.popleft()
+        transfer = take_first(box.sends, key)
+        assert transfer is not None
         transfer.receiver, transfer.receiver_s, transfer.slot = (
             receive.receiver,
             receive.receiver_s,
@@ -179,18 +182,17 @@ class Transfers:
                 elif source in sources:
                     sources.remove(source)
         key = source * self._workers + destination
-        posted = box.sends.get(key)
+        send = take_first(box.sends, key)
         now_s = self._clock.now
         at_once = not self._announcement or source == ANY or tag == self._plain_tag
         announced = now_s if at_once else self._announce(destination, source)
-        matches = bool(posted)
-        transfer = posted.popleft() if posted else Transfer()
+        transfer = send or Transfer()
         transfer.receiver, transfer.receiver_s = side, now_s
         transfer.slot, transfer.announced = slot, announced
-        if matches:
+        if send is not None:
             self._match(source, destination, transfer)
             return
-        box.receives[key].append(transfer)
+        box.receives.setdefault(key, []).append(transfer)
 
     def _latency_s(self, source: int, destination: int) -> float:
         key = source * self._workers + destination
@@ -225,11 +227,9 @@ class Transfers:
 
     def drop(self, side: TransferSide) -> None:
         """Forget everything that ``side`` has posted and that is not yet matched."""
-        for box in self._boxes.values():
-            for key, sends in box.sends.items():  # whoever knows of one is gone
-                box.sends[key] = deque(send for send in sends if send.sender is not side)
-            for key, receives in box.receives.items():
-                box.receives[key] = deque(receive for receive in receives if receive.receiver is not side)
+        for box in self._boxes.values():  # whoever knows of one is gone
+            forget(box.sends, lambda send: send.sender is side)
+            forget(box.receives, lambda receive: receive.receiver is side)
 
     def waiting_for(self, worker: int) -> list[TransferSide]:
         """Who has posted something to or from ``worker`` that is not yet matched."""
@@ -259,30 +259,41 @@ class Transfers:
         sender_s = transfer.sender_s
         start_s = sender_s if sender_s >= announced_s else announced_s
         start_s += self._pattern_overhead_s if transfer.plain else self._overhead_s
-        if self._leave_at(source, destination, transfer, start_s):
-            if transfer.plain:
-                Transfers._enqueue(self, transfer, start_s)
-            else:
-                self._enqueue(transfer, start_s)
-
-    def _leave_at(self, source: int, destination: int, transfer: Transfer, start_s: float) -> bool:
-        """Whether a transfer's bytes have to share links; if not, its end is known at once."""
-        latency_s = self._latency_s(source, destination)
         if self._sharing is None:
-            sent_s = start_s + transfer.num_bytes / self._rate_alone(source, destination)
-            transfer.sender.sent(sent_s, transfer.receiver_s)
-            transfer.receiver.received(
-                transfer.slot, transfer.value, source, sent_s + latency_s, transfer.sender_s
-            )
-            return False
+            self._leave_alone(source, destination, transfer, start_s)
+            return
+        self._plan_route(source, destination, transfer)
+        if transfer.plain:
+            Transfers._enqueue(self, transfer, start_s)
+        else:
+            self._enqueue(transfer, start_s)
+
+    def _leave_alone(self, source: int, destination: int, transfer: Transfer, start_s: float) -> None:
+        """Let bytes leave that share no link, so that their end is known at once."""
+        timing = self._timings.get(source * self._workers + destination)
+        latency_s, rate = timing or self._timing(source, destination)
+        sent_s = start_s + transfer.num_bytes / rate
+        transfer.sender.sent(sent_s, transfer.receiver_s)
+        transfer.receiver.received(
+            transfer.slot, transfer.value, source, sent_s + latency_s, transfer.sender_s
+        )
+
+    def _timing(self, source: int, destination: int) -> tuple[float, float]:
+        """Latency of the next message, and the bytes/s at which it leaves if it has its route for itself."""
+        timing = self._latency_s(source, destination), self._rate_alone(source, destination)
+        if self._latencies.constant:
+            self._timings[source * self._workers + destination] = timing
+        return timing
+
+    def _plan_route(self, source: int, destination: int, transfer: Transfer) -> None:
+        """Note what counts of the way of a transfer whose bytes have to share links."""
         route = self._network.route(source, destination)
         transfer.source, transfer.destination = source, destination
-        transfer.latency_s, transfer.links = latency_s, route.links
+        transfer.latency_s, transfer.links = self._latency_s(source, destination), route.links
         transfer.cap = route.per_flow_bytes_per_s * self._efficiency
         transfer.weight = self._weight(source, destination) if self._by_rtt else 1
         if self._uneven and transfer.num_bytes:
             transfer.weight = self._drawn_weight(transfer)
-        return True
 
     def carry(
         self, source: int, destination: int, num_bytes: float, side: TransferSide, start_s: float
@@ -297,8 +308,11 @@ class Transfers:
         transfer.sender = transfer.receiver = side
         transfer.sender_s = transfer.receiver_s = self._clock.now
         transfer.num_bytes, transfer.value, transfer.slot, transfer.plain = num_bytes, None, 0, True
-        if self._leave_at(source, destination, transfer, start_s):
-            Transfers._enqueue(self, transfer, start_s)
+        if self._sharing is None:
+            self._leave_alone(source, destination, transfer, start_s)
+            return
+        self._plan_route(source, destination, transfer)
+        Transfers._enqueue(self, transfer, start_s)
 
     def _enqueue(self, transfer: Transfer, start_s: float) -> None:
         if start_s <= self._clock.now:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
+from paceline.sim.drivers.rendezvous import Transfer, forget, take_first
 from paceline.sim.errors import Deadlock, PeerLost, RunError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
@@ -195,6 +196,36 @@ def test_ad_psgd_does_not_wait_for_a_straggler() -> None:
     assert min(steps[:3] + steps[4:]) >= 95
     job = make_job("gossip", {"topology": "ring"}, workers=8, max_iterations=None, stragglers=slow)
     assert max(a.steps for a in run_events(replace(job, max_time_s=100.5)).breakdowns) <= 14
+
+
+def test_messages_of_one_tag_come_in_the_order_of_their_sends() -> None:
+    got: list[float] = []
+
+    async def scheme(worker: Worker, _: NoOptions) -> None:
+        if worker.rank == 0:
+            sends = [await worker.begin(ops.Send(1, X + number)) for number in range(3)]
+            for send in sends:
+                await worker.wait(send)
+        else:
+            await worker.sleep(1.0)
+            for _ in range(3):
+                got.append(float((await worker.receive(0, X)).value))
+
+    run_events(make_job(make_scheme(scheme), workers=2))
+    assert got == [0.0, 1.0, 2.0]
+
+
+def test_nothing_that_has_met_its_other_side_is_still_posted() -> None:
+    posted: dict[int, list[Transfer]] = {}
+    first, second = Transfer(), Transfer()
+    posted[7] = [first, second]
+    assert take_first(posted, 7) is first
+    assert take_first(posted, 7) is second
+    assert take_first(posted, 7) is None
+    assert posted == {}
+    posted |= {1: [first], 2: [second, first]}
+    forget(posted, lambda each: each is first)
+    assert posted == {2: [second]}
 
 
 def test_a_cyclic_wait_is_reported() -> None:
