@@ -88,6 +88,7 @@ class EventDriver(ClockedRunner[Pending]):
         ended = self.complete if self._delays.none_after_exchanges else self._settled
         priced = priced and not self.may_crash
         self._collectives = CollectivesInFlight(job, self._clock, self._transfers, ended, self._alone, priced)
+        self._ordered = job.transport.ordered
         self._turns: list[deque[tuple[Pending, Callable[[Pending], None]]]] = [
             deque() for _ in range(job.workers)
         ]
@@ -169,13 +170,14 @@ class EventDriver(ClockedRunner[Pending]):
 
     def _loop(self) -> None:
         step, limit_s, scorer = self._clock.step, self.job.max_time_s, self._scorer
+        scores, limited = scorer.scores, limit_s < math.inf
         try:
             while not self._over and self._mains_alive:
                 # Scored is after all publications of an instant, before the clock goes on.
-                if scorer.due_s is not None and scorer.has_passed(self._clock.peek()):
+                if scores and scorer.due_s is not None and scorer.has_passed(self._clock.peek()):
                     self._over = scorer.settle()
                     continue
-                if limit_s < math.inf and self._clock.peek() > limit_s:
+                if limited and self._clock.peek() > limit_s:
                     self._clock.at(limit_s, lambda _: None, None)
                     step()
                     return
@@ -255,7 +257,8 @@ class EventDriver(ClockedRunner[Pending]):
             pending.task.breakdown.computed(self._clock.now)
             return
         pending.check_sent()
-        self._next_turn(pending)
+        if self._ordered:
+            self._next_turn(pending)
         if kind is ops.Mix:
             pending.reply = mix_values(self.job, pending.task.rank, operation, pending.values)  # type: ignore[arg-type]
         elif kind is ops.Receive:
@@ -289,10 +292,11 @@ class EventDriver(ClockedRunner[Pending]):
     def _compute(self, task: _Task, operation: ops.Gradient) -> Any:
         """An awaited gradient: nobody else is involved, so that it needs no ``Pending``."""
         task.waiting = operation
-        start_s = self._clock.now
-        ticket, end_s = self._ask_gradient(task, operation.point, self.take_ahead(task.rank))
-        late_s = self._delays.after_gradient_s(task.rank, self._gradients[task.rank])
-        self._clock.at(end_s + late_s, self._computed, (task, operation.point, ticket, start_s))
+        point, start_s = operation.point, self._clock.now
+        ticket, end_s = self._ask_gradient(task, point, self.take_ahead(task.rank) if self._ahead else 0.0)
+        if not self._delays.none_after_gradients:
+            end_s += self._delays.after_gradient_s(task.rank, self._gradients[task.rank])
+        self._clock.at(end_s, self._computed, (task, point, ticket, start_s))
         return SUSPENDED
 
     def _computed(self, gradient: tuple[_Task, Tensor, int, float]) -> None:
@@ -303,7 +307,8 @@ class EventDriver(ClockedRunner[Pending]):
         task.breakdown.computed(now_s)
         if self.writes:
             self.write(task, "gradient", task.breakdown.steps, start_s, now_s)
-        self.advance(task, point if self._deferred is None else self._deferred.take(ticket))
+        value = point if self._deferred is None else self._deferred.take(ticket)
+        self.resume(task, task.coroutine.send, value)
 
     @override
     def next_gradient_s(self, rank: int) -> float:
@@ -388,7 +393,7 @@ class EventDriver(ClockedRunner[Pending]):
 
     def _in_turn(self, begin: Callable[[Pending], None]) -> Callable[[Pending], None]:
         """``begin``; where the transport keeps an order, ``begin`` once the worker's last one is through."""
-        if not self.job.transport.ordered:
+        if not self._ordered:
             return begin
 
         def queue(pending: Pending) -> None:

@@ -65,9 +65,10 @@ class InFlight:
 
 def mix_values(job: Job, rank: int, operation: ops.Mix, values: Iterable[Payload]) -> Tensor:
     """A worker's result of a mix with the values of its sources; its own where nothing is trained."""
-    own, pattern = decoded(operation.value), operation.pattern
+    own = decoded(operation.value)
     if job.problem is None:
         return own
+    pattern = operation.pattern
     return weighted_sum(pattern.own[rank], own, pattern.weights[rank], [decoded(value) for value in values])
 
 
@@ -155,13 +156,14 @@ class Runner(ABC, Generic[_P]):
 
     def advance(self, task: CoroutineTask[_P], reply: Any) -> None:
         """Run a coroutine until it has to wait."""
-        self._resume(task, task.coroutine.send, reply)
+        self.resume(task, task.coroutine.send, reply)
 
     def throw(self, task: CoroutineTask[_P], error: RunError) -> None:
         """Raise an error where a coroutine waits."""
-        self._resume(task, task.coroutine.throw, error)
+        self.resume(task, task.coroutine.throw, error)
 
-    def _resume(self, task: CoroutineTask[_P], resume: Callable[[Any], Any], value: Any) -> None:
+    def resume(self, task: CoroutineTask[_P], resume: Callable[[Any], Any], value: Any) -> None:
+        """Run a coroutine until it has to wait; ``resume(value)`` is its ``send`` or its ``throw``."""
         if not task.alive:
             return
         task.waiting = task.awaited = task.blocked = None
