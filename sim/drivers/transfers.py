@@ -182,14 +182,14 @@ class Transfers:
                 elif source in sources:
                     sources.remove(source)
         key = source * self._workers + destination
-        send = take_first(box.sends, key)
+        posted = take_first(box.sends, key)
         now_s = self._clock.now
         at_once = not self._announcement or source == ANY or tag == self._plain_tag
         announced = now_s if at_once else self._announce(destination, source)
-        transfer = send or Transfer()
+        transfer = posted or Transfer()
         transfer.receiver, transfer.receiver_s = side, now_s
         transfer.slot, transfer.announced = slot, announced
-        if send is not None:
+        if posted is not None:
             self._match(source, destination, transfer)
             return
         box.receives.setdefault(key, []).append(transfer)

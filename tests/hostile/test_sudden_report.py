@@ -17,6 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from paceline.reports import files, page
+from paceline.reports.folders import ReportSources
 from tests.hostile import sandbox
 from tests.support import warm
 
@@ -35,7 +36,7 @@ def draw_once() -> None:
     texts: dict[str, str] = {}
     drawings: dict[tuple[Figure, str], bytes] = {}
 
-    def keep_view(study: page.ReportSources) -> dict[str, Any]:
+    def keep_view(study: ReportSources) -> dict[str, Any]:
         key = study.main.results.scenario
         if key not in views:
             views[key] = view(study)
@@ -43,7 +44,7 @@ def draw_once() -> None:
             finish(views[key]["pictures"][0])
         return views[key]
 
-    def keep_text(studies: Sequence[page.ReportSources], shown: Sequence[dict[str, Any]]) -> str:
+    def keep_text(studies: Sequence[ReportSources], shown: Sequence[dict[str, Any]]) -> str:
         key = studies[0].main.results.scenario
         texts[key] = texts.get(key) or render(studies, shown)
         return texts[key]
@@ -59,8 +60,13 @@ def draw_once() -> None:
             drawings[key] = drawn.getvalue()
         file.write(drawings[key])
 
-    page._view, page._render = keep_view, keep_text
-    Figure.savefig, files.finish_figure = keep_drawing, lambda picture: picture.figure
+    for home, name, kept in (
+        (page, "_view", keep_view),
+        (page, "_render", keep_text),
+        (Figure, "savefig", keep_drawing),
+        (files, "finish_figure", lambda picture: picture.figure),
+    ):
+        setattr(home, name, kept)
 
 
 def report(folder: Path, die_at: int = _MOST_CHANGES) -> int:
@@ -78,7 +84,6 @@ def report(folder: Path, die_at: int = _MOST_CHANGES) -> int:
             from paceline.commands.app import main
 
             main()
-            status = 0
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 1
         finally:

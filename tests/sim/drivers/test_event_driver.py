@@ -201,7 +201,7 @@ def test_ad_psgd_does_not_wait_for_a_straggler() -> None:
 def test_messages_of_one_tag_come_in_the_order_of_their_sends() -> None:
     got: list[float] = []
 
-    async def scheme(worker: Worker, _: NoOptions) -> None:
+    async def scheme(worker: Worker, options: NoOptions) -> None:
         if worker.rank == 0:
             sends = [await worker.begin(ops.Send(1, X + number)) for number in range(3)]
             for send in sends:

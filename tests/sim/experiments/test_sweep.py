@@ -380,7 +380,7 @@ def _scenarios(num_batch_sizes: int, compute: Any) -> list[Scenario]:
     """Settings of so many workloads, each on two networks, which stand apart."""
     base = {**SCENARIO, "schemes": SCENARIO["schemes"][:1], "gradients": "looped"}
     base = {**base, "cluster": {**base["cluster"], "compute": compute}}
-    grid = {
+    grid: dict[str, list[Any]] = {
         "cluster.network.latency": ["1 ms", "2 ms"],
         "workload.batch_size": list(range(1, num_batch_sizes + 1)),
     }
