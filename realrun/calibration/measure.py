@@ -12,14 +12,15 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from paceline.sim.config import files
+from paceline.sim.config.limits import MAX_TIME_S
 from paceline.sim.config.settings import Settings
 from paceline.sim.config.yaml_file import validate_document
-from paceline.sim.errors import InputError, RunError
+from paceline.sim.errors import InputError, RunError, shorten
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, MeasuredRange
@@ -67,6 +68,7 @@ gradients: looped
 _SMALL_BYTES: Final = 65_536
 """Up to here the durations of exchanges differ by what happens on the hosts, not by their size."""
 _COUNTED: Final = frozenset({"gradient", "mix", "all_reduce", "all_gather", "barrier", "send", "receive"})
+_Seconds = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
 
 
 class Duration(Settings):
@@ -76,7 +78,7 @@ class Duration(Settings):
     operation: str
     worker: int
     part: int
-    values_s: tuple[float, ...] = Field(min_length=1)
+    values_s: tuple[_Seconds, ...] = Field(min_length=1)
 
     @property
     def key(self) -> Key:
@@ -103,7 +105,7 @@ class Measurements(Settings):
     network: dict[str, Any] = Field(description="nominal, as in the scenario")
     plan: ProbePlan
     durations: tuple[Duration, ...] = Field(min_length=1)
-    steps_s: tuple[float, ...] = Field(
+    steps_s: tuple[_Seconds, ...] = Field(
         min_length=1, description="of training: from when a gradient was due until the next operation started"
     )
 
@@ -330,8 +332,10 @@ def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
         InputError: it is damaged, is of another version, or holds numbers that are none.
     """
     measurements = files.as_model(Measurements, data, path, MEASUREMENTS_VERSION)
-    if not all(math.isfinite(v) and v >= 0 for d in measurements.durations for v in d.values_s):
-        raise InputError(f"{path}: holds a negative duration; probe again")
+    for number, duration in enumerate(measurements.durations):
+        if duration.median_s == 0:  # which no prediction can be compared with
+            text = f"says that {shorten(duration.operation)} took no time; probe again"
+            raise InputError(f"{path}: durations.{number}: {text}")
     validate_document(NetworkSettings, measurements.network, f"{path}: network")
     plan = measurements.plan
     ranks = {d.worker for d in measurements.durations}

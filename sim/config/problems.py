@@ -226,7 +226,7 @@ def _sentence(details: ErrorDetails) -> str:
         case "value_error":
             return str(context["error"])
         case "literal_error":
-            choices = re.findall(r"'([^']*)'", str(context["expected"]))
+            choices = re.findall(r"'([^']+)'", str(context["expected"]))
             if isinstance(value, str):
                 return f"unknown choice {quote(value)}; {did_you_mean(value, choices)}"
             return f"must be one of {', '.join(choices)}, not {format_value(value)}"

@@ -22,6 +22,7 @@ from ..config.problems import mistake
 from ..config.settings import Settings, read_beside
 from ..config.yaml_file import validate_document
 from ..errors import InputError
+from .settings import QueueName
 from .transfer import TransferModel
 
 PROFILE_VERSION: Final = 2
@@ -67,7 +68,7 @@ class HostKind(Settings):
 
     kind: Literal["lab", "cluster"]
     tuning: str = Field(default="", description="of a lab's hosts")
-    queue: str = Field(default="", description="discipline of a lab's links")
+    queue: Literal[QueueName, ""] = Field(default="", description="discipline of a lab's links")
     transport: Literal["gloo"] = "gloo"
 
     def __str__(self) -> str:

@@ -218,7 +218,7 @@ def run_in_shell(surrounding: Surrounding, folder: Path) -> Shell:
     return Shell(status, out.decode(errors="replace"), err.decode(errors="replace"), changed)
 
 
-_PROGRESS: Final = re.compile(r"\d+ of \d+ runs, \d+ %")
+_PROGRESS: Final = re.compile(r"\d+ of \d+ runs, \d+ %|[a-z ]+: [\d,]+ of [\d,]+ settings")
 """What a line of a long command's progress begins with."""
 
 
