@@ -153,7 +153,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
     ranges = [m.predict(model)[1] for m in several]
     uneven_s = [value for m in several for value in m.uneven_s()]
     uneven_s_per_byte = [value for m in several for value in m.uneven_s_per_byte()]
-    found = dict(
+    fields = dict(
         version=PROFILE_VERSION,
         made=max(origin.measured_at for origin in origins),
         machine=first.machine,
@@ -173,7 +173,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
         uneven_s=_equally_likely(uneven_s) if uneven_s else (),
         uneven_s_per_byte=_equally_likely(uneven_s_per_byte) if uneven_s_per_byte else (),
     )
-    profile = validate_document(Profile, found, "the factors that fit these measurements best")
+    profile = validate_document(Profile, fields, "the factors that fit these measurements best")
     labels = tuple(row.label for _, row in rows)
     return Fit(profile, labels, solution.measured_s, solution.fitted_s, _undetermined(solution, profile))
 
