@@ -100,7 +100,7 @@ def _bounds(job: Job, cycle: int, cycles: int) -> Bounds:
     everybody, slow = range(job.workers), _always_slow(job)
 
     def gain_s(changed: Job) -> float:
-        return 0.0 if changed == job else max(0.0, whole_s - step_s(changed))
+        return 0.0 if changed is job else max(0.0, whole_s - step_s(changed))
 
     gains: dict[Cost, float] = {
         "compute": gain_s(_with_compute(job, base_s, compute=SMALLER)),
@@ -173,6 +173,9 @@ class _ScaledCompute(ComputeModel):
 
 def _with_compute(job: Job, base_s: float, compute: float = 1.0, slow: Collection[int] = ()) -> Job:
     model = job.compute
+    alike = not model.varies and all(model.duration_s(rank, 0) == base_s for rank in slow)
+    if compute == 1.0 and alike:
+        return job
     scaled = _ScaledCompute(
         model.compute, model.stragglers, model.seed, model.gradients_each, model.added_s,
         base_s=base_s, compute_factor=compute, slow_factor=SMALLER, slow=slow,
@@ -185,9 +188,10 @@ def _with_transfer(
 ) -> Job:
     """``job`` with factors on latencies, on seconds per byte, and on overheads."""
     old: TransferModel = job.transfer
+    same_network = latency == seconds_per_byte == 1.0
     new = replace(
         old,
-        network=_scaled(old.network, latency, seconds_per_byte),
+        network=old.network if same_network else _scaled(old.network, latency, seconds_per_byte),
         added_latency_s=latency * old.added_latency_s,
         copy_s_per_byte=seconds_per_byte * old.copy_s_per_byte,
         device_copy_s_per_byte=seconds_per_byte * old.device_copy_s_per_byte,
@@ -198,7 +202,7 @@ def _with_transfer(
         wake_up_delays_s=tuple(software * each for each in old.wake_up_delays_s),
         resume_jitter_s=tuple(software * each for each in old.resume_jitter_s),
     )
-    return replace(job, transfer=new, priced=job.priced or old)
+    return job if new == old else replace(job, transfer=new, priced=job.priced or old)
 
 
 def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Network:

@@ -204,3 +204,25 @@ def test_a_tenth_less_of_a_cost_saves_a_tenth_of_its_share(name: str, scheme: An
     for cost, share in shares.items():
         saved = (whole_s - wall_s(CHANGED[cost])) / whole_s
         assert saved == pytest.approx(0.1 * share, rel=0.2, abs=1e-3), cost
+
+
+@pytest.mark.parametrize(
+    ("cluster", "runs"),
+    [
+        ({}, 6),  # a first cycle, the whole, gradients, latencies, bytes, another seed
+        ({"stragglers": [{"workers": [1], "slowdown": 3}]}, 8),  # and what makes workers slow, or a worker
+    ],
+)
+def test_a_cost_that_a_cluster_has_not_is_not_followed(
+    monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any], runs: int
+) -> None:
+    followed: list[Any] = []
+
+    def follow(job: Any, *others: Any) -> Any:
+        followed.append(job)
+        return real(job, *others)
+
+    real = bounding.follow
+    monkeypatch.setattr(bounding, "follow", follow)
+    bounds_of("all_reduce", **cluster)
+    assert len(followed) == runs
