@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from .. import seeds
 from ..config.limits import MAX_WORKERS
@@ -120,6 +119,8 @@ def _decay(sequence: Plan, steps: int | None) -> list[float]:
 
 def _spectrum(sequence: Plan) -> list[tuple[float, float]] | None:
     """The eigenvalues (real, imaginary) of a static graph's mixing matrix, or of a period's product."""
+    from scipy.sparse import csr_array
+
     if sequence.period is None or sequence.workers > spectra.DENSE:
         return None
     total = sequence.first[0]

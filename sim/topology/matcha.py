@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 import numpy as np
 from pydantic import Field, WithJsonSchema
-from scipy.sparse import csr_array
 
 from .. import seeds
 from ..config.settings import Settings
@@ -90,6 +89,8 @@ def matcha(workers: int, options: MatchaOptions, seed: int) -> Graphs:
     number = len(parts.matchings)
 
     def at(step: int) -> Matrix:
+        from scipy.sparse import csr_array
+
         draws = [
             seeds.uniform(seed, seeds.SHARED, "topology matcha", step * number + j) for j in range(number)
         ]

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, diags_array
 
 from ..errors import InputError
 
 if TYPE_CHECKING:
     import networkx as nx
+    from scipy.sparse import csr_array
 
     Matrix = csr_array[np.float64, tuple[int, int]]
 else:
-    Matrix = csr_array
+    Matrix = Any
 
 MAX_EDGES: Final = 20_000_000
 """A graph with more directed edges is refused: it would not fit into memory."""
@@ -32,6 +32,8 @@ def adjacency(workers: int, receivers: ArrayLike, sources: ArrayLike) -> Matrix:
     Raises:
         InputError: too many edges.
     """
+    from scipy.sparse import csr_array
+
     to, by = np.asarray(receivers, dtype=np.int64), np.asarray(sources, dtype=np.int64)
     refuse_too_many(to.size)
     kept = to != by
@@ -91,6 +93,8 @@ def edges_of(graph: Matrix, directed: bool) -> NDArray[np.int64]:
 
 def off_diagonal(matrix: Matrix) -> Matrix:
     """The matrix without its diagonal and without stored zeros, columns ascending."""
+    from scipy.sparse import csr_array, diags_array
+
     off = csr_array(matrix - diags_array(matrix.diagonal()))
     off.eliminate_zeros()
     off.sort_indices()
@@ -120,6 +124,8 @@ def union(matrices: Sequence[Matrix]) -> Matrix:
 
 def with_diagonal(off: Matrix, own: NDArray[np.floating[Any]]) -> Matrix:
     """The matrix ``off`` with ``own`` on its diagonal."""
+    from scipy.sparse import csr_array, diags_array
+
     return csr_array(off + diags_array(own))
 
 
@@ -132,6 +138,8 @@ def pairwise(
     workers: int, u: NDArray[np.integer[Any]], v: NDArray[np.integer[Any]], share: NDArray[np.float64]
 ) -> Matrix:
     """The mixing matrix in which u[k] and v[k] give each other the weight share[k], for every pair k."""
+    from scipy.sparse import csr_array
+
     pairs = np.r_[u, v], np.r_[v, u]
     return keeping_rest(csr_array((np.r_[share, share], pairs), shape=(workers, workers)))
 
@@ -144,6 +152,8 @@ def row_sums(matrix: Matrix) -> NDArray[np.float64]:
 
 def laplacian(workers: int, edges: NDArray[np.int64]) -> Matrix:
     """L = D - A [n, n] of the undirected graph with these ``edges`` [edges, 2], each given once."""
+    from scipy.sparse import csr_array
+
     i, j, nodes = edges[:, 0], edges[:, 1], np.arange(workers)
     degree = np.bincount(edges.ravel(), minlength=workers)
     rows, columns = np.concatenate([i, j, nodes]), np.concatenate([j, i, nodes])

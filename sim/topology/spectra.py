@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csc_array, diags_array
 
 from .. import seeds
 from ..errors import InputError, RunError
@@ -244,6 +243,7 @@ def _ends(matrix: Matrix, which: str, count: int) -> Floats:
 
 def _beyond(matrix: Matrix, sign: float, options: dict[str, Any]) -> Floats:
     """The eigenvalues at the upper (1) or lower (-1) end, by shift and invert from just beyond it."""
+    from scipy.sparse import csc_array, diags_array
     from scipy.sparse.linalg import LinearOperator, splu
 
     n = matrix.shape[0]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
-from scipy.sparse import csr_array, eye_array, triu
 
 from ..errors import InputError, RunError
 from .matrix import (
@@ -35,6 +34,7 @@ def least_norm(graph: Matrix) -> Matrix:
         InputError: the graph is directed, not connected or too large, or cvxpy is not installed.
         RunError: the solver fails.
     """
+    from scipy.sparse import csr_array, triu
     from scipy.sparse.csgraph import connected_components
 
     need_undirected(graph, "fdla")
@@ -120,6 +120,8 @@ def laplacian(graph: Matrix) -> Matrix:
     Raises:
         InputError: the graph is directed or not connected.
     """
+    from scipy.sparse import csr_array
+
     need_undirected(graph, "laplacian")
     second, last = laplacian_ends(graph)
     need_connected(second > 1e-9 * last, "laplacian")
@@ -142,6 +144,8 @@ def fdla(graph: Matrix) -> Matrix:
 
 
 def _scaled(graph: Matrix, weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Matrix:
+    from scipy.sparse import csr_array
+
     return csr_array((weights, graph.indices, graph.indptr), shape=graph.shape)
 
 
@@ -157,6 +161,8 @@ def lazy(rule: Callable[[Matrix], Matrix]) -> Callable[[Matrix], Matrix]:
     """A rule that gives (I + W) / 2 instead of W: no eigenvalue is below 0 where W is symmetric and >= 0."""
 
     def halved(graph: Matrix) -> Matrix:
+        from scipy.sparse import csr_array, eye_array
+
         return csr_array(0.5 * (eye_array(graph.shape[0]) + rule(graph)))
 
     return halved

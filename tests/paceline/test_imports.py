@@ -20,7 +20,7 @@ stop: {{max_iterations: 1}}
 """
 SLOW = (
     "cvxpy", "joblib", "jinja2", "matplotlib", "networkx", "pandas", "scipy.linalg",
-    "scipy.optimize", "scipy.stats", "seaborn", "sklearn", "torch._dynamo", "torch._inductor",
+    "scipy.optimize", "scipy.sparse", "scipy.stats", "seaborn", "sklearn", "torch._dynamo", "torch._inductor",
 )  # fmt: skip
 IMPORTED = """
 import sys

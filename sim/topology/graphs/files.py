@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
-from scipy.sparse import csr_array
 
 from ...config.files import parse_json, write_atomically
 from ...config.limits import MAX_GRAPH
@@ -90,6 +89,8 @@ class KeptGraph(Settings):
     @property
     def matrix(self) -> Matrix:
         """The adjacency [n, n], or the mixing matrix where there are weights."""
+        from scipy.sparse import csr_array
+
         receivers, sources = self.ends[:, 1], self.ends[:, 0]
         if not self.directed:
             receivers, sources = np.r_[receivers, sources], np.r_[sources, receivers]

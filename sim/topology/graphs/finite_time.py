@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.sparse import csr_array
 
 from ...config.settings import Settings
 from ...errors import InputError
@@ -93,6 +92,8 @@ def de_bruijn(workers: int, options: Base, seed: int) -> Graphs:
     Raises:
         InputError: n is no power of b.
     """
+    from scipy.sparse import csr_array
+
     b = options.base
     below = 1
     while below * b <= workers:
