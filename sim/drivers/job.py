@@ -160,7 +160,7 @@ class Job:
 
         Models are kept at every ``keep``-th step, the others only where they are scored.
         """
-        scored = self._scored
+        scored = self.scored_on
         here = (operation.step + 1) % self.keep == 0
         return (
             operation.value if here else None,
@@ -169,7 +169,8 @@ class Job:
         )
 
     @cached_property
-    def _scored(self) -> tuple[On, ...]:
+    def scored_on(self) -> tuple[On, ...]:
+        """Whose models are scored."""
         return scored_on(self.on, self.target.on if self.target else None)
 
     def published(
@@ -284,6 +285,15 @@ class Job:
 
     def by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
         """``members``, site by site, and how many of them each of these sites, or of its nodes, has."""
+        if members not in self._by_site:
+            self._by_site[members] = self._sort_by_site(members)
+        return self._by_site[members]
+
+    @cached_property
+    def _by_site(self) -> dict[tuple[int, ...], tuple[tuple[int, ...], Sites]]:
+        return {}
+
+    def _sort_by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
         site_of, nodes = self.transfer.network.site_of, self.transfer.network.nodes
         order = tuple(sorted(members, key=lambda host: (site_of[host], nodes[host], host)))
         in_nodes: dict[int, Counter[int]] = {}

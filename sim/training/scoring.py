@@ -236,12 +236,33 @@ class Scorer(Generic[V]):
         """
         if self._snapshots is None:
             return False
+        self._check_notes(published)
+        return self._take(published)
+
+    def publish_until_due(self, published: Sequence[Published[V]], first: int) -> int:
+        """Take note of what was published from number ``first`` on, until an instant is to be scored.
+
+        If one is already, of a single one. The instant has not passed: see ``settle``.
+
+        Returns:
+            The number of the first that it took no note of.
+
+        Raises:
+            SchemeError: as ``publish``.
+        """
+        if self._snapshots is None:
+            return len(published)
+        for each in published[first:]:
+            if each.notes:
+                self._check_notes(each)
+        return self._snapshots.take_until_due(published, first)
+
+    def _check_notes(self, published: Published[V]) -> None:
         for name in published.notes:
             if name in NO_METRICS or name.partition("_on_")[0] in self.evaluations[0].metrics:
                 raise SchemeError(
                     f"a scheme cannot note '{name}': a column of that name is there; call it otherwise"
                 )
-        return self._take(published)
 
     @property
     def scores(self) -> bool:

@@ -232,15 +232,36 @@ class Snapshots(Generic[V]):
             The interval that was complete before this change, if one was.
         """
         complete = self.close() if self.has_passed(change.time_s) else None
+        if isinstance(change, Published):
+            self.take_until_due([change], 0)
+            return complete
         self._latest_models.take(change)
         if self._remember:
             self._changes.append(change)
-        if isinstance(change, Published):
-            for name, number in change.notes.items():
-                self._numbers.setdefault(name, []).append(number)
-            if self.due_s is None and self._latest_models.total >= self._next:
-                self.due_s = change.time_s
         return complete
+
+    def take_until_due(self, published: Sequence[Published[V]], first: int) -> int:
+        """Go on to after what was published from number ``first`` on, until an instant is to be scored.
+
+        Where one is to be scored already, go on to after a single one, which belongs to that instant.
+
+        Returns:
+            The number of the first that was not taken.
+        """
+        latest_models, numbers = self._latest_models, self._numbers
+        for number in range(first, len(published)):
+            change = published[number]
+            latest_models.take(change)
+            if self._remember:
+                self._changes.append(change)
+            if change.notes:
+                for name, value in change.notes.items():
+                    numbers.setdefault(name, []).append(value)
+            if self.due_s is None and latest_models.total >= self._next:
+                self.due_s = change.time_s
+            if self.due_s is not None:
+                return number + 1
+        return len(published)
 
     def has_passed(self, time_s: float) -> bool:
         """Whether an instant is to be scored, and is over at ``time_s``."""

@@ -15,8 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from ...program import operations as ops
+from ...records.run import On
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
+from ...training.snapshots import Published
 from ..job import Job
 from .accounts import BytesSent
 
@@ -44,6 +46,17 @@ class PublishedRows:
             ops.Publish(operation.step, value, leader, averaged, operation.notes)
             for value, leader, averaged in zip(values, leaders, averages, strict=True)
         ]
+
+    def kept_for(self, job: Job) -> list[tuple[Tensor | None, ...]]:
+        """``Job.kept`` of each worker: the same for all jobs that keep and score alike."""
+        key = job.keep, job.scored_on
+        if key not in self._kept:
+            self._kept[key] = [job.kept(each) for each in self.of_workers]
+        return self._kept[key]
+
+    @cached_property
+    def _kept(self) -> dict[tuple[int, tuple[On, ...]], list[tuple[Tensor | None, ...]]]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,11 +108,12 @@ class PublishedSteps:
             return False
         scorer = self._scorer
         if scorer.scores:
-            for time_s, number, worker, bytes_sent, rows in self._due(until_s):
-                if scorer.due_s is not None and self._settled(time_s):
+            due = self._due(until_s)
+            taken = 0
+            while taken < len(due):
+                if self._settled(due[taken].time_s):
                     return True
-                scorer.publish(self._job.published(worker, time_s, bytes_sent, rows[worker]))
-                self._known[worker] = number + 1
+                taken = scorer.publish_until_due(due, taken)
             if self._settled(now_s):
                 return True
         else:
@@ -109,16 +123,22 @@ class PublishedSteps:
             self._steps.popleft()
         return False
 
-    def _due(self, until_s: float) -> list[tuple[float, int, int, int, list[ops.Publish]]]:
-        """Time, number of the step, worker, bytes that it had sent, and what all workers published then."""
-        due = []
+    def _due(self, until_s: float) -> list[Published[Tensor]]:
+        """What has been published by ``until_s`` and is not known, in order: known from now on."""
+        due: list[Published[Tensor]] = []
         for step in self._steps:
             ranks = np.flatnonzero((step.times_s <= until_s) & (self._known <= step.number))
             if len(ranks):
-                rows, times_s = step.published.of_workers, step.times_s.tolist()
+                kept, times_s = step.published.kept_for(self._job), step.times_s.tolist()
+                number, notes = step.number, step.published.operation.notes
                 sent = step.bytes_sent.of_all(len(times_s)).tolist()
-                due += [(times_s[rank], step.number, rank, sent[rank], rows) for rank in ranks.tolist()]
-        due.sort(key=lambda each: each[:3])
+                for rank in ranks.tolist():
+                    value, leader, averaged = kept[rank]
+                    due.append(
+                        Published(rank, number, times_s[rank], value, sent[rank], leader, averaged, notes)
+                    )
+                self._known[ranks] = number + 1
+        due.sort(key=lambda each: (each.time_s, each.step, each.worker))
         return due
 
     def _settled(self, time_s: float) -> bool:
