@@ -252,10 +252,11 @@ class Scorer(Generic[V]):
         """
         if self._snapshots is None:
             return len(published)
-        for each in published[first:]:
+        end = self._snapshots.take_until_due(published, first)
+        for each in published[first:end]:
             if each.notes:
                 self._check_notes(each)
-        return self._snapshots.take_until_due(published, first)
+        return end
 
     def _check_notes(self, published: Published[V]) -> None:
         for name in published.notes:
