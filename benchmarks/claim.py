@@ -19,7 +19,7 @@ class PaperStudy:
 
     Attributes:
         name: what it is called, and the folder of its results.
-        scenario: stem of the file.
+        scenario: stem of the file in the paper's folder; another's too, as ``../other-paper/stem``.
         changes: ``dotted.key=value`` each.
         front: a metric, of which the page names the best scores for the time of a step.
     """

@@ -73,7 +73,8 @@ Runs = Mapping[str, Mapping[str, Mapping[int, Run]]]
 
 def scenario_of(paper: str, study: PaperStudy) -> Scenario:
     """The scenario of a study."""
-    return load(ROOT / "scenarios" / "papers" / paper / f"{study.scenario}.yaml", study.changes)
+    file = ROOT / "scenarios" / "papers" / paper / f"{study.scenario}.yaml"
+    return load(file.resolve(), study.changes)  # a paper without scenarios of its own has no folder
 
 
 def results_of(paper: str, study: PaperStudy, out: Path) -> result_folder.Results:
