@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.sim.experiments import bounds as bounding
+from paceline.sim.experiments import step_cost
 from paceline.sim.experiments.bounds import describe_schemes, measure_bounds
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
@@ -220,9 +221,8 @@ def test_a_cost_that_a_cluster_has_not_is_not_followed(
 
     def follow(job: Any, *others: Any) -> Any:
         followed.append(job)
-        return real(job, *others)
+        return step_cost.follow(job, *others)
 
-    real = bounding.follow
     monkeypatch.setattr(bounding, "follow", follow)
     bounds_of("all_reduce", **cluster)
     assert len(followed) == runs
