@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks import even_draws, svm
 from benchmarks.claim import Claim, Paper, PaperStudy
 from benchmarks.outer_claims import DELAYED_NESTEROV, DILOCO, SLOWMO
-from benchmarks.real_data_claims import REAL_DATA, REAL_IMAGES, about_periods
+from benchmarks.real_data_claims import GRAPHS_ON_TEXT, REAL_DATA, REAL_IMAGES, about_periods
 
 _BY_LABEL: Final = ("workload.partition.kind=by_label",)
 
@@ -264,6 +264,7 @@ PAPERS: Final[Mapping[str, Paper]] = {
     "exponential-graph": Paper(
         (PaperStudy("iid", "topologies"), PaperStudy("by label", "topologies", _BY_LABEL)), _TOPOLOGIES
     ),
+    "graphs-on-text": GRAPHS_ON_TEXT,
     "optimal-topology-search": Paper(
         (
             PaperStudy("by label", "equal-degree"),

@@ -28,7 +28,7 @@ def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The data sets that studies take from packages; small ones, since those need not be installed here."""
     forget_data()
     write_images(tmp_path)
-    write_bible(tmp_path, books=16)
+    write_bible(tmp_path, books=32)  # one at least for each worker of any study
     monkeypatch.syspath_prepend(tmp_path)
     yield
     forget_data()
