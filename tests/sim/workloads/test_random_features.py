@@ -253,7 +253,7 @@ def test_topology_does_not_matter_where_agents_hold_enough() -> None:
 
 @pytest.mark.slow
 def test_curves_of_graphs_coincide_with_many_examples_and_part_until_the_inverse_gap_with_few() -> None:
-    """25 agents, medians of 5 seeds; a cycle's inverse gap is 48."""
+    """25 agents, medians of 5 seeds; a cycle's inverse gap is 48, by which three quarters of it are there."""
 
     def excess(topology: str, each: int, steps: int) -> float:
         """Of the test loss over that of complete averaging."""
@@ -269,9 +269,9 @@ def test_curves_of_graphs_coincide_with_many_examples_and_part_until_the_inverse
         return float(np.median(ratios))
 
     assert all(abs(excess(topology, 200, steps)) < 0.04 for topology in ("ring", "grid") for steps in (3, 48))
-    early, parted, late = (excess("ring", 4, steps) for steps in (3, 48, 192))
-    assert parted > 2 * early
-    assert late < 1.2 * parted
+    early, sooner, parted, late = (excess("ring", 4, steps) for steps in (3, 12, 48, 192))
+    assert early < 0.3 * late
+    assert sooner < 0.75 * late < parted
 
 
 def test_more_features_than_needed_change_nothing() -> None:
