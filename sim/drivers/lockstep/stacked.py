@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from ...errors import NotInLockstep
 from ...program import operations as ops
-from ...program.averaging import COLLECTIVES, combined, part, root_of, weighted_sum_vectorised
+from ...program.averaging import COLLECTIVES, combined, mean_of_rows, part, root_of, weighted_sum_vectorised
 from ...program.encoding import decoded
 from ...program.groups import partition
 from ...training.gradients import loss_given
@@ -24,6 +24,8 @@ from ..tasks.runner import CoroutineTask, InFlight, Runner
 
 _BY_SIZE = (ops.ReduceScatter, ops.AllGather)
 """Operations whose reply's shape depends on the size of the group."""
+_MEANS = (ops.AllReduce, ops.ReduceScatter)
+"""Operations that make a mean of all values of a group."""
 
 _ELSEWHERE = "run on the event driver"
 
@@ -157,6 +159,8 @@ class StackedRunner(Runner[InFlight]):
         for group in groups:
             if isinstance(operation, ops.Broadcast):
                 result = value[root_of(operation, group[0], group)]
+            elif isinstance(operation, _MEANS) and len(group) == self.job.workers:
+                result = mean_of_rows(value)
             else:
                 result = combined(operation, [value[rank] for rank in group], group)
             for position, rank in enumerate(group):
