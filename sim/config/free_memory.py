@@ -11,7 +11,7 @@ def free_bytes() -> float:
     """The bytes that this process may still take: what others may, and no more than its own limit."""
     own, _ = resource.getrlimit(resource.RLIMIT_DATA)
     free = free_for_all_bytes()
-    return free if own == resource.RLIM_INFINITY else min(free, float(own - _data_bytes()))
+    return free if own == resource.RLIM_INFINITY else min(free, max(0.0, float(own - _data_bytes())))
 
 
 def free_for_all_bytes() -> float:

@@ -1,4 +1,4 @@
-"""What all code in a process shares, and a user's code must leave whole: builtins, modules, streams."""
+"""What all code in a process shares, and a user's code leaves whole: builtins, modules, streams, folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO, Final, TextIO, cast
 
 from typing_extensions import Buffer, override
@@ -21,12 +22,13 @@ _SHOWN: Final = 3
 
 
 class SharedState:
-    """Builtins, loaded modules and standard streams as they are now."""
+    """Builtins, loaded modules, standard streams and the working folder as they are now."""
 
     def __init__(self) -> None:
         self._builtins = {**_BUILTINS}
         self._modules = {**sys.modules}
         self._streams = {name: getattr(sys, name) for name in _STREAMS}
+        self._folder = _working_folder()
 
     def mend(self, replaced: bool = False) -> list[str]:
         """Put back what is gone; returns what that was.
@@ -54,7 +56,19 @@ class SharedState:
             if not _takes_text(getattr(sys, name, None)):
                 setattr(sys, name, stream if _takes_text(stream) else _reopened(number))
                 gone.append(f"sys.{name}")
+        if self._folder is not None and _working_folder() != self._folder:
+            with suppress(OSError):  # it has been removed
+                os.chdir(self._folder)
+            gone.append("the working folder")
         return gone
+
+
+def _working_folder() -> str | None:
+    """What relative paths begin at; None where it has been removed."""
+    try:
+        return os.getcwd()  # noqa: PTH109  (``Path`` may be what is gone)
+    except OSError:
+        return None
 
 
 def _takes_text(stream: Any) -> bool:

@@ -34,6 +34,7 @@ TAKING: Final[Mapping[str, str]] = {
     "builtin": "import builtins\nbuiltins.len = None\n",
     "builtins": "import builtins\nvars(builtins).clear()\n",
     "streams": "import sys\nsys.stdout = sys.stderr = None\n",
+    "folder": "import os\nos.chdir('/')\n",
     "closed-streams": "import sys\nsys.stdout.close()\nsys.stderr.close()\n",
 }
 """What takes away, while it is imported, what all other code needs."""
