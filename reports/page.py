@@ -149,7 +149,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         if sent or by != "bytes_sent":
             if trained:
                 drawn[f"loss_{name}"] = draw_curves(study, "train_loss", by)
-            if metric is not None:
+            if metric is not None and (metric, name) != ("consensus_distance", "step"):  # drawn below
                 drawn[f"metric_{name}"] = draw_curves(study, metric, by)
     if _has(study, "consensus_distance"):
         drawn["consensus_step"] = draw_curves(study, "consensus_distance", "step")

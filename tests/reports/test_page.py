@@ -77,6 +77,18 @@ def test_all_sections_are_there(page: Page) -> None:
     assert page.tags.count("figure") == page.tags.count("figcaption") == 12
 
 
+def test_the_consensus_distance_is_drawn_once_by_step_where_nothing_else_is_scored(tmp_path: Path) -> None:
+    whole = made_run("ring")
+    scored = [
+        replace(each, metrics={name: each.metrics[name] for name in ("train_loss", "consensus_distance")})
+        for each in whole.evaluations
+    ]
+    write_results(tmp_path, made_scenario("s"), "s", [replace(whole, evaluations=tuple(scored))])
+    headings = Page(render([tmp_path])).headings
+    assert headings.count("Consensus distance by step") == 1
+    assert headings.count("Consensus distance by wall clock") == 1
+
+
 def test_the_table(page: Page) -> None:
     assert page.row(0, "gossip ring") == [
         "gossip ring", "11 s", "1.00x", "11 s", "100", "1 kB", "50 / 25 / 25 %", "reached 3/3",
