@@ -9,6 +9,7 @@ import errno
 import gc
 import io
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -29,6 +30,9 @@ from paceline.sim.errors import InputError, PacelineError
 _HELP_WIDTH: Final = 100
 _COLLECT_EVERY: Final = 10_000
 """New objects after which Python looks for cycles: at every 700th, importing torch takes a sixth longer."""
+_LIBRARIES_BYTES: Final = 1.04e9
+_LIBRARIES_BYTES_PER_CORE: Final = 80e6
+"""Of addresses, for torch, NumPy and SciPy: with fewer, their linear algebra crashes or never comes back."""
 
 app = typer.Typer(
     name="paceline",
@@ -228,6 +232,17 @@ def _name_shortage(error: MemoryError | RuntimeError | ImportError) -> str:
     return ""
 
 
+def _has_addresses() -> bool:
+    """Whether this process may have as many addresses as libraries take; says so if not."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    needed = _LIBRARIES_BYTES + _LIBRARIES_BYTES_PER_CORE * (os.cpu_count() or 1)
+    if allowed == resource.RLIM_INFINITY or allowed >= needed:
+        return True
+    few, many = f"{allowed / 1e9:.2g} GB", f"{needed / 1e9:.2g} GB"
+    say(f"paceline: {few} of addresses are allowed, and its libraries take {many}: raise 'ulimit -v'")
+    return False
+
+
 def _has_working_folder() -> bool:
     try:
         Path.cwd()
@@ -307,7 +322,7 @@ def main() -> NoReturn:
         if not os.environ.get(name, "").isascii():  # rich takes other scripts' digits for numbers, and ends
             del os.environ[name]
     _settle_streams()
-    status = _run()
+    status = _run() if _has_addresses() else 2
     try:
         sys.stdout.flush()
     except (OSError, ValueError) as error:  # ValueError: code of the user's has closed it

@@ -181,6 +181,7 @@ _LEFT: Final[Mapping[str, Surrounding]] = {
 
 _LIMITS: Final[Mapping[str, Surrounding]] = {
     "few-files": Surrounding("ulimit -n 24; paceline check s.yaml"),
+    "few-addresses": Surrounding("ulimit -v 900000; paceline simulate s.yaml --out new", 2, ("ulimit -v",)),
     "few-files-realrun": Surrounding(
         "ulimit -n 24; paceline realrun s.yaml --processes --out new", 2, ("open files", "ulimit -n")
     ),
