@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from paceline.api import attach, load, profile_layers, simulate, sweep
-    from paceline.commands.process import main
+    from paceline.commands.app import main
     from paceline.sim.collectives.schedule import Round, Schedule
     from paceline.sim.config.settings import Settings
     from paceline.sim.errors import Deadlock, InputError, PacelineError, PeerLost, RunError, SchemeError
@@ -34,7 +34,7 @@ _HOMES: Final = {
     "sweep": "paceline.api",
     "attach": "paceline.api",
     "profile_layers": "paceline.api",
-    "main": "paceline.commands.process",
+    "main": "paceline.commands.app",
     "Scenario": "paceline.sim.scenario.schema",
     "Study": "paceline.study",
     "Sweep": "paceline.study",

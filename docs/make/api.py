@@ -24,7 +24,7 @@ PAGE: Final = Path(__file__).parents[1] / "api.md"
 BEGIN: Final = "<!-- What follows, down to the end, is made from docstrings by: python -m docs.make.api -->\n"
 
 _SECTIONS: Final = {
-    "Running": ("paceline.api", "paceline.commands.process", "paceline.sim.scenario", "paceline.study"),
+    "Running": ("paceline.api", "paceline.commands.app", "paceline.sim.scenario", "paceline.study"),
     "What happened": ("paceline.sim.records",),
     "Schemes": ("paceline.sim.program", "paceline.sim.schemes", "paceline.sim.config"),
     "Collectives and networks": ("paceline.sim.collectives", "paceline.sim.network"),

@@ -13,7 +13,7 @@ from paceline.commands.patience import PATIENCE_S
 
 
 def main() -> NoReturn:
-    """Run the command line: exit status 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted.
+    """Run the command line, and end this process: never call it in one that is to go on.
 
     Python waits at its end for threads, and for functions that are registered for it. Those that code named
     by a scenario has left have as long as one call of such code; then the process ends without them.

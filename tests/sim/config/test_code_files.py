@@ -102,9 +102,9 @@ def test_the_folder_of_installed_packages_is_no_working_folder(
     folder = write(here / "site-packages" / "tool_of_others.py").parent
     monkeypatch.chdir(folder)
     refuse("tool_of_others:build", "lies in a Python environment")
-    monkeypatch.chdir(Path(sysconfig.get_path("stdlib")) / "idlelib")
+    monkeypatch.chdir(Path(sysconfig.get_path("stdlib")) / "json")  # which every installation has
     with pytest.raises(InputError, match=r"is defined in Python itself|lies in a Python environment"):
-        user_code.load_object("help:show_idlehelp")
+        user_code.load_object("tool:main")
 
 
 def test_installed_packages_supply_what_they_declare(
