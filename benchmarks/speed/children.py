@@ -116,9 +116,10 @@ class Child:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
+            status = self._process.wait()  # its last words may come after its answers' end
             self._errors.seek(0)
             written = [each.strip() for each in self._errors.read().splitlines() if each.strip()]
-            raise ChildError(written[-1] if written else f"exit status {self._process.wait()}")
+            raise ChildError(written[-1] if written else f"exit status {status}")
         return line
 
     def close(self) -> None:
