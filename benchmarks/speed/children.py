@@ -38,8 +38,10 @@ def own_usage() -> tuple[float, float]:
 
 def serve(block: Block, usage: Usage = own_usage) -> None:
     """Do blocks until standard input ends; the first is done before any order, and not timed."""
+    sys.stdout.flush()  # or what is left in it would come after an error's own words
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    sys.stdout = sys.stderr
     block(WARM_UP_STEPS)
     answers.write(_READY)
     for line in sys.stdin:
