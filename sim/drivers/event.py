@@ -307,8 +307,7 @@ class EventDriver(ClockedRunner[Pending]):
         task.breakdown.computed(now_s)
         if self.writes:
             self.write(task, "gradient", task.breakdown.steps, start_s, now_s)
-        value = point if self._deferred is None else self._deferred.take(ticket)
-        self.resume(task, task.coroutine.send, value)
+        self.advance(task, point if self._deferred is None else self._deferred.take(ticket))
 
     @override
     def next_gradient_s(self, rank: int) -> float:

@@ -94,8 +94,8 @@ class Parts:
             InputError: it cannot be written, or something else has taken the place of the folder.
         """
         if self.folder is not None and self.index is not None and run.status != "partial":
-            self.check_not_replaced()
             if not self.stands:
+                self.check_not_replaced()
                 _begin(self.folder, self.index)
                 out = self.folder.parent
                 self.say(

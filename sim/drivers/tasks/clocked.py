@@ -208,7 +208,7 @@ class ClockedRunner(Runner[_P]):
         if kind is ops.Gradient:
             self.with_value(pending, partial(self.advance, task))
         else:
-            self.resume(task, task.coroutine.send, pending.reply)
+            self.advance(task, pending.reply)
 
     def complete_handle(self, pending: _P) -> None:
         """A started operation is complete now, and has its reply."""

@@ -156,14 +156,13 @@ class Runner(ABC, Generic[_P]):
 
     def advance(self, task: CoroutineTask[_P], reply: Any) -> None:
         """Run a coroutine until it has to wait."""
-        self.resume(task, task.coroutine.send, reply)
+        self._resume(task, task.coroutine.send, reply)
 
     def throw(self, task: CoroutineTask[_P], error: RunError) -> None:
         """Raise an error where a coroutine waits."""
-        self.resume(task, task.coroutine.throw, error)
+        self._resume(task, task.coroutine.throw, error)
 
-    def resume(self, task: CoroutineTask[_P], resume: Callable[[Any], Any], value: Any) -> None:
-        """Run a coroutine until it has to wait; ``resume(value)`` is its ``send`` or its ``throw``."""
+    def _resume(self, task: CoroutineTask[_P], resume: Callable[[Any], Any], value: Any) -> None:
         if not task.alive:
             return
         task.waiting = task.awaited = task.blocked = None
