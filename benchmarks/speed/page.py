@@ -9,7 +9,7 @@ import pandas as pd
 
 from benchmarks.bars import Bar, Part, at_least
 from benchmarks.speed.clock import ClockFigures
-from benchmarks.speed.ways import ALONE, GOSSIP, LOCAL, WAYS
+from benchmarks.speed.ways import ALONE, GOSSIP, LOCAL, WAYS, Way
 from benchmarks.speed.work import Work
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ resident (of the gloo processes: together, what they share counted once).
 Our drivers also draw batches and durations (cv 0.1), and keep a clock, messages and accounts. gossipy counts
 ticks; a worker that receives a model averages and steps. APPFL's `vsim` adds up compute and transfer times of
 federated averaging; its many garbage collections have nothing to look through (`gc.freeze()`). A gloo process
-per worker has no clock but the wall's: it really sends.
+per worker has no clock but the wall's: it really sends, and has all cores, where lockstep has one.
 
 """
 
@@ -117,9 +117,11 @@ def bars_of_rates(
             ratio = _ratio(same, way.name, "raw_vmap", "processor_rate") or 0.0
             bars.append(at_least(f"{name}, of raw vmap", _OF_VMAP[way.name], ratio, "times"))
         else:
-            ratio = _ratio(same, _OURS[way.scheme], way.name, "rate") or 0.0
-            name = f"lockstep beside {name}, {work.workers} workers"
-            bars.append(at_least(name, _FACTORS[way.name], ratio, "times"))
+            ours, name = _OURS[way.scheme], f"lockstep beside {name}, {work.workers} workers"
+            by_wall = _ratio(same, ours, way.name, "rate") or 0.0
+            by_processor = _format(_ratio(same, ours, way.name, "processor_rate"))
+            detail = f"by processor time {by_processor} times"
+            bars.append(at_least(name, _FACTORS[way.name], by_wall, "times", detail))
     return bars
 
 
@@ -200,29 +202,39 @@ def write_page(
     return text
 
 
-def draw_growth(blocks: pd.DataFrame, base: Work, steps: int) -> Figure:
-    """Draw rates and memory by workers, parameters and steps, the other two as the comparison."""
+def draw_growth(blocks: pd.DataFrame, ways: Sequence[Way], base: Work, steps: int) -> Figure:
+    """Draw rates and memory by workers, parameters and steps, the other two as in the comparison."""
     import matplotlib.pyplot as plt
     import seaborn as sns
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
-    names = {way.name: f"{way.label.replace('`', '')}, {way.scheme.split(',')[0]}" for way in WAYS}
-    data = blocks.assign(by=blocks["way"].map(names))
+    names = {way.name: f"{way.label.replace('`', '')}, {way.scheme.split(',')[0]}" for way in ways}
+    data = blocks[blocks["way"].isin(names)]
+    data = data.assign(by=data["way"].map(names), thousands=data["processor_rate"] / 1000)
     fixed = {"workers": base.workers, "parameters": base.parameters, "steps": steps}
-    palette = dict(zip(names.values(), sns.color_palette("tab10", len(names)), strict=True))
     with sns.axes_style("whitegrid"):
-        figure, axes = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained", sharex="col")
-    for column, key in enumerate(("workers", "parameters", "steps")):
+        figure, axes = plt.subplots(
+            2, 3, figsize=(10, 6), layout="constrained", sharex="col", sharey="row"
+        )  # fmt: skip
+    rows = (
+        ("thousands", "thousand worker-iterations\nper second of a processor", (0.3, 1, 3, 10, 30)),
+        ("gib", "memory at most, GiB", (0.3, 0.5, 1, 2, 3)),
+    )
+    for column, key in enumerate(fixed):
         others = [name for name in fixed if name != key]
         chosen = data[(data[others] == pd.Series(fixed)[others]).all(axis=1)]
-        for row, (value, label) in enumerate(
-            (("processor_rate", "worker-iterations/processor-s"), ("gib", "peak memory, GiB"))
-        ):
+        for row, (value, label, marks) in enumerate(rows):
             ax = axes[row][column]
             sns.lineplot(
-                chosen, x=key, y=value, hue="by", palette=palette, marker="o", estimator="median",
-                errorbar=None, ax=ax, legend=row == 0 and column == 0,
+                chosen, x=key, y=value, hue="by", hue_order=names.values(), style="by",
+                style_order=names.values(), palette="colorblind", markers=True, dashes=False,
+                estimator="median", errorbar=None, ax=ax, legend=row == 0 and column == 0,
             )  # fmt: skip
-            ax.set(xscale="log", yscale="log", xlabel=key, ylabel=label if column == 0 else "")
+            ax.set(xscale="log", yscale="log", xlabel=key if row else "", ylabel="" if column else label)
+            for axis, places in ((ax.xaxis, sorted(chosen[key].unique())), (ax.yaxis, marks)):
+                axis.set_major_locator(FixedLocator(places))
+                axis.set_minor_locator(NullLocator())
+                axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     handles, labels = axes[0][0].get_legend_handles_labels()
     axes[0][0].get_legend().remove()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)

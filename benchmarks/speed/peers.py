@@ -163,6 +163,8 @@ def gloo(scheme: str, work: Work) -> tuple[Block, Usage]:
         )
         for rank in range(work.workers)
     ]
+    torch.optim.SGD(work.module().parameters(), lr=LR).step()  # imports much, which is shared then
+    gc.freeze()
     for worker in workers:
         worker.start()
     numbers = [os.getpid(), *(worker.pid for worker in workers if worker.pid is not None)]

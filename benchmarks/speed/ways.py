@@ -44,11 +44,11 @@ WAYS: Final = (
     Way("lockstep_gossip", "Paceline, lockstep", OURS, "", GOSSIP),
     Way("event_gossip", "Paceline, event driver", OURS, "", GOSSIP, 1024),
     Way("gossipy", "gossipy", PEERS, "gossipy", GOSSIP, 256),
-    Way("gloo_gossip", "a gloo process per worker", PEERS, "", GOSSIP, 16),
+    Way("gloo_gossip", "a gloo process per worker", PEERS, "", GOSSIP, 64),
     Way("lockstep_local_sgd", "Paceline, lockstep", OURS, "", LOCAL),
     Way("event_local_sgd", "Paceline, event driver", OURS, "", LOCAL, 1024),
     Way("vsim", "APPFL vsim", PEERS, "appfl", LOCAL, 256),
-    Way("gloo_local_sgd", "a gloo process per worker", PEERS, "", LOCAL, 16),
+    Way("gloo_local_sgd", "a gloo process per worker", PEERS, "", LOCAL, 64),
     Way("raw_vmap", "raw `torch.func.vmap`", OURS, "", ALONE),
     Way("plain_loop", "plain `backward()` loop", OURS, "", ALONE, 256),
 )
