@@ -141,10 +141,12 @@ class Exchanges:
         groups = operation.groups  # type: ignore[attr-defined]
         group = members(groups, self._job.workers, self._rank)
         others = tuple(r for r in group if r != self._rank)
-        pending.exchange = Exchange(f"{name} {number}", others)
-        pending.bytes = _bytes_sent(self._job, operation, group, self._rank)
+        needed = others
         if isinstance(operation, ops.Broadcast):
             pending.peer = root_of(operation, self._rank, group)
+            needed = tuple(r for r in others if r == pending.peer)
+        pending.exchange = Exchange(f"{name} {number}", needed)
+        pending.bytes = _bytes_sent(self._job, operation, group, self._rank)
         if self._expect(pending, *others):
             self._begin(pending, lambda: self._collective(operation, group, number))
 

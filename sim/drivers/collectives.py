@@ -266,7 +266,7 @@ class CollectivesInFlight:
                 "groups must be the same on all workers"
             )
         collective.inputs[rank] = getattr(operation, "value", None)
-        collective.last_s = self._clock.now
+        collective.joined_s[rank] = collective.last_s = self._clock.now
         if len(collective.inputs) == len(members):
             for early in collective.early:
                 self._clock.at(self._clock.now, partial(self._finished, tag=tag), early)
@@ -316,7 +316,6 @@ class CollectivesInFlight:
         collective.can_wait = collective.can_wait and self._alone(pending)
         pending.bytes = placed.bytes_sent[0]
         collective.waiting[rank] = pending
-        collective.joined_s[rank] = now_s
         if len(collective.waiting) < len(placed.members):
             return
         if min(collective.joined_s.values()) < now_s:
@@ -375,7 +374,6 @@ class CollectivesInFlight:
             raise TrafficMet
         pending.bytes = placed.bytes_sent[placed.position[rank]]
         collective.waiting[rank] = pending
-        collective.joined_s[rank] = self._clock.now
         if len(collective.waiting) < len(placed.members):
             return
         shared = self._job.transfer.sharing != "none"
@@ -393,7 +391,6 @@ class CollectivesInFlight:
         """
         pending.bytes = placed.bytes_sent[placed.position[pending.task.rank]]
         collective.waiting[pending.task.rank] = pending
-        collective.joined_s[pending.task.rank] = self._clock.now
         everybody = len(placed.members) == self._job.workers
         recursion = (
             collective.flows is None
@@ -452,7 +449,10 @@ class CollectivesInFlight:
                 raise SchemeError(with_line(why, pending.task.coroutine)) from error
         position = bisect_left(members, pending.task.rank)  # they are ascending
         pending.reply = part(operation, collective.result, position, len(members))
-        pending.peer_s = collective.last_s
+        if isinstance(operation, ops.Broadcast):
+            pending.peer_s = max(pending.start_s, collective.joined_s[pending.peer])
+        else:
+            pending.peer_s = collective.last_s
         collective.waiting.pop(pending.task.rank, None)
         collective.left -= 1
         if collective.left == 0:

@@ -49,7 +49,8 @@ class Event:
             ``next_step`` refused.
         operation: ``gradient``, ``mix``, ``all_reduce``, ``send``, ``receive``, ...
         start_s, end_s: on the run's clock.
-        peer_s: when the last peer that was needed had started (``start_s`` if none was waited for).
+        peer_s: when the last peer that was needed had started (``start_s`` if none was waited for); of a
+            broadcast that is the root.
         bytes: payload that this worker sent in this operation.
         peer: the other side of a point-to-point operation (for ``receive``: who sent), the root of a
             ``broadcast``, else -1.

@@ -11,6 +11,7 @@ import numpy as np
 from ...collectives.blocks import BlockSchedule
 from ...errors import NotInLockstep
 from ...program import operations as ops
+from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
@@ -26,7 +27,7 @@ class Collected:
 
     Attributes:
         end_s: on each worker.
-        last_s: when the last member of its group had joined.
+        last_s: when the last member of its group had joined; of a broadcast, the root.
         num_bytes: that each sends.
         messages: how many there are.
         work: as how many they count, see ``PRICED_WORK``.
@@ -79,10 +80,15 @@ class CollectiveTimes:
         for placed, last_s, ready_s in self.begun(operation, joined_s):
             members = list(placed.members)
             done_s, idle_s = placed.completion(ready_s)
-            end_s[members] = last_s + np.maximum(done_s, 0.0)
+            if isinstance(operation, ops.Broadcast):  # which nobody but those below waits for
+                end_s[members] = last_s + np.array(done_s)
+                root_s = joined_s[root_of(operation, members[0], placed.members)]
+                last_of_all_s[members] = np.maximum(joined_s[members], root_s)
+            else:
+                end_s[members] = last_s + np.maximum(done_s, 0.0)
+                last_of_all_s[members] = last_s
             meets_all = self._shared and not placed.access_only
             self._idle_s[members] = last_s + (max(done_s) if meets_all else np.array(idle_s))
-            last_of_all_s[members] = last_s
             sent[members] = placed.bytes_sent
             messages += placed.messages
             work += min(placed.messages, PRICED_WORK * len(members))
@@ -103,8 +109,6 @@ class CollectiveTimes:
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> Placed:
         job, name = self._job, ops.name_of(type(operation))
-        if isinstance(operation, ops.Broadcast):
-            raise NotInLockstep(f"{name}: not all of its members wait for each other")
         if isinstance(operation, ops.AllReduce) and len(members) == job.workers:
             num_bytes = job.num_bytes(operation.value)
             if num_bytes not in self._rounds:

@@ -298,6 +298,11 @@ def test_leader_sgd_has_the_same_bits(four: Pool, options: dict[str, Any]) -> No
     assert (measured["digest"], measured["bytes_sent"]) == (predicted.digest, predicted.bytes_sent)
     events = [Event(**event) for event in measured["events"]]
     assert _leaders(events) == _leaders(predicted.events)
+    rounds = [[e for e in events if e.worker == rank and e.operation == "broadcast"] for rank in range(4)]
+    for own in rounds:
+        for number, event in enumerate(own):
+            root_s = rounds[event.peer][number].start_s
+            assert event.peer_s == min(max(root_s, event.start_s), event.end_s)  # nobody else is waited for
 
 
 def _leaders(events: Sequence[Event]) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from paceline.sim.compute.settings import Straggler
 from paceline.sim.network.network import Link, Network
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Program, Worker
-from tests.support.factory import NoOptions, make_job, make_scheme, run_events
+from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
 
 X = torch.zeros(1)
 
@@ -220,3 +220,17 @@ def test_max_time_ends_the_run_on_the_clock() -> None:
     outcome = run_events(job)
     assert outcome.wall_s == 3.5
     assert [a.steps for a in outcome.breakdowns] == [3] * 4
+
+
+def test_a_broadcast_waits_for_its_root_alone() -> None:
+    async def program(worker: Worker, options: NoOptions) -> None:
+        await worker.sleep((3.0, 1.0, 4.0)[worker.rank])
+        await worker.broadcast(X, root=0)
+
+    # 64 bytes at 16 bytes/s leave worker 0 at 3 s for worker 1 and then for worker 2, who came meanwhile
+    job = make_job(
+        make_scheme(program), workers=3, bandwidth_bytes_per_s=16, bytes_per_parameter=64, latency_s=0.5
+    )  # fmt: skip
+    rows = {event.worker: event for event in simulated(job).events if event.operation == "broadcast"}
+    assert [(rows[rank].start_s, rows[rank].peer_s) for rank in range(3)] == [(3, 3), (1, 3), (4, 4)]
+    assert [rows[rank].end_s for rank in range(3)] == [11, 7.5, 11.5]

@@ -1,0 +1,172 @@
+"""Every scheme in each of its forms: where the lockstep driver takes it, it gives what events give."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import cycle
+from typing import Any
+
+import pytest
+from hypothesis import event, given, reject, settings
+from hypothesis import strategies as st
+
+from paceline.sim.compute.model import ComputeModel
+from paceline.sim.compute.settings import Compute
+from paceline.sim.drivers.job import Job
+from paceline.sim.errors import InputError
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.program.worker import Worker
+from paceline.sim.schemes import SCHEMES
+from paceline.sim.topology import TOPOLOGIES
+from paceline.sim.training.learning_rate import Drops, LearningRate
+from paceline.sim.training.optimizer import Sgd
+from tests.support.both_drivers import NETWORKS, SITES, STRAGGLERS, Options, assert_the_same, job_of
+from tests.support.factory import NoOptions, make_scheme, network_of
+from tests.support.scheme_forms import A_TENTH, EIGHT_BITS, FORMS
+
+MORE_FORMS: list[tuple[str, Options]] = [
+    ("all_reduce", {"compression": {"bf16": True}}),
+    ("all_reduce", A_TENTH),
+    ("local_sgd", {"period": 2, **A_TENTH}),
+    ("gossip", {"topology": "ring", **A_TENTH}),
+    ("gossip", {"topology": "one_peer_exponential", "momentum": "mixed", **EIGHT_BITS}),
+    ("diloco", {"period": 2, "fragments": 2, "delay": 1, "alpha": 0.5, **EIGHT_BITS}),
+    ("diloco", {"period": 2, "inside": "sites"}),
+    ("slowmo", {"period": 3, **EIGHT_BITS}),
+    ("gradient_tracking", {"topology": "one_peer_exponential", **EIGHT_BITS}),
+    ("choco_sgd", {"topology": "one_peer_exponential", "gamma": 0.5, **EIGHT_BITS}),
+    ("easgd", {"period": 2, "spread": 0.2}),
+    ("leader_sgd", {"period": 2, "groups": 2, "global_period": 4, "spread": 0.1}),
+]
+ALL_FORMS = [(name, options) for name, several in FORMS.items() for options, _ in several] + MORE_FORMS
+
+REFUSED = (
+    "a gradient and what goes on beside it",
+    "goes on beside something else",
+    "an exchange is under way from one step to the next",
+    "has services",
+    "makes differences by a worker's rank",
+)
+"""What forms do that lockstep leaves to the event driver."""
+
+COMPUTES: dict[str, Any] = {
+    "constant": {"time": "1 s"},
+    "lognormal": {"time": "1 s", "jitter": {"lognormal": {"cv": 0.4}}},
+    "gamma": {"time": "1 s", "jitter": {"gamma": {"cv": 0.4}}},
+    "shifted exponential": {"time": "1 s", "jitter": {"shifted_exponential": {"cv": 0.4}}},
+    "pareto": {"time": "1 s", "jitter": {"pareto": {"shape": 3.0}}},
+    "each its own": {"time": "1 s", "spread": 0.3},
+    "trace": {"trace": {"durations": ["0.5 s", "1 s", "2.5 s"]}},
+    "a trace each": {"trace": {"workers": [["1 s", "2 s"], ["0.5 s", "0.7 s", "3 s"]]}},
+}
+
+
+def steady(name: str, options: Options) -> Options:
+    """Options with which a scheme has something to do in a few steps."""
+    return {**options, "calibration": 3} if name == "adaptive_local_sgd" else options
+
+
+def computing(job: Job, compute: str) -> Job:
+    return replace(
+        job, compute=ComputeModel(Compute.model_validate(COMPUTES[compute]), job.compute.stragglers, job.seed)
+    )
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    which=st.sampled_from(ALL_FORMS),
+    topology=st.sampled_from(["", *sorted(TOPOLOGIES)]),
+    workers=st.sampled_from([2, 4, 5, 6, 8, 9]),
+    network=st.sampled_from([*NETWORKS, SITES]),
+    transport=st.sampled_from([None, "ideal", "gloo", "nccl"]),
+    sharing=st.sampled_from(["max_min", "rtt", "none"]),
+    compute=st.sampled_from(sorted(COMPUTES)),
+    stragglers=st.sampled_from(sorted(STRAGGLERS)),
+    momentum=st.sampled_from([0.0, 0.9]),
+    drops=st.booleans(),
+    limit_s=st.sampled_from([None, 4.2]),
+    trains=st.booleans(),
+)
+def test_where_lockstep_is_taken_both_drivers_agree(
+    which: tuple[str, Options], topology: str, workers: int, network: Options, transport: str | None,
+    sharing: str, compute: str, stragglers: str, momentum: float, drops: bool, limit_s: float | None,
+    trains: bool,
+) -> None:  # fmt: skip
+    """What nobody could simulate, as a hypercube of five workers, is passed over."""
+    name, options = which
+    if topology and "topology" in options:
+        options = {**options, "topology": topology}
+    if network is SITES:
+        workers, network = 5, {"network": network_of(5, **SITES)}
+    job = job_of(
+        (name, steady(name, options)), workers=workers, transport=transport, sharing=sharing, trains=trains,
+        momentum=0.0 if name == "eamsgd" else momentum, stragglers=STRAGGLERS[stragglers], max_iterations=7,
+        every=2, **network,
+    )  # fmt: skip
+    job = computing(job, compute)
+    if trains and drops:
+        schedule = LearningRate(drops=Drops.model_validate({"at": ("3 steps",)}))
+        job = replace(job, optimizer=Sgd(0.1, 0.0 if name == "eamsgd" else momentum, schedule=schedule))
+    if limit_s is not None:
+        job = replace(job, max_time_s=limit_s)
+    try:
+        engine = simulate_job(job).engine
+    except InputError:
+        reject()
+    event(f"{name}: {engine}")
+    if engine == "lockstep":
+        assert_the_same(job)
+
+
+@pytest.mark.parametrize("transport", [None, "ideal", "gloo", "nccl"])
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_every_synchronous_scheme_is_taken_on_every_transport(name: str, transport: str | None) -> None:
+    """Where links are nobody else's; the forms that are refused there are refused for what they do."""
+    taken = 0
+    for (options, _), compute in zip(FORMS[name], cycle(sorted(COMPUTES)), strict=False):
+        job = job_of(
+            (name, steady(name, options)), workers=6, transport=transport, sharing="none", every=2,
+            max_iterations=5, latency_s=0.2, bandwidth_bytes_per_s=400.0,
+        )  # fmt: skip
+        job = computing(job, compute)
+        run = simulate_job(job)
+        if run.engine == "lockstep":
+            taken += 1
+            assert_the_same(job)
+        elif job.synchronous:
+            assert any(why in run.engine_reason for why in REFUSED), run.engine_reason
+    assert (taken > 0) == SCHEMES[name].synchronous
+
+
+async def _broadcasts_in_turn(worker: Worker, options: NoOptions) -> None:
+    x = worker.start
+    async for k in worker.steps():
+        x = x - 0.1 * await worker.gradient(x)
+        x = (x + await worker.broadcast(x, root=k % worker.size)) / 2
+        await worker.publish(k, x)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    workers=st.integers(2, 9),
+    network=st.sampled_from(NETWORKS),
+    transport=st.sampled_from([None, "ideal", "gloo", "nccl"]),
+    compute=st.sampled_from(sorted(COMPUTES)),
+    stragglers=st.sampled_from(sorted(STRAGGLERS)),
+    limit_s=st.sampled_from([None, 4.2]),
+)
+def test_nobody_waits_in_a_broadcast_but_for_those_above(
+    workers: int,
+    network: Options,
+    transport: str | None,
+    compute: str,
+    stragglers: str,
+    limit_s: float | None,
+) -> None:
+    job = job_of(
+        (make_scheme(_broadcasts_in_turn), {}), workers=workers, transport=transport, sharing="none",
+        stragglers=STRAGGLERS[stragglers], max_iterations=7, **network,
+    )  # fmt: skip
+    job = replace(computing(job, compute), max_time_s=math.inf if limit_s is None else limit_s)
+    assert_the_same(job)
