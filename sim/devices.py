@@ -23,6 +23,8 @@ _LARGE_MODEL_BYTES: Final = 2**20
 """... but only smaller ones than this where models are as large: these would leave holes of their size."""
 _KEPT_BYTES: Final = 256 * 2**20
 """What may be free at the end of the heap before any of it goes back to the system."""
+_OBJECTS_IN_USE: Final = 64
+"""Of a worker: operations and messages that are on their way, with all that they refer to."""
 _FIRST_COLLECTION_S: Final = 5.0
 """Of the processor, before the first full collection: short commands need none."""
 _COLLECTIONS_SHARE: Final = 0.02
@@ -69,12 +71,19 @@ COLLECTIONS: Final = Collections()
 
 
 @contextmanager
-def older_objects_left_alone() -> Iterator[None]:
-    """Look for garbage among what is new: thousands of coroutines live as long as their run."""
+def older_objects_left_alone(workers: int) -> Iterator[None]:
+    """Look for garbage among what is new: thousands of coroutines live as long as their run.
+
+    And only where there is more of that than so many workers have in use at once.
+    """
+    youngest, *older = gc.get_threshold()
     gc.freeze()
+    if youngest:
+        gc.set_threshold(max(youngest, _OBJECTS_IN_USE * workers), *older)
     try:
         yield
     finally:
+        gc.set_threshold(youngest, *older)
         gc.unfreeze()
         COLLECTIONS.collect_if_due()
 

@@ -127,7 +127,7 @@ class EventDriver(ClockedRunner[Pending]):
             RunError: a scheme raised or broke a rule.
             TrafficMet: see ``priced``.
         """
-        with older_objects_left_alone():
+        with older_objects_left_alone(self.job.workers):
             try:
                 for rank in self.tasks:
                     if self._delays.staggered:

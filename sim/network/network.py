@@ -119,7 +119,7 @@ class Network:
         """The network without jitter, and with every link at its nominal bandwidth."""
         return replace(self, jitter=None, links=tuple(replace(link, variation=None) for link in self.links))
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[int, ...]:
         """The number of each host's node; that of the host where every host is one."""
         return self.node_of or tuple(range(self.num_hosts))

@@ -47,6 +47,31 @@ def test_older_objects_are_left_alone_only_while_a_run_goes_on() -> None:
     assert gc.get_freeze_count() == 0
 
 
+def test_a_run_looks_for_garbage_where_there_is_more_than_its_workers_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    during: list[tuple[int, int, int]] = []
+    loop = EventDriver._loop
+
+    def watched(driver: EventDriver) -> None:
+        during.append(gc.get_threshold())
+        loop(driver)
+
+    monkeypatch.setattr(EventDriver, "_loop", watched)
+    usual = gc.get_threshold()
+    for youngest in (1, 10**6, 0):  # 0: somebody has switched it off
+        try:
+            gc.set_threshold(youngest, *usual[1:])
+            run_and_forget()
+            assert gc.get_threshold() == (youngest, *usual[1:])
+        finally:
+            gc.set_threshold(*usual)
+    few, many, off = (threshold[0] for threshold in during)
+    assert few > 3
+    assert many == 10**6
+    assert off == 0
+
+
 def test_what_large_models_leave_goes_back_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     class Library:
         def mallopt(self, what: int, value: int) -> None:
