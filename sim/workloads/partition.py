@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -136,36 +137,40 @@ class Batches:
     batch_size: int
     seed: int
     _epochs: dict[int, tuple[int, Indices]] = field(default_factory=dict, repr=False)
-    _batches: dict[int, tuple[int, Indices]] = field(default_factory=dict, repr=False)
-    _of_all: dict[int, Indices] = field(default_factory=dict, repr=False)
 
     def examples(self, worker: int, index: int) -> Indices:
         """Indices [batch_size] of the training examples in this batch."""
         number, offset = divmod(index, BATCH_BLOCK)
-        batch: Indices = self._block(worker, number)[offset]
+        cut, batches = self._blocks
+        if cut[worker] != number:
+            self._cut(worker, number)
+        batch: Indices = batches[worker, offset].copy()
         return batch
 
     def of_workers(self, workers: Sequence[int], indices: Sequence[int]) -> Indices:
         """Indices [m, batch_size] of the training examples in one batch of each of m workers."""
-        n, index = len(self.shards), indices[0]
-        if len(workers) < n or list(workers) != list(range(n)) or indices.count(index) < n:
+        cut, batches = self._blocks
+        rows = np.array(workers)
+        numbers, offsets = np.divmod(np.array(indices), BATCH_BLOCK)
+        for k in np.flatnonzero(cut[rows] != numbers).tolist():
+            self._cut(workers[k], int(numbers[k]))
+        if (cut[rows] != numbers).any():  # a worker is there twice, with batches of two blocks
             return np.stack([self.examples(w, i) for w, i in zip(workers, indices, strict=True)])
-        # In lockstep all workers want the same: a block of it is put together once.
-        number, offset = divmod(index, BATCH_BLOCK)
-        if number not in self._of_all:
-            self._of_all.clear()
-            self._of_all[number] = np.stack([self._block(worker, number) for worker in range(n)], axis=1)
-        batches: Indices = self._of_all[number][offset]
-        return batches
+        picked: Indices = batches[rows, offsets]
+        return picked
 
-    def _block(self, worker: int, number: int) -> Indices:
-        """Several batches of a worker, [BATCH_BLOCK, batch_size]."""
-        known = self._batches.get(worker)
-        if known is None or known[0] != number:
-            length = BATCH_BLOCK * self.batch_size
-            rows = self._sequence(worker, number * length, length).reshape(BATCH_BLOCK, self.batch_size)
-            known = self._batches[worker] = (number, rows)
-        return known[1]
+    @cached_property
+    def _blocks(self) -> tuple[Indices, Indices]:
+        """Several batches of every worker, [n, BATCH_BLOCK, batch_size], and the number of that block [n]."""
+        n = len(self.shards)
+        return np.full(n, -1), np.empty((n, BATCH_BLOCK, self.batch_size), np.int64)
+
+    def _cut(self, worker: int, number: int) -> None:
+        """Cut a block of a worker's batches, in the place of the last one."""
+        cut, batches = self._blocks
+        length = BATCH_BLOCK * self.batch_size
+        cut[worker] = number
+        batches[worker] = self._sequence(worker, number * length, length).reshape(batches[worker].shape)
 
     def _sequence(self, worker: int, first: int, length: int) -> Indices:
         """Places [first, first + length) of all epochs in a row."""

@@ -248,6 +248,17 @@ def test_batches_of_all_workers_are_those_of_each() -> None:
         assert batches.of_workers(workers[1:3], [index] * 2).tolist() == expected[1:3]
     different = batches.of_workers(workers, [4, 5, 4, 4, 4]).tolist()
     assert different == [alone.examples(w, i).tolist() for w, i in zip(workers, [4, 5, 4, 4, 4], strict=True)]
+    order, indices = [3, 0, 3, 4, 0], [15, 2, 16, 40, 3]  # worker 3 has batches of two blocks
+    mixed = batches.of_workers(order, indices).tolist()
+    assert mixed == [alone.examples(w, i).tolist() for w, i in zip(order, indices, strict=True)]
+
+
+def test_a_batch_stays_as_it_was_handed_out() -> None:
+    batches = make_problem("digits-mlp", 2, 1, "batched", batch_size=8).batches
+    first = batches.examples(1, 0)
+    kept = first.copy()
+    batches.examples(1, 16)
+    assert (first == kept).all()
 
 
 def test_dropout_is_a_function_of_worker_and_batch() -> None:
