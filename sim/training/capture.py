@@ -31,8 +31,6 @@ CALLS_BEFORE: Final = 8
 MOST_TAPES: Final = 64
 """Shapes that get one."""
 
-_DETACH: Final = torch.ops.aten.detach.default
-
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operations below autograd and ``torch.func``, and what goes into them and comes out."""
@@ -149,26 +147,52 @@ def _tape(
     outputs: Sequence[Tensor],
 ) -> Tape | None:
     numbers = {id(tensor): number for number, tensor in enumerate(inputs)}
+    roots = {id(tensor): tensor for tensor in inputs}  # of a view: the tensor that it is a view of
+    places = {_place(tensor, tensor): number for number, tensor in enumerate(inputs)}
     size, written = len(inputs), []
     for operation, arguments, keywords, result in calls:
         if any(isinstance(value, Tensor) for value in keywords.values()):
             return None
-        if operation is _DETACH and id(arguments[0]) in numbers:
-            numbers[id(result)] = numbers[id(arguments[0])]  # the same memory
-            continue
+        if torch.Tag.inplace_view in operation.tags:  # it had another shape or layout before
+            return None
         tensors = _known(arguments, numbers)
         lists = [(at, _known(each, numbers)) for at, each in enumerate(arguments) if isinstance(each, list)]
-        many = isinstance(result, tuple | list)
+        many, writes = isinstance(result, tuple | list), operation._schema.is_mutable
+        bases = [] if writes else [roots[id(arguments[position])] for position, _ in tensors]
         returned: list[int | None] = []
         for each in result if many else (result,):
+            base = None
             if isinstance(each, Tensor) and id(each) not in numbers:
-                numbers[id(each)], size = size, size + 1
-            returned.append(numbers[id(each)] if isinstance(each, Tensor) else None)
-        written.append((operation, arguments, tensors, lists, keywords, tuple(returned), many))
+                base = next((base for base in bases if _is_view(each, base)), None)
+                roots[id(each)] = each if base is None else base
+                place = _place(each, roots[id(each)])
+                if place not in places:
+                    places[place], size = size, size + 1
+                    if base is not None:
+                        written.append(_view(places[place], numbers[id(base)], place))
+                numbers[id(each)] = places[place]
+            returned.append(numbers[id(each)] if isinstance(each, Tensor) and base is None else None)
+        written.append((operation, arguments, tensors, lists, keywords, tuple(returned), many, writes))
     if any(id(tensor) not in numbers for tensor in outputs):
         return None
     ends = tuple(numbers[id(tensor)] for tensor in outputs)
     return Tape(_needed(written, ends), size, ends)
+
+
+def _is_view(tensor: Tensor, base: Tensor) -> bool:
+    """Whether a tensor is made of elements of another one, in its memory, as they stand there."""
+    same = tensor.untyped_storage()._cdata == base.untyped_storage()._cdata and tensor.dtype == base.dtype
+    return same and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _place(tensor: Tensor, base: Tensor) -> tuple[Any, ...]:
+    """Which elements of the memory of ``base`` a tensor is made of."""
+    return id(base), tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _view(number: int, base: int, place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The call that makes a view of a tensor: of a chain of views the last one, at once."""
+    return torch.as_strided, (None, *place[1:]), ((0, base),), [], {}, (number,), False, False
 
 
 def _known(values: Sequence[Any], numbers: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
@@ -183,9 +207,9 @@ def _known(values: Sequence[Any], numbers: Mapping[int, int]) -> tuple[tuple[int
 def _needed(written: Sequence[Any], ends: tuple[int, ...]) -> tuple[_Call, ...]:
     """The calls whose results are used, or that write into a tensor, each with the tensors that end there."""
     needed, calls = set(ends), []
-    for operation, arguments, tensors, lists, keywords, returned, many in reversed(written):
+    for operation, arguments, tensors, lists, keywords, returned, many, writes in reversed(written):
         results = {number for number in returned if number is not None}
-        if not operation._schema.is_mutable and not results & needed:
+        if not writes and not results & needed:
             continue
         used = {number for _, number in (*tensors, *(pair for _, pairs in lists for pair in pairs))}
         own = list(arguments)
@@ -220,7 +244,7 @@ class Captured:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """What the computation gives."""
-        key = tuple((tensor.shape, tensor.stride()) for tensor in inputs)
+        key = tuple((tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in inputs)
         tape = self._tapes.get(key)
         if tape is not None:
             try:

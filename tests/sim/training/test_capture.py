@@ -150,6 +150,47 @@ def test_a_tape_keeps_no_tensor_of_the_call_that_it_was_made_of() -> None:
     assert sorted([*ended, *tape.outputs]) == list(range(tape.size))
 
 
+def test_a_chain_of_views_is_one_and_what_is_no_change_is_none() -> None:
+    def computation(x: Tensor) -> tuple[Tensor, ...]:
+        same = x.view(3, 4).expand(3, 4).detach()
+        columns = same.T.unsqueeze(0).transpose(0, 1).squeeze(1)
+        return (columns * 2, torch.split(same, 2)[1].reshape(-1)[1:] + 1)
+
+    _, tape = record(computation, [numbers(3, 4)])
+    assert tape is not None
+    assert [call.operation is torch.as_strided for call in tape.calls] == [True, False, True, False]
+    for x in (numbers(3, 4, seed=1), numbers(3, 4, seed=2)):
+        assert all(torch.equal(a, b) for a, b in zip(tape.play([x]), computation(x), strict=True))
+
+
+def test_tensors_that_lie_elsewhere_in_their_memory_get_a_tape_of_their_own(played: list[Tape]) -> None:
+    def computation(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.T * 2,)
+
+    captured = Captured(computation)
+    for k in range(MORE):
+        both = numbers(2, 3, 3, seed=k)
+        for x in both.unbind():
+            assert torch.equal(captured(x)[0], computation(x)[0])
+    assert len(set(map(id, played))) == 2
+
+
+def test_a_view_in_other_numbers_is_done_as_it_was() -> None:
+    def computation(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.view(torch.int32) & 0xFF, torch.view_as_complex(x).conj() * 1j)
+
+    _, tape = record(computation, [numbers(3, 2)])
+    assert tape is not None
+    x = numbers(3, 2, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(tape.play([x]), computation(x), strict=True))
+
+
+def test_a_tensor_that_changes_its_shape_in_place_has_no_tape() -> None:
+    outputs, tape = record(lambda x: ((x + 1).unsqueeze_(0).mul(2),), [numbers(3)])
+    assert tape is None
+    assert outputs[0].shape == (1, 3)
+
+
 def test_tensors_in_another_layout_get_a_tape_of_their_own(played: list[Tape]) -> None:
     def computation(x: Tensor) -> tuple[Tensor, ...]:
         return (x.reshape(-1) + 1,)
