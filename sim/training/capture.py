@@ -8,13 +8,17 @@ bits.
 A tape knows nothing of the code that it came from, so that this has to do the same whenever it is called.
 What a tape gives is compared with what that code gives, to the bit, on other inputs than those that it was
 made with, before it takes its place.
+
+Workers that do not wait for each other come in batches of many sizes. Two tapes of inputs that differ in
+their number of rows say what the tape is for any number, as long as what differs in the tapes grows evenly.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 import torch
@@ -28,7 +32,7 @@ Computation = Callable[..., tuple[Tensor, ...]]
 
 CALLS_BEFORE: Final = 8
 """Calls with inputs of one shape before they get a tape, which takes as long to make as a few calls."""
-MOST_TAPES: Final = 64
+MOST_TAPES: Final = 256
 """Shapes that get one."""
 
 
@@ -229,11 +233,47 @@ def _needed(written: Sequence[Any], ends: tuple[int, ...]) -> tuple[_Call, ...]:
     return tuple(reversed(calls))
 
 
+def stretched(rows: int, one: tuple[int, Tape], other: tuple[int, Tape]) -> Tape | None:
+    """The tape for so many ``rows`` of inputs, by those for two other numbers; None where they do not say.
+
+    It may be wrong: what looks the same in two of them, or as if it grew evenly, need not.
+    """
+    (of_one, tape), (of_other, like) = one, other
+
+    def between(a: Any, b: Any) -> Any:
+        if isinstance(a, tuple | list):
+            return type(a)(between(x, y) for x, y in zip(a, b, strict=True))
+        if isinstance(a, Mapping):
+            return {key: between(value, b[key]) for key, value in a.items()}
+        if type(a) is int and type(b) is int:
+            growth, rest = divmod(a - b, of_one - of_other)
+            if not rest:
+                return a + growth * (rows - of_one)
+        elif a is b or (type(a) is type(b) and not isinstance(a, Tensor) and a == b):
+            return a
+        raise ValueError
+
+    def stretch(a: _Call, b: _Call) -> _Call:
+        if replace(a, arguments=(), keywords={}) != replace(b, arguments=(), keywords={}):
+            raise ValueError
+        return replace(
+            a, arguments=between(a.arguments, b.arguments), keywords=between(a.keywords, b.keywords)
+        )
+
+    try:
+        if tape.outputs != like.outputs:
+            raise ValueError
+        return replace(tape, calls=tuple(stretch(*pair) for pair in zip(tape.calls, like.calls, strict=True)))
+    except (ValueError, LookupError):
+        return None
+
+
 class Captured:
     """A computation that goes by tapes where it has been called often enough.
 
     Args:
-        computation: a function that does the same operations on all tensors of one shape and layout.
+        computation: a function that does the same operations on all tensors of one shape and layout, each of
+            which has rows.
     """
 
     def __init__(self, computation: Computation) -> None:
@@ -241,6 +281,7 @@ class Captured:
         self._called: Counter[tuple[Any, ...]] = Counter()
         self._tried: dict[tuple[Any, ...], Tape | None] = {}
         self._tapes: dict[tuple[Any, ...], Tape] = {}
+        self._recorded: defaultdict[tuple[Any, ...], dict[int, Tape]] = defaultdict(dict)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """What the computation gives."""
@@ -252,17 +293,40 @@ class Captured:
             except (RuntimeError, LookupError):  # say, a class that is none: the code itself says where
                 return self._computation(*inputs)
         self._called[key] += 1
-        if self._called[key] == CALLS_BEFORE and len(self._tried) < MOST_TAPES:
-            outputs, self._tried[key] = record(self._computation, inputs)
-            return outputs
+        if self._called[key] <= CALLS_BEFORE and len(self._tried) < MOST_TAPES:
+            rows, alike = len(inputs[0]), self._recorded[_apart_from_rows(inputs)]
+            new = key not in self._tried
+            if new and len(alike) > 1:
+                self._tried[key] = stretched(rows, *islice(alike.items(), 2))
+            elif self._called[key] == CALLS_BEFORE or (new and alike):
+                outputs, self._tried[key] = record(self._computation, inputs)
+                if (tape := self._tried[key]) is not None:
+                    alike[rows] = tape
+                return outputs
         outputs = self._computation(*inputs)
         tried = self._tried.get(key)
         if tried is not None:
             self._tried[key] = None
-            if all(_same_bits(a, b) for a, b in zip(tried.play(inputs), outputs, strict=True)):
+            if _gives(tried, inputs, outputs):
                 self._tapes[key] = tried
         return outputs
 
 
+def _apart_from_rows(inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What inputs have in common that differ in nothing but how many rows all of them have."""
+    even = len({len(tensor) for tensor in inputs}) == 1
+    return tuple((tensor.shape[even:], tensor.stride(), tensor.storage_offset()) for tensor in inputs)
+
+
+def _gives(tape: Tape, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
+    """Whether a tape gives the bits that the code itself has given."""
+    try:
+        return all(_same_bits(a, b) for a, b in zip(tape.play(inputs), outputs, strict=True))
+    except (RuntimeError, LookupError):
+        return False
+
+
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+    return a.shape == b.shape and torch.equal(
+        a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)
+    )
