@@ -25,7 +25,7 @@ from ..errors import SchemeError
 from ..program.averaging import mean_model
 from ..records.run import NO_METRICS, Evaluation, On, metric_name
 from ..workloads.workload import Task, Workload
-from .snapshots import Published, ScoringInterval, Snapshot, Snapshots, V, WorkerLost
+from .snapshots import Published, PublishedInOrder, ScoringInterval, Snapshot, Snapshots, V, WorkerLost
 
 Scores = dict[str, float | None]
 """Metric -> value, None where it is not finite."""
@@ -236,10 +236,15 @@ class Scorer(Generic[V]):
         """
         if self._snapshots is None:
             return False
-        self._check_notes(published)
+        self._check_notes(published.notes)
         return self._take(published)
 
-    def publish_until_due(self, published: Sequence[Published[V]], first: int) -> int:
+    @property
+    def steps_to_go(self) -> int:
+        """How many steps of workers are to come before an instant is to be scored, if anything is scored."""
+        return 0 if self._snapshots is None else self._snapshots.steps_to_go
+
+    def publish_until_due(self, published: PublishedInOrder[V], first: int) -> int:
         """Take note of what was published from number ``first`` on, until an instant is to be scored.
 
         If one is already, of a single one. The instant has not passed: see ``settle``.
@@ -253,13 +258,12 @@ class Scorer(Generic[V]):
         if self._snapshots is None:
             return len(published)
         end = self._snapshots.take_until_due(published, first)
-        for each in published[first:end]:
-            if each.notes:
-                self._check_notes(each)
+        for step in set(published.steps[first:end]):
+            self._check_notes(published.of_steps[step].notes)
         return end
 
-    def _check_notes(self, published: Published[V]) -> None:
-        for name in published.notes:
+    def _check_notes(self, notes: Mapping[str, float]) -> None:
+        for name in notes:
             if name in NO_METRICS or name.partition("_on_")[0] in self.evaluations[0].metrics:
                 raise SchemeError(
                     f"a scheme cannot note '{name}': a column of that name is there; call it otherwise"

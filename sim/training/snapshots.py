@@ -11,8 +11,9 @@ Models are of any kind V here: tensors where they are at hand, references where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from typing import Final, Generic, TypeVar
 
 from ..records.run import LOST
@@ -67,6 +68,55 @@ class Published(Generic[V]):
     leader: V | None = None
     averaged: V | None = None
     notes: Mapping[str, float] = field(default_factory=lambda: _NO_NOTES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepOfAll(Generic[V]):
+    """What all workers publish with one step.
+
+    Attributes:
+        values, leaders, averages: of each worker, as in ``Published``; None: nobody has one.
+        notes: of all of them.
+    """
+
+    values: Sequence[V | None]
+    leaders: Sequence[V] | None = None
+    averages: Sequence[V] | None = None
+    notes: Mapping[str, float] = field(default_factory=lambda: _NO_NOTES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PublishedInOrder(Generic[V]):
+    """What workers publish who all do one step after the other, in order of time.
+
+    Attributes:
+        workers, steps, times_s, bytes_sent: of each publication, as in ``Published``.
+        of_steps: by step, what it was.
+    """
+
+    workers: Sequence[int]
+    steps: Sequence[int]
+    times_s: Sequence[float]
+    bytes_sent: Sequence[int]
+    of_steps: Mapping[int, StepOfAll[V]]
+
+    def part(self, first: int, end: int) -> PublishedInOrder[V]:
+        """The publications from number ``first`` on, before number ``end``."""
+        here = slice(first, end)
+        return PublishedInOrder(
+            self.workers[here], self.steps[here], self.times_s[here], self.bytes_sent[here], self.of_steps
+        )
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def __iter__(self) -> Iterator[Published[V]]:
+        columns = (self.workers, self.steps, self.times_s, self.bytes_sent)
+        for rank, step, time_s, sent in zip(*columns, strict=True):
+            of_all = self.of_steps[step]
+            leader = None if of_all.leaders is None else of_all.leaders[rank]
+            averaged = None if of_all.averages is None else of_all.averages[rank]
+            yield Published(rank, step, time_s, of_all.values[rank], sent, leader, averaged, of_all.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +193,48 @@ class LatestModels(Generic[V]):
         self._done[rank], self._bytes[rank] = done, change.bytes_sent
         if change.value is not None:
             self._latest[rank] = done, change.value
-        if change.leader is not None and self._leads(change):
-            self._leader = change.time_s, rank, change.leader
-        if change.averaged is not None and self._averaged[0] < done:
-            self._averaged = done, change.averaged
+        self._take_beside(rank, done, change.time_s, change.leader, change.averaged)
 
-    def _leads(self, change: Published[V]) -> bool:
+    def take_together(self, published: PublishedInOrder[V]) -> None:
+        """Go on to after many publications: of each worker's models the last one that is kept counts."""
+        of_steps, steps = published.of_steps, published.steps
+        last = dict(zip(published.workers, range(len(published)), strict=True))
+        for rank, number in last.items():
+            before, done = self._done[rank], steps[number] + 1
+            self._done[rank], self._bytes[rank] = done, published.bytes_sent[number]
+            for kept in range(done, before, -1):
+                value = of_steps[kept - 1].values[rank]
+                if value is not None:
+                    self._latest[rank] = kept, value
+                    break
+        self.total += len(published)
+        beside = {
+            step
+            for step in set(steps)
+            if of_steps[step].leaders is not None or of_steps[step].averages is not None
+        }
+        if not beside:
+            return
+        for rank, step, time_s in zip(published.workers, steps, published.times_s, strict=True):
+            if step in beside:
+                leaders, averages = of_steps[step].leaders, of_steps[step].averages
+                leader = None if leaders is None else leaders[rank]
+                averaged = None if averages is None else averages[rank]
+                self._take_beside(rank, step + 1, time_s, leader, averaged)
+
+    def _take_beside(self, rank: int, done: int, time_s: float, leader: V | None, averaged: V | None) -> None:
+        """Take the model that stands for all, and the average, where a worker publishes them."""
+        if leader is not None and self._leads(rank, time_s):
+            self._leader = time_s, rank, leader
+        if averaged is not None and self._averaged[0] < done:
+            self._averaged = done, averaged
+
+    def _leads(self, rank: int, time_s: float) -> bool:
         """Whether this worker speaks for all: the last one does; at one instant that of the lowest rank."""
         if self._leader is None:
             return True
-        time_s, rank, _ = self._leader
-        return change.worker <= rank or not is_one_instant(time_s, change.time_s)
+        earlier_s, leader, _ = self._leader
+        return rank <= leader or not is_one_instant(earlier_s, time_s)
 
     def snapshot(self, time_s: float) -> Snapshot[V]:
         """What can be had now."""
@@ -180,21 +261,22 @@ class ScoringInterval(Generic[V]):
 
     Attributes:
         before: what had been published at the earlier one.
-        changes: since then, in order of time.
+        changes: since then, in order of time, some of them together.
         end: the snapshot of the later one.
         numbers: notes of all workers since then, by name.
     """
 
     before: LatestModels[V]
-    changes: Sequence[Published[V] | WorkerLost]
+    changes: Sequence[Iterable[Published[V] | WorkerLost]]
     end: Snapshot[V]
     numbers: Mapping[str, Sequence[float]]
 
     def between(self) -> list[Snapshot[V]]:
         """The snapshots of all instants inside at which a kept model came, in order."""
         progress, snapshots = self.before.copy(), []
+        changes = list(chain.from_iterable(self.changes))
         kept = False
-        for change, following in zip(self.changes, self.changes[1:], strict=False):
+        for change, following in pairwise(changes):
             progress.take(change)
             kept |= isinstance(change, Published) and change.value is not None
             if kept and not is_one_instant(change.time_s, following.time_s):
@@ -220,7 +302,7 @@ class Snapshots(Generic[V]):
         self._stride = every * len(start)
         self._remember = remember
         self._before = self._latest_models.copy()
-        self._changes: list[Published[V] | WorkerLost] = []
+        self._changes: list[Iterable[Published[V] | WorkerLost]] = []
         self._numbers: dict[str, list[float]] = {}
         self._next = self._stride
         self.due_s: float | None = None
@@ -232,15 +314,21 @@ class Snapshots(Generic[V]):
             The interval that was complete before this change, if one was.
         """
         complete = self.close() if self.has_passed(change.time_s) else None
-        if isinstance(change, Published):
-            self.take_until_due([change], 0)
-            return complete
         self._latest_models.take(change)
         if self._remember:
-            self._changes.append(change)
+            self._changes.append((change,))
+        if isinstance(change, Published):
+            for name, value in change.notes.items():
+                self._numbers.setdefault(name, []).append(value)
+            self._reach(change.time_s)
         return complete
 
-    def take_until_due(self, published: Sequence[Published[V]], first: int) -> int:
+    @property
+    def steps_to_go(self) -> int:
+        """How many steps of workers are to come before an instant is to be scored; 0: one is."""
+        return 0 if self.due_s is not None else self._next - self._latest_models.total
+
+    def take_until_due(self, published: PublishedInOrder[V], first: int) -> int:
         """Go on to after what was published from number ``first`` on, until an instant is to be scored.
 
         Where one is to be scored already, go on to after a single one, which belongs to that instant.
@@ -248,20 +336,21 @@ class Snapshots(Generic[V]):
         Returns:
             The number of the first that was not taken.
         """
-        latest_models, numbers = self._latest_models, self._numbers
-        for number in range(first, len(published)):
-            change = published[number]
-            latest_models.take(change)
-            if self._remember:
-                self._changes.append(change)
-            if change.notes:
-                for name, value in change.notes.items():
-                    numbers.setdefault(name, []).append(value)
-            if self.due_s is None and latest_models.total >= self._next:
-                self.due_s = change.time_s
-            if self.due_s is not None:
-                return number + 1
-        return len(published)
+        end = min(first + max(self.steps_to_go, 1), len(published))
+        taken = published.part(first, end)
+        self._latest_models.take_together(taken)
+        if self._remember:
+            self._changes.append(taken)
+        for step in dict.fromkeys(taken.steps):
+            for name, value in published.of_steps[step].notes.items():
+                self._numbers.setdefault(name, []).extend([value] * taken.steps.count(step))
+        self._reach(taken.times_s[-1])
+        return end
+
+    def _reach(self, time_s: float) -> None:
+        """Everything that is known so far had come by this time."""
+        if self.due_s is None and self._latest_models.total >= self._next:
+            self.due_s = time_s
 
     def has_passed(self, time_s: float) -> bool:
         """Whether an instant is to be scored, and is over at ``time_s``."""

@@ -94,7 +94,9 @@ class BytesSent:
 
     def of_all(self, workers: int) -> Integers:
         """By each worker [n]."""
-        return np.full(workers, self.alike, np.int64) + np.asarray(self.beside, np.int64)
+        if isinstance(self.beside, np.ndarray):
+            return self.beside + self.alike
+        return np.full(workers, self.alike + self.beside, np.int64)
 
 
 class StackedAccounts:

@@ -165,7 +165,7 @@ class LockstepClock:
             raise NotInLockstep("an exchange is under way from one step to the next")
         self._done = published.operation.step + 1
         self._steps.add(self._now_s, self._sent, published)
-        if not self._may_be_cut:
+        if not self._may_be_cut or self._steps.may_wait:
             return
         earliest_s = float(self._now_s.min())
         if not self._steps.hand_over(min(earliest_s, self._limit_s), earliest_s):
@@ -175,7 +175,7 @@ class LockstepClock:
         """What the run was, once no operation follows that it needs."""
         last_s = float(self._now_s.max())
         if self._steps.over_s == math.inf:
-            self._steps.hand_over(min(last_s, self._limit_s), last_s)
+            self._steps.hand_over(min(last_s, self._limit_s), last_s, is_last=True)
         wall_s = min(self._steps.over_s, self._limit_s, last_s)
         # What a score ends, it ends after all that happens at that instant.
         instant_s = wall_s / (1 - INSTANT) if wall_s == self._steps.over_s else wall_s

@@ -10,6 +10,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 from torch import Tensor
@@ -18,9 +19,14 @@ from ...program import operations as ops
 from ...records.run import On
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
-from ...training.snapshots import Published
+from ...training.snapshots import PublishedInOrder, StepOfAll
 from ..job import Job
 from .accounts import BytesSent
+
+MOST_STEPS_HELD: Final = 16
+"""Steps that are held before they are handed over, though no instant to score is complete,"""
+MOST_BYTES_HELD: Final = 64 * 2**20
+"""unless the workers' models of these steps take so many bytes."""
 
 
 class PublishedRows:
@@ -33,29 +39,24 @@ class PublishedRows:
     def __init__(self, operation: ops.Publish) -> None:
         self.operation = operation
 
-    @cached_property
-    def of_workers(self) -> list[ops.Publish]:
-        """What each worker published."""
-        operation = self.operation
-        values = operation.value.unbind()
-        leaders, averages = (
-            (None,) * len(values) if stack is None else stack.unbind()
-            for stack in (operation.leader, operation.averaged)
-        )
-        return [
-            ops.Publish(operation.step, value, leader, averaged, operation.notes)
-            for value, leader, averaged in zip(values, leaders, averages, strict=True)
-        ]
-
-    def kept_for(self, job: Job) -> list[tuple[Tensor | None, ...]]:
-        """``Job.kept`` of each worker: the same for all jobs that keep and score alike."""
+    def kept_for(self, job: Job) -> StepOfAll[Tensor]:
+        """What is kept of it: the same for all jobs that keep and score alike."""
         key = job.keep, job.scored_on
         if key not in self._kept:
-            self._kept[key] = [job.kept(each) for each in self.of_workers]
+            self._kept[key] = self._keep(job)
         return self._kept[key]
 
+    def _keep(self, job: Job) -> StepOfAll[Tensor]:
+        value, leader, averaged = job.kept(self.operation)
+        return StepOfAll(
+            [None] * job.workers if value is None else value.unbind(),
+            None if leader is None else leader.unbind(),
+            None if averaged is None else averaged.unbind(),
+            self.operation.notes,
+        )
+
     @cached_property
-    def _kept(self) -> dict[tuple[int, tuple[On, ...]], list[tuple[Tensor | None, ...]]]:
+    def _kept(self) -> dict[tuple[int, tuple[On, ...]], StepOfAll[Tensor]]:
         return {}
 
 
@@ -87,7 +88,8 @@ class PublishedSteps:
         self._scorer = scorer
         self._may_be_cut = may_be_cut
         self._steps: deque[_Step] = deque()
-        self._known = np.zeros(job.workers, np.int64)  # steps of each worker that the scorer knows
+        self._known = np.zeros(job.workers, np.int64)  # steps of each worker that the scorer knows,
+        self._num_known = 0  # and of all
         self.over_s = math.inf
 
     def add(self, times_s: Floats, bytes_sent: BytesSent, published: PublishedRows) -> None:
@@ -97,23 +99,44 @@ class PublishedSteps:
         if not self._may_be_cut and len(self._steps) > 1:
             self._steps.popleft()
 
-    def hand_over(self, until_s: float, now_s: float) -> bool:
+    @property
+    def may_wait(self) -> bool:
+        """Whether no instant to score can be complete with what is there, of which little is held."""
+        return self._may_wait(self._job.workers * (self._steps[-1].number + 1) - self._num_known)
+
+    def _may_wait(self, publications: int) -> bool:
+        """Whether so many publications that the scorer does not know need not be handed over now."""
+        scorer, steps = self._scorer, self._steps
+        return (
+            scorer.scores
+            and publications < scorer.steps_to_go
+            and len(steps) < MOST_STEPS_HELD
+            and len(steps) * steps[-1].published.operation.value.nbytes < MOST_BYTES_HELD
+        )
+
+    def hand_over(self, until_s: float, now_s: float, *, is_last: bool = False) -> bool:
         """Hand over what was published by ``until_s``; whether a score has ended the run, at ``over_s``.
 
         Args:
             until_s: nothing earlier can come any more.
             now_s: something happens at this time, which is not before ``until_s``.
+            is_last: whether nothing comes any more; else what completes no instant to score may wait.
         """
         if not self._may_be_cut:
             return False
         scorer = self._scorer
         if scorer.scores:
-            due = self._due(until_s)
+            due = self._due(until_s, is_last)
             taken = 0
             while taken < len(due):
-                if self._settled(due[taken].time_s):
+                if self._settled(due.times_s[taken]):
                     return True
+                if not is_last and self._may_wait(len(due) - taken):
+                    break
                 taken = scorer.publish_until_due(due, taken)
+            if taken:
+                self._known += np.bincount(due.workers[:taken], minlength=self._job.workers)
+                self._num_known += taken
             if self._settled(now_s):
                 return True
         else:
@@ -123,23 +146,25 @@ class PublishedSteps:
             self._steps.popleft()
         return False
 
-    def _due(self, until_s: float) -> list[Published[Tensor]]:
-        """What has been published by ``until_s`` and is not known, in order: known from now on."""
-        due: list[Published[Tensor]] = []
-        for step in self._steps:
-            ranks = np.flatnonzero((step.times_s <= until_s) & (self._known <= step.number))
-            if len(ranks):
-                kept, times_s = step.published.kept_for(self._job), step.times_s.tolist()
-                number, notes = step.number, step.published.operation.notes
-                sent = step.bytes_sent.of_all(len(times_s)).tolist()
-                for rank in ranks.tolist():
-                    value, leader, averaged = kept[rank]
-                    due.append(
-                        Published(rank, number, times_s[rank], value, sent[rank], leader, averaged, notes)
-                    )
-                self._known[ranks] = number + 1
-        due.sort(key=lambda each: (each.time_s, each.step, each.worker))
-        return due
+    def _due(self, until_s: float, is_last: bool) -> PublishedInOrder[Tensor]:
+        """What has been published by ``until_s`` and is not known, in order; nothing, if it may wait."""
+        steps = list(self._steps)
+        times_s = np.stack([step.times_s for step in steps])
+        numbers = np.array([step.number for step in steps])
+        places, ranks = np.nonzero((times_s <= until_s) & (self._known <= numbers[:, np.newaxis]))
+        if not is_last and self._may_wait(len(places)):
+            return PublishedInOrder((), (), (), (), {})
+        # Stable: at one time by step, then by rank.
+        order = np.argsort(times_s[places, ranks], kind="stable")
+        places, ranks = places[order], ranks[order]
+        sent = np.stack([step.bytes_sent.of_all(self._job.workers) for step in steps])
+        return PublishedInOrder(
+            ranks.tolist(),
+            numbers[places].tolist(),
+            times_s[places, ranks].tolist(),
+            sent[places, ranks].tolist(),
+            {step.number: step.published.kept_for(self._job) for step in steps},
+        )
 
     def _settled(self, time_s: float) -> bool:
         """Whether an instant was due to be scored before ``time_s``, and its score ends the run."""

@@ -16,7 +16,7 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.errors import SchemeError
 from paceline.sim.records.run import Evaluation, On
 from paceline.sim.training.scoring import Scorer, Target, as_row, as_they_are, score_models
-from paceline.sim.training.snapshots import Published
+from paceline.sim.training.snapshots import Published, PublishedInOrder, StepOfAll
 from paceline.sim.workloads.workload import Facts, Task, Workload
 
 
@@ -128,18 +128,28 @@ def test_a_worker_that_has_diverged_is_the_worst_and_not_the_leader() -> None:
 def test_publications_may_be_taken_many_at_once(target: Target | None) -> None:
     times_s = [(1.0, 0), (1.0, 1), (2.0, 0), (3.0, 0), (3.0, 1), (3.0 * (1 + 1e-12), 1), (4.0, 0), (5.0, 1)]
     done = [0, 0]
-    published: list[Published[Tensor]] = []
-    for time_s, worker in times_s:
-        value = model(6.0 - len(published))
-        note = {"staleness": float(len(published))}
-        published.append(Published(worker, done[worker], time_s, value, 8 * len(published), notes=note))
+    steps = []
+    for _, worker in times_s:
+        steps.append(done[worker])
         done[worker] += 1
+    of_steps = {
+        step: StepOfAll(
+            [model(6.0 - 2 * step - worker) if step != 2 else None for worker in range(2)],
+            averages=[model(float(step))] * 2 if step % 2 else None,
+            notes={"staleness": float(step)} if step else {},
+        )
+        for step in range(max(done))
+    }
+    workers = [worker for _, worker in times_s]
+    published = PublishedInOrder(
+        workers, steps, [time_s for time_s, _ in times_s], [8 * number for number in range(8)], of_steps
+    )
     single, many = scorer(target), scorer(target)
     for each in published:
         single.publish(each)
     taken, ends = 0, []
     while taken < len(published):
-        if many.has_passed(published[taken].time_s):
+        if many.has_passed(published.times_s[taken]):
             many.settle()
         taken = many.publish_until_due(published, taken)
         ends.append(taken)
@@ -151,9 +161,9 @@ def test_publications_may_be_taken_many_at_once(target: Target | None) -> None:
 
 
 def test_a_note_may_not_be_called_like_a_metric_though_many_come_at_once() -> None:
-    wrong = Published(0, 0, 1.0, model(1.0), notes={"train_loss": 1.0})
+    wrong = {0: StepOfAll([model(1.0)] * 2, notes={"train_loss": 1.0})}
     with pytest.raises(SchemeError, match="train_loss"):
-        scorer().publish_until_due([Published(1, 0, 1.0, model(1.0)), wrong], 0)
+        scorer().publish_until_due(PublishedInOrder([1, 0], [0, 0], [1.0, 1.0], [0, 0], wrong), 0)
 
 
 def test_a_row_has_what_counts_under_the_plain_names() -> None:
