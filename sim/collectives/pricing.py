@@ -1,8 +1,8 @@
-"""When the members of a collective are through that have their links for themselves: all ranks at once.
+"""When the members of a table of rounds are through that have their links for themselves: all ranks at once.
 
 Messages are sorted into *waves*: whoever is in a wave needs only what earlier waves have brought, so that a
-wave is a few operations on arrays over all ranks. The times are those of the messages one by one: each starts
-when both sides are there (a table of rounds), or when its data, links and room are there (blocks).
+wave is a few operations on arrays over all ranks. The times are those of the messages one by one, each of
+which starts when both sides are there.
 """
 
 from __future__ import annotations
@@ -16,14 +16,10 @@ import numpy as np
 
 from ..errors import Deadlock
 from ..seeds import Floats, Integers
-from .blocks import BlockSchedule
 from .schedule import Round, Schedule
 
 _NEVER_BEFORE: Final = 1e-12
 """Relative difference within which a message that ends when another is handed over has not ended before."""
-
-
-# --- tables of rounds ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,125 +327,3 @@ class _StreamsOfRanks:
         of_it = self._table.num_bytes[part]
         unsent: Floats = self._bytes_before[number] + of_it - self._bytes_before[head]
         return unsent
-
-
-# --- blocks -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class BlockWave:
-    """Blocks of which none needs another.
-
-    Attributes:
-        blocks: their numbers.
-        source, destination: [blocks] ranks.
-        pieces: [blocks].
-        after, room: numbers of the blocks that they need, and for each which of the wave's blocks needs it.
-    """
-
-    blocks: Integers
-    source: Integers
-    destination: Integers
-    pieces: Floats
-    after: tuple[Integers, Integers]
-    room: tuple[Integers, Integers]
-
-
-@dataclass(frozen=True, eq=False)
-class BlockCosts:
-    """The ``BlockCost`` of each block, in arrays [blocks], or [blocks, clusters] for several clusters."""
-
-    piece_s: Floats
-    latency_s: Floats
-    back_s: Floats
-
-
-@lru_cache(maxsize=32)
-def block_waves(schedule: BlockSchedule) -> tuple[BlockWave, ...]:
-    """Sort blocks into waves; those in order wait for the one before on either link, too."""
-    up, down = [-1] * schedule.ranks, [-1] * schedule.ranks
-    level: list[int] = []
-    in_order = schedule.in_order
-    for source, destination, _, _, after, room in schedule.blocks:
-        latest = max(up[source], down[destination]) if in_order else -1
-        for number in (*after, *room) if after or room else ():
-            latest = max(latest, level[number])
-        level.append(latest + 1)
-        up[source] = down[destination] = latest + 1
-    members: list[list[int]] = [[] for _ in range(max(level, default=-1) + 1)]
-    for number, each in enumerate(level):
-        members[each].append(number)
-    return tuple(_wave_of(schedule, numbers) for numbers in members)
-
-
-def _wave_of(schedule: BlockSchedule, numbers: list[int]) -> BlockWave:
-    blocks = np.array(numbers, dtype=np.int64)
-    lists = [schedule.blocks[number] for number in numbers] if schedule.any_needs else []
-    return BlockWave(
-        blocks=blocks,
-        source=schedule.sources[blocks],
-        destination=schedule.destinations[blocks],
-        pieces=schedule.pieces[blocks],
-        after=_needs([block.after for block in lists]),
-        room=_needs([block.room for block in lists]),
-    )
-
-
-def _needs(lists: list[tuple[int, ...]]) -> tuple[Integers, Integers]:
-    """All numbers of some lists, and for each the list's own number."""
-    needed = np.array([number for each in lists for number in each], dtype=np.int64)
-    return needed, np.repeat(np.arange(len(lists)), np.array([len(each) for each in lists], dtype=np.int64))
-
-
-def block_completion_s(
-    schedule: BlockSchedule, ready_s: Floats, costs: BlockCosts, overhead_s: float | Floats = 0.0
-) -> Floats:
-    """When each rank [ranks] has sent and received all its blocks, as ``completion_s`` of one by one.
-
-    Blocks that are not in order have no links to wait for. With another axis [clusters] in all arguments the
-    schedule runs on several clusters at once.
-
-    Args:
-        schedule: any.
-        ready_s: [ranks] when each joins; it may be negative.
-        costs: by block.
-        overhead_s: of software, before the first piece of a block leaves.
-    """
-    up_s, down_s = np.full(ready_s.shape, -np.inf), np.full(ready_s.shape, -np.inf)
-    done_s = ready_s.copy()
-    first_left_s = np.empty((len(schedule.blocks), *ready_s.shape[1:]))
-    last_left_s = np.empty_like(first_left_s)
-    for wave in block_waves(schedule):
-        blocks, source, destination = wave.blocks, wave.source, wave.destination
-        pieces = wave.pieces.reshape(-1, *(1 for _ in ready_s.shape[1:]))
-        piece_s, latency_s = costs.piece_s[blocks], costs.latency_s[blocks]
-        first_s = np.maximum(ready_s[source], ready_s[destination])
-        last_s = first_s.copy()
-        needed, needing = wave.after
-        if needed.size:
-            _raise_to(first_s, needing, first_left_s[needed] + costs.latency_s[needed])
-            _raise_to(last_s, needing, last_left_s[needed] + costs.latency_s[needed])
-        needed, needing = wave.room
-        if needed.size:
-            back_s = costs.back_s[blocks][needing]
-            _raise_to(first_s, needing, first_left_s[needed] + back_s)
-            _raise_to(last_s, needing, last_left_s[needed] + back_s)
-        begin_s = first_s + overhead_s
-        if schedule.in_order:
-            begin_s = np.maximum(np.maximum(begin_s, up_s[source]), down_s[destination])
-        left_s = np.maximum(begin_s + pieces * piece_s, last_s + overhead_s + piece_s)
-        first_left_s[blocks] = begin_s + piece_s
-        last_left_s[blocks] = left_s
-        up_s[source] = down_s[destination] = left_s
-        _raise_to(done_s, source, left_s)
-        _raise_to(done_s, destination, left_s + latency_s)
-    ended_s: Floats = done_s + schedule.tail * costs.latency_s.max(axis=0, initial=0.0)
-    return ended_s
-
-
-def _raise_to(values: Floats, places: Integers, others: Floats) -> None:
-    """Raise ``values`` at these places, which may come several times, to at least the ``others``."""
-    if values.ndim > 1 and np.bincount(places).max(initial=0) <= 1:
-        values[places] = np.maximum(values[places], others)  # several times as fast
-    else:
-        np.maximum.at(values, places, others)

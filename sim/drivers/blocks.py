@@ -7,17 +7,17 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice, pairwise
 from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
 
+from ..collectives.block_pricing import BlockCosts, block_completion_s, block_waves
 from ..collectives.blocks import BlockCost, BlockSchedule, completion_s
 from ..collectives.hierarchy import Sites
 from ..collectives.pipelines import least_latencies
-from ..collectives.pricing import BlockCosts, block_completion_s, block_waves
 from ..collectives.symmetric import alone_s, symmetric_rounds
 from ..network.routes import route_pairs
 from ..network.transfer import TransferModel
@@ -118,7 +118,7 @@ class PlacedBlocks(PlacedCollective):
 
     def _by_recursion(self, ready_s: tuple[float, ...]) -> list[float]:
         schedule, many = self.schedule, 2 * _VECTORISE_FROM
-        wide = self.messages >= many and self.messages >= _VECTORISE_FROM * len(block_waves(schedule))
+        wide = self.messages >= many and self.messages >= _VECTORISE_FROM * len(block_waves(schedule).waves)
         if schedule.in_order and not wide:
             return completion_s(schedule, ready_s, self.costs, self.overhead_s)
         done_s = block_completion_s(schedule, np.array(ready_s), self.columns, self.overhead_s)
@@ -140,17 +140,22 @@ def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...
     for alike in by_schedule.values():
         if len(alike) == 1:
             continue
-        columns = [placed.columns for placed, _ in alike]
-        costs = BlockCosts(
-            np.stack([each.piece_s for each in columns], axis=1),
-            np.stack([each.latency_s for each in columns], axis=1),
-            np.stack([each.back_s for each in columns], axis=1),
-        )
+        costs = _costs_together(tuple(placed.columns for placed, _ in alike))
         overhead_s = np.array([placed.overhead_s for placed, _ in alike])
         begun_s = np.array([ready_s for _, ready_s in alike]).T
         done_s = block_completion_s(alike[0][0].schedule, begun_s, costs, overhead_s).T.tolist()
         for (placed, ready_s), each in zip(alike, done_s, strict=True):
             placed.keep(ready_s, (each, each))
+
+
+@lru_cache(maxsize=8)
+def _costs_together(columns: tuple[BlockCosts, ...]) -> BlockCosts:
+    """Costs of one schedule on several clusters [blocks, clusters]; mostly those of the call before again."""
+    return BlockCosts(
+        np.stack([each.piece_s for each in columns], axis=1),
+        np.stack([each.latency_s for each in columns], axis=1),
+        np.stack([each.back_s for each in columns], axis=1),
+    )
 
 
 def place_blocks(schedule: BlockSchedule, members: tuple[int, ...], model: TransferModel) -> PlacedBlocks:

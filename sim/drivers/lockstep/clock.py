@@ -86,9 +86,9 @@ class LockstepClock:
     def collectives(self, operation: ops.Operation[Any]) -> Iterator[tuple[PlacedBlocks, tuple[float, ...]]]:
         """The collectives of blocks that all workers are about to join, and when each of them does."""
         with suppress(NotInLockstep):  # which shows when they do
-            for placed, _, ready_s in self._collectives.begun(operation, self._now_s):
-                if isinstance(placed, PlacedBlocks):
-                    yield placed, ready_s
+            for each in self._collectives.joined(operation, self._now_s):
+                if isinstance(each.placed, PlacedBlocks):
+                    yield each.placed, each.ready_s
 
     def check_one_begun(self) -> None:
         """Raise ``NotInLockstep`` where an exchange has been started and not been waited for."""

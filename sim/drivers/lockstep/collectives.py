@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +14,10 @@ from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
-from ..blocks import PlacedBlocks, place_blocks
-from ..collectives import PRICED_WORK, Placed, PlacedRounds, place_rounds
+from ..blocks import place_blocks
+from ..collectives import PRICED_WORK, Placed, place_rounds
 from ..job import Job
-from ..tables import PlacedTable, place_table
+from ..tables import place_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +39,23 @@ class Collected:
     work: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedCollective:
+    """A collective of one group that its members are about to join.
+
+    Attributes:
+        placed: on which hosts.
+        last_s: when the last member joins it.
+        ready_s: when each does, counted from then.
+        root: of a broadcast, else -1.
+    """
+
+    placed: Placed
+    last_s: float
+    ready_s: tuple[float, ...]
+    root: int
+
+
 class CollectiveTimes:
     """Times the collectives of a run, each as a whole.
 
@@ -50,8 +66,8 @@ class CollectiveTimes:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._shared = job.transfer.sharing != "none"
-        self._placed: dict[tuple[int, tuple[int, ...]], Placed] = {}
-        self._rounds: dict[int, PlacedRounds | None] = {}  # by bytes
+        self._placed: dict[tuple[Any, ...], Placed] = {}
+        self._joined: tuple[Any, Floats, list[JoinedCollective]] | None = None
         self._idle_s = np.zeros(job.workers)  # until when bytes of collectives use a host's links
 
     def check_idle(self, begin_s: Floats) -> None:
@@ -77,13 +93,13 @@ class CollectiveTimes:
         n = self._job.workers
         end_s, last_of_all_s, sent = np.empty(n), np.empty(n), np.empty(n, np.int64)
         messages = work = 0
-        for placed, last_s, ready_s in self.begun(operation, joined_s):
+        for each in self.joined(operation, joined_s):
+            placed, last_s = each.placed, each.last_s
             members = list(placed.members)
-            done_s, idle_s = placed.completion(ready_s)
-            if isinstance(operation, ops.Broadcast):  # which nobody but those below waits for
+            done_s, idle_s = placed.completion(each.ready_s)
+            if each.root >= 0:  # whom all wait for, and else those above only
                 end_s[members] = last_s + np.array(done_s)
-                root_s = joined_s[root_of(operation, members[0], placed.members)]
-                last_of_all_s[members] = np.maximum(joined_s[members], root_s)
+                last_of_all_s[members] = np.maximum(joined_s[members], joined_s[each.root])
             else:
                 end_s[members] = last_s + np.maximum(done_s, 0.0)
                 last_of_all_s[members] = last_s
@@ -92,35 +108,39 @@ class CollectiveTimes:
             sent[members] = placed.bytes_sent
             messages += placed.messages
             work += min(placed.messages, PRICED_WORK * len(members))
+        self._joined = None  # it holds all workers' values
         return Collected(end_s, last_of_all_s, sent, messages, work)
 
-    def begun(self, operation: Any, joined_s: Floats) -> Iterator[tuple[Placed, float, tuple[float, ...]]]:
-        """Each group's collective, when the last member joins it, and when each does, counted from then.
+    def joined(self, operation: Any, joined_s: Floats) -> list[JoinedCollective]:
+        """Each group's collective, of workers that join at ``joined_s`` [n].
 
         Raises:
             NotInLockstep: as ``times``.
         """
-        own = _of_one_worker(operation)
+        known = self._joined
+        if known is not None and known[0] is operation and known[1] is joined_s:
+            return known[2]
+        joined = []
+        signature = _signature(operation)
         for group in partition(operation.groups, self._job.workers):
-            placed = self._place(own, group)
-            joined = joined_s[list(placed.members)]
-            last_s = float(joined.max())
-            yield placed, last_s, tuple((joined - last_s).tolist())
+            root = root_of(operation, group[0], group) if isinstance(operation, ops.Broadcast) else -1
+            placed = self._placed.get((*signature, root, group))
+            if placed is None:
+                placed = self._placed[*signature, root, group] = self._place(_of_one_worker(operation), group)
+            times_s = joined_s[list(placed.members)]
+            last_s = float(times_s.max())
+            joined.append(JoinedCollective(placed, last_s, tuple((times_s - last_s).tolist()), root))
+        self._joined = operation, joined_s, joined
+        return joined
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> Placed:
         job, name = self._job, ops.name_of(type(operation))
         if isinstance(operation, ops.AllReduce) and len(members) == job.workers:
-            num_bytes = job.num_bytes(operation.value)
-            if num_bytes not in self._rounds:
-                self._rounds[num_bytes] = place_rounds(job, operation, members)
-            rounds = self._rounds[num_bytes]
+            rounds = place_rounds(job, operation, members)
             if rounds is not None:
                 return rounds
         blocks = job.blocks_of(operation, members, members[0])
         schedule, order = blocks or job.table_of(operation, members, members[0])
-        known = self._placed.get((id(schedule), order))
-        if isinstance(known, PlacedBlocks | PlacedTable) and known.schedule is schedule:
-            return known
         placed = place_blocks(schedule, order, job.transfer) if isinstance(schedule, BlockSchedule) else (
             place_table(schedule, order, job.transfer)
         )  # fmt: skip
@@ -128,7 +148,6 @@ class CollectiveTimes:
             raise NotInLockstep(f"{name}: its messages have to be followed one by one (network.transport)")
         if self._shared and len(members) < job.workers and not placed.access_only:
             raise NotInLockstep(f"{name}: groups share links with each other (network.sharing)")
-        self._placed[id(schedule), order] = placed
         return placed
 
 
@@ -138,3 +157,15 @@ def _of_one_worker(operation: Any) -> Any:
     if value is None:
         return operation
     return replace(operation, value=value.row(0) if isinstance(value, Encoded) else value[0])
+
+
+def _signature(operation: Any) -> tuple[Any, ...]:
+    """What decides about the messages of a collective in a group: what it does, with how many bytes."""
+    value: Payload | None = getattr(operation, "value", None)
+    kind = type(operation), getattr(operation, "length", None)
+    if value is None:
+        return kind
+    if isinstance(value, Encoded):
+        parts = tuple((part.shape, part.dtype) for part in value.parts)
+        return *kind, value.codec, parts, value.length, value.dtype, value.whole, value.shards
+    return *kind, value.shape, value.dtype
