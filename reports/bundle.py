@@ -37,13 +37,8 @@ from paceline.sim.records.folder import (
     VALIDATION_FILE,
     read_results,
 )
-from paceline.sim.records.formats.parquet import (
-    EVENTS_FILE,
-    METRICS_FILE,
-    metric_names,
-    write_columns,
-    write_events,
-)
+from paceline.sim.records.formats.parquet import metric_names, write_columns, write_events
+from paceline.sim.records.formats.tables import EVENTS_FILE, METRICS_FILE
 
 from .anonymise import anonymise, stand_ins
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
 from ..errors import MAX_QUOTED, quote
-from .formats.parquet import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
+from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
 from .run import LOST, NO_METRICS, Source
 from .scenario_facts import ScenarioFacts
 from .summary import SUMMARY_VERSION, RunRow, Summary

@@ -30,20 +30,7 @@ from .contradictions import (
     longest_text,
 )
 from .formats.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
-from .formats.parquet import (
-    EVENTS_FILE,
-    METRICS_FILE,
-    RUN_KEY,
-    STEP_VECTOR,
-    events_frame,
-    events_of,
-    metric_names,
-    metrics_frame,
-    read_events,
-    read_metrics,
-    write_events,
-    write_metrics,
-)
+from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
 from .formats.trace import write_trace
 from .run import Evaluation, Machine, Run, TimeShare
 from .scenario_facts import read_facts
@@ -134,14 +121,16 @@ def write_results(
     Raises:
         InputError: something is there already, or cannot be written.
     """
+    from .formats import parquet
+
     summary = summarise_resolved(scenario_yaml, scenario_name, runs, tuning, facts)
     check_free(folder, force)
     with write_folder_atomically(folder) as new:
         (new / SCENARIO_FILE).write_text(scenario_yaml, encoding="utf-8")
         text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
-        write_metrics(new / METRICS_FILE, runs)
-        write_events(new / EVENTS_FILE, runs)
+        parquet.write_metrics(new / METRICS_FILE, runs)
+        parquet.write_events(new / EVENTS_FILE, runs)
         if trace:
             write_trace(new / TRACE_FILE, runs)
         for name, other in (added or {}).items():
@@ -274,12 +263,14 @@ def _damaged(folder: Path, error: Exception) -> InputError:
 
 
 def _read_files(folder: Path) -> Results:
+    from .formats import parquet
+
     try:
         summary = _read_summary(folder / SUMMARY_FILE)
         return Results(
             summary=summary,
-            metrics=read_metrics(folder / METRICS_FILE),
-            events=read_events(folder / EVENTS_FILE),
+            metrics=parquet.read_metrics(folder / METRICS_FILE),
+            events=parquet.read_events(folder / EVENTS_FILE),
             scenario=read_text(folder / SCENARIO_FILE, MAX_SCENARIO_BYTES),
             validation=read_validation(folder),
         )
@@ -318,13 +309,16 @@ def read_part(folder: Path) -> tuple[Run, Results]:
 
 
 def _join_parts(folder: Path) -> Results:
+    from .formats import parquet
+
     parts = [read_part(path) for path in sorted((folder / PARTS_FOLDER).glob(f"{RUN_PART}-*"))]
     if not parts:
         raise InputError(f"{folder} is not finished: none of its runs is complete yet")
     runs, (_, first) = [run for run, _ in parts], parts[0]
     transport = first.summary.get("transport")
     summary = summarise(first.summary["scenario"], runs, first.summary["target"], transport=transport)
-    return Results(summary, metrics_frame(runs), events_frame(runs), first.scenario, verified=True)
+    metrics, events = parquet.metrics_frame(runs), parquet.events_frame(runs)
+    return Results(summary, metrics, events, first.scenario, verified=True)
 
 
 def describe_caveat(folder: Path) -> str:
@@ -367,7 +361,9 @@ def _renewed(results: Results) -> Results:
 
 def runs_of(results: Results) -> list[Run]:
     """Read back the runs that a folder was written from."""
-    known = metric_names(results.metrics)
+    from .formats import parquet
+
+    known = parquet.metric_names(results.metrics)
     events = dict(list(results.events.groupby(RUN_KEY, observed=True, sort=False)))
     metrics = dict(list(results.metrics.groupby(RUN_KEY, observed=True, sort=False)))
     runs = []
@@ -398,7 +394,7 @@ def runs_of(results: Results) -> list[Run]:
                     for e in of_run
                 ),
                 digest=row["digest"],
-                events=events_of(events[key]) if key in events else (),
+                events=parquet.events_of(events[key]) if key in events else (),
                 message=row.get("message", ""),
                 machines=tuple(Machine(**each) for each in row.get("machines", [])),
                 hosts=row.get("hosts", {}),

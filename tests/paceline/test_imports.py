@@ -19,7 +19,7 @@ schemes: [{scheme}]
 stop: {{max_iterations: 1}}
 """
 SLOW = (
-    "cvxpy", "joblib", "jinja2", "matplotlib", "networkx", "pandas", "scipy.linalg",
+    "cvxpy", "joblib", "jinja2", "matplotlib", "networkx", "pandas", "pyarrow", "scipy.linalg",
     "scipy.optimize", "scipy.sparse", "scipy.stats", "seaborn", "sklearn", "torch._dynamo", "torch._inductor",
 )  # fmt: skip
 IMPORTED = """

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...config.problems import one_line
 from ...config.yaml_file import read_bytes
 from ...errors import InputError, quote, shorten
 from ..run import Event, Run
+from .tables import MAX_FILE_BYTES, STEP_VECTOR
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,21 +28,13 @@ MAX_TABLE_ROWS: Final = 100_000_000
 """A table with more rows is not read."""
 MAX_TABLE_COLUMNS: Final = 1_000
 """A table with more of them, or with a name of more letters, is not read."""
-MAX_FILE_BYTES: Final = 4 * 2**30
-"""A longer file of results is not read."""
 MOST_PACKED: Final = 200
 """Bytes of values in a byte of a file: times differ from row to row, so that no table of ours has as many."""
 _SMALL_BYTES: Final = 2**29
 """Less than that is read, however it is packed."""
 _VALUE_BYTES: Final = 8
 
-METRICS_FILE: Final = "metrics.parquet"
-EVENTS_FILE: Final = "events.parquet"
-
 _WORDS: Final = pa.dictionary(pa.int32(), pa.string())
-
-RUN_KEY: Final = ["label", "seed", "source"]
-"""Columns that tell the runs of a folder apart."""
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -53,9 +46,6 @@ _METRICS_SCHEMA: Final = _schema(
     step=pa.int64(), time_s=pa.float64(), bytes_sent=pa.int64(),
 )  # fmt: skip
 """Followed by one float64 column per metric, and ``steps``, the step vector."""
-
-STEP_VECTOR: Final = "steps"
-"""The column of step vectors; not in a folder that was written before they were recorded."""
 
 _EVENTS_SCHEMA: Final = _schema(
     label=_WORDS, seed=pa.int64(), source=_WORDS,
@@ -203,7 +193,7 @@ def _check_column(path: Path, column: pa.ChunkedArray, field: pa.Field) -> None:
         raise InputError(f"{path} is damaged: the column {field.name} has the type {column.type}")
     if column.null_count:
         raise InputError(f"{path} is damaged: the column {field.name} has empty cells")
-    if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py() and len(column):
+    if pa.types.is_floating(kind) and not np.isfinite(column.to_numpy()).all():
         raise InputError(f"{path} is damaged: the column {field.name} holds a number that is not finite")
 
 

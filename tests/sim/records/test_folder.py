@@ -14,6 +14,7 @@ from paceline.sim.config.files import claim_folder
 from paceline.sim.errors import InputError
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.folder import check_free, read_results, write_results
+from paceline.sim.records.formats import parquet
 from paceline.sim.records.formats.checksums import write_checksums
 from paceline.sim.records.run import LOST, Run
 from tests.support.made_runs import made_event, made_run, made_scenario
@@ -231,7 +232,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(result_folder, "write_events", full)
+    monkeypatch.setattr(parquet, "write_events", full)
     with pytest.raises(InputError, match="No space left"):
         write_results(out, SCENARIO, "s", runs(), force=True)
     assert contents(out) == before
