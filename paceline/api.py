@@ -157,6 +157,7 @@ def simulate(
     from paceline import arguments
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
+    from paceline.sim.experiments.jobs import Processes
     from paceline.sim.scenario.schema import resolve_scenario
     from paceline.study import Study
 
@@ -165,16 +166,17 @@ def simulate(
     where, driver = prepare.device_named(device), simulator.engine_named(engine)
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
     tuning: list[Tuned] = []
-    with watching(resolved) if progress else nullcontext(None) as on_progress:
+    shown = watching(resolved) if progress else nullcontext(None)
+    with shown as on_progress, Processes(jobs) as processes:
         if resolved.tune is not None:
             resolved, tuning = simulator.choose_values(
-                resolved, device=where, progress=on_progress, jobs=jobs, engine=driver
+                resolved, device=where, progress=on_progress, processes=processes, engine=driver
             )
         if on_progress is not None:
             on_progress.begin()
         runs = []
         for run in simulator.simulate(
-            resolved, device=where, progress=on_progress, warn=say, jobs=jobs, engine=driver
+            resolved, device=where, progress=on_progress, warn=say, processes=processes, engine=driver
         ):
             runs.append(run)
             if on_progress is not None:
@@ -288,6 +290,7 @@ def sweep(
 
     from paceline import arguments
     from paceline.sim.experiments import prepare
+    from paceline.sim.experiments.jobs import Processes
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.scenario.schema import resolve_each
     from paceline.study import Study, Sweep
@@ -297,14 +300,17 @@ def sweep(
     settings = grids.settings_of(arguments.read_grid(grid))
     scenarios = resolve_each(scenario, task, ([*changes, *grids.changes_of(each)] for each in settings))
     first = next(scenarios)
-    with watching(first, len(settings)) if progress else nullcontext(None) as shown:
+    watched = watching(first, len(settings)) if progress else nullcontext(None)
+    with watched as shown, Processes(jobs) as processes:
         prepare_all = grids.follow_nothing if shown is None else shown.prepare
         read = grids.follow(itertools.chain([first], scenarios), prepare_all("reading"))
         unchosen = grids.resolve(read, where, prepare_all("resolving"))
-        resolved, tuning = grids.choose_values(unchosen, device=where, progress=shown, jobs=jobs)
+        resolved, tuning = grids.choose_values(unchosen, device=where, progress=shown, processes=processes)
         if shown is not None:
             shown.begin()
         complete = grids.count_nothing if shown is None else shown.complete
-        runs = grids.simulate(resolved, device=where, progress=shown, complete=complete, warn=say, jobs=jobs)
+        runs = grids.simulate(
+            resolved, device=where, progress=shown, complete=complete, warn=say, processes=processes
+        )
     studies = (Study(*each) for each in zip(resolved, map(tuple, runs), map(tuple, tuning), strict=True))
     return Sweep(tuple(settings), tuple(studies))

@@ -50,7 +50,7 @@ def simulate(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.bounds import describe_schemes
-    from paceline.sim.experiments.jobs import check_jobs
+    from paceline.sim.experiments.jobs import Processes, check_jobs
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.lines import name_lines
     from paceline.sim.scenario.schema import load
@@ -72,14 +72,25 @@ def simulate(
         facts = None
         interrupted = False
         try:
-            with watching(resolved) as progress:
+            with watching(resolved) as progress, Processes(jobs) as processes:
                 if resolved.tune is not None:
                     resolved, tuning = simulator.choose_values(
-                        resolved, device=where, progress=progress, parts=parts, jobs=jobs, engine=driver
+                        resolved,
+                        device=where,
+                        progress=progress,
+                        parts=parts,
+                        processes=processes,
+                        engine=driver,
                     )
                 progress.begin(parts.num_runs)
                 for run in simulator.simulate(
-                    resolved, device=where, progress=progress, parts=parts, warn=say, jobs=jobs, engine=driver
+                    resolved,
+                    device=where,
+                    progress=progress,
+                    parts=parts,
+                    warn=say,
+                    processes=processes,
+                    engine=driver,
                 ):
                     runs.append(run)
                     if len(runs) > parts.num_runs:

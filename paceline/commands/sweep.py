@@ -44,7 +44,7 @@ def sweep(
     """Predict under many settings: what does not depend on the network is computed once."""
     from paceline.reports import tables, winner_map
     from paceline.sim.experiments import prepare
-    from paceline.sim.experiments.jobs import check_jobs
+    from paceline.sim.experiments.jobs import Processes, check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.scenario.schema import load_each
@@ -61,9 +61,10 @@ def sweep(
         loaded = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
         begun = folder.begin(loaded, where, out, force=force, say=say, prepare=progress.prepare)
         resolved, parts = stack.enter_context(begun)
+        processes = stack.enter_context(Processes(jobs))
         try:
             resolved, tuning = grids.choose_values(
-                resolved, device=where, progress=progress, parts=parts, jobs=jobs
+                resolved, device=where, progress=progress, parts=parts, processes=processes
             )
             progress.begin(sum(each.num_runs for each in parts))
             runs = grids.simulate(
@@ -73,7 +74,7 @@ def sweep(
                 complete=progress.complete,
                 warn=say,
                 parts=parts,
-                jobs=jobs,
+                processes=processes,
             )
         except KeyboardInterrupt:
             kept = "" if out is None else f"; what is complete is kept in {out} (the same command goes on)"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from ..config import user_code
 from ..config.child_process import prepare, tell_parent
@@ -87,56 +90,212 @@ def check_jobs(jobs: int | None) -> None:
         raise InputError(f"--jobs {jobs}: must be at least 1; leave it out to use all cores")
 
 
-def run_all(
-    planned: Sequence[PlannedRun],
-    run_here: RunHere,
-    jobs: int | None,
-    *,
-    parts: KeepsRuns,
-    progress: RunsProgress | None = None,
-    warn: Callable[[str], None] | None = None,
-) -> Iterator[Run]:
-    """Do runs and yield them in order; what ``parts`` has is not done again, and what is new is kept there.
+class Processes:
+    """This process, and others that do runs beside it: a context manager that ends those.
 
-    The first one is done in this process, and shows whether it is worth while to start others.
-
-    Args:
-        planned: the runs.
-        run_here: does one; a function of a module, since other processes import it.
-        jobs: at most so many at a time; None: as many as there are cores; 1: each begins when it is wanted.
-        parts: where complete runs are kept.
-        progress, warn: as for ``simulate``.
+    They begin once a first run has shown that they are worth their start, and serve all later runs.
     """
-    others: _OtherProcesses | None = None
-    begin_s = time.monotonic()
-    worth_while = jobs != 1
-    try:
-        for index, each in enumerate(planned):
-            run = parts.find(each.kind, each.number, each.entry.label, each.seed)
-            if run is not None:
-                yield run
-                continue
-            if others is not None:
-                yield others.take(each)
-                continue
-            run = run_here(each, progress, warn)
-            parts.keep(each.kind, each.number, run)
-            if worth_while:
-                left = [
-                    later
-                    for later in planned[index + 1 :]
-                    if parts.find(later.kind, later.number, later.entry.label, later.seed) is None
-                ]
-                took_s = time.monotonic() - begin_s
-                if took_s * len(left) >= MIN_WORK_S and _can_be_sent(each.scenario):
-                    at_once = min(num_cores() if jobs is None else jobs, len(left))
-                    if at_once > 1:
-                        others = _OtherProcesses(left, run_here, at_once, parts, progress, warn)
-                worth_while = False
-            yield run
-    finally:
+
+    def __init__(self, at_once: int | None = 1) -> None:
+        """Begin none yet.
+
+        Args:
+            at_once: at most so many runs at a time; None: as many as there are cores; 1: never any others.
+        """
+        self._at_once = at_once
+        self._others: _Others | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._others is not None:
+            self._others.close()
+            self._others = None
+
+    def run_all(
+        self,
+        planned: Sequence[PlannedRun],
+        run_here: RunHere,
+        *,
+        parts: KeepsRuns,
+        progress: RunsProgress | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> Iterator[Run]:
+        """Do runs and yield them in order; what ``parts`` has is not done again, what is new is kept there.
+
+        Where there is one at a time, each begins when it is wanted.
+
+        Args:
+            planned: the runs.
+            run_here: does one; a function of a module, since other processes import it.
+            parts: where complete runs are kept.
+            progress, warn: as for ``simulate``.
+        """
+        kept = [parts.find(each.kind, each.number, each.entry.label, each.seed) for each in planned]
+        left = [each for each, run in zip(planned, kept, strict=True) if run is None]
+        runs = _Runs(left, run_here, parts, progress, warn)
+        first = left[0] if left and self._at_once != 1 else None
+        if first is not None and self._others is not None and _can_be_sent(first.scenario):
+            runs.share(self._others)
+        begin_s = time.monotonic()
+        try:
+            for each, run in zip(planned, kept, strict=True):
+                taken = runs.take(each) if run is None else run
+                if each is first and self._others is None:
+                    left_s = (time.monotonic() - begin_s) * (len(left) - 1)
+                    if left_s >= MIN_WORK_S and _can_be_sent(each.scenario):
+                        self._others = self._begin(len(left) - 1)
+                        runs.share(self._others)
+                yield taken
+        finally:
+            runs.drop()
+
+    def _begin(self, most: int) -> _Others | None:
+        """Other processes for so many runs; None where there is no core for any."""
+        at_once = num_cores() if self._at_once is None else self._at_once
+        number = min(at_once - 1, most)
+        return _Others(number) if number else None
+
+
+ALONE: Final = Processes()
+"""One run at a time, in this process."""
+
+
+class _Others:
+    """Other processes: they end with this one, whatever they do."""
+
+    def __init__(self, number: int) -> None:
+        # Unlike those of multiprocessing these processes do not run the user's script again.
+        from joblib.externals.loky import ProcessPoolExecutor
+        from joblib.externals.loky.backend import get_context
+
+        self.number = number
+        context = get_context("loky")
+        self.from_children, self._to_parent = context.Pipe(duplex=False)
+        begin = os.getpid(), code_folders(), self._to_parent
+        self.executor = ProcessPoolExecutor(number, context=context, initializer=prepare, initargs=begin)
+
+    def close(self) -> None:
+        """End the processes."""
+        self.executor.shutdown(wait=True, kill_workers=True)
+        self.from_children.close()
+        self._to_parent.close()
+
+
+class _Runs:
+    """Runs that are done here, and in other processes once they are shared with them."""
+
+    def __init__(
+        self,
+        planned: Sequence[PlannedRun],
+        run_here: RunHere,
+        parts: KeepsRuns,
+        progress: RunsProgress | None,
+        warn: Callable[[str], None] | None,
+    ) -> None:
+        self._run_here, self._parts, self._progress, self._warn = run_here, parts, progress, warn
+        self._left = deque(planned)
+        self._for_here: deque[PlannedRun] = deque()
+        self._complete: dict[int, Run] = {}
+        self._others: _Others | None = None
+        self._futures: dict[Future[tuple[Run, list[str]]], PlannedRun] = {}
+        self._steps: dict[int, int] = {}
+        self._looked_s = time.monotonic()
+        # Of what is left and what the others have: their executor's thread takes from it, too.
+        self._lock = threading.RLock()
+
+    def share(self, others: _Others | None) -> None:
+        """Have ``others`` do what they can."""
+        self._others = others
         if others is not None:
-            others.close()
+            self._hand_on(others)
+
+    def take(self, wanted: PlannedRun) -> Run:
+        """The run, once it is complete; whatever else is complete by then is kept, too."""
+        while wanted.number not in self._complete:
+            with self._lock:
+                mine = self._for_here or self._left
+                planned = mine.popleft() if mine else None
+            if planned is None:
+                wait([*self._futures], timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+            else:
+                self._do(planned)
+            self._look()
+        return self._complete.pop(wanted.number)
+
+    def drop(self) -> None:
+        """Begin no more."""
+        with self._lock:
+            self._left.clear()
+
+    def _do(self, planned: PlannedRun) -> None:
+        """Do a run in this process."""
+        self._add(planned, self._run_here(planned, self._follow(planned), self._warn))
+        self._steps.pop(planned.number, None)
+
+    def _add(self, planned: PlannedRun, run: Run) -> None:
+        self._complete[planned.number] = run
+        self._parts.keep(planned.kind, planned.number, run)
+
+    def _follow(self, planned: PlannedRun) -> Callable[[str, int], None] | None:
+        """What is called with the progress of a run in this process."""
+        if self._others is None:
+            return self._progress
+
+        def look(_: str, steps: int) -> None:
+            self._steps[planned.number] = steps
+            if time.monotonic() - self._looked_s >= _LOOK_S:
+                self._look(planned)
+
+        return look
+
+    def _hand_on(self, others: _Others) -> None:
+        """Have as many runs under way in other processes as there are of them."""
+        with self._lock:
+            while self._left and sum(not future.done() for future in self._futures) < others.number:
+                each = self._left.popleft()
+                which = each.kind, each.number, each.seed
+                try:
+                    future = others.executor.submit(_run_text, self._run_here, _text(each), *which)
+                except RuntimeError:  # they have died, or are being ended
+                    self._left.appendleft(each)
+                    return
+                self._futures[future] = each
+                future.add_done_callback(lambda _: self._hand_on(others))
+
+    def _look(self, mine: PlannedRun | None = None) -> None:
+        """Take in what other processes have completed, and say how far the runs are.
+
+        Args:
+            mine: the run that is under way in this process.
+        """
+        self._looked_s = time.monotonic()
+        if self._others is None:
+            return
+        with self._lock:
+            done = {future: self._futures.pop(future) for future in [*self._futures] if future.done()}
+        for future, each in done.items():
+            try:
+                run, warnings = future.result()
+            except (BrokenExecutor, PacelineError):  # whose process died, or that is to be raised here
+                self._for_here.append(each)
+                continue
+            if self._warn is not None:
+                for sentence in warnings:
+                    self._warn(sentence)
+            self._add(each, run)
+        while self._others.from_children.poll():
+            number, steps = self._others.from_children.recv_bytes().split()
+            self._steps[int(number)] = int(steps)
+        if self._progress is not None:
+            with self._lock:
+                under_way = [*self._futures.values(), *filter(None, [mine])]
+            begun = [each for each in under_way if each.number in self._steps]
+            self._progress.beside(
+                [(run.label, round(run.iterations)) for run in self._complete.values()],
+                [(each.entry.label, self._steps[each.number]) for each in begun],
+            )
 
 
 def _can_be_sent(scenario: Scenario) -> bool:
@@ -148,75 +307,6 @@ def _can_be_sent(scenario: Scenario) -> bool:
         return parse(text) == scenario
     except InputError:
         return False
-
-
-class _OtherProcesses:
-    """Runs in other processes, at most ``jobs`` at a time; they end with this process, and with ``close``."""
-
-    def __init__(
-        self,
-        planned: Sequence[PlannedRun],
-        run_here: RunHere,
-        jobs: int,
-        parts: KeepsRuns,
-        progress: RunsProgress | None,
-        warn: Callable[[str], None] | None,
-    ) -> None:
-        # Unlike those of multiprocessing these processes do not run the user's script again.
-        from joblib.externals.loky import ProcessPoolExecutor
-        from joblib.externals.loky.backend import get_context
-
-        self._run_here, self._parts, self._progress, self._warn = run_here, parts, progress, warn
-        context = get_context("loky")
-        self._from_children, self._to_parent = context.Pipe(duplex=False)
-        self._steps: dict[int, int] = {}
-        begin = os.getpid(), code_folders(), self._to_parent
-        self._executor = ProcessPoolExecutor(jobs, context=context, initializer=prepare, initargs=begin)
-        self._planned = list(planned)
-        self._complete: dict[int, Run] = {}
-        self._futures: dict[Future[tuple[Run, list[str]]], PlannedRun] = {}
-        for each in planned:
-            which = each.kind, each.number, each.seed
-            self._futures[self._executor.submit(_run_text, run_here, _text(each), *which)] = each
-
-    def take(self, wanted: PlannedRun) -> Run:
-        """The run, once it is complete; whatever is complete meanwhile is kept."""
-        while wanted.number not in self._complete:
-            done, _ = wait(self._futures, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
-            for future in done:
-                each = self._futures.pop(future)
-                self._complete[each.number] = run = self._result(each, future)
-                self._parts.keep(each.kind, each.number, run)
-            self._show()
-        return self._complete.pop(wanted.number)
-
-    def _result(self, each: PlannedRun, future: Future[tuple[Run, list[str]]]) -> Run:
-        try:
-            run, warnings = future.result()
-        except (BrokenExecutor, PacelineError):  # of a process that died, or the error is to be raised here
-            return self._run_here(each, self._progress, self._warn)
-        if self._warn is not None:
-            for sentence in warnings:
-                self._warn(sentence)
-        return run
-
-    def _show(self) -> None:
-        """Say how far the runs are."""
-        while self._from_children.poll():
-            number, steps = self._from_children.recv_bytes().split()
-            self._steps[int(number)] = int(steps)
-        if self._progress is not None:
-            left = [each for each in self._futures.values() if each.number in self._steps]
-            self._progress.beside(
-                [(run.label, round(run.iterations)) for run in self._complete.values()],
-                [(each.entry.label, self._steps[each.number]) for each in left],
-            )
-
-    def close(self) -> None:
-        """End the processes, whatever they do."""
-        self._executor.shutdown(wait=True, kill_workers=True)
-        self._from_children.close()
-        self._to_parent.close()
 
 
 def _text(planned: PlannedRun) -> str:
@@ -239,6 +329,8 @@ def _run_text(run_here: RunHere, text: str, kind: PartKind, number: int, seed: i
             shown_s = time.monotonic()
             tell_parent(f"{number} {done}".encode())
 
+    gc.unfreeze()
     with one_thread():
         run = run_here(PlannedRun(kind, number, scenario, scenario.schemes[0], seed), show, warnings.append)
+    gc.freeze()  # loky looks through everything after each second, which takes as long as a short run
     return run, warnings

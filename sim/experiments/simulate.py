@@ -29,7 +29,7 @@ from ..scenario.repeats import AutoRepeats, are_enough
 from ..scenario.schema import Scenario, dump
 from ..scenario.tune import with_values
 from ..training.scoring import Scorer
-from .jobs import PlannedRun, RunsProgress, run_all
+from .jobs import ALONE, PlannedRun, Processes, RunsProgress
 from .prepare import (
     clock_only,
     over_profile,
@@ -221,7 +221,7 @@ def simulate(
     progress: RunsProgress | None = None,
     parts: Parts = NOTHING_KEPT,
     warn: Callable[[str], None] | None = None,
-    jobs: int | None = 1,
+    processes: Processes = ALONE,
     engine: Engine = "auto",
 ) -> Iterator[Run]:
     """Simulate all schemes under all seeds, with one torch thread; yields the complete runs in order.
@@ -232,8 +232,7 @@ def simulate(
         progress: called as runs go on.
         parts: what it has is not run again, and what is new is kept there.
         warn: as for ``simulate_job``; called as well where the time of a gradient is extrapolated.
-        jobs: at most so many runs at a time, each in its process; None: as many as there are cores. The runs
-            do not depend on it.
+        processes: that do the runs, which do not depend on how many there are.
         engine: as for ``simulate_job``.
 
     Raises:
@@ -256,16 +255,15 @@ def simulate(
                 for number, (seed, entry) in enumerate(pairs, len(runs))
             ]
             here = partial(run_here, device, engine)
-            for run in run_all(
-                planned, here, jobs_on(device, jobs), parts=parts, progress=progress, warn=warn
-            ):
+            at_work = processes_for(device, processes)
+            for run in at_work.run_all(planned, here, parts=parts, progress=progress, warn=warn):
                 runs.append(run)
                 yield run
 
 
-def jobs_on(device: torch.device | None, jobs: int | None) -> int | None:
+def processes_for(device: torch.device | None, processes: Processes) -> Processes:
     """A GPU does one run at a time."""
-    return jobs if device is None or device.type == "cpu" else 1
+    return processes if device is None or device.type == "cpu" else ALONE
 
 
 def run_here(
@@ -305,22 +303,18 @@ def choose_values(
     device: torch.device | None = None,
     progress: RunsProgress | None = None,
     parts: Parts = NOTHING_KEPT,
-    jobs: int | None = 1,
+    processes: Processes = ALONE,
     engine: Engine = "auto",
 ) -> tuple[Scenario, list[Tuned]]:
     """Run the trials of ``tune``; the scenario with the values chosen for each scheme, and what was tried.
 
-    What ``parts`` has is not run again, and what is new is kept there; ``jobs`` and ``engine`` are as for
-    ``simulate``.
+    What ``parts`` has is not run again, and what is new is kept there; ``processes`` and ``engine`` are as
+    for ``simulate``.
     """
     if scenario.tune is None:
         return scenario, []
     with one_thread():
-        runs = run_all(
-            trials_of(scenario),
-            partial(run_here, device, engine),
-            jobs_on(device, jobs),
-            parts=parts,
-            progress=progress,
-        )
+        here = partial(run_here, device, engine)
+        at_work = processes_for(device, processes)
+        runs = at_work.run_all(trials_of(scenario), here, parts=parts, progress=progress)
         return tune(scenario, lambda *_: next(runs))

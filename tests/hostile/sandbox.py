@@ -152,7 +152,7 @@ def write_good(folder: Path, text: str) -> None:
         write_results(folder / "r", dump(scenario), scenario.name, list(simulate(scenario)))
     kept = begin(parse(text + TWICE), torch.device("cpu"), folder / "unfinished", say=lambda line: None)
     with kept as (scenario, parts):
-        next(iter(simulate(scenario, parts=parts, jobs=1)))
+        next(iter(simulate(scenario, parts=parts)))
 
 
 def write_good_bundle(path: Path) -> None:

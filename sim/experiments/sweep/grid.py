@@ -23,8 +23,8 @@ from ...scenario.overrides import Assignment
 from ...scenario.repeats import are_enough
 from ...scenario.schema import Scenario
 from .. import prepare
-from ..jobs import PlannedRun, RunsProgress, run_all
-from ..simulate import job_of, jobs_on, run_here, trials_of
+from ..jobs import ALONE, PlannedRun, Processes, RunsProgress
+from ..simulate import job_of, processes_for, run_here, trials_of
 from ..tune import tune
 from .shared import share_training
 
@@ -169,17 +169,18 @@ def choose_values(
     device: torch.device | None = None,
     progress: RunsProgress | None = None,
     parts: Sequence[Parts] | None = None,
-    jobs: int | None = 1,
+    processes: Processes = ALONE,
 ) -> tuple[list[Scenario], list[list[Tuned]]]:
     """Run the trials of ``tune`` of each scenario; the scenarios with their values, and what was tried.
 
-    What a scenario's ``parts`` have is not run again, and what is new is kept there; ``jobs`` is as for
+    What a scenario's ``parts`` have is not run again, and what is new is kept there; ``processes`` are as for
     ``simulate``.
     """
     trials = [trials_of(scenario) for scenario in scenarios]
     with one_thread():
         runs = [
-            iter(each) for each in _side_by_side(trials, device, progress, count_nothing, None, parts, jobs)
+            iter(each)
+            for each in _side_by_side(trials, device, progress, count_nothing, None, parts, processes)
         ]
     chosen = [
         tune(scenario, lambda *_, own=own: next(own)) for scenario, own in zip(scenarios, runs, strict=True)
@@ -195,7 +196,7 @@ def simulate(
     complete: Callable[[], None] = count_nothing,
     warn: Callable[[str], None] | None = None,
     parts: Sequence[Parts] | None = None,
-    jobs: int | None = 1,
+    processes: Processes = ALONE,
 ) -> list[list[Run]]:
     """Simulate all schemes under all seeds in each scenario; its runs are those of ``simulate`` for it alone.
 
@@ -206,8 +207,7 @@ def simulate(
         complete: called for each run that is complete, apart from those that ``parts`` have.
         warn: as for ``simulate_job``; called as well where the time of a gradient is extrapolated.
         parts: of each scenario; what they have is not run again, and what is new is kept there.
-        jobs: at most so many at a time of the runs that share no training, each in its process; None: as many
-            as there are cores. The runs do not depend on it.
+        processes: that do the runs that share no training; the runs do not depend on how many there are.
     """
     if warn is not None:
         for sentence in sorted({prepare.warn_of_extrapolation(scenario) for scenario in scenarios} - {""}):
@@ -218,7 +218,7 @@ def simulate(
             planned = [_next_seed(*each) for each in zip(scenarios, runs, strict=True)]
             if not any(planned):
                 return runs
-            done = _side_by_side(planned, device, progress, complete, warn, parts, jobs)
+            done = _side_by_side(planned, device, progress, complete, warn, parts, processes)
             for own, new in zip(runs, done, strict=True):
                 own += new
 
@@ -242,7 +242,7 @@ def _side_by_side(
     complete: Callable[[], None],
     warn: Callable[[str], None] | None,
     parts: Sequence[Parts] | None,
-    jobs: int | None,
+    processes: Processes,
 ) -> list[list[Run]]:
     """The runs of several scenarios: the first of each together, then the second of each, and so on."""
     parts = [NOTHING_KEPT] * len(planned) if parts is None else parts
@@ -257,7 +257,8 @@ def _side_by_side(
             complete()
         alone = [each for index, each in enumerate(missing) if index not in shared]
         here = partial(run_here, device, "auto")
-        for _ in run_all(alone, here, jobs_on(device, jobs), parts=column, progress=progress, warn=warn):
+        at_work = processes_for(device, processes)
+        for _ in at_work.run_all(alone, here, parts=column, progress=progress, warn=warn):
             complete()
         for row, run in column.runs.items():
             runs[row].append(run)

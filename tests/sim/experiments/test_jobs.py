@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 from paceline.commands.app import app
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import jobs
-from paceline.sim.experiments.jobs import PlannedRun, check_jobs, run_all
+from paceline.sim.experiments import simulate as simulator
+from paceline.sim.experiments.jobs import PlannedRun, Processes, check_jobs
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT
@@ -82,28 +84,48 @@ def test_what_a_lost_process_was_to_do_is_done_here(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
     monkeypatch.chdir(tmp_path)
     scenario = load(write_scenario(tmp_path, dies=True))
-    assert list(simulate(scenario, jobs=2)) == list(simulate(scenario))
+    with Processes(2) as processes:
+        assert list(simulate(scenario, processes=processes)) == list(simulate(scenario))
 
 
 @pytest.mark.slow
 def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
-    started: list[int] = []
-    close = jobs._OtherProcesses.close
-
-    def note(self: jobs._OtherProcesses) -> None:
-        started.extend(self._executor._processes)
-        close(self)
-
-    monkeypatch.setattr(jobs._OtherProcesses, "close", note)
-    runs = simulate(load(write_scenario(tmp_path)), jobs=2)
-    next(runs)
-    next(runs)
-    runs.close()  # type: ignore[attr-defined]
+    with Processes(2) as processes:
+        runs = simulate(load(write_scenario(tmp_path)), processes=processes)
+        next(runs)
+        next(runs)
+        assert processes._others is not None
+        started = [*processes._others.executor._processes]
+        runs.close()  # type: ignore[attr-defined]
     assert started
     for pid in started:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.slow
+def test_other_processes_serve_all_runs_and_this_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
+    scenario = load(write_scenario(tmp_path))
+    here: list[int] = []
+    run_here = simulator.run_here
+
+    def note(*arguments: Any) -> Run:
+        here.append(os.getpid())
+        return run_here(*arguments)
+
+    with Processes(2) as processes:
+        before = list(simulate(scenario, processes=processes))
+        others = processes._others
+        assert others is not None
+        assert len(others.executor._processes) == 1
+        monkeypatch.setattr(simulator, "run_here", note)
+        assert list(simulate(scenario, processes=processes)) == before
+        assert processes._others is others
+    assert here
 
 
 KILLED = """
@@ -113,15 +135,9 @@ from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import load
 
 jobs.MIN_WORK_S = 0.0
-take = jobs._OtherProcesses.take
-
-def note(self, wanted):
-    print(*self._executor._processes, flush=True)
-    return take(self, wanted)
-
-jobs._OtherProcesses.take = note
-for run in simulate(load(sys.argv[1]).model_copy(update={"repeats": 1000}), jobs=2):
-    pass
+with jobs.Processes(2) as processes:
+    for run in simulate(load(sys.argv[1]).model_copy(update={"repeats": 1000}), processes=processes):
+        print(*processes._others.executor._processes, flush=True)
 """
 
 
@@ -151,7 +167,7 @@ def test_one_at_a_time_begins_only_what_is_wanted(tmp_path: Path) -> None:
         return made_run(planned.entry.label, planned.seed)
 
     planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(3)]
-    runs = run_all(planned, run_here, 1, parts=NOTHING_KEPT)
+    runs = Processes(1).run_all(planned, run_here, parts=NOTHING_KEPT)
     assert next(runs).seed == 0
     assert begun == [0]
 
