@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.compute.settings import Straggler
+from paceline.sim.drivers.lockstep import published
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
 from paceline.sim.drivers.lockstep.exact import why_not
 from paceline.sim.errors import InputError, NotInLockstep
@@ -178,6 +179,14 @@ def test_a_target_ends_both_alike(
     first = by_events(replace(job, max_iterations=1))[1].evaluations[0].metrics["train_loss"]
     assert first is not None
     assert_the_same(replace(job, keep=keep, target=Target("train_loss", share * first, falling=True)))
+
+
+@pytest.mark.parametrize("bytes_held", [published.MOST_BYTES_HELD, 1])
+@pytest.mark.parametrize("which", [SCHEMES[0], SCHEMES[3], SCHEMES[5], SCHEMES[7]], ids=str)
+def test_scores_seldom(which: tuple[str, Options], bytes_held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "MOST_BYTES_HELD", bytes_held)
+    every = published.MOST_STEPS_HELD + 5
+    assert_the_same(job_of(which, workers=5, cv=0.5, every=every, max_iterations=2 * every + 3))
 
 
 def test_only_the_clock() -> None:
