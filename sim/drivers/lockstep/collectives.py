@@ -68,7 +68,8 @@ class CollectiveTimes:
         self._shared = job.transfer.sharing != "none"
         self._placed: dict[tuple[Any, ...], Placed] = {}
         self._joined: tuple[Any, Floats, list[JoinedCollective]] | None = None
-        self._idle_s = np.zeros(job.workers)  # until when bytes of collectives use a host's links
+        # Until when bytes of collectives use a host's links; None: none ever have.
+        self._idle_s: Floats | None = None
 
     def check_idle(self, begin_s: Floats) -> None:
         """Check that nothing of a collective is on the links of workers that begin an exchange [n].
@@ -76,7 +77,7 @@ class CollectiveTimes:
         Raises:
             NotInLockstep: something is.
         """
-        if (begin_s < self._idle_s).any():
+        if self._idle_s is not None and (begin_s < self._idle_s).any():
             raise NotInLockstep("bytes of a collective are on their way when the next exchange begins")
 
     def times(self, operation: Any, joined_s: Floats) -> Collected:
@@ -91,6 +92,8 @@ class CollectiveTimes:
         """
         self.check_idle(joined_s)
         n = self._job.workers
+        if self._idle_s is None:
+            self._idle_s = np.zeros(n)
         end_s, last_of_all_s, sent = np.empty(n), np.empty(n), np.empty(n, np.int64)
         messages = work = 0
         for each in self.joined(operation, joined_s):

@@ -95,12 +95,40 @@ class HostRoutes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Places from which values are taken.
+
+    Attributes:
+        of_each: [m].
+        turn: place i is i + turn, the last one followed by the first, as in rings and exponential graphs,
+            where two copies do; None: they are others.
+    """
+
+    of_each: Integers
+    turn: int | None
+
+    @classmethod
+    def among(cls, places: Integers, number: int) -> _Places:
+        """Places among so many values."""
+        turn = int(places[0]) if len(places) == number else 0
+        turns = len(places) == number and np.array_equal(places, (np.arange(number) + turn) % number)
+        return cls(places, turn if turns else None)
+
+    def take(self, values: Floats) -> Floats:
+        """The values at these places [m]."""
+        if self.turn is None:
+            return values.take(self.of_each)
+        return np.concatenate((values[self.turn :], values[: self.turn]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Ends:
     """Who sends the messages of one pattern to whom, receiver by receiver; m of them, on any network.
 
     Attributes:
         source, destination: of each [m].
-        by_source: their places, sender by sender [m].
+        from_source: the places of the sources among the workers.
+        by_source: their places, sender by sender.
         receivers, senders: whose in- and out-degree is not 0, ascending.
         received_from, sent_from: where the messages of these begin, in ``source`` and in ``by_source``.
         one_peer: everybody receives one message and sends one.
@@ -111,7 +139,8 @@ class _Ends:
 
     source: Integers
     destination: Integers
-    by_source: Integers
+    from_source: _Places
+    by_source: _Places
     receivers: Integers
     senders: Integers
     received_from: Integers
@@ -137,7 +166,8 @@ def _ends_of(pattern: Pattern) -> _Ends:
     return _Ends(
         source=source,
         destination=destination,
-        by_source=np.argsort(source, kind="stable"),
+        from_source=_Places.among(source, n),
+        by_source=_Places.among(np.argsort(source, kind="stable"), n),
         receivers=receivers,
         senders=senders,
         received_from=(np.cumsum(in_degrees) - in_degrees)[receivers],
@@ -216,7 +246,7 @@ class MixTimes:
                 "a worker has several messages under way at once, which share its link (network.sharing)"
             )
         number, by_links = len(ends.source), self._shared and self._may_be_cut
-        sender_s = begin_s.take(ends.source)
+        sender_s = ends.from_source.take(begin_s)
         receiver_s = begin_s if ends.one_peer else begin_s.take(ends.destination)
         together_s = np.maximum(sender_s, receiver_s)
         announced_s = together_s
@@ -227,9 +257,9 @@ class MixTimes:
         left_s = left_s + num_bytes / messages.rate_bytes_per_s
         arrived_s = left_s + messages.latency_s
         if ends.one_peer:
-            sent_s = left_s.take(ends.by_source)
+            sent_s = ends.by_source.take(left_s)
             end_s = np.maximum(arrived_s, sent_s, out=arrived_s)
-            sent_together_s = together_s.take(ends.by_source)
+            sent_together_s = ends.by_source.take(together_s)
             peer_s = np.maximum(together_s, sent_together_s, out=sent_together_s)
             known_s = np.maximum(left_s, sent_s) if by_links else peer_s
             return Mixed(end_s, peer_s, known_s, num_bytes, number, ends.source)
@@ -272,7 +302,7 @@ def _latest(ends: _Ends, begin_s: Floats, received_s: Floats, sent_s: Floats) ->
     if len(received_s):
         for ranks, first, values in (
             (ends.receivers, ends.received_from, received_s),
-            (ends.senders, ends.sent_from, sent_s[ends.by_source]),
+            (ends.senders, ends.sent_from, ends.by_source.take(sent_s)),
         ):
             latest_s[ranks] = np.maximum(latest_s[ranks], np.maximum.reduceat(values, first))
     return latest_s

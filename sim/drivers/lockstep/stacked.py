@@ -66,6 +66,7 @@ class StackedRunner(Runner[InFlight]):
         self.published = worker.start
         self._gradients = 0
         self._loss: Tensor | None = None
+        self._no_loss = torch.zeros(1).expand(job.workers, 1)
         self._replies: dict[type, Callable[[Any], Any]] = {
             ops.Gradient: self._gradient,
             ops.Mix: self._mix,
@@ -173,7 +174,7 @@ class StackedRunner(Runner[InFlight]):
         index = self._gradients
         self._gradients += 1
         if self.job.problem is None:
-            self._loss = torch.zeros(1).expand(self.job.workers, 1)
+            self._loss = self._no_loss
             return operation.point
         evaluated = self.job.problem.gradients_of_all(index, operation.point)
         self._loss = evaluated.loss
