@@ -54,10 +54,10 @@ _OF_VMAP: Final[Mapping[str, float]] = {
 _OURS: Final = {GOSSIP: "lockstep_gossip", LOCAL: "lockstep_local_sgd", ALONE: "lockstep_local_sgd"}
 """By scheme, who is compared with others."""
 _TAIL: Final = """
-Two bars are tests: lockstep gives what the event driver gives (`tests/sim/drivers/test_lockstep.py`), and a
-cached trajectory that is damaged or belongs to something else is computed again
-(`tests/sim/experiments/test_sweep.py`). What needs a GPU is measured by `make gpu`, which writes
-`docs/measurements.md`: not yet run.
+Two bars are tests: lockstep gives what the event driver gives (`tests/sim/drivers/test_lockstep.py`, and for
+every form of every scheme `test_lockstep_forms.py`), and a cached trajectory that is damaged or belongs to
+something else is computed again (`tests/sim/experiments/test_sweep.py`). What needs a GPU is measured by
+`make gpu`, which writes `docs/measurements.md`: not yet run.
 """
 
 
