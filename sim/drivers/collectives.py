@@ -456,6 +456,7 @@ class CollectivesInFlight:
         collective.waiting.pop(pending.task.rank, None)
         collective.left -= 1
         if collective.left == 0:
+            collective.flows = None  # they hold the collective, and that all that was averaged
             del self._open[tag]
             self._transfers.close(tag)
         pending.ready_s = self._clock.now

@@ -7,6 +7,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,24 @@ def test_a_run_frees_those_before_it_once_that_is_due(monkeypatch: pytest.Monkey
 def test_older_objects_are_left_alone_only_while_a_run_goes_on() -> None:
     run_and_forget()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [("gossip", {"topology": "ring"}), ("ad_psgd", {}), ("all_reduce", {"overlap": True})],
+)
+def test_what_a_run_is_through_with_is_free_at_once(scheme: str, options: dict[str, Any]) -> None:
+    job = make_job(
+        scheme, options, workers=4, task="logistic", method="looped", transport="ideal", all_reduce="auto",
+        cv=0.3, bandwidth_bytes_per_s=1e6,
+    )  # fmt: skip
+    cycles = []
+    for _ in range(2):  # the first one also makes what is kept for all runs
+        driver = EventDriver(job, [job.program(rank) for rank in range(4)], job.scorer())
+        gc.collect()
+        driver.run()
+        cycles.append(gc.collect())
+    assert cycles[1] == 0
 
 
 def test_a_run_looks_for_garbage_where_there_is_more_than_its_workers_use(
