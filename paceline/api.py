@@ -157,7 +157,7 @@ def simulate(
     from paceline import arguments
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
-    from paceline.sim.experiments.jobs import Processes
+    from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.scenario.schema import resolve_scenario
     from paceline.study import Study
 
@@ -167,7 +167,7 @@ def simulate(
     resolved = prepare.resolve(resolve_scenario(scenario, task, changes), where)
     tuning: list[Tuned] = []
     shown = watching(resolved) if progress else nullcontext(None)
-    with shown as on_progress, Processes(jobs) as processes:
+    with shown as on_progress, JobProcesses(jobs) as processes:
         if resolved.tune is not None:
             resolved, tuning = simulator.choose_values(
                 resolved, device=where, progress=on_progress, processes=processes, engine=driver
@@ -290,7 +290,7 @@ def sweep(
 
     from paceline import arguments
     from paceline.sim.experiments import prepare
-    from paceline.sim.experiments.jobs import Processes
+    from paceline.sim.experiments.jobs import JobProcesses
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.scenario.schema import resolve_each
     from paceline.study import Study, Sweep
@@ -301,7 +301,7 @@ def sweep(
     scenarios = resolve_each(scenario, task, ([*changes, *grids.changes_of(each)] for each in settings))
     first = next(scenarios)
     watched = watching(first, len(settings)) if progress else nullcontext(None)
-    with watched as shown, Processes(jobs) as processes:
+    with watched as shown, JobProcesses(jobs) as processes:
         prepare_all = grids.follow_nothing if shown is None else shown.prepare
         read = grids.follow(itertools.chain([first], scenarios), prepare_all("reading"))
         unchosen = grids.resolve(read, where, prepare_all("resolving"))

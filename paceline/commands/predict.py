@@ -50,7 +50,7 @@ def simulate(
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
     from paceline.sim.experiments.bounds import describe_schemes
-    from paceline.sim.experiments.jobs import Processes, check_jobs
+    from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.lines import name_lines
     from paceline.sim.scenario.schema import load
@@ -72,7 +72,7 @@ def simulate(
         facts = None
         interrupted = False
         try:
-            with watching(resolved) as progress, Processes(jobs) as processes:
+            with watching(resolved) as progress, JobProcesses(jobs) as processes:
                 if resolved.tune is not None:
                     resolved, tuning = simulator.choose_values(
                         resolved,

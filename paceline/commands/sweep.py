@@ -44,7 +44,7 @@ def sweep(
     """Predict under many settings: what does not depend on the network is computed once."""
     from paceline.reports import tables, winner_map
     from paceline.sim.experiments import prepare
-    from paceline.sim.experiments.jobs import Processes, check_jobs
+    from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.experiments.sweep import folder
     from paceline.sim.experiments.sweep import grid as grids
     from paceline.sim.scenario.schema import load_each
@@ -61,7 +61,7 @@ def sweep(
         loaded = grids.follow(itertools.chain([first], scenarios), progress.prepare("reading"))
         begun = folder.begin(loaded, where, out, force=force, say=say, prepare=progress.prepare)
         resolved, parts = stack.enter_context(begun)
-        processes = stack.enter_context(Processes(jobs))
+        processes = stack.enter_context(JobProcesses(jobs))
         try:
             resolved, tuning = grids.choose_values(
                 resolved, device=where, progress=progress, parts=parts, processes=processes

@@ -90,7 +90,7 @@ def check_jobs(jobs: int | None) -> None:
         raise InputError(f"--jobs {jobs}: must be at least 1; leave it out to use all cores")
 
 
-class Processes:
+class JobProcesses:
     """This process, and others that do runs beside it: a context manager that ends those.
 
     They begin once a first run has shown that they are worth their start, and serve all later runs.
@@ -158,7 +158,7 @@ class Processes:
         return _Others(number) if number else None
 
 
-ALONE: Final = Processes()
+ALONE: Final = JobProcesses()
 """One run at a time, in this process."""
 
 

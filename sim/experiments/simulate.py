@@ -29,7 +29,7 @@ from ..scenario.repeats import AutoRepeats, are_enough
 from ..scenario.schema import Scenario, dump
 from ..scenario.tune import with_values
 from ..training.scoring import Scorer
-from .jobs import ALONE, PlannedRun, Processes, RunsProgress
+from .jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from .prepare import (
     clock_only,
     over_profile,
@@ -221,7 +221,7 @@ def simulate(
     progress: RunsProgress | None = None,
     parts: Parts = NOTHING_KEPT,
     warn: Callable[[str], None] | None = None,
-    processes: Processes = ALONE,
+    processes: JobProcesses = ALONE,
     engine: Engine = "auto",
 ) -> Iterator[Run]:
     """Simulate all schemes under all seeds, with one torch thread; yields the complete runs in order.
@@ -261,7 +261,7 @@ def simulate(
                 yield run
 
 
-def processes_for(device: torch.device | None, processes: Processes) -> Processes:
+def processes_for(device: torch.device | None, processes: JobProcesses) -> JobProcesses:
     """A GPU does one run at a time."""
     return processes if device is None or device.type == "cpu" else ALONE
 
@@ -303,7 +303,7 @@ def choose_values(
     device: torch.device | None = None,
     progress: RunsProgress | None = None,
     parts: Parts = NOTHING_KEPT,
-    processes: Processes = ALONE,
+    processes: JobProcesses = ALONE,
     engine: Engine = "auto",
 ) -> tuple[Scenario, list[Tuned]]:
     """Run the trials of ``tune``; the scenario with the values chosen for each scheme, and what was tried.

@@ -23,7 +23,7 @@ from ...scenario.overrides import Assignment
 from ...scenario.repeats import are_enough
 from ...scenario.schema import Scenario
 from .. import prepare
-from ..jobs import ALONE, PlannedRun, Processes, RunsProgress
+from ..jobs import ALONE, JobProcesses, PlannedRun, RunsProgress
 from ..simulate import job_of, processes_for, run_here, trials_of
 from ..tune import tune
 from .shared import share_training
@@ -169,7 +169,7 @@ def choose_values(
     device: torch.device | None = None,
     progress: RunsProgress | None = None,
     parts: Sequence[Parts] | None = None,
-    processes: Processes = ALONE,
+    processes: JobProcesses = ALONE,
 ) -> tuple[list[Scenario], list[list[Tuned]]]:
     """Run the trials of ``tune`` of each scenario; the scenarios with their values, and what was tried.
 
@@ -196,7 +196,7 @@ def simulate(
     complete: Callable[[], None] = count_nothing,
     warn: Callable[[str], None] | None = None,
     parts: Sequence[Parts] | None = None,
-    processes: Processes = ALONE,
+    processes: JobProcesses = ALONE,
 ) -> list[list[Run]]:
     """Simulate all schemes under all seeds in each scenario; its runs are those of ``simulate`` for it alone.
 
@@ -242,7 +242,7 @@ def _side_by_side(
     complete: Callable[[], None],
     warn: Callable[[str], None] | None,
     parts: Sequence[Parts] | None,
-    processes: Processes,
+    processes: JobProcesses,
 ) -> list[list[Run]]:
     """The runs of several scenarios: the first of each together, then the second of each, and so on."""
     parts = [NOTHING_KEPT] * len(planned) if parts is None else parts

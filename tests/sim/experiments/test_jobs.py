@@ -16,7 +16,7 @@ from paceline.commands.app import app
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import jobs
 from paceline.sim.experiments import simulate as simulator
-from paceline.sim.experiments.jobs import PlannedRun, Processes, check_jobs
+from paceline.sim.experiments.jobs import JobProcesses, PlannedRun, check_jobs
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT
@@ -84,14 +84,14 @@ def test_what_a_lost_process_was_to_do_is_done_here(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
     monkeypatch.chdir(tmp_path)
     scenario = load(write_scenario(tmp_path, dies=True))
-    with Processes(2) as processes:
+    with JobProcesses(2) as processes:
         assert list(simulate(scenario, processes=processes)) == list(simulate(scenario))
 
 
 @pytest.mark.slow
 def test_no_process_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
-    with Processes(2) as processes:
+    with JobProcesses(2) as processes:
         runs = simulate(load(write_scenario(tmp_path)), processes=processes)
         next(runs)
         next(runs)
@@ -117,7 +117,7 @@ def test_other_processes_serve_all_runs_and_this_one_goes_on(
         here.append(os.getpid())
         return run_here(*arguments)
 
-    with Processes(2) as processes:
+    with JobProcesses(2) as processes:
         before = list(simulate(scenario, processes=processes))
         others = processes._others
         assert others is not None
@@ -135,7 +135,7 @@ from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import load
 
 jobs.MIN_WORK_S = 0.0
-with jobs.Processes(2) as processes:
+with jobs.JobProcesses(2) as processes:
     for run in simulate(load(sys.argv[1]).model_copy(update={"repeats": 1000}), processes=processes):
         print(*processes._others.executor._processes, flush=True)
 """
@@ -167,7 +167,7 @@ def test_one_at_a_time_begins_only_what_is_wanted(tmp_path: Path) -> None:
         return made_run(planned.entry.label, planned.seed)
 
     planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(3)]
-    runs = Processes(1).run_all(planned, run_here, parts=NOTHING_KEPT)
+    runs = JobProcesses(1).run_all(planned, run_here, parts=NOTHING_KEPT)
     assert next(runs).seed == 0
     assert begun == [0]
 
