@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-WARM_UP_STEPS: Final = 3
+WARM_UP_STEPS: Final = 20
+"""A whole block: a run has hundreds of steps, and all use what is prepared in the first of them."""
 END_LIMIT_S: Final = 10.0
 """Seconds that a child has for its end."""
 _READY: Final = "ready\n"

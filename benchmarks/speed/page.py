@@ -31,10 +31,10 @@ _COMPARED: Final = """
 
 A worker-iteration is a step of plain SGD at a real gradient of the digits MLP (64-64-10, 4,810 parameters)
 on a batch of 32. One torch thread, the same torch for all; nobody scores. Every way has a process of its own,
-and they do blocks of {steps} steps in turns, {rounds} times: medians of the rates, and of the ratios within a
-round, by the wall clock and by processor time (of all processes of a way). That is steadier on a machine that
-does something else as well, and "of raw vmap" goes by it. Memory is the most that the process has had
-resident (of the gloo processes: together, what they share counted once).
+and they do blocks of {steps} steps in turns, {rounds} times after an untimed one: medians of the rates,
+and of the ratios within a round, by the wall clock and by processor time (of all processes of a way). That is
+steadier on a machine that does something else as well, and "of raw vmap" goes by it. Memory is the most that
+the process has had resident (of the gloo processes: together, what they share counted once).
 
 Our drivers also draw batches and durations (cv 0.1), and keep a clock, messages and accounts. gossipy counts
 ticks; a worker that receives a model averages and steps. APPFL's `vsim` adds up compute and transfer times of

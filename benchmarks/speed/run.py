@@ -34,7 +34,7 @@ PAGE: Final = Path("docs/benchmarks.md")
 PICTURE: Final = Path("docs/images/benchmarks.png")
 BLOCKS: Final = Path("out/bench/blocks.csv")
 BASE: Final = Work(workers=64, hidden=64)
-BLOCKS_OF_BASE: Final = ((20, 5), (10, 2), (40, 2))
+BLOCKS_OF_BASE: Final = ((20, 9), (10, 3), (40, 3))
 """Steps of a block, and how often every way has its turn; the first is the comparison."""
 FEW: Final = Work(workers=16, hidden=64)
 """The comparison again where a batch of workers gains less, and processes crowd less."""

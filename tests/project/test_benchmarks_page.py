@@ -19,7 +19,7 @@ SERVES = """
 print("an import says something")
 from benchmarks.speed.children import serve
 
-serve(lambda steps: print(steps) if steps < 9 else 1 / 0)
+serve(lambda steps: print(steps) if steps < 90 else 1 / 0)
 """
 
 
@@ -79,7 +79,7 @@ def test_a_child_does_blocks_on_order_and_its_end_says_why() -> None:
     assert done.seconds > 0
     assert done.gib > 0
     with pytest.raises(ChildError, match="ZeroDivisionError: division by zero"):
-        child.run(9)
+        child.run(90)
     child.close()
 
 
