@@ -95,7 +95,7 @@ def simulate(
                     runs.append(run)
                     if len(runs) > parts.num_runs:
                         progress.complete()
-                facts = describe_schemes(resolved)
+                facts = describe_schemes(resolved, processes=processes)
         except KeyboardInterrupt:
             interrupted = True
         if not interrupted:

@@ -33,6 +33,7 @@ from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
 from ..schemes import find_scheme
 from ..seeds import Floats
+from .jobs import ALONE, JobProcesses
 from .prepare import clock_only, over_profile, prepare
 from .step_cost import Followed, endless, follow
 
@@ -52,16 +53,24 @@ ALWAYS_SLOW: Final = 1.1
 """A worker is always slow if its median gradient takes this times that of the worker in the middle."""
 
 
-def describe_schemes(scenario: Scenario, with_bounds: bool = True) -> dict[str, SchemeFacts]:
-    """Label -> what a scheme does and holds and, unless ``with_bounds`` is False, what bounds it."""
+def describe_schemes(
+    scenario: Scenario, with_bounds: bool = True, processes: JobProcesses = ALONE
+) -> dict[str, SchemeFacts]:
+    """Label -> what a scheme does and holds and, unless ``with_bounds`` is False, what bounds it.
+
+    ``processes`` take part where they have been begun.
+    """
     with one_thread():
+        bounds: list[Bounds | None] = [None] * len(scenario.schemes)
+        if with_bounds:
+            bounds = processes.measure_all(scenario, measure_bounds)
         return {
             entry.label: SchemeFacts(
                 does=find_scheme(entry.name).does,
-                bounds=measure_bounds(scenario, entry) if with_bounds else None,
+                bounds=each,
                 memory=memory_record(scenario.workload, scenario.cluster, entry, scenario.seed),
             )
-            for entry in scenario.schemes
+            for entry, each in zip(scenario.schemes, bounds, strict=True)
         }
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import statistics
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeVar
 
 from ..config import user_code
 from ..config.child_process import prepare, tell_parent
@@ -22,6 +24,8 @@ from ..records.run import Run
 from ..records.unfinished import PartKind
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario, dump, parse
+
+_T = TypeVar("_T")
 
 MIN_WORK_S: Final = 6.0
 """Seconds of work left below which no processes are started: they would import torch for about as long."""
@@ -93,7 +97,8 @@ def check_jobs(jobs: int | None) -> None:
 class JobProcesses:
     """This process, and others that do runs beside it: a context manager that ends those.
 
-    They begin once a first run has shown that they are worth their start, and serve all later runs.
+    They begin once runs have shown, by how long they last, that others are worth their start, and serve all
+    later runs.
     """
 
     def __init__(self, at_once: int | None = 1) -> None:
@@ -135,27 +140,61 @@ class JobProcesses:
         kept = [parts.find(each.kind, each.number, each.entry.label, each.seed) for each in planned]
         left = [each for each, run in zip(planned, kept, strict=True) if run is None]
         runs = _Runs(left, run_here, parts, progress, warn)
-        first = left[0] if left and self._at_once != 1 else None
-        if first is not None and self._others is not None and _can_be_sent(first.scenario):
-            runs.share(self._others)
-        begin_s = time.monotonic()
+        if self._at_once != 1 and left and _can_be_sent(left[0].scenario):
+            if self._others is not None:
+                runs.share(self._others)
+            else:
+                runs.begin_others = self._begin
         try:
             for each, run in zip(planned, kept, strict=True):
-                taken = runs.take(each) if run is None else run
-                if each is first and self._others is None:
-                    left_s = (time.monotonic() - begin_s) * (len(left) - 1)
-                    if left_s >= MIN_WORK_S and _can_be_sent(each.scenario):
-                        self._others = self._begin(len(left) - 1)
-                        runs.share(self._others)
-                yield taken
+                yield runs.take(each) if run is None else run
         finally:
             runs.drop()
 
+    def measure_all(self, scenario: Scenario, measure: Callable[[Scenario, SchemeEntry], _T]) -> list[_T]:
+        """Measure something of each scheme of a scenario, in order; the other processes that are there help.
+
+        Args:
+            scenario: resolved.
+            measure: does it for one scheme, on the clock alone; a function of a module, as it is for others.
+        """
+        entries = scenario.schemes
+        left = deque(enumerate(entries))
+        futures: dict[int, Future[_T]] = {}
+        lock = threading.RLock()  # whoever calls back takes from what is left, too
+
+        def hand_on(others: _Others) -> None:
+            with lock, suppress(RuntimeError):  # they have died
+                if left:
+                    number, entry = left[0]
+                    future = others.executor.submit(_measure_text, measure, _text(scenario, entry))
+                    futures[number] = future
+                    left.popleft()
+                    future.add_done_callback(lambda _: hand_on(others))
+
+        if self._others is not None and _can_be_sent(scenario):
+            for _ in range(self._others.number):
+                hand_on(self._others)
+        measured: dict[int, _T] = {}
+        while True:
+            with lock:
+                if not left:
+                    break
+                number, entry = left.pop()
+            measured[number] = measure(scenario, entry)
+        for number, future in futures.items():
+            try:
+                measured[number] = future.result()
+            except BrokenExecutor:
+                measured[number] = measure(scenario, entries[number])
+        return [measured[number] for number in range(len(entries))]
+
     def _begin(self, most: int) -> _Others | None:
-        """Other processes for so many runs; None where there is no core for any."""
+        """Begin other processes for so many runs; None where there is no core for any."""
         at_once = num_cores() if self._at_once is None else self._at_once
         number = min(at_once - 1, most)
-        return _Others(number) if number else None
+        self._others = _Others(number) if number else None
+        return self._others
 
 
 ALONE: Final = JobProcesses()
@@ -184,7 +223,12 @@ class _Others:
 
 
 class _Runs:
-    """Runs that are done here, and in other processes once they are shared with them."""
+    """Runs that are done here, and in other processes once they are shared with them.
+
+    Attributes:
+        begin_others: begins other processes for so many runs at most; None: there are to be none, or they
+            have been begun.
+    """
 
     def __init__(
         self,
@@ -198,18 +242,28 @@ class _Runs:
         self._left = deque(planned)
         self._for_here: deque[PlannedRun] = deque()
         self._complete: dict[int, Run] = {}
+        self.begin_others: Callable[[int], _Others | None] | None = None
         self._others: _Others | None = None
         self._futures: dict[Future[tuple[Run, list[str]]], PlannedRun] = {}
         self._steps: dict[int, int] = {}
         self._looked_s = time.monotonic()
+        self._taken_s: list[float] = []  # by runs in this process
         # Of what is left and what the others have: their executor's thread takes from it, too.
         self._lock = threading.RLock()
 
-    def share(self, others: _Others | None) -> None:
+    def share(self, others: _Others) -> None:
         """Have ``others`` do what they can."""
         self._others = others
-        if others is not None:
-            self._hand_on(others)
+        self._hand_on(others)
+
+    def _begin_where_worth(self, taken_s: Sequence[float]) -> None:
+        """Begin other processes where runs that take as long as these, on average, are worth it."""
+        left_s = statistics.fmean(taken_s) * len(self._left)
+        if self.begin_others is not None and self._left and left_s >= MIN_WORK_S:
+            begin, self.begin_others = self.begin_others, None
+            others = begin(len(self._left))
+            if others is not None:
+                self.share(others)
 
     def take(self, wanted: PlannedRun) -> Run:
         """The run, once it is complete; whatever else is complete by then is kept, too."""
@@ -231,8 +285,11 @@ class _Runs:
 
     def _do(self, planned: PlannedRun) -> None:
         """Do a run in this process."""
+        begin_s = time.monotonic()
         self._add(planned, self._run_here(planned, self._follow(planned), self._warn))
         self._steps.pop(planned.number, None)
+        self._taken_s.append(time.monotonic() - begin_s)
+        self._begin_where_worth(self._taken_s)
 
     def _add(self, planned: PlannedRun, run: Run) -> None:
         self._complete[planned.number] = run
@@ -240,12 +297,18 @@ class _Runs:
 
     def _follow(self, planned: PlannedRun) -> Callable[[str, int], None] | None:
         """What is called with the progress of a run in this process."""
-        if self._others is None:
+        if self._others is None and self.begin_others is None:
             return self._progress
 
-        def look(_: str, steps: int) -> None:
+        begin_s = time.monotonic()
+
+        def look(label: str, steps: int) -> None:
             self._steps[planned.number] = steps
-            if time.monotonic() - self._looked_s >= _LOOK_S:
+            if self._others is None:
+                if self._progress is not None:
+                    self._progress(label, steps)
+                self._begin_where_worth([*self._taken_s, time.monotonic() - begin_s])
+            elif time.monotonic() - self._looked_s >= _LOOK_S:
                 self._look(planned)
 
         return look
@@ -255,9 +318,9 @@ class _Runs:
         with self._lock:
             while self._left and sum(not future.done() for future in self._futures) < others.number:
                 each = self._left.popleft()
-                which = each.kind, each.number, each.seed
+                which = _text(each.scenario, each.entry), each.kind, each.number, each.seed
                 try:
-                    future = others.executor.submit(_run_text, self._run_here, _text(each), *which)
+                    future = others.executor.submit(_run_text, self._run_here, *which)
                 except RuntimeError:  # they have died, or are being ended
                     self._left.appendleft(each)
                     return
@@ -309,9 +372,9 @@ def _can_be_sent(scenario: Scenario) -> bool:
         return False
 
 
-def _text(planned: PlannedRun) -> str:
+def _text(scenario: Scenario, entry: SchemeEntry) -> str:
     """The scenario with this scheme alone."""
-    return dump(planned.scenario.model_copy(update={"schemes": (planned.entry,)}))
+    return dump(scenario.model_copy(update={"schemes": (entry,)}))
 
 
 _read = lru_cache(maxsize=16)(parse)
@@ -334,3 +397,10 @@ def _run_text(run_here: RunHere, text: str, kind: PartKind, number: int, seed: i
         run = run_here(PlannedRun(kind, number, scenario, scenario.schemes[0], seed), show, warnings.append)
     gc.freeze()  # loky looks through everything after each second, which takes as long as a short run
     return run, warnings
+
+
+def _measure_text(measure: Callable[[Scenario, SchemeEntry], _T], text: str) -> _T:
+    """Measure something of the one scheme of a scenario, in another process than the one that wants it."""
+    scenario = _read(text)
+    with one_thread():
+        return measure(scenario, scenario.schemes[0])

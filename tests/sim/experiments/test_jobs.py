@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from paceline.commands.app import app
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import jobs
 from paceline.sim.experiments import simulate as simulator
+from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.experiments.jobs import JobProcesses, PlannedRun, check_jobs
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
@@ -126,6 +128,49 @@ def test_other_processes_serve_all_runs_and_this_one_goes_on(
         assert list(simulate(scenario, processes=processes)) == before
         assert processes._others is others
     assert here
+
+
+@pytest.mark.slow
+def test_what_bounds_schemes_does_not_depend_on_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor on whether they live: what a lost one was to do is done here."""
+    monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
+    scenario = load(write_scenario(tmp_path))
+    alone = describe_schemes(scenario)
+    with JobProcesses(2) as processes:
+        list(simulate(scenario, processes=processes))
+        assert describe_schemes(scenario, processes=processes) == alone
+        assert processes._others is not None
+        processes._others.executor.submit(os._exit, 1)
+        assert describe_schemes(scenario, processes=processes) == alone
+
+
+def test_others_begin_as_soon_as_what_is_left_is_worth_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first run is under way, too: a long one is not waited for."""
+    scenario = load(write_scenario(tmp_path))
+    monkeypatch.setattr(jobs, "_can_be_sent", lambda _: True)
+    seen: list[str] = []
+
+    def begin(_: JobProcesses, most: int) -> None:
+        seen.append(f"others, at most {most}")
+
+    def run_here(planned: PlannedRun, follow: Callable[[str, int], None] | None, _: object) -> Run:
+        for step in range(2):
+            seen.append(f"run {planned.number}, step {step}")
+            if planned.number == 1:
+                monkeypatch.setattr(jobs, "MIN_WORK_S", 0.0)
+            if follow is not None:
+                follow(planned.entry.label, step)
+        return made_run(planned.entry.label, planned.seed)
+
+    monkeypatch.setattr(JobProcesses, "_begin", begin)
+    planned = [PlannedRun("run", k, scenario, scenario.schemes[0], k) for k in range(4)]
+    assert len(list(JobProcesses(2).run_all(planned, run_here, parts=NOTHING_KEPT))) == 4
+    assert seen.index("others, at most 2") == seen.index("run 1, step 0") + 1
+    assert len(seen) == 9
 
 
 KILLED = """
