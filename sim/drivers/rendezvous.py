@@ -101,6 +101,38 @@ def take_first(posted: dict[int, list[Transfer]], key: int) -> Transfer | None:
     return first
 
 
+def post_send(
+    box: Posted,
+    key: int,
+    side: TransferSide,
+    now_s: float,
+    num_bytes: float,
+    value: Payload | None,
+    plain: bool,
+) -> Transfer | None:
+    """Post a send; the transfer if its receive is there."""
+    matched = take_first(box.receives, key)
+    transfer = matched or Transfer()
+    transfer.sender, transfer.sender_s = side, now_s
+    transfer.num_bytes, transfer.value, transfer.plain = num_bytes, value, plain
+    if matched is None:
+        box.sends.setdefault(key, []).append(transfer)
+    return matched
+
+
+def post_receive(
+    box: Posted, key: int, side: TransferSide, now_s: float, slot: int, announced: Announced
+) -> Transfer | None:
+    """Post a receive; the transfer if its send is there."""
+    matched = take_first(box.sends, key)
+    transfer = matched or Transfer()
+    transfer.receiver, transfer.receiver_s = side, now_s
+    transfer.slot, transfer.announced = slot, announced
+    if matched is None:
+        box.receives.setdefault(key, []).append(transfer)
+    return matched
+
+
 def forget(posted: dict[int, list[Transfer]], is_lost: Callable[[Transfer], bool]) -> None:
     """Take out all of ``posted`` that is lost."""
     for key, waiting in list(posted.items()):

@@ -22,7 +22,18 @@ from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
-from .rendezvous import Announced, Notice, Posted, Tag, Transfer, TransferSide, forget, take_first
+from .rendezvous import (
+    Announced,
+    Notice,
+    Posted,
+    Tag,
+    Transfer,
+    TransferSide,
+    forget,
+    post_receive,
+    post_send,
+    take_first,
+)
 
 _EVEN: Final = 1_000
 """The weight of an even share, where shares are drawn: weights are whole numbers."""
@@ -124,17 +135,11 @@ class Transfers:
             posted = box.receives.get(key)
             if not (posted and self._is_known(posted[0])):
                 self._send_word(source, destination)
-        receive = take_first(box.receives, key)
-        transfer = receive or Transfer()
-        transfer.sender, transfer.sender_s = side, self._clock.now
-        transfer.num_bytes, transfer.value = num_bytes, value
-        transfer.plain = plain
-        if receive is not None:
+        transfer = post_send(box, key, side, self._clock.now, num_bytes, value, plain)
+        if transfer is not None:
             self._match(source, destination, transfer)
-            return
-        box.sends.setdefault(key, []).append(transfer)
-        if box.known is not None:
-            self._announce_send(box, key, transfer)
+        elif box.known is not None:
+            self._announce_send(box, key, box.sends[key][-1])
 
     def _announce_send(self, box: Posted, key: int, send: Transfer) -> None:
         """Let a receiver that takes from anybody know of a send that waits."""
@@ -182,17 +187,12 @@ class Transfers:
                 elif source in sources:
                     sources.remove(source)
         key = source * self._workers + destination
-        posted = take_first(box.sends, key)
         now_s = self._clock.now
         at_once = not self._announcement or source == ANY or tag == self._plain_tag
         announced = now_s if at_once else self._announce(destination, source)
-        transfer = posted or Transfer()
-        transfer.receiver, transfer.receiver_s = side, now_s
-        transfer.slot, transfer.announced = slot, announced
-        if posted is not None:
+        transfer = post_receive(box, key, side, now_s, slot, announced)
+        if transfer is not None:
             self._match(source, destination, transfer)
-            return
-        box.receives.setdefault(key, []).append(transfer)
 
     def _latency_s(self, source: int, destination: int) -> float:
         key = source * self._workers + destination
