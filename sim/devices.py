@@ -89,14 +89,21 @@ def older_objects_left_alone(workers: int) -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """torch with one thread, so that sums are added up in one order."""
+def torch_threads(number: int) -> Iterator[None]:
+    """torch with so many threads."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(number)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch with one thread, so that sums are added up in one order."""
+    with torch_threads(1):
+        yield
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -2,7 +2,8 @@
 
 An order is a line with a number of steps; the answer is a line of JSON with the seconds that the block took,
 by the wall clock and of processors, and the memory so far. What a library prints on standard output goes to
-standard error.
+standard error. Between its blocks the process is stopped, with all that it has started: 64 processes that
+wait wake up now and then, and would hold up the one that is measured.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 WARM_UP_STEPS: Final = 20
-"""A whole block: a run has hundreds of steps, and all use what is prepared in the first of them."""
+"""A run has hundreds of steps, and all use what is prepared in the first of them."""
 END_LIMIT_S: Final = 10.0
 """Seconds that a child has for its end."""
 _READY: Final = "ready\n"
@@ -86,7 +89,7 @@ class Child:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment}, process_group=0,
         )  # fmt: skip
 
     def wait_until_ready(self) -> None:
@@ -99,6 +102,7 @@ class Child:
         """
         while self._answer() != _READY:
             pass
+        self._signal(signal.SIGSTOP)
 
     def run(self, steps: int) -> BlockTime:
         """Order a block.
@@ -107,12 +111,14 @@ class Child:
             ChildError: it was not done.
         """
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         try:
             self._process.stdin.write(f"{steps}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             pass
         answer = json.loads(self._answer())
+        self._signal(signal.SIGSTOP)
         return BlockTime(answer["seconds"], answer["processor_s"], answer["gib"])
 
     def _answer(self) -> str:
@@ -125,11 +131,17 @@ class Child:
             raise ChildError(written[-1] if written else f"exit status {status}")
         return line
 
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
     def close(self) -> None:
         """End the process, by the end of its orders."""
+        self._signal(signal.SIGCONT)
         try:
             self._process.communicate(timeout=END_LIMIT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._signal(signal.SIGKILL)
             self._process.communicate()
         self._errors.close()

@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -34,11 +35,11 @@ PAGE: Final = Path("docs/benchmarks.md")
 PICTURE: Final = Path("docs/images/benchmarks.png")
 BLOCKS: Final = Path("out/bench/blocks.csv")
 BASE: Final = Work(workers=64, hidden=64)
-BLOCKS_OF_BASE: Final = ((20, 9), (10, 3), (40, 3))
+BLOCKS_OF_BASE: Final = ((100, 5), (30, 3), (10, 3))
 """Steps of a block, and how often every way has its turn; the first is the comparison."""
 FEW: Final = Work(workers=16, hidden=64)
 """The comparison again where a batch of workers gains less, and processes crowd less."""
-BLOCKS_OF_GROWTH: Final = ((20, 2),)
+BLOCKS_OF_GROWTH: Final = ((100, 2),)
 GROWTH: Final = (Work(256, 64), Work(1024, 64), Work(64, 16), Work(64, 256))
 GROWING: Final = ("lockstep_gossip", "event_gossip", "gossipy", "vsim", "raw_vmap")
 
@@ -62,34 +63,34 @@ def measure(
     rows: list[dict[str, object]] = []
     errors: dict[str, str] = {}
     environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": "."}
-    for way in ways:
-        interpreter = str(python) if way.peer else sys.executable
-        arguments = way.name, str(work.workers), str(work.hidden)
-        children[way] = Child([interpreter, "-m", way.program, *arguments], environment)
-    for way, child in list(children.items()):
-        try:
-            child.wait_until_ready()
-        except ChildError as error:
-            errors[way.name] = str(error)
-            children.pop(way).close()
-    for steps, rounds in blocks:
-        for number in range(rounds):
-            for way, child in list(children.items()):
-                try:
-                    done = child.run(steps)
-                except ChildError as error:
-                    errors[way.name] = str(error)
-                    children.pop(way).close()
-                    continue
-                iterations = work.workers * steps
-                rows.append({
-                    "way": way.name, "workers": work.workers, "parameters": work.parameters, "steps": steps,
-                    "round": number, "seconds": done.seconds, "processor_s": done.processor_s,
-                    "gib": done.gib, "rate": iterations / done.seconds,
-                    "processor_rate": iterations / done.processor_s, "load": os.getloadavg()[0],
-                })  # fmt: skip
-    for child in children.values():
-        child.close()
+    with ExitStack() as stack:
+        for way in ways:
+            interpreter = str(python) if way.peer else sys.executable
+            arguments = way.name, str(work.workers), str(work.hidden)
+            children[way] = Child([interpreter, "-m", way.program, *arguments], environment)
+            stack.callback(children[way].close)
+        for way, child in list(children.items()):
+            try:
+                child.wait_until_ready()
+            except ChildError as error:
+                errors[way.name] = str(error)
+                del children[way]
+        for steps, rounds in blocks:
+            for number in range(rounds):
+                for way, child in list(children.items()):
+                    try:
+                        done = child.run(steps)
+                    except ChildError as error:
+                        errors[way.name] = str(error)
+                        del children[way]
+                        continue
+                    iterations = work.workers * steps
+                    rows.append({
+                        "way": way.name, "workers": work.workers, "parameters": work.parameters,
+                        "steps": steps, "round": number, "seconds": done.seconds,
+                        "processor_s": done.processor_s, "gib": done.gib, "rate": iterations / done.seconds,
+                        "processor_rate": iterations / done.processor_s, "load": os.getloadavg()[0],
+                    })  # fmt: skip
     return rows, errors
 
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Final, Protocol, Self, TypeVar
 
 from ..config import user_code
@@ -43,6 +43,7 @@ class PlannedRun:
         scenario: resolved.
         entry: the scheme, which need not be one of the scenario's.
         seed: of the run.
+        cores: how many of this machine's it may use; None: all.
     """
 
     kind: PartKind
@@ -50,6 +51,11 @@ class PlannedRun:
     scenario: Scenario
     entry: SchemeEntry
     seed: int
+    cores: int | None = 1
+
+    def threads(self) -> int:
+        """How many threads may work on it."""
+        return threads_on(self.cores)
 
 
 class RunsProgress(Protocol):
@@ -81,11 +87,17 @@ RunHere = Callable[[PlannedRun, Callable[[str, int], None] | None, Callable[[str
 """Does a planned run in this process; it is given what to call with its progress, and with warnings."""
 
 
+@cache
 def num_cores() -> int:
     """How many cores this process may use; quotas of containers count."""
     import joblib  # slow to import
 
     return int(joblib.cpu_count())
+
+
+def threads_on(cores: int | None) -> int:
+    """How many threads so many cores are for, of those that there are; None: all."""
+    return 1 if cores == 1 else min(num_cores(), cores or num_cores())
 
 
 def check_jobs(jobs: int | None) -> None:
@@ -109,6 +121,10 @@ class JobProcesses:
         """
         self._at_once = at_once
         self._others: _Others | None = None
+
+    def threads(self) -> int:
+        """How many threads may work on what goes on alone."""
+        return threads_on(self._at_once)
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +155,8 @@ class JobProcesses:
         """
         kept = [parts.find(each.kind, each.number, each.entry.label, each.seed) for each in planned]
         left = [each for each, run in zip(planned, kept, strict=True) if run is None]
+        if len(left) == 1:  # nothing goes on beside it
+            left = [replace(left[0], cores=self._at_once)]
         runs = _Runs(left, run_here, parts, progress, warn)
         if self._at_once != 1 and left and _can_be_sent(left[0].scenario):
             if self._others is not None:

@@ -9,6 +9,10 @@ A tape knows nothing of the code that it came from, so that this has to do the s
 What a tape gives is compared with what that code gives, to the bit, on other inputs than those that it was
 made with, before it takes its place.
 
+Several threads may share a tape's operations, where they give the bits of one thread: that is tried, too, on
+some inputs for every shape and number of threads. They do not where each adds up a part of one number, which
+few inputs may not show: a tape with such an operation is for one thread.
+
 Workers that do not wait for each other come in batches of many sizes. Two tapes of inputs that differ in
 their number of rows say what the tape is for any number, as long as what differs in the tapes grows evenly.
 """
@@ -27,6 +31,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from typing_extensions import override
 
+from ..devices import torch_threads
+
 Computation = Callable[..., tuple[Tensor, ...]]
 """A function of tensors, which depends on nothing else."""
 
@@ -34,6 +40,10 @@ CALLS_BEFORE: Final = 8
 """Calls with inputs of one shape before they get a tape, which takes as long to make as a few calls."""
 MOST_TAPES: Final = 256
 """Shapes that get one."""
+ROWS_TO_SHARE: Final = 16
+"""Rows of inputs below which threads would have too little to do."""
+CALLS_COMPARED: Final = 3
+"""Calls for which several threads have to give the bits of one thread before they share a tape."""
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -90,11 +100,13 @@ class Tape:
         calls: in order.
         size: how many tensors there are.
         outputs: numbers of what comes out.
+        for_threads: whether no operation makes one number of more than one from each row.
     """
 
     calls: tuple[_Call, ...]
     size: int
     outputs: tuple[int, ...]
+    for_threads: bool
 
     def play(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Do the operations with these inputs."""
@@ -153,7 +165,7 @@ def _tape(
     numbers = {id(tensor): number for number, tensor in enumerate(inputs)}
     roots = {id(tensor): tensor for tensor in inputs}  # of a view: the tensor that it is a view of
     places = {_place(tensor, tensor): number for number, tensor in enumerate(inputs)}
-    size, written = len(inputs), []
+    size, written, for_threads = len(inputs), [], True
     for operation, arguments, keywords, result in calls:
         if any(isinstance(value, Tensor) for value in keywords.values()):
             return None
@@ -162,10 +174,13 @@ def _tape(
         tensors = _known(arguments, numbers)
         lists = [(at, _known(each, numbers)) for at, each in enumerate(arguments) if isinstance(each, list)]
         many, writes = isinstance(result, tuple | list), operation._schema.is_mutable
+        largest = max((arguments[position].numel() for position, _ in tensors), default=0)
         bases = [] if writes else [roots[id(arguments[position])] for position, _ in tensors]
         returned: list[int | None] = []
         for each in result if many else (result,):
             base = None
+            if isinstance(each, Tensor) and each.numel() == 1 and largest > len(inputs[0]):
+                for_threads = False
             if isinstance(each, Tensor) and id(each) not in numbers:
                 base = next((base for base in bases if _is_view(each, base)), None)
                 roots[id(each)] = each if base is None else base
@@ -180,7 +195,7 @@ def _tape(
     if any(id(tensor) not in numbers for tensor in outputs):
         return None
     ends = tuple(numbers[id(tensor)] for tensor in outputs)
-    return Tape(_needed(written, ends), size, ends)
+    return Tape(_needed(written, ends), size, ends, for_threads)
 
 
 def _is_view(tensor: Tensor, base: Tensor) -> bool:
@@ -225,7 +240,8 @@ def _needed(written: Sequence[Any], ends: tuple[int, ...]) -> tuple[_Call, ...]:
         last = tuple((used | results) - needed)
         calls.append(
             _Call(
-                operation, tuple(own), tensors, tuple(each for each in lists if each[1]), keywords, returned,
+                getattr(operation, "_op", operation),  # without torch's own call around it
+                tuple(own), tensors, tuple(each for each in lists if each[1]), keywords, returned,
                 many, last,
             )
         )  # fmt: skip
@@ -278,18 +294,20 @@ class Captured:
 
     def __init__(self, computation: Computation) -> None:
         self._computation = computation
+        # How often so many threads have given the bits of one, or that they have not.
+        self._alike: defaultdict[tuple[tuple[Any, ...], int], int | None] = defaultdict(int)
         self._called: Counter[tuple[Any, ...]] = Counter()
         self._tried: dict[tuple[Any, ...], Tape | None] = {}
         self._tapes: dict[tuple[Any, ...], Tape] = {}
         self._recorded: defaultdict[tuple[Any, ...], dict[int, Tape]] = defaultdict(dict)
 
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """What the computation gives."""
+    def __call__(self, *inputs: Tensor, threads: int = 1) -> tuple[Tensor, ...]:
+        """What the computation gives; so many ``threads`` of torch may share its tape."""
         key = tuple((tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in inputs)
         tape = self._tapes.get(key)
         if tape is not None:
             try:
-                return tape.play(inputs)
+                return self._play(key, tape, inputs, threads)
             except (RuntimeError, LookupError):  # say, a class that is none: the code itself says where
                 return self._computation(*inputs)
         self._called[key] += 1
@@ -309,6 +327,22 @@ class Captured:
             self._tried[key] = None
             if _gives(tried, inputs, outputs):
                 self._tapes[key] = tried
+        return outputs
+
+    def _play(
+        self, key: tuple[Any, ...], tape: Tape, inputs: Sequence[Tensor], threads: int
+    ) -> tuple[Tensor, ...]:
+        """What a tape gives, by several threads where they give the same."""
+        many = threads > 1 and tape.for_threads and len(inputs[0]) >= ROWS_TO_SHARE
+        alike = self._alike[key, threads] if many else None
+        if alike is None:
+            return tape.play(inputs)
+        if alike == CALLS_COMPARED:
+            with torch_threads(threads):
+                return tape.play(inputs)
+        outputs = tape.play(inputs)
+        with torch_threads(threads):
+            self._alike[key, threads] = alike + 1 if _gives(tape, inputs, outputs) else None
         return outputs
 
 

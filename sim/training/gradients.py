@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
-from ..devices import keep_freed_memory, to_device
+from ..devices import keep_freed_memory, to_device, torch_threads
 from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
 from ..workloads.sampler import Sampler
@@ -59,12 +60,15 @@ class TrainingProblem:
         batches: which examples a worker sees in which batch.
         method: ``batched`` or ``looped``.
         sampler: draws and weighs the examples in the place of ``batches``; None: all count the same.
+        threads: tells how many threads of torch may share what all workers do together, on a CPU and where
+            that changes no bit. Whoever runs a job may set it.
     """
 
     workload: Workload
     batches: Batches
     method: Method
     sampler: Sampler | None = None
+    threads: Callable[[], int] = lambda: 1
 
     def __post_init__(self) -> None:
         if self.sampler is not None:
@@ -136,7 +140,9 @@ class TrainingProblem:
         if self._one_by_one(len(points)):
             each = [self.gradient(w, index, x) for w, x in zip(workers, points.unbind(), strict=True)]
         else:
-            each = list(self._in_batches(workers, indices, lambda a, b: points[a:b]))
+            # Not so where they are then used one by one: some would be in the caches of other cores.
+            threads = self.threads() if points.device.type == "cpu" else 1
+            each = list(self._in_batches(workers, indices, lambda a, b: points[a:b], threads))
             if len(each) == 1:
                 return each[0]
             return Evaluated(torch.cat([e.value for e in each]), torch.cat([e.loss for e in each]))
@@ -147,14 +153,14 @@ class TrainingProblem:
         return self.method == "looped" or number == 1 or self.workload.stochastic
 
     def _in_batches(
-        self, workers: list[int], indices: list[int], points: Callable[[int, int], Tensor]
+        self, workers: list[int], indices: list[int], points: Callable[[int, int], Tensor], threads: int = 1
     ) -> Iterator[Evaluated]:
         """Gradients in batches that fit into the memory; ``points(a, b)`` are those of [a, b), stacked."""
         a = 0
         while a < len(workers):
             b = min(a + self._at_once, len(workers))
             try:
-                yield self.batched_gradients(workers[a:b], indices[a:b], points(a, b))
+                yield self.batched_gradients(workers[a:b], indices[a:b], points(a, b), threads)
             except torch.OutOfMemoryError:
                 if b - a == 1:
                     text = "one gradient does not fit into the device's memory: use a smaller batch_size"
@@ -163,15 +169,24 @@ class TrainingProblem:
                 continue
             a = b
 
-    def batched_gradients(self, workers: list[int], indices: list[int], points: Tensor) -> Evaluated:
-        """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch."""
+    def batched_gradients(
+        self, workers: list[int], indices: list[int], points: Tensor, threads: int = 1
+    ) -> Evaluated:
+        """Gradients [m, d] of m workers at ``points`` [m, d], and losses [m, 1], in one batch.
+
+        ``threads`` of torch may share it, where it goes by tapes.
+        """
         if self.sampler is not None:
             return self._sampled(self.sampler, workers, indices, points)
         rows = self.batches.of_workers(workers, indices)
         picked = to_device(torch.from_numpy(rows.ravel()), points.device)
-        inputs = self.workload.inputs.index_select(0, picked)
+        evaluate = self._batched
+        if isinstance(evaluate, Captured):
+            evaluate = partial(evaluate, threads=threads)
+        with torch_threads(threads):
+            inputs = self.workload.inputs.index_select(0, picked)
         targets = self.workload.targets.index_select(0, picked)
-        values, losses = self._batched(
+        values, losses = evaluate(
             points, inputs.view(*rows.shape, *inputs.shape[1:]), targets.view(*rows.shape, *targets.shape[1:])
         )
         return Evaluated(values, losses.unsqueeze(-1))

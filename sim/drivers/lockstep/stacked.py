@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from ...devices import torch_threads
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import COLLECTIVES, combined, mean_of_rows, part, root_of, weighted_sum_vectorised
@@ -140,8 +141,10 @@ class StackedRunner(Runner[InFlight]):
 
     def _mix(self, mix: ops.Mix) -> Tensor:
         value = decoded(mix.value)
-        # Without values there is nothing to average, and of a large pattern only the messages count.
-        return value if self.job.problem is None else weighted_sum_vectorised(mix.pattern, value)
+        if self.job.problem is None:  # nothing to average, and of a large pattern only the messages count
+            return value
+        with torch_threads(self.job.problem.threads()):  # elements are added up one by one: the same bits
+            return weighted_sum_vectorised(mix.pattern, value)
 
     def _collective(self, operation: Any) -> Tensor | None:
         """Everybody's reply, [n, ...]; of an all-gather among all workers one for all."""

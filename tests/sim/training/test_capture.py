@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from paceline.sim.devices import one_thread
 from paceline.sim.training import capture
-from paceline.sim.training.capture import CALLS_BEFORE, Captured, Computation, Tape, count_flop, record
+from paceline.sim.training.capture import (
+    CALLS_BEFORE,
+    CALLS_COMPARED,
+    ROWS_TO_SHARE,
+    Captured,
+    Computation,
+    Tape,
+    count_flop,
+    record,
+)
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads import find_task
 from tests.support.factory import make_problem
@@ -68,11 +78,49 @@ def test_gradients_by_a_tape_have_the_bits_of_those_without(
             assert torch.equal(loss, other_loss)
 
 
-def steps(problem: TrainingProblem, together: bool) -> list[tuple[Tensor, Tensor]]:
+@pytest.mark.parametrize(("task", "options"), TASKS)
+def test_several_threads_give_the_bits_of_one(task: str, options: dict[str, Any]) -> None:
+    problem = make_problem(task, ROWS_TO_SHARE, 1, "batched", batch_size=4, **options)
+    with one_thread():
+        expected = steps(problem, False, MORE + CALLS_COMPARED)
+        problem.threads = lambda: 2
+        found = steps(problem, False, MORE + CALLS_COMPARED)
+    assert isinstance(problem._batched, Captured)
+    assert set(problem._batched._alike.values()) == {CALLS_COMPARED}
+    for (value, loss), (other, other_loss) in zip(found, expected, strict=True):
+        assert torch.equal(value, other)
+        assert torch.equal(loss, other_loss)
+
+
+def test_threads_that_would_each_add_up_a_part_are_not_used(played: list[Tape]) -> None:
+    """A fifth of such sums comes out the same by chance."""
+    captured = Captured(lambda x: (x.sum(), 2 * x))
+    with one_thread():
+        for k in range(MORE + CALLS_COMPARED):
+            x = numbers(ROWS_TO_SHARE, 2**14 + 1, seed=k)
+            for ours, theirs in zip(captured(x, threads=2), (x.sum(), 2 * x), strict=True):
+                assert torch.equal(ours, theirs)
+    assert played
+    assert not any(tape.for_threads for tape in played)
+
+
+def test_threads_that_give_other_bits_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a library might whose products of matrices depend on how many there are."""
+    monkeypatch.setattr(Tape, "play", lambda _, inputs: (inputs[0] * torch.get_num_threads(),))
+    captured = Captured(lambda x: (x * 1,))
+    with one_thread():
+        for k in range(MORE + CALLS_COMPARED):
+            x = numbers(ROWS_TO_SHARE, 3, seed=k)
+            assert torch.equal(captured(x, threads=2)[0], x)
+    assert list(captured._alike.values()) == [None]
+
+
+def steps(problem: TrainingProblem, together: bool, calls: int = MORE) -> list[tuple[Tensor, Tensor]]:
     """Gradients of some steps, at points of their own or, in one layout more, all at one point."""
     start, found = problem.workload.start, []
-    for k in range(MORE):
-        apart = start.expand(5, -1) if together else start + 0.1 * numbers(5, start.numel(), seed=k)
+    n = len(problem.batches.shards)
+    for k in range(calls):
+        apart = start.expand(n, -1) if together else start + 0.1 * numbers(n, start.numel(), seed=k)
         evaluated = problem.gradients_of_all(k, apart)
         found.append((evaluated.value, evaluated.loss))
     return found
