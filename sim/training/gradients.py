@@ -24,7 +24,7 @@ from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Evaluated, GradientFunction, LossAtTensors, SegmentCallback, Workload
-from .capture import Captured, Computation, count_flop
+from .capture import CALLS_BEFORE, Captured, Computation, count_flop
 from .weighted import weighted_evaluation
 
 Method = Literal["batched", "looped"]
@@ -85,6 +85,13 @@ class TrainingProblem:
         copies = 1 if self.sampler is None else self.sampler.batch_size  # each example has a gradient
         self._at_once = max(1, chunk_bytes(start.device) // (copies * start.numel() * start.element_size()))
 
+    def threads_at(self, index: int) -> int:
+        """How many threads may share what all workers do with their gradients ``index``.
+
+        One at first: to count this machine's cores takes longer than the few steps of a short run.
+        """
+        return self.threads() if index >= CALLS_BEFORE and self.workload.start.device.type == "cpu" else 1
+
     def gradient(
         self, worker: int, index: int, point: Tensor, on_segment: SegmentCallback | None = None
     ) -> Evaluated:
@@ -141,7 +148,7 @@ class TrainingProblem:
             each = [self.gradient(w, index, x) for w, x in zip(workers, points.unbind(), strict=True)]
         else:
             # Not so where they are then used one by one: some would be in the caches of other cores.
-            threads = self.threads() if points.device.type == "cpu" else 1
+            threads = self.threads_at(index)
             each = list(self._in_batches(workers, indices, lambda a, b: points[a:b], threads))
             if len(each) == 1:
                 return each[0]

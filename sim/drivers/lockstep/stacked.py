@@ -141,9 +141,10 @@ class StackedRunner(Runner[InFlight]):
 
     def _mix(self, mix: ops.Mix) -> Tensor:
         value = decoded(mix.value)
-        if self.job.problem is None:  # nothing to average, and of a large pattern only the messages count
+        problem = self.job.problem
+        if problem is None:  # nothing to average, and of a large pattern only the messages count
             return value
-        with torch_threads(self.job.problem.threads()):  # elements are added up one by one: the same bits
+        with torch_threads(problem.threads_at(self._gradients)):  # element by element: the same bits
             return weighted_sum_vectorised(mix.pattern, value)
 
     def _collective(self, operation: Any) -> Tensor | None:
