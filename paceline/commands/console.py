@@ -79,7 +79,7 @@ Device = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", metavar="N", help="runs at a time, each in a process of its own; absent: one for each core"
+        "--jobs", metavar="N", help="cores to use: runs at a time, each in a process of its own; absent: all"
     ),
 ]
 EngineName = Annotated[

@@ -324,12 +324,18 @@ class BlockFlows:
                 self._busy[rank] = True
                 self._leave(line.popleft())
             return
-        ready = [number for number in line if self._can_leave(number)]
-        if ready:
-            leaving = set(ready)
-            self._lines[rank] = deque(number for number in line if number not in leaving)
-            for number in ready:
-                self._leave(number)
+        for number in [each for each in line if self._can_leave(each)]:
+            line.remove(number)
+            self._leave(number)
+
+    def _go_on_with(self, number: int) -> None:
+        """Let a block leave, if it can now, and whatever else its source has in front of it."""
+        source = self._placed.schedule.blocks[number].source
+        if self._placed.schedule.in_order:
+            self._go_on(source)
+        elif math.isfinite(self._joined_s[source]) and self._can_leave(number):
+            self._lines[source].remove(number)  # what else can leave has left when it could
+            self._leave(number)
 
     def _can_leave(self, number: int) -> bool:
         destination = self._placed.schedule.blocks[number].destination
@@ -378,7 +384,7 @@ class BlockFlows:
         self._first_needs[number] -= 1
         self._first_s[number] = self._clock.now
         if not self._first_needs[number]:
-            self._go_on(self._placed.schedule.blocks[number].source)
+            self._go_on_with(number)
 
     def _last_there(self, number: int) -> None:
         self._last_needs[number] -= 1

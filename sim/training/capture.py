@@ -40,8 +40,6 @@ CALLS_BEFORE: Final = 8
 """Calls with inputs of one shape before they get a tape, which takes as long to make as a few calls."""
 MOST_TAPES: Final = 256
 """Shapes that get one."""
-ROWS_TO_SHARE: Final = 16
-"""Rows of inputs below which threads would have too little to do."""
 CALLS_COMPARED: Final = 3
 """Calls for which several threads have to give the bits of one thread before they share a tape."""
 
@@ -333,8 +331,7 @@ class Captured:
         self, key: tuple[Any, ...], tape: Tape, inputs: Sequence[Tensor], threads: int
     ) -> tuple[Tensor, ...]:
         """What a tape gives, by several threads where they give the same."""
-        many = threads > 1 and tape.for_threads and len(inputs[0]) >= ROWS_TO_SHARE
-        alike = self._alike[key, threads] if many else None
+        alike = self._alike[key, threads] if threads > 1 and tape.for_threads else None
         if alike is None:
             return tape.play(inputs)
         if alike == CALLS_COMPARED:

@@ -37,6 +37,8 @@ of what is free would be nearer to what fits, but the same seed must be cut into
 
 BATCHED_WORKERS: Final = 8
 """The fewest workers of a batch on a CPU; with fewer, making the batch costs more than it saves."""
+WORKERS_OF_THREAD: Final = 16
+"""The fewest workers of a batch for each of several threads; with fewer they wait longer than they gain."""
 BATCHED_PARAMETERS: Final = 100_000
 """The largest model, in parameters, of a batch on a CPU; batches of larger ones do not fit into its cache."""
 BATCHED_FLOP: Final = 100_000_000
@@ -88,9 +90,13 @@ class TrainingProblem:
     def threads_at(self, index: int) -> int:
         """How many threads may share what all workers do with their gradients ``index``.
 
-        One at first: to count this machine's cores takes longer than the few steps of a short run.
+        One at first: to count this machine's cores takes longer than the few steps of a short run. And no
+        more than have enough to do.
         """
-        return self.threads() if index >= CALLS_BEFORE and self.workload.start.device.type == "cpu" else 1
+        most = len(self.batches.shards) // WORKERS_OF_THREAD
+        if index < CALLS_BEFORE or most < 2 or self.workload.start.device.type != "cpu":
+            return 1
+        return min(self.threads(), most)
 
     def gradient(
         self, worker: int, index: int, point: Tensor, on_segment: SegmentCallback | None = None

@@ -18,17 +18,17 @@ from paceline.sim.training import capture
 from paceline.sim.training.capture import (
     CALLS_BEFORE,
     CALLS_COMPARED,
-    ROWS_TO_SHARE,
     Captured,
     Computation,
     Tape,
     count_flop,
     record,
 )
-from paceline.sim.training.gradients import TrainingProblem
+from paceline.sim.training.gradients import WORKERS_OF_THREAD, TrainingProblem
 from paceline.sim.workloads import find_task
 from tests.support.factory import make_problem
 
+ROWS = 16
 MORE = CALLS_BEFORE + 3
 """Calls of which the last have a tape."""
 
@@ -80,7 +80,7 @@ def test_gradients_by_a_tape_have_the_bits_of_those_without(
 
 @pytest.mark.parametrize(("task", "options"), TASKS)
 def test_several_threads_give_the_bits_of_one(task: str, options: dict[str, Any]) -> None:
-    problem = make_problem(task, ROWS_TO_SHARE, 1, "batched", batch_size=4, **options)
+    problem = make_problem(task, 2 * WORKERS_OF_THREAD, 1, "batched", batch_size=4, **options)
     with one_thread():
         expected = steps(problem, False, MORE + CALLS_COMPARED)
         problem.threads = lambda: 2
@@ -97,7 +97,7 @@ def test_threads_that_would_each_add_up_a_part_are_not_used(played: list[Tape]) 
     captured = Captured(lambda x: (x.sum(), 2 * x))
     with one_thread():
         for k in range(MORE + CALLS_COMPARED):
-            x = numbers(ROWS_TO_SHARE, 2**14 + 1, seed=k)
+            x = numbers(ROWS, 2**14 + 1, seed=k)
             for ours, theirs in zip(captured(x, threads=2), (x.sum(), 2 * x), strict=True):
                 assert torch.equal(ours, theirs)
     assert played
@@ -110,7 +110,7 @@ def test_threads_that_give_other_bits_are_not_used(monkeypatch: pytest.MonkeyPat
     captured = Captured(lambda x: (x * 1,))
     with one_thread():
         for k in range(MORE + CALLS_COMPARED):
-            x = numbers(ROWS_TO_SHARE, 3, seed=k)
+            x = numbers(ROWS, 3, seed=k)
             assert torch.equal(captured(x, threads=2)[0], x)
     assert list(captured._alike.values()) == [None]
 
