@@ -33,10 +33,4 @@ class Pending(InFlight):
         """One receive is complete at ``time_s``."""
         self.values[slot] = value
         self.peer = source
-        if time_s > self.ready_s:  # as in ``sent``: a call less, of the many that messages take
-            self.ready_s = time_s
-        if peer_s > self.peer_s:
-            self.peer_s = peer_s
-        self.parts -= 1
-        if self.parts == 0:
-            self.on_settled(self)
+        self.sent(time_s, peer_s)
