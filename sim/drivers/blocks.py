@@ -329,7 +329,7 @@ class BlockFlows:
             self._leave(number)
 
     def _go_on_with(self, number: int) -> None:
-        """Let a block leave, if it can now, and whatever else its source has in front of it."""
+        """Let a block leave, if it can now; of blocks in order, the one in front."""
         source = self._placed.schedule.blocks[number].source
         if self._placed.schedule.in_order:
             self._go_on(source)

@@ -178,11 +178,12 @@ class JobProcesses:
         if len(left) == 1:  # nothing goes on beside it
             left = [replace(left[0], cores=self._at_once)]
         runs = _Runs(left, run_here, parts, progress, warn)
-        if self._at_once != 1 and left and _can_be_sent(left[0].scenario):
-            if self._others is not None:
+        if self._at_once != 1 and left:
+            scenario = left[0].scenario
+            if self._others is None:
+                runs.begin_others = lambda most: self._begin(most) if _can_be_sent(scenario) else None
+            elif _can_be_sent(scenario):
                 runs.share(self._others)
-            else:
-                runs.begin_others = self._begin
         try:
             for each, run in zip(planned, kept, strict=True):
                 yield runs.take(each) if run is None else run
