@@ -141,8 +141,9 @@ def simulate(
         device: where gradients are computed: ``auto``, ``cpu`` or ``cuda``.
         engine: what moves the virtual clock: ``event``, one event after another; ``lockstep``, all workers at
             once, where that is exact; ``auto``, lockstep wherever it is.
-        jobs: at most so many runs at a time, each in a process of its own; None: one for each core. The runs
-            do not depend on it. What was handed over from Python (``task``) is run in this process.
+        jobs: cores to use: at most so many runs at a time, each in a process of its own, or as many threads
+            where there is one run; None: all. The runs do not depend on it. What was handed over from Python
+            (``task``) is run in this process.
         progress: show on standard error which run is under way.
 
     Returns:
@@ -277,7 +278,7 @@ def sweep(
         grid: dotted key -> its values, as they would stand in a file; all combinations are run.
         task, changes, device: as for ``simulate``.
         progress: show on standard error how far the runs are.
-        jobs: as for ``simulate``, of the runs that share no training.
+        jobs: as for ``simulate``; processes do the runs that share no training.
 
     Returns:
         A study for each setting: ``.summary`` is a data frame of all of them, ``.winners`` has one row each.
