@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import statistics
 import threading
 import time
 from collections import deque
@@ -286,7 +285,7 @@ class _Runs:
         self._futures: dict[Future[tuple[Run, list[str]]], PlannedRun] = {}
         self._steps: dict[int, int] = {}
         self._looked_s = time.monotonic()
-        self._taken_s: list[float] = []  # by runs in this process
+        self._taken_s, self._num_here = 0.0, 0  # by runs in this process that are complete, and how many
         # Of what is left and what the others have: their executor's thread takes from it, too.
         self._lock = threading.RLock()
 
@@ -295,9 +294,9 @@ class _Runs:
         self._others = others
         self._hand_on(others)
 
-    def _begin_where_worth(self, taken_s: Sequence[float]) -> None:
-        """Begin other processes where runs that take as long as these, on average, are worth it."""
-        left_s = statistics.fmean(taken_s) * len(self._left)
+    def _begin_where_worth(self, taken_s: float, runs: int) -> None:
+        """Begin other processes where what is left is worth it, at so many seconds for so many runs."""
+        left_s = taken_s / runs * len(self._left)
         if self.begin_others is not None and self._left and left_s >= MIN_WORK_S:
             begin, self.begin_others = self.begin_others, None
             others = begin(len(self._left))
@@ -327,8 +326,9 @@ class _Runs:
         begin_s = time.monotonic()
         self._add(planned, self._run_here(planned, self._follow(planned), self._warn))
         self._steps.pop(planned.number, None)
-        self._taken_s.append(time.monotonic() - begin_s)
-        self._begin_where_worth(self._taken_s)
+        self._taken_s += time.monotonic() - begin_s
+        self._num_here += 1
+        self._begin_where_worth(self._taken_s, self._num_here)
 
     def _add(self, planned: PlannedRun, run: Run) -> None:
         self._complete[planned.number] = run
@@ -346,7 +346,8 @@ class _Runs:
             if self._others is None:
                 if self._progress is not None:
                     self._progress(label, steps)
-                self._begin_where_worth([*self._taken_s, time.monotonic() - begin_s])
+                so_far_s = self._taken_s + time.monotonic() - begin_s
+                self._begin_where_worth(so_far_s, self._num_here + 1)
             elif time.monotonic() - self._looked_s >= _LOOK_S:
                 self._look(planned)
 

@@ -84,11 +84,11 @@ def test_several_threads_give_the_bits_of_one(task: str, options: dict[str, Any]
     with one_thread():
         expected = steps(problem, False, MORE + CALLS_COMPARED)
         problem.threads = lambda: 2
-        found = steps(problem, False, MORE + CALLS_COMPARED)
+        by_threads = steps(problem, False, MORE + CALLS_COMPARED)
     assert isinstance(problem._batched, Captured)
     assert set(problem._batched._alike.values()) <= {CALLS_COMPARED, None}  # as this processor's kernels are
     assert problem._batched._alike
-    for (value, loss), (other, other_loss) in zip(found, expected, strict=True):
+    for (value, loss), (other, other_loss) in zip(by_threads, expected, strict=True):
         assert torch.equal(value, other)
         assert torch.equal(loss, other_loss)
 
