@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from paceline.sim.config.code_files import reading_results
 from paceline.sim.errors import InputError, quote, shorten
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.network.profile import HostKind
@@ -33,6 +34,11 @@ def load_runs(folder: Path, say: Callable[[str], None]) -> list[TrainingRun]:
     Raises:
         InputError: it is no result folder, holds predictions alone, or no run that tells anything.
     """
+    with reading_results(folder):
+        return _load_runs(folder, say)
+
+
+def _load_runs(folder: Path, say: Callable[[str], None]) -> list[TrainingRun]:
     results = read_results(folder)
     scenario = parse(results.scenario, str(folder / "scenario.yaml"))
     if scenario.cluster.workers < 2:

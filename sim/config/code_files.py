@@ -59,6 +59,10 @@ _RESULTS: Final = ("summary.json", "metrics.parquet", "events.parquet")
 """A folder with a scenario and one of these holds results, which are data, perhaps a stranger's."""
 _PARTS: Final = "parts/index.json"
 """What a folder holds whose results are not complete."""
+_SWEEP: Final = "sweep.json"
+"""What the folder of a sweep holds, whose settings are result folders."""
+_FIRST_INSIDE: Final = ("0001", "run-000000", "trial-000000")
+"""Result folders within other folders of ours: settings of a sweep, complete or not, and parts of a run."""
 
 _OWN: Final = "write a function of your own, in a file beside the scenario"
 
@@ -87,6 +91,7 @@ class CodeSource:
 
 
 _beside: ContextVar[Path | None] = ContextVar("_beside", default=None)
+_read: ContextVar[tuple[Path, ...]] = ContextVar("_read", default=())
 _folders: list[Path] = []
 _loaded: dict[str, CodeSource] = {}
 
@@ -99,6 +104,19 @@ def search_beside(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         _beside.reset(token)
+
+
+@contextmanager
+def reading_results(*folders: Path) -> Iterator[None]:
+    """Take no code from between the working folder and these result folders in this block.
+
+    Whoever made the results may have made what lies around them, too; the working folder is the user's.
+    """
+    token = _read.set((*_read.get(), *folders))
+    try:
+        yield
+    finally:
+        _read.reset(token)
 
 
 def add_folders(folders: Sequence[str]) -> None:
@@ -171,10 +189,15 @@ def check_file(what: str, file: Path) -> None:
     real = file.resolve()
     for each in (file.absolute(), real):
         folders = (each, *each.parents)
-        if any(_is_results(folder) for folder in folders):
+        if any(_is_results(folder) or _holds_results(folder) for folder in folders):
             raise InputError(
                 f"{what}: {file} lies in a result folder, which supplies no code; copy the file into a "
                 "folder of your own and start there"
+            )
+        if above := _around_results().intersection(folders):
+            raise InputError(
+                f"{what}: {file} lies in {above.pop()}, which holds the results that are read as well, and "
+                "supplies no code to them; copy the file into the working folder"
             )
         if any(folder in _OURS for folder in folders):
             raise InputError(f"{what}: {file} is a part of Paceline, which no scenario can name; {_OWN}")
@@ -283,6 +306,20 @@ def _is_results(folder: Path) -> bool:
     if (folder / _PARTS).is_file():
         return True
     return (folder / _SCENARIO).is_file() and any((folder / name).is_file() for name in _RESULTS)
+
+
+def _holds_results(folder: Path) -> bool:
+    """Whether a folder is a sweep's, or that of the parts of a run."""
+    if (folder / _SWEEP).is_file():
+        return True
+    return any(_is_results(folder / name) for name in _FIRST_INSIDE)
+
+
+def _around_results() -> set[Path]:
+    """The folders in the working folder through which the way leads to results that are being read."""
+    here = Path.cwd().resolve() if _read.get() else Path()
+    ways = (folder.resolve() for folder in _read.get())
+    return {here / way.relative_to(here).parts[0] for way in ways if here in way.parents}
 
 
 def _check_imported(source: CodeSource) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
+from ..config.code_files import reading_results
+from ..drivers.job import Job
 from ..drivers.replay import ShortRecordError, replay
 from ..errors import InputError, RunError, did_you_mean, quote, shorten
 from ..program.operations import Publish
@@ -16,6 +18,7 @@ from ..records.folder import read_results, runs_of
 from ..records.run import Run
 from ..scenario.schema import parse
 from ..training.scoring import digest, score_models
+from ..workloads.workload import Task, Workload
 from .parity import Combination, combinations, worst_difference
 from .prepare import prepare
 
@@ -49,7 +52,8 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
         RunError: a record is not whole, or does not fit the scenario.
     """
     results = read_results(folder)
-    scenario = parse(results.scenario, str(folder / "scenario.yaml"))
+    with reading_results(folder):
+        scenario = parse(results.scenario, str(folder / "scenario.yaml"))
     entries = {entry.label: entry for entry in scenario.schemes}
     try:
         runs = runs_of(results)
@@ -70,36 +74,40 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
                 f"{folder}: {shorten(run.label)} was recorded with {workers} workers, its scenario has "
                 f"{scenario.cluster.workers}; make these results again"
             )
-        job = prepare(scenario, entries[run.label], run.seed)
-        if job.problem is None or job.task is None:
-            raise InputError(f"{folder}: nothing was trained (timing_only), so there is nothing to replay")
-        programs = [job.program(rank) for rank in range(job.workers)]
-        wanted = combinations(run.evaluations)
-        models: dict[Combination, Tensor] = {}
+        with reading_results(folder):
+            job = prepare(scenario, entries[run.label], run.seed)
+            if job.problem is None or job.task is None:
+                raise InputError(
+                    f"{folder}: nothing was trained (timing_only), so there is nothing to replay"
+                )
+            replayed = _replay_run(job, job.problem.workload, job.task, run, validated)
+        yield replayed
 
-        def kept(
-            worker: int,
-            operation: Publish,
-            wanted: Collection[Combination] = wanted,
-            models: dict[Combination, Tensor] = models,
-        ) -> None:
-            if (worker, operation.step + 1) in wanted:
-                models[worker, operation.step + 1] = operation.value
 
-        try:
-            finals = replay(job, programs, run.events, kept)
-        except ShortRecordError as error:
-            why = _why_short(run, validated) or error
-            raise RunError(f"{shorten(run.label)}, seed {run.seed}: {why}") from error
-        except RunError as error:
-            raise RunError(f"{shorten(run.label)}, seed {run.seed}: {error}") from error
-        number, worst = worst_difference(job, run.evaluations, models)
-        difference = worst if number else None
-        recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
-        if difference is None and recorded is not None and job.on != "averaged":
-            scores = score_models(job.problem.workload, job.task, finals, (job.on,))[job.on]
-            difference = relative_difference(scores["train_loss"], recorded)
-        yield Replayed(run, digest(finals) == run.digest, difference)
+def _replay_run(job: Job, workload: Workload, task: Task, run: Run, validated: bool) -> Replayed:
+    """Replay one run, which has events; ``validated``: its folder holds predicted and measured runs."""
+    programs = [job.program(rank) for rank in range(job.workers)]
+    wanted = combinations(run.evaluations)
+    models: dict[Combination, Tensor] = {}
+
+    def kept(worker: int, operation: Publish) -> None:
+        if (worker, operation.step + 1) in wanted:
+            models[worker, operation.step + 1] = operation.value
+
+    try:
+        finals = replay(job, programs, run.events, kept)
+    except ShortRecordError as error:
+        why = _why_short(run, validated) or error
+        raise RunError(f"{shorten(run.label)}, seed {run.seed}: {why}") from error
+    except RunError as error:
+        raise RunError(f"{shorten(run.label)}, seed {run.seed}: {error}") from error
+    number, worst = worst_difference(job, run.evaluations, models)
+    difference = worst if number else None
+    recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
+    if difference is None and recorded is not None and job.on != "averaged":
+        scores = score_models(workload, task, finals, (job.on,))[job.on]
+        difference = relative_difference(scores["train_loss"], recorded)
+    return Replayed(run, digest(finals) == run.digest, difference)
 
 
 def _workers_of(run: Run, expected: int) -> int:

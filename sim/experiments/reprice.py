@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..config.code_files import reading_results
 from ..errors import InputError
 from ..records.folder import Results, read_results, write_results
 from ..scenario.schema import Scenario, dump, over_transport, parse
@@ -26,6 +27,11 @@ def price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], Non
     Raises:
         InputError: a folder cannot be read.
     """
+    with reading_results(*folders):
+        return _price_again(folders, scratch, say)
+
+
+def _price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], None]) -> list[Path]:
     results = [(folder, read_results(folder)) for folder in folders]
     measured = {
         each.summary["scenario"]: scenario.cluster.backend

@@ -71,3 +71,33 @@ def test_a_result_folder_supplies_no_code(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "ran").exists()
     (tmp_path / "summary.json").unlink()
     assert user_code.load_object("supplied:build") is not None
+
+
+PARTS = {
+    "sweep": ["sweep.json"],
+    "sweep that lost its file": ["0001/scenario.yaml", "0001/summary.json"],
+    "sweep that was ended": ["0001/parts/index.json"],
+    "parts of a run": ["index.json", "run-000000/scenario.yaml", "run-000000/metrics.parquet"],
+    "trials": ["trial-000000/scenario.yaml", "trial-000000/events.parquet"],
+}
+
+
+@pytest.mark.parametrize("files", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize("inside", [".", "below"])
+def test_a_folder_of_result_folders_supplies_no_code(
+    files: list[str], inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep itself, complete or not, and the parts of a run; a folder with somebody's results does."""
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "below").mkdir()
+    (tmp_path / inside / "above_results.py").write_text("open('ran', 'w').close()\ndef build(): pass\n")
+    monkeypatch.chdir(tmp_path / inside)
+    with pytest.raises(InputError, match="lies in a result folder, which supplies no code"):
+        user_code.load_object("above_results:build")
+    assert not list(tmp_path.rglob("ran"))
+    for name in files:
+        (tmp_path / name).rename(tmp_path / name.replace("/", "-").replace("sweep", "other"))
+    assert user_code.load_object("above_results:build") is not None
+    del sys.modules["above_results"]
