@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,6 +87,23 @@ def older_objects_left_alone(workers: int) -> Iterator[None]:
         gc.set_threshold(youngest, *older)
         gc.unfreeze()
         COLLECTIONS.collect_if_due()
+
+
+_RANDOM: Final = threading.RLock()
+
+
+@contextmanager
+def torch_random(seed: int | None = None, device: torch.device | None = None) -> Iterator[None]:
+    """torch's random numbers for this thread alone, though all threads share them; afterwards as before.
+
+    Args:
+        seed: where they begin; None: where they are.
+        device: a GPU whose numbers count, too.
+    """
+    with _RANDOM, torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import importlib.util
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -153,6 +154,15 @@ def load_module(name: str) -> ModuleType:
         InputError: there is no such file, or it is in a place that supplies no code.
         Exception, SystemExit: whatever importing it raises.
     """
+    with _LOADING:
+        return _load(name)
+
+
+_LOADING: Final = threading.RLock()
+"""Of what one thread adds to ``sys.path`` and ``sys.meta_path`` another takes nothing away."""
+
+
+def _load(name: str) -> ModuleType:
     if _beside.get() is None and name in _loaded and name in sys.modules:
         return sys.modules[name]
     source = _locate(name)

@@ -11,6 +11,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
@@ -39,6 +40,8 @@ MAX_RAISED: Final = 300
 
 _GIVEN: dict[str, object] = {}
 """Objects handed over from Python, by the paths under which scenarios of this process name them."""
+_given_here: ContextVar[Mapping[str, object]] = ContextVar("_given_here", default=_GIVEN)
+"""Those that this thread was given: another may be given something else under the same path."""
 _CHECKED: dict[str, object] = {}
 """Objects that scenarios may name, by their paths."""
 _OF_PYTHON: Final = ("given", "__main__")
@@ -67,8 +70,9 @@ def load_object(path: str) -> Any:
     Raises:
         InputError: there is no such module or name, importing the module fails, or it is not the user's.
     """
-    if path in _GIVEN:
-        return _GIVEN[path]
+    for given in (_given_here.get(), _GIVEN):
+        if path in given:
+            return given[path]
     module_name, _, name = path.partition(":")
     if not (name and all(part.isidentifier() for part in [*module_name.split("."), *name.split(".")])):
         raise InputError(f"{quote(path)} is not of the form package.module:name")
@@ -199,6 +203,7 @@ def import_path_of(thing: Any) -> str:
         inner = getattr(inner, part, None)
     path = f"{module}:{name}" if inner is thing else f"given:{name.replace('<', '').replace('>', '')}"
     _GIVEN[path] = thing
+    _given_here.set({**_given_here.get(), path: thing})
     return path
 
 

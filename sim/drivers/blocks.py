@@ -59,9 +59,11 @@ class PlacedCollective(ABC):
         Args:
             ready_s: when each rank joins, by rank.
         """
-        if not self.is_known(ready_s):
-            self.keep(ready_s, self._price(ready_s))
-        return self._kept[ready_s]
+        known = self._kept.get(ready_s)
+        if known is None:
+            known = self._price(ready_s)
+            self.keep(ready_s, known)
+        return known
 
     def is_known(self, ready_s: tuple[float, ...]) -> bool:
         """Whether ``completion`` has the answer at hand."""

@@ -308,13 +308,13 @@ class Captured:
                 return self._play(key, tape, inputs, threads)
             except (RuntimeError, LookupError):  # say, a class that is none: the code itself says where
                 return self._computation(*inputs)
-        self._called[key] += 1
-        if self._called[key] <= CALLS_BEFORE and len(self._tried) < MOST_TAPES:
+        called = self._called[key] = self._called[key] + 1
+        if called <= CALLS_BEFORE and len(self._tried) < MOST_TAPES:
             rows, alike = len(inputs[0]), self._recorded[_apart_from_rows(inputs)]
             new = key not in self._tried
             if new and len(alike) > 1:
                 self._tried[key] = stretched(rows, *islice(alike.items(), 2))
-            elif self._called[key] == CALLS_BEFORE or (new and alike):
+            elif called == CALLS_BEFORE or (new and alike):
                 outputs, self._tried[key] = record(self._computation, inputs)
                 if (tape := self._tried[key]) is not None:
                     alike[rows] = tape

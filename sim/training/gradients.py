@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
-from ..devices import keep_freed_memory, to_device, torch_threads
+from ..devices import keep_freed_memory, to_device, torch_random, torch_threads
 from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
 from ..workloads.sampler import Sampler
@@ -124,9 +124,8 @@ class TrainingProblem:
         if not self.workload.stochastic:
             yield
             return
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            draws = seeds.generator(self.batches.seed, worker, "dropout", index)
-            torch.manual_seed(int(draws.integers(2**62)))
+        draws = seeds.generator(self.batches.seed, worker, "dropout", index)
+        with torch_random(int(draws.integers(2**62)), device):
             yield
 
     def gradients(self, workers: list[int], indices: list[int], points: list[Tensor]) -> list[Evaluated]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from threading import Lock
 
 import torch
 from torch import Tensor
 
-from ..devices import constants
+from ..devices import constants, torch_random
 from ..errors import InputError
 
 
@@ -85,11 +85,21 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
     num_parameters = sum(p.numel() for p in trained.values())
     num_buffers = sum(b.numel() for b in running.values())
     parameters_of, buffers_of, fixed_on = _parts(trained), _parts(running), constants(*fixed.values())
-    judge = copy.deepcopy(module).eval()
+    learner, judge = copy.deepcopy(module), copy.deepcopy(module).eval()
     named = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
     held_tensors = [id(tensor) for each in named for _, tensor in each]
     tied = len(set(held_tensors)) < len(held_tensors)
-    call = partial(torch.func.functional_call, tie_weights=tied)  # looking for ties takes a while
+    in_use = Lock()  # runs in several threads share both, each of which holds one call's tensors at a time
+
+    def call(called: torch.nn.Module, held: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        with in_use:
+            outputs: Tensor = torch.func.functional_call(
+                called,
+                held,
+                (inputs,),
+                tie_weights=tied,  # looking for ties takes a while
+            )
+        return outputs
 
     def tensors_at(x: Tensor, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
         there = dict(zip(fixed, fixed_on(x.device), strict=True))
@@ -98,13 +108,12 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
 
     def train_at(parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         there = dict(zip(fixed, fixed_on(inputs.device), strict=True))
-        outputs: Tensor = call(module, {**there, **dict(zip(trained, parameters, strict=True))}, (inputs,))
-        return outputs
+        return call(learner, {**there, **dict(zip(trained, parameters, strict=True))}, inputs)
 
     def train(x: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
         buffers = buffers_of(x[num_parameters:].detach().clone()) if running else {}
         held = tensors_at(x, buffers)
-        outputs: Tensor = call(module, held, (inputs,))
+        outputs = call(learner, held, inputs)
         # The module writes into the buffers, or puts others in their place: then those are in ``held``.
         new = [held[name].reshape(-1) for name in running]
         return outputs, torch.cat(new) if new else x.new_empty(0)
@@ -114,8 +123,7 @@ def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
         for name in buffers:
             if name.endswith("running_var"):  # a scheme that extrapolates may have gone below 0
                 buffers[name] = buffers[name].clamp_min(0)
-        outputs: Tensor = call(judge, tensors_at(x, buffers), (inputs,))
-        return outputs
+        return call(judge, tensors_at(x, buffers), inputs)
 
     segments = backward_segments(module)
     if running:
@@ -156,7 +164,7 @@ def _parts(tensors: dict[str, Tensor]) -> Callable[[Tensor], dict[str, Tensor]]:
 def _what_forward_changes(module: torch.nn.Module, sample: Tensor) -> tuple[dict[str, Tensor], bool]:
     """The float buffers that a forward pass in training updates, and whether it draws random numbers."""
     copies = {name: b.detach().clone() for name, b in module.named_buffers()}
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch_random(), torch.no_grad():
         before = torch.get_rng_state()
         torch.func.functional_call(module, copies, (sample,))
         stochastic = not torch.equal(before, torch.get_rng_state())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -130,18 +130,21 @@ class Batches:
 
     Batches run on across reshuffled epochs, so that their size is constant even where a shard is
     smaller than a batch. Epochs are shuffled, and batches cut, in blocks: a generator for each of them
-    would cost more than a small model's gradient.
+    would cost more than a small model's gradient. Runs in several threads share the object, and each thread
+    has blocks of its own.
     """
 
     shards: Sequence[Indices]
     batch_size: int
     seed: int
-    _epochs: dict[int, tuple[int, Indices]] = field(default_factory=dict, repr=False)
+    _of_thread: threading.local = field(
+        default_factory=threading.local, init=False, repr=False, compare=False
+    )
 
     def examples(self, worker: int, index: int) -> Indices:
         """Indices [batch_size] of the training examples in this batch."""
         number, offset = divmod(index, BATCH_BLOCK)
-        cut, batches = self._blocks
+        cut, batches, _ = self._blocks()
         if cut[worker] != number:
             self._cut(worker, number)
         batch: Indices = batches[worker, offset].copy()
@@ -149,7 +152,7 @@ class Batches:
 
     def of_workers(self, workers: Sequence[int], indices: Sequence[int]) -> Indices:
         """Indices [m, batch_size] of the training examples in one batch of each of m workers."""
-        cut, batches = self._blocks
+        cut, batches, _ = self._blocks()
         rows = np.array(workers)
         numbers, offsets = np.divmod(np.array(indices), BATCH_BLOCK)
         for k in np.flatnonzero(cut[rows] != numbers).tolist():
@@ -159,18 +162,27 @@ class Batches:
         picked: Indices = batches[rows, offsets]
         return picked
 
-    @cached_property
-    def _blocks(self) -> tuple[Indices, Indices]:
-        """Several batches of every worker, [n, BATCH_BLOCK, batch_size], and the number of that block [n]."""
-        n = len(self.shards)
-        return np.full(n, -1), np.empty((n, BATCH_BLOCK, self.batch_size), np.int64)
+    def _blocks(self) -> tuple[Indices, Indices, dict[int, tuple[int, Indices]]]:
+        """This thread's blocks.
+
+        Returns:
+            Which block of every worker is there [n], its batches [n, BATCH_BLOCK, batch_size], and the latest
+            block of epochs of each worker, with its number.
+        """
+        blocks: tuple[Indices, Indices, dict[int, tuple[int, Indices]]] | None
+        blocks = getattr(self._of_thread, "blocks", None)
+        if blocks is None:
+            n = len(self.shards)
+            blocks = np.full(n, -1), np.empty((n, BATCH_BLOCK, self.batch_size), np.int64), {}
+            self._of_thread.blocks = blocks
+        return blocks
 
     def _cut(self, worker: int, number: int) -> None:
         """Cut a block of a worker's batches, in the place of the last one."""
-        cut, batches = self._blocks
+        cut, batches, _ = self._blocks()
         length = BATCH_BLOCK * self.batch_size
-        cut[worker] = number
         batches[worker] = self._sequence(worker, number * length, length).reshape(batches[worker].shape)
+        cut[worker] = number
 
     def _sequence(self, worker: int, first: int, length: int) -> Indices:
         """Places [first, first + length) of all epochs in a row."""
@@ -185,10 +197,11 @@ class Batches:
 
     def _epoch_block(self, worker: int, number: int) -> Indices:
         """Several epochs in a row: the shard, shuffled anew for each."""
-        known = self._epochs.get(worker)
+        _, _, latest = self._blocks()
+        known = latest.get(worker)
         if known is None or known[0] != number:
             shard = self.shards[worker]
             epochs = np.tile(shard, (max(1, EPOCH_BLOCK // len(shard)), 1))
             rng = seeds.generator(self.seed, worker, "batches", number)
-            known = self._epochs[worker] = (number, rng.permuted(epochs, axis=1).ravel())
+            known = latest[worker] = (number, rng.permuted(epochs, axis=1).ravel())
         return known[1]

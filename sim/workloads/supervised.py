@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
+from ..devices import torch_random
 from .module_gradient import ModuleGradient
 from .modules import flatten_module
 from .workload import LossAtTensors, Workload
@@ -27,8 +28,7 @@ TRIED = 2
 @contextmanager
 def initial_weights(seed: int) -> Iterator[None]:
     """A context in which torch draws the initial model's random numbers, as the seed alone decides."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(seeds.generator(seed, seeds.SHARED, "initial model").integers(2**62)))
+    with torch_random(int(seeds.generator(seed, seeds.SHARED, "initial model").integers(2**62))):
         yield
 
 

@@ -31,6 +31,7 @@ from ..config.interpreter import LeftWhole
 from ..config.limits import MAX_EXAMPLES
 from ..config.settings import Settings
 from ..config.user_code import options_of
+from ..devices import torch_random
 from ..errors import InputError, RunError, quote, shorten
 from .supervised import TRIED, Examples, initial_weights, supervised
 from .workload import Facts, Task, Workload
@@ -175,7 +176,7 @@ def _tensor(part: Any, name: str) -> Tensor:
 def _try_out(model: torch.nn.Module, loss: Callable[..., Any], train: Examples) -> bool:
     """Run model, loss and backward pass once; returns whether outputs and targets are those of classes."""
     inputs, targets = train[0][:TRIED], train[1][:TRIED]
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch_random(), torch.enable_grad():
         given = f"inputs of shape {list(inputs.shape)} ({inputs.dtype})"
         with user_code.report_errors(f"its model, called with {given},"):
             outputs = copy.deepcopy(model).train()(inputs)
