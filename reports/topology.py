@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich import box
 from rich.table import Table
@@ -27,6 +27,7 @@ Record = Mapping[str, Any]
 
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#666666"
 """Of the palette of Okabe and Ito, which the colour-blind can tell apart."""
+_FIGURES: Final = frozenset({"decay.png", "graph.png", "spectrum.png"})
 
 
 def comparison_table(records: Iterable[Record]) -> Table:
@@ -196,7 +197,7 @@ def draw_decay(record: Record, axes: Axes) -> None:
 
 
 def write_topology(record: Record, folder: Path, force: bool) -> None:
-    """Write ``topology.json``, and the figures that the record allows, into a folder; each file whole.
+    """Write the figures that the record allows, and then ``topology.json``, into a folder; each file whole.
 
     Raises:
         InputError: the folder holds something and ``force`` is not given, or cannot be written.
@@ -204,14 +205,15 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     import seaborn as sns
     from matplotlib.figure import Figure
 
-    if folder.is_dir() and any(folder.iterdir()) and not force:
+    there = {path.name for path in folder.glob("[!.]*")}
+    if not force and not there <= _FIGURES:  # which a command that was ended has left
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in there & _FIGURES:  # perhaps of another topology
+            (folder / name).unlink()
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
-    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    write_atomically(folder / "topology.json", text)
     panels: dict[str, Callable[[Record, Axes], None]] = {"decay": draw_decay}
     if record["positions"] is not None and record["edges"] is not None:
         panels["graph"] = draw_graph
@@ -232,3 +234,4 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
             figure.suptitle(textwrap.fill(title, 60))
             panel(record, figure.subplots())
             save_atomically(folder / f"{name}.png", partial(figure.savefig, dpi=150))
+    write_atomically(folder / "topology.json", json.dumps(record, indent=1, allow_nan=False) + "\n")

@@ -227,6 +227,9 @@ def validate(
         return
     with nullcontext() if out is None else claim_folder(out):
         if out is not None:
+            if result_folder.lacks_page(out):
+                page.build([out], out / result_folder.REPORT_FILE)
+                say(f"the page of {out} was missing, and is there now")
             result_folder.check_free(out, force)
         hosts = validation.hosts_of(loaded, lab)
         factors = validation.profile_for(loaded, profile, hosts)
@@ -243,7 +246,7 @@ def validate(
             outcome = validation.validate(loaded, pool, factors, steps, say, tolerance)
         if out is not None:
             validation.write(outcome, out, force, factors, probes)
-            page.build([out], out / "report.html")
+            page.build([out], out / result_folder.REPORT_FILE)
             say(f"wrote {out}")
     if as_json:
         print_json(outcome.comparison)

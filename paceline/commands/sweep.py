@@ -82,10 +82,10 @@ def sweep(
             raise typer.Exit(130) from None
         for each in parts:
             each.check_not_replaced()
-        answer = folder.finish(out, settings, resolved, runs, tuning, progress.prepare("summarising"))
-        pictured = out is not None and winner_map.write_winner_map(answer, out / folder.WINNERS_FILE)
+        draw, summarising = winner_map.write_winner_map, progress.prepare("summarising")
+        answer = folder.finish(out, settings, resolved, runs, tuning, draw, summarising)
     if out is not None:
-        also = f" and {folder.WINNERS_FILE}" if pictured else ""
+        also = f" and {folder.WINNERS_FILE}" if (out / folder.WINNERS_FILE).exists() else ""
         say(f"wrote {out}: a result folder for each setting, {folder.SWEEP_FILE}{also}")
     if as_json:
         print_json(answer)

@@ -74,6 +74,9 @@ def validate_on_job(ranks: JobRanks, scenario: Scenario, options: ValidateOption
     with ExitStack() as stack:
         if options.out is not None:
             stack.enter_context(claim_folder(options.out))
+            if result_folder.lacks_page(options.out):
+                _report(options.out, show=False)
+                say(f"the page of {options.out} was missing, and is there now")
             result_folder.check_free(options.out, options.force)
             out = options.out
         else:
@@ -112,7 +115,7 @@ def validate_on_job(ranks: JobRanks, scenario: Scenario, options: ValidateOption
 def _report(out: Path, show: bool) -> None:
     """Have the command line write the page, whose code this side does not know, and print the comparison."""
     done = subprocess.run(
-        [sys.executable, "-m", "paceline", "report", str(out), "--out", str(out / "report.html")],
+        [sys.executable, "-m", "paceline", "report", str(out), "--out", str(out / result_folder.REPORT_FILE)],
         env=python_environment(),
         stdin=subprocess.DEVNULL,
         stdout=None if show else subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from ..config.files import parse_json, write_folder_atomically
+from ..config.files import is_file, parse_json, write_folder_atomically
 from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
 from ..errors import InputError, shorten
@@ -48,6 +48,8 @@ PROFILE_FILE: Final = "profile.yaml"
 """The factors that ``paceline validate`` predicted with."""
 PROBES_FILE: Final = "probes.json"
 """What these were fitted to, unless the command was given them."""
+REPORT_FILE: Final = "report.html"
+"""The page of a validation, in its folder."""
 PARTS_FOLDER: Final = "parts"
 """What a command that is under way, or that was ended, has in its folder: a result folder for each run."""
 INDEX_FILE: Final = "index.json"
@@ -58,7 +60,7 @@ RUN_PART: Final = "run"
 _NEEDED: Final = (SUMMARY_FILE, SCENARIO_FILE, METRICS_FILE, EVENTS_FILE)
 _ADDED: Final = (VALIDATION_FILE, PROFILE_FILE, PROBES_FILE)
 """What a folder may hold besides, of the same runs."""
-_OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, "report.html"})
+_OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_FILE})
 """What a result folder may hold; ``force`` deletes no folder that holds anything else."""
 
 MAX_SUMMARY_BYTES: Final = 64 * 2**20
@@ -188,6 +190,11 @@ def _is_figures(path: Path) -> bool:
 def is_unfinished(folder: Path) -> bool:
     """Whether a command that is under way, or that was ended, keeps its complete runs in ``folder``."""
     return (folder / PARTS_FOLDER / INDEX_FILE).is_file()
+
+
+def lacks_page(folder: Path) -> bool:
+    """Whether a folder is one of ``paceline validate`` that was ended before it had written its page."""
+    return is_file(folder / VALIDATION_FILE) and not os.path.lexists(folder / REPORT_FILE)
 
 
 def read_results(folder: Path) -> Results:

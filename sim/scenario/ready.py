@@ -76,10 +76,11 @@ def copy_scenario(name: str, target: Path) -> list[Path]:
     text = read_text(ready[name])
     beside = [path for path in sorted(ready[name].parent.iterdir()) if _is_named(path, text)]
     texts = {target: text, **{target.with_name(path.name): read_text(path) for path in beside}}
-    for path in texts:
-        if path.is_symlink() or path.exists():
-            raise InputError(f"{path} is there already: choose another name")
     for path, content in texts.items():
+        # A copy that was ended has left what it names, which it writes first.
+        if path.is_symlink() or (path.exists() and (path == target or read_text(path) != content)):
+            raise InputError(f"{path} is there already: choose another name")
+    for path, content in reversed(texts.items()):
         write_atomically(path, content)
     return [*texts]
 

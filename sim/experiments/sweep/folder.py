@@ -149,9 +149,10 @@ def finish(
     scenarios: Sequence[Scenario],
     runs: Sequence[Sequence[Run]],
     tuning: Sequence[Sequence[Tuned]],
+    draw: Callable[[Mapping[str, Any], Path], object],
     on_setting: Callable[[], None] = count_nothing,
 ) -> dict[str, Any]:
-    """Summarise all settings, and write the whole folder in place of the unfinished one.
+    """Summarise all settings, and write the whole folder, with its map, in place of the unfinished one.
 
     What bounds the schemes is left out.
 
@@ -159,6 +160,7 @@ def finish(
         out: the sweep's folder; None: nothing is written.
         settings: what each has set.
         scenarios, runs, tuning: of each.
+        draw: draws a map of what is returned into a file, if one can be drawn.
         on_setting: called for each that is summarised.
 
     Returns:
@@ -185,4 +187,5 @@ def finish(
         answer = _describe(settings, summaries)
         text = json.dumps(answer, indent=1, ensure_ascii=False, allow_nan=False)
         (new / SWEEP_FILE).write_text(text + "\n", encoding="utf-8")
+        draw(answer, new / WINNERS_FILE)
     return answer
