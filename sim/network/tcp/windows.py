@@ -341,8 +341,8 @@ class Connection:
     def _packet_bytes(self, num_bytes: float) -> float:
         """What the host sends as one packet, of several segments."""
         share = _LARGEST_PACKET_BYTES * 0.5 ** int(min(self._rtt_s / 512e-6, 100.0))
-        burst = 2 * self.window / self._smoothed_s / _BURSTS_PER_S + share
-        return min(max(burst, 2 * SEGMENT_BYTES), _LARGEST_PACKET_BYTES, num_bytes)
+        paced = 2 * self.window / self._smoothed_s / _BURSTS_PER_S if self._smoothed_s else inf
+        return min(max(paced + share, 2 * SEGMENT_BYTES), _LARGEST_PACKET_BYTES, num_bytes)
 
     def _leave_rounds(self, now_s: float, num_bytes: float) -> None:
         """Take note that bytes begin to leave, for HyStart: if they had to wait, they may end slow start."""
