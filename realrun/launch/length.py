@@ -14,7 +14,6 @@ from paceline.sim.records.run import Run
 from paceline.sim.scenario.entries import SchemeEntry
 from paceline.sim.scenario.schema import Scenario, over_transport
 from paceline.sim.schemes import find_scheme
-from paceline.sim.schemes.common.inside import count_units
 
 from .cells import RunRequest, run_requests
 
@@ -38,11 +37,10 @@ def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, pre
     limit = scenario.stop.max_iterations
     if scenario.stop.target is None and limit is not None:
         return replace(request, max_iterations=limit, max_time_s=None)
-    if find_scheme(entry.name).in_step(entry.options):
+    scheme, cluster = find_scheme(entry.name), scenario.cluster
+    if scheme.in_step(entry.options):
         steps = math.ceil(LENGTH_MARGIN * _furthest(predicted))
-        scheme, cluster = find_scheme(entry.name), scenario.cluster
-        inside = getattr(entry.options, "inside", None)
-        units = count_units(inside, build_network(cluster.network, cluster.workers))
+        units = scheme.units(entry.options, build_network(cluster.network, cluster.workers))
         for whole in (scenario.evaluate.every, scheme.cycle(entry.options, units)):
             steps = max(1, math.ceil(steps / whole)) * whole
         return replace(request, max_iterations=steps if limit is None else min(steps, limit), max_time_s=None)

@@ -38,7 +38,6 @@ from ..program.encoding import Encoded, Payload, message_bytes, shard_bytes
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog
 from ..records.run import On
-from ..schemes.common.inside import count_units
 from ..schemes.scheme import Scheme
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
@@ -113,7 +112,7 @@ class Job:
     @property
     def units(self) -> int:
         """How many act on their own: workers, or groups of them that the scheme takes as one (``inside``)."""
-        return count_units(getattr(self.options, "inside", None), self.transfer.network)
+        return self.scheme.units(self.options, self.transfer.network)
 
     def worker(self, rank: int) -> Worker:
         """The worker that a scheme sees."""

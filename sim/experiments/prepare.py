@@ -28,7 +28,6 @@ from ..scenario.parts import Evaluate
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
-from ..schemes.common.inside import count_units
 from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
@@ -267,7 +266,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     buckets = 0 if standing is None or profile else scheme.num_buckets(entry.options, standing)
     parts = scheme.parts(entry.options)
     network = build_network(cluster.network, cluster.workers)
-    members = cluster.workers // count_units(getattr(entry.options, "inside", None), network)
+    members = cluster.workers // scheme.units(entry.options, network)
     length = max(1, buckets, parts) * members if profile is None else UNITS
     start = problem.workload.start if problem else torch.zeros(length)
     if parts > start.numel():

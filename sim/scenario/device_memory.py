@@ -17,7 +17,6 @@ from ..network.build import build_network
 from ..records.summary import MemoryRecord
 from ..schemes import find_scheme
 from ..schemes.common.held import Held, Sizes
-from ..schemes.common.inside import count_units
 from ..workloads import find_task
 from .entries import SchemeEntry, WorkloadEntry
 from .parts import Cluster
@@ -71,12 +70,13 @@ def device_memory(
 
     None, too, where the size of the model is not known.
     """
-    held_by = find_scheme(entry.name).held
+    scheme = find_scheme(entry.name)
+    held_by = scheme.held
     model_bytes = _model_bytes(workload, seed)
     if held_by is None or not model_bytes:
         return None
     network = build_network(cluster.network, cluster.workers)
-    units = count_units(getattr(entry.options, "inside", None), network)
+    units = scheme.units(entry.options, network)
     sizes = Sizes(cluster.workers, (entry.optimizer or workload.optimizer).num_moments, units)
     gpus = cluster.island.gpus if cluster.island is not None else 1
     share = model_bytes / gpus

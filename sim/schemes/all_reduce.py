@@ -79,15 +79,21 @@ def check(options: AllReduceOptions, workers: int) -> None:
     for name in ("send_order", "next_forward"):
         if getattr(options, name) and not options.overlap:
             raise InputError(f"{name} needs 'overlap: true'")
-    chosen = [name for name in ("overlap", "part_reduce", "compression") if getattr(options, name)]
+    forms = {
+        "overlap": options.overlap,
+        "part_reduce": options.part_reduce,
+        "compression": options.compression is not None,
+    }
+    chosen = [name for name, given in forms.items() if given]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} do not go together; choose one of them")
-    check_quorum(options, workers, "overlap", "part_reduce", "compression")
+    check_quorum(options, workers, **forms)
 
 
-def bucket_bytes(options: AllReduceOptions) -> float | None:
-    """Bytes of the parts that are sent during the backward pass; 0: of a layer, None: there are no parts."""
-    return (options.bucket or 0.0) if options.overlap else None
+def bucket_bytes(options: AllReduceOptions) -> tuple[float, float] | None:
+    """Bytes of the first part that is sent during the backward pass, and of the others; 0: of a layer."""
+    bucket = options.bucket or 0.0
+    return (options.first_bucket or bucket, bucket) if options.overlap else None
 
 
 def held(options: AllReduceOptions, sizes: Sizes) -> Held:
@@ -109,9 +115,8 @@ def all_reduce(worker: Worker, options: AllReduceOptions) -> Program:
         return Program(_reduce_in_time(worker, rounds), rounds.services())
     if options.part_reduce:
         return Program(_part_reduce(worker))
-    if options.overlap:
-        bucket = options.bucket or 0.0
-        buckets = Buckets(worker, options.first_bucket or bucket, bucket, options.send_order)
+    if sizes := bucket_bytes(options):
+        buckets = Buckets(worker, *sizes, options.send_order)
         main = _reduce_in_buckets(worker, buckets, options.next_forward)
         return Program(main, (buckets.carry(),) if options.send_order else ())
     return Program(_reduce(worker, options))

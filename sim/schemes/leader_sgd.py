@@ -89,6 +89,11 @@ def check_network(options: LeaderSgdOptions, network: Network) -> None:
         raise InputError("global_period needs groups, but the cluster is one site; leave it out")
 
 
+def cycle(options: LeaderSgdOptions, workers: int) -> int:
+    """Steps after which both pulls meet again."""
+    return options.global_period or options.period
+
+
 def held(options: LeaderSgdOptions, sizes: Sizes) -> Held:
     """Model and gradient, and the leader's model as it comes."""
     return Held(optimizer=sizes.moments, in_flight=1)

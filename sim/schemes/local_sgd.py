@@ -75,7 +75,7 @@ class LocalSgdOptions(Settings):
 
 def check(options: LocalSgdOptions, workers: int) -> None:
     """Raise ``InputError`` where a quorum cannot come together, or what travels needs everybody."""
-    check_quorum(options, workers, "compression")
+    check_quorum(options, workers, compression=options.compression is not None)
 
 
 def without_warmup(options: LocalSgdOptions | AdaptiveLocalSgdOptions) -> Settings:
@@ -190,6 +190,11 @@ def check_adaptive(options: AdaptiveLocalSgdOptions, workers: int) -> None:
         )
     if workers < 2:
         raise InputError("one worker's model has no variance: use at least 2 workers, or local_sgd")
+
+
+def first_period(options: AdaptiveLocalSgdOptions, workers: int) -> int:
+    """Steps between two averagings to begin with: how they change depends on the values."""
+    return options.initial_period
 
 
 def held_adaptive(options: AdaptiveLocalSgdOptions, sizes: Sizes) -> Held:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -17,14 +16,36 @@ from ..errors import InputError
 from ..network.network import Network
 from ..program.worker import Program, Worker
 from .common.held import Held, Sizes
-from .quorum.options import leaves_out
+from .common.inside import count_units
 
 
 def accept_any_number(options: Settings, workers: int) -> None:
     """The ``check`` of a scheme that runs with any number of workers."""
 
 
-def send_at_the_end(options: Settings) -> float | None:
+def never(options: Settings) -> bool:
+    """The ``depends_on_timing`` of a scheme whose options do not bear on that."""
+    return False
+
+
+def if_asynchronous(options: Any) -> bool:
+    """The ``depends_on_timing`` of a scheme with an option ``asynchronous``."""
+    asynchronous: bool = options.asynchronous
+    return asynchronous
+
+
+def act_alone(options: Settings) -> str | None:
+    """The ``inside`` of a scheme whose workers each act on their own."""
+    return None
+
+
+def as_inside_says(options: Any) -> str | None:
+    """The ``inside`` of a scheme with an option of that name."""
+    inside: str | None = options.inside
+    return inside
+
+
+def send_at_the_end(options: Settings) -> tuple[float, float] | None:
     """The ``bucket_bytes`` of a scheme that sends nothing of a gradient before all of it is there."""
     return None
 
@@ -38,10 +59,15 @@ MAX_BUCKETS: Final = 10_000
 """The most buckets of a payload: each of them is a collective at every step."""
 
 
-def cycle_of_periods(options: Settings, workers: int) -> int:
-    """The ``cycle`` of a scheme whose options that end in ``period`` say when it averages."""
-    periods = [value for name, value in options if name.endswith("period") and isinstance(value, int)]
-    return math.lcm(*(period for period in periods if period > 0))
+def one_step(options: Settings, workers: int) -> int:
+    """The ``cycle`` of a scheme all of whose steps are alike."""
+    return 1
+
+
+def one_period(options: Any, workers: int) -> int:
+    """The ``cycle`` of a scheme that averages every ``period`` steps."""
+    period: int = options.period
+    return period
 
 
 def keep_options(options: Any) -> Any:
@@ -57,21 +83,24 @@ class Scheme:
         name: as in scenarios.
         program: ``async def program(worker, options)``, or a function that returns a ``Program``.
         options: the settings model of ``options``.
-        synchronous: only pattern operations, so that its iterates do not depend on the clock, unless its
-            options say ``asynchronous``, or that averages go on without who is late.
+        synchronous: it uses pattern operations only, so that its iterates do not depend on the clock, unless
+            its options make it ``depends_on_timing``.
         check: raises ``InputError`` where the options do not fit that many workers.
         own_momentum: it brings its momentum itself, so that its optimiser must not have any.
-        averages: it publishes the averages that it makes, unless its options say ``asynchronous``; None: that
-            is not known.
+        averages: it publishes the averages that it makes, where it is synchronous; None: that is not known.
         check_network: raises ``InputError`` where the options do not fit the network's hosts or sites; None:
             any will do.
-        bucket_bytes: of its options, the bytes of the parts in which a gradient is sent during the backward
-            pass; 0: layer by layer, None: in one piece.
+        bucket_bytes: of its options, the bytes of the first part of a gradient that is sent during the
+            backward pass, and of those that follow; 0: a layer each, None: it is sent in one piece.
         cycle: number of steps after which what a step sends, and to whom, repeats itself.
         parts: of its options, how many parts of the model are averaged apart from each other; a model has at
             least that many parameters.
         long_run: the options under which it does from the start what it does after any warm-up.
         held: of its options, what a worker holds in memory; None: that is not known.
+        depends_on_timing: whether its options make its iterates depend on the clock: workers that do not wait
+            for each other, or averages without stragglers.
+        inside: of its options, the places whose workers act as one, ``hosts`` or ``sites``; None: each acts
+            alone.
     """
 
     name: str
@@ -82,11 +111,13 @@ class Scheme:
     own_momentum: bool = False
     check_network: Callable[[Any, Network], None] | None = None
     averages: bool | None = None
-    bucket_bytes: Callable[[Any], float | None] = send_at_the_end
-    cycle: Callable[[Any, int], int] = cycle_of_periods
+    bucket_bytes: Callable[[Any], tuple[float, float] | None] = send_at_the_end
+    cycle: Callable[[Any, int], int] = one_step
     parts: Callable[[Any], int] = in_one_part
     long_run: Callable[[Any], Any] = keep_options
     held: Callable[[Any, Sizes], Held] | None = None
+    depends_on_timing: Callable[[Any], bool] = never
+    inside: Callable[[Any], str | None] = act_alone
 
     @property
     def does(self) -> str:
@@ -96,7 +127,11 @@ class Scheme:
 
     def in_step(self, options: Settings) -> bool:
         """Whether it is synchronous under these options."""
-        return self.synchronous and not (getattr(options, "asynchronous", False) or leaves_out(options))
+        return self.synchronous and not self.depends_on_timing(options)
+
+    def units(self, options: Settings, network: Network) -> int:
+        """Number of workers, or groups of them (``inside``), that act on their own."""
+        return count_units(self.inside(options), network)
 
     def publishes_averages(self, options: Settings) -> bool | None:
         """Whether it publishes averages under these options; None: that is not known."""
@@ -110,16 +145,17 @@ class Scheme:
         Raises:
             InputError: the options do not say how large a bucket is, or there would be very many.
         """
-        bucket_bytes = self.bucket_bytes(options)
-        if bucket_bytes is None:
+        sizes = self.bucket_bytes(options)
+        if sizes is None:
             return 0
+        first_bytes, bucket_bytes = sizes
         if not bucket_bytes:
             raise InputError(
                 "nothing is known of a payload's layers, so they cannot be sent during the backward pass; "
                 "write for example 'bucket: 25 MB' beside overlap, for equal buckets of at least that size, "
                 "or name them: 'workload.layer_profile: resnet-50'"
             )
-        if getattr(options, "first_bucket", None) is not None:
+        if first_bytes != bucket_bytes:
             raise InputError(
                 "nothing is known of a payload's layers, so its buckets are equally large: leave "
                 "first_bucket out, or name the layers: 'workload.layer_profile: resnet-50'"

@@ -19,6 +19,7 @@ that returns a ``Program``. What is a ``Scheme`` already is taken as it is.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -35,7 +36,7 @@ from ..config.settings import Settings
 from ..config.user_code import options_of
 from ..errors import InputError, PacelineError, SchemeError, quote, shorten
 from ..program import operations as ops
-from ..program.encoding import Payload
+from ..program.encoding import Payload, decoded
 from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
 from ..training.optimizer import Sgd
@@ -44,10 +45,10 @@ from .scheme import Scheme
 _POINT_TO_POINT: Final = (
     ops.Send, ops.Receive, ops.Sleep, ops.Poll, ops.WaitAny, ops.Signal, ops.AwaitSignal,
 )  # fmt: skip
-_TRIED_STEPS: Final = 3
-_TRIED_OPERATIONS: Final = 10_000
+_FIRST_STEPS, _MANY_STEPS = 3, 2_000
+_TRIED_OPERATIONS: Final = 20_000
 _TRIED_WORKERS: Final = 4
-"""Steps, operations at most, and workers of the trial that shows whether a scheme is synchronous."""
+"""Steps, operations at most, and workers of the trials that show what a scheme does."""
 
 
 def user_scheme(path: str) -> Scheme:
@@ -72,7 +73,7 @@ class UserScheme(Scheme):
 
     @override
     def in_step(self, options: Settings) -> bool:
-        return super().in_step(options) and _only_patterns(self, options)
+        return _only_patterns(self.program, options)
 
 
 @lru_cache(maxsize=64)
@@ -95,7 +96,7 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         return Program(_UserCoroutine(path, returned.main, worker.start), services)
 
     program.__doc__ = function.__doc__
-    return UserScheme(path, program, options, synchronous=True)
+    return UserScheme(path, program, options, True, cycle=lambda given, _: _repeats_after(program, given))
 
 
 class _UserCoroutine(Coroutine[Any, Any, None]):
@@ -238,12 +239,18 @@ def _is_partition_like(groups: object) -> bool:
     )
 
 
+_Program = Callable[[Worker, Any], Any]
+_Kinds = tuple[type[ops.Operation[Any]], ...]
+"""The operations of a step, by their types."""
+
+
 @lru_cache(maxsize=64)
-def _only_patterns(scheme: Scheme, options: Settings) -> bool:
-    """Whether the first steps of ranks 0 and 1, with replies of the right form, ask for no peer and no clock.
+def _trial(program: _Program, options: Settings, steps: int) -> tuple[tuple[_Kinds, ...], ...] | None:
+    """The operations of ranks 0 and 1, step by step, with plausible replies; None: they have services.
 
     Two ranks, since workers may have different roles (active and passive, by even and odd rank).
     """
+    tried = []
     for rank in (0, 1):
         worker = Worker(
             (rank,),
@@ -254,34 +261,54 @@ def _only_patterns(scheme: Scheme, options: Settings) -> bool:
             (0,) * _TRIED_WORKERS,
             tuple(range(_TRIED_WORKERS)),
         )
-        program = scheme.start(worker, options)
+        started = program(worker, options)
         try:
-            if program.services or _asks_for_a_peer(program.main):
-                return False
+            tried.append(_steps_of(started.main, steps))
         finally:
-            for coroutine in (program.main, *program.services):
+            for coroutine in (started.main, *started.services):
                 coroutine.close()
-    return True
+        if started.services:
+            return None
+    return tuple(tried)
 
 
-def _asks_for_a_peer(coroutine: Coroutine[Any, Any, None]) -> bool:
+def _steps_of(coroutine: Coroutine[Any, Any, None], number: int) -> tuple[_Kinds, ...]:
+    steps: list[list[type[ops.Operation[Any]]]] = [[]]
     reply: Any = None
     for _ in range(_TRIED_OPERATIONS):  # it may never ask whether it is over
         try:
             operation = coroutine.send(reply)
         except (StopIteration, Exception):  # it may stumble over these replies: judged by what it did so far
-            return False
-        inner = operation.operation if isinstance(operation, ops.Start) else operation
-        if isinstance(inner, _POINT_TO_POINT):
-            return True
-        reply = _plausible(operation)
-    return False
+            break
+        if isinstance(operation, ops.NextStep):
+            steps.append([])
+        steps[-1].append(type(operation.operation if isinstance(operation, ops.Start) else operation))
+        reply = operation.step < number if isinstance(operation, ops.NextStep) else _plausible(operation)
+    return tuple(map(tuple, steps))
+
+
+def _only_patterns(program: _Program, options: Settings) -> bool:
+    """Whether the first steps ask for no peer and no clock."""
+    tried = _trial(program, options, _FIRST_STEPS)
+    return tried is not None and not any(
+        issubclass(kind, _POINT_TO_POINT) for steps in tried for kinds in steps for kind in kinds
+    )
+
+
+def _repeats_after(program: _Program, options: Settings) -> int:
+    """Steps after which the kinds of operations repeat themselves; 1 where they do not.
+
+    Judged by the second half of a trial, which has no warm-up, but for its last step, which may be cut off.
+    """
+    periods = []
+    for steps in _trial(program, options, _MANY_STEPS) or ():
+        late = steps[len(steps) // 2 : -1]
+        periods += [next((p for p in range(1, len(late) // 2 + 1) if late[p:] == late[:-p]), 1)]
+    return math.lcm(*periods)
 
 
 def _plausible(operation: ops.Operation[Any]) -> Any:
     match operation:
-        case ops.NextStep(step=step):
-            return step < _TRIED_STEPS
         case ops.Gradient(point=point):
             return torch.zeros_like(point)
         case ops.BatchLoss():
@@ -290,6 +317,8 @@ def _plausible(operation: ops.Operation[Any]) -> Any:
             return value.expand(_TRIED_WORKERS, -1)
         case ops.Now():
             return 0.0
+        case ops.Receive(source=source, like=like):
+            return ops.Message(max(source, 0), decoded(like))
         case ops.Start(operation=inner):
             return ops.Handle(0, inner)
         case ops.Wait(handle=handle):

@@ -23,6 +23,22 @@ async def lazy(worker: Worker, period: int = 3, rates: list[float] = []) -> None
         await worker.publish(k, x)
 
 
+async def own_words(
+    worker: Worker,
+    every: int = 5,
+    quorum: int = 3,
+    deadline: float = 2.0,
+    asynchronous: bool = True,
+    inside: str = "loop",
+    first_bucket: int = 7,
+    log_period: int = 997,
+    global_period: int = 12,
+    participation: str = "few",
+) -> None:
+    """Local SGD, with names of options that mean something else in the schemes of the registry."""
+    await lazy(worker, period=every)
+
+
 async def pairs(worker: Worker) -> None:
     """Everybody swaps models with the next rank of its pair."""
     x = worker.start

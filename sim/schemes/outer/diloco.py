@@ -89,7 +89,15 @@ def check(options: DilocoOptions, workers: int) -> None:
             f"a delay of {options.delay} steps is too long: the next fragment leaves {between}; "
             f"write 'delay: {spacing - 1}', or a longer period"
         )
-    check_quorum(options, workers, "fragments", "delay", "alpha", "compression", "inside")
+    check_quorum(
+        options,
+        workers,
+        fragments=options.fragments > 1,
+        delay=options.delay > 0,
+        alpha=options.alpha > 0,
+        compression=options.compression is not None,
+        inside=options.inside is not None,
+    )
 
 
 def check_network(options: DilocoOptions, network: Network) -> None:

@@ -54,7 +54,7 @@ class FedavgOptions(Settings):
 
 def check(options: FedavgOptions, workers: int) -> None:
     """Raise ``InputError`` where a quorum cannot come together, or what travels needs everybody."""
-    check_quorum(options, _number(options, workers), "compression")
+    check_quorum(options, _number(options, workers), compression=options.compression is not None)
 
 
 def _number(options: FedavgOptions, workers: int) -> int:

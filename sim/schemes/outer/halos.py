@@ -72,11 +72,6 @@ class HalosOptions(Settings):
     )
 
 
-def cycle(options: HalosOptions, workers: int) -> int:
-    """Steps between two visits to a site's server; how often that one is away depends on the clock."""
-    return options.period
-
-
 def held(options: HalosOptions, sizes: Sizes) -> Held:
     """Of the host of both servers: model, gradient, the model it began with; models, sums and momenta of the
     servers, and what the site's has changed since its last visit; visits of all others."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from ...config.settings import Settings
 from ...config.units import BoundedSeconds
 from ...errors import InputError
 
@@ -28,25 +27,25 @@ Deadline = Annotated[
 ]
 
 
-def leaves_out(options: Settings) -> bool:
-    """Whether averages go on without those who are late, so that models depend on the clock."""
-    return getattr(options, "quorum", None) is not None or getattr(options, "deadline", None) is not None
+def leaves_out(options: Any) -> bool:
+    """Whether averages go on without stragglers, so that models depend on the clock."""
+    return options.quorum is not None or options.deadline is not None
 
 
-def check_quorum(options: Settings, members: int, *others: str) -> None:
+def check_quorum(options: Any, members: int, **others: bool) -> None:
     """Raise ``InputError`` where a quorum cannot come together, or with options that need everybody.
 
     Args:
         options: of a scheme.
         members: how many workers contribute to an average.
-        others: names of its options that do not go together with these.
+        others: which of its options that do not go together with these are given.
     """
     if not leaves_out(options):
         return
-    quorum: int | None = getattr(options, "quorum", None)
+    quorum = options.quorum
     mine = "deadline" if quorum is None else "quorum"
-    for name in others:
-        if getattr(options, name) != type(options).model_fields[name].default:
+    for name, given in others.items():
+        if given:
             raise InputError(f"'{name}' needs everybody's part of every average; leave it or '{mine}' out")
     if quorum is not None and quorum > members:
         raise InputError(f"a quorum of {quorum} is more than the {members} who contribute; write {members}")

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.realrun.launch.cells import RunRequest
+from paceline.realrun.launch.length import with_length
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.errors import InputError, SchemeError
+from paceline.sim.experiments.prepare import prepare
+from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.scenario.schema import dump, parse
 from paceline.sim.schemes import find_scheme
 from tests.sim.scenario.test_schema import FLAT
@@ -41,6 +45,36 @@ def test_a_trial_shows_whether_it_is_synchronous(name: str, synchronous: bool) -
     scheme = find_scheme(own(name))
     options = {"period": 3} if name == "REGISTERED" else {}
     assert scheme.in_step(scheme.options.model_validate(options)) is synchronous
+
+
+def test_the_names_of_its_options_are_its_own() -> None:
+    """A scheme is known by what it does: no option of the user's is taken for one of ours."""
+    entry = f"{own('own_words')}: {{}}"
+    scenario = parse(FLAT.replace("local_sgd: {period: 8}", entry).replace("all_reduce", own("lazy")))
+    job = prepare(scenario, scenario.schemes[1], 0)
+    assert job.synchronous
+    assert job.units == job.workers
+    assert job.scheme.cycle(job.options, job.workers) == 5  # of its averages
+    assert job.scheme.num_buckets(job.options, 1e6) == 0
+    run = simulate_job(job)
+    assert (run.engine, run.engine_reason) == ("lockstep", "")
+    requested = with_length(RunRequest("", 1, 0), scenario, scenario.schemes[1], run)
+    assert requested.max_iterations == run.iterations
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "cycle"),
+    [
+        ("lazy", {"period": 7}, 7),
+        ("lazy", {"period": 400}, 400),
+        ("lazy", {"period": 1}, 1),
+        ("pairs", {}, 1),
+        ("stumbles", {}, 1),
+    ],
+)
+def test_a_trial_shows_after_how_many_steps_it_repeats_itself(name: str, options: Any, cycle: int) -> None:
+    scheme = find_scheme(own(name))
+    assert scheme.cycle(scheme.options.model_validate(options), 4) == cycle
 
 
 def test_a_point_to_point_scheme_runs() -> None:
