@@ -379,7 +379,7 @@ def carried(known: TransportRecord) -> list[str]:
     """What carries the bytes, and what of it is not validated, a sentence each."""
     all_reduce = known["all_reduce"].replace("_", " ")
     if known["all_reduce"] == "hierarchical":
-        all_reduce += " (but what is encoded goes straight to whoever adds it up)"
+        all_reduce += " (but codes and largest elements go straight to whoever adds them up)"
     sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}; its all-reduce is {all_reduce}."]
     if known["not_validated"]:
         sentences.append(f"Not validated over NCCL: {' and '.join(known['not_validated'])}.")

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, Broad
 
 from paceline.sim.collectives.hierarchy import Sites, hierarchical_pieces
 from paceline.sim.program import operations as ops
-from paceline.sim.program.averaging import mean_model, root_of
+from paceline.sim.program.averaging import mean_model, root_of, share_in_half
 from paceline.sim.program.encoding import Encoded, Payload, decoded
 from paceline.sim.program.groups import concatenate_shards, shard, shard_length
 
@@ -89,8 +89,10 @@ class Collectives:
     def _library(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
         return _do_nothing if len(members) == 1 else self._backend.collective(members, begin)
 
-    def _all_reduce(self, value: Tensor, members: tuple[int, ...]) -> TransferInFlight:
+    def _all_reduce(self, value: Payload, members: tuple[int, ...]) -> TransferInFlight:
         """Begin the library's sum of each member's share of the mean."""
+        if isinstance(value, Encoded):
+            return self._all_reduce_in_half(value, members)
         if self.buffers.goes_directly(value):
             own = torch.empty(value.shape, dtype=value.dtype, device=value.device)  # contiguous
             torch.div(value, len(members), out=own)
@@ -108,8 +110,22 @@ class Collectives:
         wait = self._library(members, lambda group: group.allreduce([sums], AllreduceOptions()))
         return TransferInFlight(wait, result)
 
+    def _all_reduce_in_half(self, value: Encoded, members: tuple[int, ...]) -> TransferInFlight:
+        """Begin the library's sum of each member's share of the mean, in 16 bits."""
+        share = share_in_half(value, len(members))
+        buffer = self.buffers.pack(share, self.buffers.message_bytes(value))
+        sums = buffer.view(share.dtype)
+
+        def result() -> Tensor:
+            mean = sums[: share.numel()].view(share.shape).to(share.device, value.dtype, copy=True)
+            self.buffers.give_back(buffer)
+            return mean
+
+        wait = self._library(members, lambda group: group.allreduce([sums], AllreduceOptions()))
+        return TransferInFlight(wait, result)
+
     def hierarchical(
-        self, value: Tensor, order: tuple[int, ...], sites: Sites, number: int
+        self, value: Payload, order: tuple[int, ...], sites: Sites, number: int
     ) -> TransferInFlight:
         """Begin an all-reduce by ``hierarchical_pieces`` of the simulator, as the worker's ``number``-th one.
 
@@ -122,9 +138,10 @@ class Collectives:
         Raises:
             PeerGone: a connection is closed already.
         """
-        room = -(-self.buffers.message_bytes(value) // value.element_size()) * value.element_size()
-        buffer = self.buffers.pack(value, room)
-        sums = buffer.view(value.dtype)
+        own = share_in_half(value, len(order)) if isinstance(value, Encoded) else value
+        room = -(-self.buffers.message_bytes(value) // own.element_size()) * own.element_size()
+        buffer = self.buffers.pack(own, room)
+        sums = buffer.view(own.dtype)
 
         def go_round(send_receive: BatchedSendReceive) -> None:
             for each in hierarchical_pieces(sites, sums.numel())[order.index(self._rank)]:
@@ -138,9 +155,10 @@ class Collectives:
                     there.copy_(there + came if each.adds else came)
 
         def result() -> Tensor:
-            mean = (sums[: value.numel()] / len(order)).view(value.shape)
+            total = sums[: own.numel()].view(own.shape)
+            mean = total.to(value.dtype, copy=True) if isinstance(value, Encoded) else total / len(order)
             self.buffers.give_back(buffer)
-            return mean.to(value.device)
+            return mean.to(own.device)
 
         return TransferInFlight(self._backend.rounds(go_round, piece_tag(number)), result)
 

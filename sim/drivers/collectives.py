@@ -24,7 +24,7 @@ from ..config.user_code import format_error, with_line
 from ..errors import SchemeError
 from ..program import operations as ops
 from ..program.averaging import combined, part
-from ..program.encoding import Payload
+from ..program.encoding import Payload, decoded
 from .blocks import BlockFlows, Completion, PlacedBlocks, PlacedCollective, place_blocks
 from .clock import Clock
 from .job import Job
@@ -440,10 +440,11 @@ class CollectivesInFlight:
             return
         if collective.result is None:
             inputs = [collective.inputs.get(rank) for rank in members]  # a broadcast needs the root's alone
-            # Without values there is nothing to average.
-            known = self._job.problem is None and isinstance(operation, ops.AllReduce)
             try:
-                collective.result = inputs[0] if known else combined(operation, inputs, members)
+                if self._job.problem is None and isinstance(operation, ops.AllReduce):  # nothing to average
+                    collective.result = decoded(inputs[0])  # type: ignore[arg-type]
+                else:
+                    collective.result = combined(operation, inputs, members)
             except RuntimeError as error:
                 why = f"the members' values cannot be combined in one {pending.name}: {format_error(error)}"
                 raise SchemeError(with_line(why, pending.task.coroutine)) from error

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
-from ..records.comparison import SUM_TOLERANCE, Trajectory, exact_exchanges, relative_difference
+from ..records.comparison import Trajectory, exact_exchanges, relative_difference, sum_tolerance
 from ..records.run import LOST, Evaluation, Run
 from ..training.scoring import Scorer, as_row, as_they_are, iterate_digest, score_models
 from ..training.snapshots import Published
@@ -25,7 +25,7 @@ def compare_iterates(job: Job, measured: Run) -> Trajectory:
 
     Where workers only mixed and sent messages all bits must be equal. Where a library's collective added up,
     in an order of its own, the scores of just the combinations of models that were scored when it was
-    measured must agree within ``SUM_TOLERANCE``.
+    measured must agree within ``sum_tolerance``.
 
     Args:
         job: what was measured, with gradients one by one, as real workers compute them.
@@ -130,4 +130,5 @@ def _judge(job: Job, measured: Run, recorder: Recorder) -> tuple[str, bool | Non
     number, worst = worst_difference(job, measured.evaluations, recorder.models)
     if number == 0:
         return f"the bits differ, and what is scored ({job.on}) cannot be scored again", None
-    return f"scores of the same {number} combinations of models agree to {worst:.1e}", worst <= SUM_TOLERANCE
+    says = f"scores of the same {number} combinations of models agree to {worst:.1e}"
+    return says, worst <= sum_tolerance(measured.exchanges)

@@ -13,7 +13,7 @@ from ..drivers.job import Job
 from ..drivers.replay import ShortRecordError, replay
 from ..errors import InputError, RunError, did_you_mean, quote, shorten
 from ..program.operations import Publish
-from ..records.comparison import SUM_TOLERANCE, relative_difference
+from ..records.comparison import relative_difference, sum_tolerance
 from ..records.folder import read_results, runs_of
 from ..records.run import Run
 from ..scenario.schema import parse
@@ -40,8 +40,9 @@ class Replayed:
 
     @property
     def agrees(self) -> bool:
-        """Whether the bits are equal, or scores differ by no more than ``SUM_TOLERANCE``."""
-        return self.same_bits or (self.difference is not None and self.difference <= SUM_TOLERANCE)
+        """Whether the bits are equal, or scores differ by no more than ``sum_tolerance``."""
+        tolerance = sum_tolerance(self.run.exchanges)
+        return self.same_bits or (self.difference is not None and self.difference <= tolerance)
 
 
 def verify_replay(folder: Path) -> Iterator[Replayed]:

@@ -1,5 +1,7 @@
 """Encoded values: fewer bytes travel instead of a tensor, and become one again at the other end.
 
+Values of 16 bits can be added up on their way, codes and largest elements cannot.
+
 ``encode`` may draw random numbers, which its caller supplies; ``decoded`` is a pure function of what travels.
 Both work along the last axis, so that a stack of values is encoded as each of them is.
 
@@ -10,8 +12,9 @@ Stich, Cordonnier, Jaggi, NeurIPS 2018 (arXiv 1809.07599) (top-k with memory).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 import torch
@@ -68,7 +71,10 @@ class TopK(Settings):
         return min(elements, max(1, math.ceil(self.share * elements)))
 
 
-Codec = Qsgd | TopK | Literal["bf16"]
+Half = Literal["bf16", "fp16"]
+Codec = Qsgd | TopK | Half
+HALF: Final[Mapping[Half, torch.dtype]] = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
+"""Types of 16 bits: values in them can be added up on their way."""
 
 
 class Compression(OneOf):
@@ -76,6 +82,7 @@ class Compression(OneOf):
 
     qsgd: Qsgd | None = Field(default=None, description="stochastic rounding to few bits; unbiased")
     bf16: bool = Field(default=False, description="rounding to bfloat16")
+    fp16: bool = Field(default=False, description="rounding to half precision, 65,504 at most")
     top_k: TopK | None = Field(
         default=None,
         description="the largest elements alone; what is left goes with the next value (error feedback)",
@@ -84,7 +91,7 @@ class Compression(OneOf):
     @property
     def codec(self) -> Codec:
         """The codec that values are encoded with."""
-        return self.qsgd or self.top_k or "bf16"
+        return self.qsgd or self.top_k or ("bf16" if self.bf16 else "fp16")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +125,11 @@ class Encoded:
         """Bytes of all parts."""
         return sum(part.nbytes for part in self.parts)
 
+    @property
+    def half(self) -> Tensor | None:
+        """The value [..., m] in 16 bits, which can be added up on its way; None: it is not encoded so."""
+        return self.parts[0] if isinstance(self.codec, str) else None
+
     def row(self, index: int) -> Encoded:
         """Row ``index`` of the first axis."""
         return replace(self, parts=tuple(part[index] for part in self.parts))
@@ -147,8 +159,8 @@ def encode(
         whole, shards: where rows of ``value`` are shards: of how many elements, and how many there are; see
             ``Encoded``.
     """
-    if codec == "bf16":
-        parts: tuple[Tensor, ...] = (value.to(torch.bfloat16),)
+    if isinstance(codec, str):
+        parts: tuple[Tensor, ...] = (value.to(HALF[codec]),)
     elif isinstance(codec, TopK):
         parts = _largest(codec, value)
     else:
@@ -172,7 +184,7 @@ def decoded(value: Payload) -> Tensor:
         return value
     if value.codec is None:
         return torch.cat(value.parts, dim=-1)
-    if value.codec == "bf16":
+    if isinstance(value.codec, str):
         return value.parts[0].to(value.dtype)
     if isinstance(value.codec, TopK):
         positions, elements = value.parts
@@ -231,8 +243,8 @@ def _elements(length: int, dtype: torch.dtype, element_bytes: float) -> int:
 
 def _encoded_bytes(codec: Codec, elements: int) -> int:
     """Bytes of the parts of a value [elements]."""
-    if codec == "bf16":
-        return 2 * elements
+    if isinstance(codec, str):
+        return HALF[codec].itemsize * elements
     if isinstance(codec, TopK):
         return _PAIR_BYTES * codec.count(elements)
     return codec.code_bytes(elements) + _NORM_BYTES * -(-elements // codec.bucket)

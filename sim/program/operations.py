@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from torch import Tensor
 
-from .encoding import Payload
+from .encoding import Encoded, Payload
 from .groups import Groups
 from .pattern import Pattern
 
@@ -153,11 +153,12 @@ class Mix(Operation[Tensor]):
 class AllReduce(Operation[Tensor]):
     """The mean of ``value`` over the members of this worker's group, the same bits on each.
 
+    An encoded value has to be in 16 bits: then it is added up in them, at half the bytes.
     ``groups``, here and below: a partition of the workers, the same on all of them, of which each part does
     the operation for itself; None: one group of all workers.
     """
 
-    value: Tensor
+    value: Payload
     groups: Groups | None = None
 
 
@@ -274,6 +275,11 @@ class Start(Operation[Handle]):
     """Start an operation and go on; takes no time. Every handle must be waited for."""
 
     operation: Operation[Any]
+
+
+def adds_in_half(operation: Operation[Any]) -> bool:
+    """Whether values are added up in 16 bits."""
+    return isinstance(operation, AllReduce) and isinstance(operation.value, Encoded)
 
 
 def computes(operation: Operation[Any]) -> bool:

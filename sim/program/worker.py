@@ -215,7 +215,7 @@ class Worker:
         """Average ``value`` over the neighbours in ``pattern``, with its weights."""
         return await ops.Mix(pattern, value)
 
-    async def all_reduce(self, value: Tensor, groups: Groups | None = None) -> Tensor:
+    async def all_reduce(self, value: Payload, groups: Groups | None = None) -> Tensor:
         """Average ``value`` over all workers, or over this worker's group."""
         return await ops.AllReduce(value, groups)
 

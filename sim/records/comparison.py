@@ -3,7 +3,7 @@
 Both sides execute the own code of a scheme, so one whose models do not depend on the order of arrival has to
 give the same ones. How near they must be follows from what the runs recorded (``Run.exchanges``): to the bit
 where workers only mixed values and sent messages, because then they add up everything themselves, in one
-order; within ``SUM_TOLERANCE`` where a collective of a library added up, in an order of its own.
+order; within ``sum_tolerance`` where a collective of a library added up, in an order of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from ..errors import shorten
-from .run import LOST, Evaluation, Run
+from .run import HALF_SUM, LOST, Evaluation, Run
 from .summarise import summarise
 from .summary import SchemeSummary, is_by_step
 
@@ -27,6 +27,8 @@ Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
 SUM_TOLERANCE: Final = 1e-5
 """Relative difference of scores up to which a library's sums, made in another order, count as the same."""
+HALF_SUM_TOLERANCE: Final = 2e-2
+"""The same of sums in 16 bits: bfloat16 rounds each by up to 0.4 per cent, and a score may count examples."""
 
 DEFAULT_TOLERANCE_PCT: Final = 5.0
 """By how many per cent a scheme's time may be off: the limit of the worst cell in ``docs/validation.md``."""
@@ -210,7 +212,9 @@ class Pair:
                 f"scores differ by up to {worst:.1e}" if worst else "the final models differ in their bits"
             )
             return f"{differ}, which they should not: workers only mixed and sent messages", False
-        return f"scores agree to {worst:.1e} at {len(common)} common steps", worst <= SUM_TOLERANCE
+        return f"scores agree to {worst:.1e} at {len(common)} common steps", worst <= sum_tolerance(
+            m.exchanges
+        )
 
 
 def _models_of(evaluation: Evaluation) -> tuple[int, ...]:
@@ -230,6 +234,15 @@ def exact_exchanges(exchanges: Collection[str] | None) -> bool:
     (True, False, False)
     """
     return exchanges is not None and _EXACT_EXCHANGES.issuperset(exchanges)
+
+
+def sum_tolerance(exchanges: Collection[str] | None) -> float:
+    """By which share scores may differ that rest on a library's sums, by the recorded exchanges of a run.
+
+    >>> sum_tolerance(("all_reduce",)), sum_tolerance(("all_reduce", "sum_in_16_bits"))
+    (1e-05, 0.02)
+    """
+    return HALF_SUM_TOLERANCE if exchanges is not None and HALF_SUM in exchanges else SUM_TOLERANCE
 
 
 def relative_difference(score: float | None, reference: float | None) -> float:

@@ -21,6 +21,9 @@ scheme itself publishes as an average."""
 ANY_SOURCE: Final = "receive_any"
 """Stands among ``Run.exchanges`` beside ``receive`` where a worker received from whoever sent first."""
 
+HALF_SUM: Final = "sum_in_16_bits"
+"""Stands among ``Run.exchanges`` beside ``all_reduce`` where values were added up in 16 bits."""
+
 LOST: Final = -1
 """In a step vector: this worker is gone."""
 
@@ -151,7 +154,8 @@ class Run:
     ``software``, and TCP settings by their names; {} in a folder that was written before it was recorded."""
     exchanges: tuple[str, ...] | None = None
     """Names of the operations by which the workers exchanged anything, sorted, with ``ANY_SOURCE`` where one
-    received from anybody; None in a folder that was written before they were recorded."""
+    received from anybody and ``HALF_SUM`` where values were added up in 16 bits; None in a folder that was
+    written before they were recorded."""
     iterates: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     """For each worker the digests of its kept models, in order; of measured runs, and not in folders."""
     bracket_s: tuple[float, float] | None = None

@@ -294,7 +294,7 @@ class CollectiveSettings(Settings):
         description="which all-reduce: auto (ideal: the fastest of ring, double_tree, halving_doubling and, "
         "with sites or hosts of several GPUs, hierarchical, priced for each size and group; gloo: its ring; "
         "nccl: its ring or tree, as NCCL chooses), one of these, ring_stop_and_wait, or your function of "
-        "(workers, bytes), as package.module:name; what `compression` encodes takes none of them, as it "
+        "(workers, bytes), as package.module:name; what `qsgd` and `top_k` encode takes none of them, as it "
         "cannot be added up on its way",
     )
     chosen: str | None = Field(

@@ -26,7 +26,7 @@ from ..config.limits import MAX_MODEL_BYTES
 from ..config.settings import Settings
 from ..config.units import Bytes
 from ..errors import InputError
-from ..program.encoding import Compression
+from ..program.encoding import HALF, Compression
 from ..program.worker import Program, Worker
 from .common.compressed import CompressedAllReduce
 from .common.held import REPLACED, Held, Sizes, encoded_share, in_rounds
@@ -104,7 +104,7 @@ def held(options: AllReduceOptions, sizes: Sizes) -> Held:
         share = 1 / sizes.workers
         return Held(optimizer=sizes.moments * share, anchors=share, in_flight=1 + share + REPLACED)
     encoded = encoded_share(options.compression)
-    shards = 1 if encoded else 0
+    shards = 1 if options.compression and options.compression.codec not in HALF else 0
     return Held(optimizer=sizes.moments, in_flight=1 + shards + encoded + REPLACED)
 
 

@@ -36,7 +36,7 @@ from ..config.settings import Settings
 from ..config.user_code import options_of
 from ..errors import InputError, PacelineError, SchemeError, quote, shorten
 from ..program import operations as ops
-from ..program.encoding import Payload, decoded
+from ..program.encoding import Encoded, Payload, decoded
 from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
 from ..training.optimizer import Sgd
@@ -220,6 +220,8 @@ def _find_mistake(operation: ops.Operation[Any], start: Tensor) -> str:
             return _find_mistake(inner, start)
         case ops.Sleep(duration_s=duration_s) if not 0 <= duration_s <= MAX_TIME_S:
             return f"sleeps for {format_value(duration_s)}; it must be from 0 to {MAX_TIME_S:g} seconds"
+        case ops.AllReduce(value=Encoded(half=half)):
+            return f"awaits {name} with what cannot be added up as it is encoded" if half is None else ""
         case ops.AllReduce(value=value) | ops.AllGather(value=value) if not (
             isinstance(value, Tensor) and value.numel()
         ):

@@ -113,6 +113,18 @@ async def _averages_compressed_in_pairs(worker: Worker, log: Log) -> None:
     log.say(await wire.all_reduce(await worker.gradient(worker.start), 5, PAIRS))
 
 
+async def _averages_in_bf16_in_pairs(worker: Worker, log: Log) -> None:
+    wire = CompressedAllReduce(worker, Compression(bf16=True))
+    log.say(await wire.all_reduce(await worker.gradient(worker.start), 5, PAIRS))
+
+
+async def _begins_an_average_in_fp16_in_pairs(worker: Worker, log: Log) -> None:
+    wire = CompressedAllReduce(worker, Compression(fp16=True))
+    under_way = await wire.begin(await worker.gradient(worker.start), 5, PAIRS)
+    await under_way.go_on()
+    log.say(await under_way.wait())
+
+
 async def _draws(worker: Worker, log: Log) -> None:
     log.say(torch.cat([worker.uniform("a", 3, (2,)), worker.normal("a", 4, (2,))], dim=-1))
 
@@ -239,9 +251,19 @@ def _averaged_in_pairs(g: Tensor) -> Tensor:
     return torch.stack([torch.cat([back[r % 2], back[r % 2 + 2]]) for r in range(4)])
 
 
+def _in_half(dtype: torch.dtype) -> Tensor:
+    """Means of pairs: two shares, rounded twice, and their sum, rounded once more; the same in any order."""
+    shares = _gradients(4).to(dtype) / 2
+    return (shares + shares[[2, 3, 0, 1]]).to(torch.float32)
+
+
 def _encoded_values() -> list[Case]:
     averaged = _averaged_in_pairs(_gradients(4))
-    cases = [Case(_averages_compressed_in_pairs, 4, _rows(averaged), lockstep=True)]
+    cases = [
+        Case(_averages_compressed_in_pairs, 4, _rows(averaged), lockstep=True),
+        Case(_averages_in_bf16_in_pairs, 4, _rows(_in_half(torch.bfloat16)), lockstep=True),
+        Case(_begins_an_average_in_fp16_in_pairs, 4, _rows(_in_half(torch.float16))),
+    ]
     for n in (2, 3, 4):
         g = _gradients(n)
         rough = _rounded(g)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...records.accounting import EventLog, TimeBreakdown
-from ...records.run import RESUMPTIONS, Event
+from ...records.run import HALF_SUM, RESUMPTIONS, Event
 from ...seeds import Floats, Integers
 
 _NO_OPERATIONS: Final = RESUMPTIONS | {"next_step"}
@@ -33,6 +33,7 @@ class StackedOperation:
         num_bytes: that a worker sends: one number for all of them, or each worker's.
         peer: as in ``Event``: one for all workers, or each worker's.
         handle: number of the started operation that it is about, -1 for an awaited one.
+        in_half: whether values are added up in 16 bits.
     """
 
     name: str
@@ -45,6 +46,7 @@ class StackedOperation:
     num_bytes: int | Integers = 0
     peer: int | Integers = -1
     handle: int = -1
+    in_half: bool = False
 
     def until(self, time_s: float, instant_s: float) -> StackedOperation | None:
         """What of it has happened by ``time_s``, at which the run is cut off; None: nothing.
@@ -71,6 +73,7 @@ class StackedOperation:
             num_bytes=np.where(ended, self.num_bytes, 0),
             peer=self.peer,
             handle=self.handle,
+            in_half=self.in_half,
         )
 
 
@@ -144,6 +147,8 @@ class StackedAccounts:
     def _enter(self, operation: StackedOperation, ended: NDArray[np.bool_] | None) -> None:
         if operation.name not in _NO_OPERATIONS:
             self._names.add(operation.name)
+        if operation.in_half:
+            self._names.add(HALF_SUM)
         if operation.blocks:
             exposed_s = operation.end_s - operation.start_s
             waited_s = operation.peer_s - operation.start_s

@@ -128,8 +128,9 @@ class LockstepClock:
         self.work += collected.work
         self._sent = self._sent.plus(collected.num_bytes)
         return self._enter(
-            name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes
-        )
+            name, begin_s, collected.end_s, collected.last_s, None, blocks, collected.num_bytes,
+            in_half=ops.adds_in_half(operation),
+        )  # fmt: skip
 
     def _enter(
         self,
@@ -142,9 +143,10 @@ class LockstepClock:
         num_bytes: int | Integers = 0,
         peer: int | Integers = -1,
         handle: int = -1,
+        in_half: bool = False,
     ) -> StackedOperation:
         entry = StackedOperation(
-            name, self._done, start_s, end_s, peer_s, known_s, blocks, num_bytes, peer, handle
+            name, self._done, start_s, end_s, peer_s, known_s, blocks, num_bytes, peer, handle, in_half
         )
         self._accounts.add(entry)
         return entry

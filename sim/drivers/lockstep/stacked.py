@@ -152,22 +152,25 @@ class StackedRunner(Runner[InFlight]):
         if isinstance(operation, ops.Barrier):
             return None
         if isinstance(operation, ops.AllReduce) and self.job.problem is None:
-            return operation.value[:1].expand_as(operation.value)
+            everybody = decoded(operation.value)
+            return everybody[:1].expand_as(everybody)
         groups = partition(operation.groups, self.job.workers)
         if isinstance(operation, ops.AllGather) and operation.groups is None:
             return operation.value
         if len({len(group) for group in groups}) > 1 and isinstance(operation, _BY_SIZE):
             name = ops.name_of(type(operation))
             raise NotInLockstep(f"{name} in groups of different sizes does not run in lockstep: {_ELSEWHERE}")
-        value = decoded(operation.value)
+        half = ops.adds_in_half(operation)
+        value: Any = operation.value if half else decoded(operation.value)
         rows: list[Tensor] = [torch.empty(0)] * self.job.workers
         for group in groups:
             if isinstance(operation, ops.Broadcast):
                 result = value[root_of(operation, group[0], group)]
-            elif isinstance(operation, _MEANS) and len(group) == self.job.workers:
+            elif isinstance(operation, _MEANS) and not half and len(group) == self.job.workers:
                 result = mean_of_rows(value)
             else:
-                result = combined(operation, [value[rank] for rank in group], group)
+                one = value.row if half else value.__getitem__
+                result = combined(operation, [one(rank) for rank in group], group)
             for position, rank in enumerate(group):
                 rows[rank] = part(operation, result, position, len(group))
         if operation.groups is None and not isinstance(operation, ops.ReduceScatter):

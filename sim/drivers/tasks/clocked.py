@@ -15,6 +15,7 @@ from ...errors import PeerLost, RunError, SchemeError
 from ...program import operations as ops
 from ...program.operations import Handle, Operation
 from ...program.worker import Program
+from ...records.run import HALF_SUM
 from ..job import Job
 from .runner import SUSPENDED, CoroutineTask, InFlight, Runner
 
@@ -140,6 +141,8 @@ class ClockedRunner(Runner[_P]):
             pending.busy_s = task.breakdown.busy_s(pending.start_s)
             task.blocked, task.awaited = (pending.start_s, pending.busy_s), pending
         task.breakdown.operations.add(name)
+        if ops.adds_in_half(operation):
+            task.breakdown.operations.add(HALF_SUM)
         if type(operation) is ops.Gradient:
             pending.ahead = self.take_ahead(task.rank)
         begin(pending)

@@ -3,12 +3,16 @@
     average = CompressedAllReduce(worker, options.compression)
     mean = await average.all_reduce(gradient, k)
 
-Compression. With a codec, an average is made of two steps, each of which moves encoded shards: everybody
-sends shard j to worker j, which decodes and averages what it gets; then all gather the averages, encoded
-again. So all have the same bits, and a worker sends 2 (n - 1)/n times the encoded value, as in a ring all-
-reduce. With ``top_k`` everybody's encoded value is gathered instead, since the mean has other elements than
-each of them: (n - 1) times the encoded value. What a worker v did not send stays there, and goes with the
-next (error feedback):  sent = Q(v + e),  e <- v + e - sent.
+Compression. ``bf16`` and ``fp16`` can be added up on their way: an average is the transport's own all-reduce
+on half the bytes, as with DistributedDataParallel's hooks, Horovod's ``Compression.fp16`` and hivemind's
+``Float16Compression``. A value is rounded, divided by n, and rounded again, and so is each sum.
+
+With ``qsgd`` an average is made of two steps, each of which moves encoded shards: everybody sends shard j to
+worker j, which decodes and averages what it gets; then all gather the averages, encoded again. So all have
+the same bits, and a worker sends 2 (n - 1)/n times the encoded value, as in a ring all-reduce. With ``top_k``
+everybody's encoded value is gathered instead, since the mean has other elements than each of them: (n - 1)
+times the encoded value. What a worker did not send of v stays there, and goes with the next (error feedback):
+sent = Q(v + e),  e <- v + e - sent.
 
 Momentum: which tensors of a worker travel with its model when models are averaged.
 
@@ -57,6 +61,11 @@ class CompressedAllReduce:
         """The codec that values are encoded with; None: they travel as they are."""
         return self.compression.codec if self.compression is not None else None
 
+    @property
+    def adds(self) -> bool:
+        """Whether what travels can be added up on its way."""
+        return self.codec is None or isinstance(self.codec, str)
+
     def payload(self, value: Tensor, purpose: str, index: int) -> Payload:
         """``value`` as it travels; random numbers are draw ``index`` of the stream ``purpose``."""
         return value if self.codec is None else self._encoded(self.codec, value, purpose, index)
@@ -95,8 +104,8 @@ class CompressedAllReduce:
             index: of the random numbers, a different one each time.
             groups: see ``paceline.sim.program.operations.AllReduce``.
         """
-        if self.codec is None:
-            return await self.worker.all_reduce(value, groups)
+        if self.adds:
+            return await self.worker.all_reduce(self.payload(value, "mean/out", index), groups)
         if isinstance(self.codec, TopK):
             return self.mean_of_gathered(await self.gathering_all(value, index, groups), value.shape[-1])
         shard = await self.scattering(value, index, groups)
@@ -104,8 +113,9 @@ class CompressedAllReduce:
 
     async def begin(self, value: Tensor, index: int, groups: Groups | None = None) -> AverageUnderWay:
         """Begin what ``all_reduce`` does, and go on."""
-        if self.codec is None:
-            handle = await self.worker.begin(ops.AllReduce(value, groups))
+        if self.adds:
+            payload = self.payload(value, "mean/out", index)
+            handle = await self.worker.begin(ops.AllReduce(payload, groups))
             return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
         if isinstance(self.codec, TopK):
             handle = await self.worker.begin(self.gathering_all(value, index, groups))
@@ -147,7 +157,7 @@ class CompressedAllReduce:
 class AverageUnderWay:
     """An average that was begun, while the worker does something else.
 
-    An encoded one has two halves, one after the other: the second begins at ``go_on``.
+    One of encoded shards has two halves, one after the other: the second begins at ``go_on``.
 
     Attributes:
         average: whose it is.
@@ -225,8 +235,8 @@ def averages_in_flight(momentum: Momentum, compression: Compression | None, size
     travels = 1 + (sizes.moments if momentum == "mixed" else 0)
     encoded = encoded_share(compression)
     sent = travels if travels > 1 or encoded else 0  # else it is the model itself
-    shards = travels if encoded else 0
-    return sent + shards + encoded * travels + travels
+    cut = travels if encoded else 0  # into shards, or the change
+    return sent + cut + encoded * travels + travels
 
 
 async def all_average(worker: Worker, x: Tensor, state: State, momentum: Momentum) -> tuple[Tensor, State]:

@@ -26,14 +26,18 @@ from tests.support.factory import make_job, network_of
 WORKERS, PARAMETERS, STEPS = 4, 512, 13
 EIGHT_BITS: dict[str, Any] = {"compression": {"qsgd": {"bits": 8, "bucket": 64}}}
 
+HALF: dict[str, Any] = {"compression": {"fp16": True}}
+
 FORMS: list[tuple[str, dict[str, Any], float]] = [
     ("all_reduce", {}, 0.0),
     ("all_reduce", {}, 0.9),
     ("all_reduce", {"part_reduce": True}, 0.9),
     ("all_reduce", EIGHT_BITS, 0.0),
+    ("all_reduce", HALF, 0.0),
     ("local_sgd", {"period": 3}, 0.9),
     ("local_sgd", {"period": 3, "momentum": "mixed"}, 0.9),
     ("local_sgd", {"period": 3, **EIGHT_BITS}, 0.0),
+    ("local_sgd", {"period": 3, "momentum": "mixed", **HALF}, 0.9),
     ("adaptive_local_sgd", {"initial_period": 3, "calibration": 6}, 0.9),
     ("post_local_sgd", {"switch_at": 3, "period": 3}, 0.9),
     ("gossip", {"topology": "ring"}, 0.9),
@@ -49,9 +53,11 @@ FORMS: list[tuple[str, dict[str, Any], float]] = [
     ("eamsgd", {"period": 3, "pull": 0.5}, 0.0),
     ("downpour", {"period": 3}, 0.0),
     ("diloco", {"period": 3}, 0.9),
+    ("diloco", {"period": 6, "delay": 1, **HALF}, 0.9),
     ("diloco", {"period": 6, "fragments": 2, "delay": 1}, 0.9),
     ("diloco", {"period": 3, "inside": "hosts"}, 0.9),
     ("slowmo", {"period": 3}, 0.9),
+    ("slowmo", {"period": 3, **HALF}, 0.9),
     ("gradient_tracking", {"topology": "ring"}, 0.0),
     ("choco_sgd", {"topology": "ring", "gamma": 0.5}, 0.0),
     ("halos", {"period": 2, "exchange": 2}, 0.0),
@@ -122,6 +128,8 @@ def arriving(operation: Any, rank: int) -> float:
         return operation.length / PARAMETERS
     if isinstance(operation, COLLECTIVES):
         own = getattr(operation, "value", None)
+        if isinstance(operation, ops.AllReduce) and isinstance(own, Encoded):
+            return own.length / PARAMETERS
         return 0.0 if not isinstance(own, Tensor) else own.numel() / PARAMETERS
     if isinstance(operation, ops.Gradient):
         return 1.0
