@@ -39,13 +39,14 @@ class BlockWave:
 
     Attributes:
         begin, end: their positions, from ``begin`` up to, but not including, ``end``.
-        after, room: what they need; None: nothing.
+        after, room, behind: what they need; None: nothing.
     """
 
     begin: int
     end: int
     after: BlockNeeds | None
     room: BlockNeeds | None
+    behind: BlockNeeds | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,7 @@ class BlockCosts:
 
 @lru_cache(maxsize=32)
 def block_waves(schedule: BlockSchedule) -> BlockWaves:
-    """Sort blocks into waves; those in order wait for the one before on either link, too."""
+    """Sort blocks into waves."""
     level = _waves_of_blocks(schedule)
     numbers = np.argsort(level, kind="stable")
     position = np.empty_like(numbers)
@@ -91,11 +92,15 @@ def block_waves(schedule: BlockSchedule) -> BlockWaves:
     waves = []
     for begin, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True):
         blocks = [schedule.blocks[number] for number in numbers[begin:end]] if schedule.any_needs else []
-        after, room = (
+        after, room, behind = (
             _needs(lists, position, begin)
-            for lists in ([block.after for block in blocks], [block.room for block in blocks])
+            for lists in (
+                [block.after for block in blocks],
+                [block.room for block in blocks],
+                [block.behind for block in blocks],
+            )
         )
-        waves.append(BlockWave(begin, end, after, room))
+        waves.append(BlockWave(begin, end, after, room, behind))
     source, destination = schedule.sources[numbers], schedule.destinations[numbers]
     return BlockWaves(
         numbers=numbers,
@@ -110,15 +115,9 @@ def block_waves(schedule: BlockSchedule) -> BlockWaves:
 
 def _waves_of_blocks(schedule: BlockSchedule) -> Integers:
     """In which wave each block is [blocks]."""
-    up, down = [-1] * schedule.ranks, [-1] * schedule.ranks
     waves: list[int] = []
-    in_order = schedule.in_order
-    for source, destination, _, _, after, room in schedule.blocks:
-        latest = max(up[source], down[destination]) if in_order else -1
-        for number in (*after, *room) if after or room else ():
-            latest = max(latest, waves[number])
-        waves.append(latest + 1)
-        up[source] = down[destination] = latest + 1
+    for _, _, _, _, after, room, behind in schedule.blocks:
+        waves.append(1 + max([waves[number] for number in (*after, *room, *behind)], default=-1))
     return np.array(waves, dtype=np.int64)
 
 
@@ -150,7 +149,7 @@ def block_completion_s(
 ) -> Floats:
     """When each rank [ranks] has sent and received all its blocks, as ``completion_s`` of one by one.
 
-    Blocks that are not in order have no links to wait for. With another axis [clusters] in all arguments the
+    With another axis [clusters] in all arguments the
     schedule runs on several clusters at once.
 
     Args:
@@ -165,7 +164,6 @@ def block_completion_s(
         column[layout.numbers] for column in (costs.piece_s, costs.latency_s, costs.back_s)
     )
     all_pieces_s = layout.pieces.reshape(-1, *(1 for _ in ready_s.shape[1:])) * piece_s
-    up_s, down_s = np.full(ready_s.shape, -np.inf), np.full(ready_s.shape, -np.inf)
     # Of the first piece of each block, and of the last one: [2, blocks, ...].
     needs_s = np.stack([np.maximum(ready_s[source], ready_s[destination])] * 2)
     left_s = np.empty_like(needs_s)
@@ -177,13 +175,10 @@ def block_completion_s(
         if wave.room is not None:
             _raise_to(need_s, wave.room, left_s[:, wave.room.needed] + back_s[wave.room.back])
         first_s, last_s = need_s + overhead_s
-        sources, destinations = source[here], destination[here]
-        if schedule.in_order:
-            first_s = np.maximum(np.maximum(first_s, up_s[sources]), down_s[destinations])
+        if wave.behind is not None:
+            _raise_to(first_s[None], wave.behind, left_s[1:, wave.behind.needed])
         np.add(first_s, piece_s[here], out=left_s[0, here])
-        last_left_s = np.maximum(first_s + all_pieces_s[here], last_s + piece_s[here], out=left_s[1, here])
-        if schedule.in_order:
-            up_s[sources] = down_s[destinations] = last_left_s
+        np.maximum(first_s + all_pieces_s[here], last_s + piece_s[here], out=left_s[1, here])
     done_s = ready_s.copy()
     for (ranks, places, first), ended_s in (
         (layout.sent, left_s[1]),
@@ -196,7 +191,7 @@ def block_completion_s(
 
 
 def _raise_to(values: Floats, needs: BlockNeeds, others: Floats) -> None:
-    """Raise ``values`` [2, blocks, ...] of a wave to at least the ``others`` of what they need."""
+    """Raise ``values`` [1 or 2, blocks, ...] of a wave to at least the ``others`` of what they need."""
     if needs.first is not None:
         others = np.maximum.reduceat(others, needs.first, axis=1)
     if isinstance(needs.blocks, slice):

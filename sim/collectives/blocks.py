@@ -11,7 +11,6 @@ the first piece on, or for the last piece to arrive, and for nothing in between.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..seeds import Floats, Integers
+from .hierarchy import Sites, place_ranks
 from .schedule import Schedule
 
 
@@ -36,6 +36,7 @@ class CollectiveBlock(NamedTuple):
             leave. They have as many pieces.
         room: blocks, by number, whose k-th piece has to have left (and word of it to have come back) before
             there is room for the k-th piece of this one at its destination.
+        behind: blocks, by number, that have to have left altogether before this one leaves.
     """
 
     source: int
@@ -44,6 +45,7 @@ class CollectiveBlock(NamedTuple):
     pieces: int = 1
     after: tuple[int, ...] = ()
     room: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +58,16 @@ class BlockSchedule:
     >>> completion_s(swap, ready_s=[0.0, 0.0], costs=[BlockCost(1.0, 0.5, 0.5)] * 2)
     [1.5, 1.5]
 
+    Blocks that can leave at the same time do so, and share links; ``in_turn`` puts them one behind another.
+
     Attributes:
         ranks: how many take part.
-        blocks: in an order in which no block needs a later one.
-        in_order: the blocks of a rank leave one after another, in this order; else each as soon as it can,
-            and they share the links.
+        blocks: in an order in which no block needs a later one, or is behind a later one.
         tail: what a library adds to all this, in one-way latencies of the longest of the blocks' routes.
     """
 
     ranks: int
     blocks: tuple[CollectiveBlock, ...]
-    in_order: bool = True
     tail: float = 0.0
 
     @cached_property
@@ -84,8 +85,18 @@ class BlockSchedule:
 
     @cached_property
     def any_needs(self) -> bool:
-        """Whether any of its blocks needs another one, or room."""
-        return any(block.after or block.room for block in self.blocks)
+        """Whether any of its blocks waits for another one."""
+        return any(block.after or block.room or block.behind for block in self.blocks)
+
+    @cached_property
+    def behind(self) -> Integers:
+        """[blocks, most of one] the blocks that have to leave before, by number; -1: there is none."""
+        lengths = np.array([len(block.behind) for block in self.blocks], dtype=np.int64)
+        behind = np.full((len(lengths), lengths.max(initial=0)), -1)
+        behind[np.arange(behind.shape[1]) < lengths[:, None]] = [
+            number for block in self.blocks for number in block.behind
+        ]
+        return behind
 
     @cached_property
     def sources(self) -> Integers:
@@ -131,16 +142,14 @@ def completion_s(
 ) -> list[float]:
     """Seconds at which each rank has sent and received all its blocks.
 
-    Exact where the blocks of one rank are the only ones on every link but the last; the link into a host
-    takes blocks one after another, in their order, as the link out of it does.
+    Exact where no two blocks are on a link at once.
 
     Args:
-        schedule: with blocks in order.
+        schedule: any.
         ready_s: by rank, when it joins; it may be negative.
         costs: by block.
         overhead_s: of software, before the first piece of a block leaves.
     """
-    up_s, down_s = [-math.inf] * schedule.ranks, [-math.inf] * schedule.ranks
     done_s = list(ready_s)
     first_left_s: list[float] = []
     last_left_s: list[float] = []
@@ -155,23 +164,53 @@ def completion_s(
         for number in block.room:
             first_s = max(first_s, first_left_s[number] + cost.back_s)
             last_s = max(last_s, last_left_s[number] + cost.back_s)
-        begin_s = max(first_s + overhead_s, up_s[source], down_s[destination])
+        begin_s = max([first_s + overhead_s, *(last_left_s[number] for number in block.behind)])
         left_s = max(begin_s + block.pieces * cost.piece_s, last_s + overhead_s + cost.piece_s)
         first_left_s.append(begin_s + cost.piece_s)
         last_left_s.append(left_s)
-        up_s[source] = down_s[destination] = left_s
         done_s[source] = max(done_s[source], left_s)
         done_s[destination] = max(done_s[destination], left_s + cost.latency_s)
     tail_s = schedule.tail * max((cost.latency_s for cost in costs), default=0.0)
     return [each + tail_s for each in done_s]
 
 
-def without_rendezvous(schedule: Schedule, in_order: bool = True) -> BlockSchedule:
-    """The messages of a table with a window of 1 as blocks: each waits only for what its sender received.
+def in_turn(blocks: Sequence[CollectiveBlock], sites: Sites) -> tuple[CollectiveBlock, ...]:
+    """Blocks that leave one after another over one way, and arrive so, in their order.
+
+    A rank has a way to the other ranks of its host, one to those of its site, and one to each other site;
+    over different ways blocks leave at the same time. In a flat network a rank has one way.
 
     Args:
-        schedule: whose messages there are.
-        in_order: whether the messages of a rank leave one after another, or all of a round at once.
+        blocks: in an order in which no block needs a later one.
+        sites: where the ranks are.
+    """
+    site, host = place_ranks(sites)
+    ends = np.array([block[:2] for block in blocks], dtype=np.int64).reshape(-1, 2)
+    inside = host[ends[:, 0]] == host[ends[:, 1]]
+    before = []
+    for own, other in ((0, 1), (1, 0)):
+        way = np.where(inside, len(sites), site[ends[:, other]])
+        before.append(_before(ends[:, own] * (len(sites) + 1) + way).tolist())
+    return tuple(
+        CollectiveBlock(*block[:-1], tuple({*block.behind, *fronts} - {-1}))
+        for block, fronts in zip(blocks, zip(*before, strict=True), strict=True)
+    )
+
+
+def _before(keys: Integers) -> Integers:
+    """For each of some keys the position of the last one before that is equal; -1: there is none."""
+    order = np.argsort(keys, kind="stable")
+    before = np.full(len(keys), -1)
+    equal = keys[order[1:]] == keys[order[:-1]]
+    before[order[1:][equal]] = order[:-1][equal]
+    return before
+
+
+def without_rendezvous(schedule: Schedule) -> BlockSchedule:
+    """The messages of a table with a window of 1 as blocks, for receives that are posted ahead.
+
+    A rank sends what is in a round when its rounds before are complete, as in the table; that its peer has
+    reached the round is not waited for.
     """
     levels = _levels(schedule)
     places = sorted(
@@ -180,7 +219,8 @@ def without_rendezvous(schedule: Schedule, in_order: bool = True) -> BlockSchedu
     )
     counts: Counter[tuple[int, int]] = Counter()
     numbers: dict[tuple[int, int, int], int] = {}  # (source, destination, how many before) -> block
-    received: list[list[int]] = [[] for _ in schedule.rounds]  # blocks, of rounds that are through
+    received: list[list[int]] = [[] for _ in schedule.rounds]  # blocks, since the last round with sends
+    sent: list[tuple[int, ...]] = [() for _ in schedule.rounds]  # blocks of that round
     taken: Counter[tuple[int, int]] = Counter()
     blocks: list[CollectiveBlock] = []
     for rank, position in places:
@@ -189,14 +229,15 @@ def without_rendezvous(schedule: Schedule, in_order: bool = True) -> BlockSchedu
             for source, _ in schedule.rounds[rank][position - 1].receives:
                 received[rank].append(numbers[source, rank, taken[source, rank]])
                 taken[source, rank] += 1
-        after = tuple(received[rank])
+        if not one.sends:
+            continue
+        after, behind = tuple(received[rank]), sent[rank]
+        received[rank], sent[rank] = [], tuple(range(len(blocks), len(blocks) + len(one.sends)))
         for destination, num_bytes in one.sends:
             numbers[rank, destination, counts[rank, destination]] = len(blocks)
             counts[rank, destination] += 1
-            blocks.append(CollectiveBlock(rank, destination, num_bytes, after=after))
-            if in_order:  # whatever is sent later leaves after this
-                received[rank], after = [], ()
-    return BlockSchedule(len(schedule.rounds), tuple(blocks), in_order)
+            blocks.append(CollectiveBlock(rank, destination, num_bytes, after=after, behind=behind))
+    return BlockSchedule(len(schedule.rounds), tuple(blocks))
 
 
 def _levels(schedule: Schedule) -> dict[tuple[int, int], int]:

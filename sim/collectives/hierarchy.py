@@ -12,6 +12,9 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from ..seeds import Integers
 from .schedule import Round, Schedule, refuse_many, split_evenly
 
 MAX_COLUMNS: Final = 16
@@ -40,6 +43,12 @@ def host_sizes(sites: Sites) -> tuple[int, ...]:
     (8, 8, 1, 1, 1)
     """
     return tuple(gpus for site in sites for gpus in ((1,) * site if isinstance(site, int) else site))
+
+
+def place_ranks(sites: Sites) -> tuple[Integers, Integers]:
+    """The site and the host of each rank, as numbers [ranks]."""
+    sizes, hosts = np.array([count_ranks((site,)) for site in sites]), np.array(host_sizes(sites))
+    return np.repeat(np.arange(len(sizes)), sizes), np.repeat(np.arange(len(hosts)), hosts)
 
 
 def tiers(sites: Sites) -> tuple[tuple[int, ...], ...]:

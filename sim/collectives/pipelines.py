@@ -23,15 +23,14 @@ from typing import Final
 import numpy as np
 
 from .algorithms import (
-    binomial_broadcast,
-    direct_reduce_scatter,
     dissemination_barrier,
+    gloo_broadcast,
     halving_doubling_all_reduce,
     recursive_doubling_all_reduce,
 )  # fmt: skip
-from .blocks import BlockSchedule, CollectiveBlock, without_rendezvous
+from .blocks import BlockSchedule, CollectiveBlock, in_turn, without_rendezvous
 from .hierarchy import Sites, count_ranks, crosses, hierarchical_all_reduce, host_sizes
-from .schedule import refuse_many, split_evenly
+from .schedule import Schedule, refuse_many, split_evenly
 
 RING_PIECES: Final = 64
 """Pieces of a chunk on its way round the ideal ring: latency hides behind all but the first of them."""
@@ -64,19 +63,29 @@ def _around(n: int, chunks: list[int], steps: range, pieces: int) -> BlockSchedu
                 numbers[step, rank] = len(blocks)
                 after = () if before is None else (before,)
                 blocks.append(CollectiveBlock(rank, (rank + 1) % n, size, min(pieces, size), after))
-    return BlockSchedule(n, tuple(blocks))
+    return BlockSchedule(n, in_turn(blocks, (n,)))
 
 
 @lru_cache(maxsize=64)
 def recursive_doubling(sites: Sites, num_bytes: int) -> BlockSchedule:
     """Recursive doubling of all bytes, each exchange as soon as its sender has the exchange before."""
-    return without_rendezvous(recursive_doubling_all_reduce(count_ranks(sites), num_bytes))
+    return _in_rounds(recursive_doubling_all_reduce(count_ranks(sites), num_bytes), sites)
 
 
 @lru_cache(maxsize=64)
 def halving_doubling(sites: Sites, num_bytes: int) -> BlockSchedule:
     """Recursive halving and doubling, each exchange as soon as its sender has the exchange before."""
-    return without_rendezvous(halving_doubling_all_reduce(count_ranks(sites), num_bytes))
+    return _in_rounds(halving_doubling_all_reduce(count_ranks(sites), num_bytes), sites)
+
+
+def _in_rounds(schedule: Schedule, sites: Sites) -> BlockSchedule:
+    """The messages of a table; in a flat network they come to a rank one after another, as they go."""
+    return _in_turn_if_flat(without_rendezvous(schedule), sites)
+
+
+def _in_turn_if_flat(schedule: BlockSchedule, sites: Sites) -> BlockSchedule:
+    """In a flat network block after block: that takes as long, and no two blocks are on a link at once."""
+    return schedule if crosses(sites) else replace(schedule, blocks=in_turn(schedule.blocks, sites))
 
 
 @lru_cache(maxsize=64)
@@ -84,14 +93,14 @@ def double_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
     """Half of the payload over each of two binary trees: to the root in segments, and back.
 
     Who is a leaf of one tree is inside the other, up to one rank, so that both trees together keep all links
-    busy. A rank first sends what it has as a leaf, then what it passes up, then what it passes down: in any
-    other order one tree would wait for the other in turn.
+    busy. Over one way a rank first sends what it has as a leaf, then what it passes up, then what it passes
+    down: in any other order one tree would wait for the other in turn.
     """
     n = count_ranks(sites)
-    return _over_trees((_tree(n, 0), _tree(n, 1 % n)), num_bytes, TREE_SEGMENTS)
+    return _over_trees((_tree(n, 0), _tree(n, 1 % n)), sites, num_bytes, TREE_SEGMENTS)
 
 
-def _over_trees(trees: Sequence[list[int]], num_bytes: int, segments: int) -> BlockSchedule:
+def _over_trees(trees: Sequence[list[int]], sites: Sites, num_bytes: int, segments: int) -> BlockSchedule:
     """An equal part of the payload over each of some trees, given by the parent of each rank."""
     n = len(trees[0])
     planned: list[tuple[bool, int, int, int, int, int]] = []  # (down, level, segment, tree, child, bytes)
@@ -117,7 +126,7 @@ def _over_trees(trees: Sequence[list[int]], num_bytes: int, segments: int) -> Bl
         numbers[down, tree, segment, child] = len(blocks)
         after = tuple(numbers[need] for need in needs)
         blocks.append(CollectiveBlock(source, destination, size, after=after))
-    return BlockSchedule(n, tuple(blocks))
+    return BlockSchedule(n, in_turn(blocks, sites))
 
 
 def _tree(n: int, shift: int) -> list[int]:
@@ -170,7 +179,7 @@ def _depths(parents: list[int]) -> list[int]:
 @lru_cache(maxsize=64)
 def hierarchical(sites: Sites, num_bytes: int) -> BlockSchedule:
     """Inside hosts and sites, then between sites, then back; a rank's sends of one phase share its links."""
-    return without_rendezvous(hierarchical_all_reduce(sites, num_bytes), in_order=False)
+    return without_rendezvous(hierarchical_all_reduce(sites, num_bytes))
 
 
 @lru_cache(maxsize=64)
@@ -182,9 +191,11 @@ def ring_share(sites: Sites, num_bytes: int) -> BlockSchedule:
 
 @lru_cache(maxsize=64)
 def exchange(sites: Sites, num_bytes: int) -> BlockSchedule:
-    """Everybody's shares straight to all others, the next rank first: a reduce-scatter or an all-gather.
+    """Everybody's shares straight to all others: a reduce-scatter or an all-gather.
 
-    On n equal hosts it takes (n - 1) / n num_bytes / bandwidth and one latency.
+    On n equal hosts it takes (n - 1) / n num_bytes / bandwidth and one latency. There a rank sends to the
+    next one first, then to the one after it; between hosts of several GPUs or sites it sends to all at once,
+    so that every pipe is in use all the time.
     """
     n = count_ranks(sites)
     refuse_many("an exchange of all with all", n, n * (n - 1))
@@ -195,7 +206,7 @@ def exchange(sites: Sites, num_bytes: int) -> BlockSchedule:
         sent = shares[destinations]
         ends = (each[sent > 0].tolist() for each in (ranks, destinations, sent))
         blocks += map(CollectiveBlock, *ends)
-    return BlockSchedule(n, tuple(blocks))
+    return _in_turn_if_flat(BlockSchedule(n, tuple(blocks)), sites)
 
 
 @lru_cache(maxsize=64)
@@ -206,8 +217,9 @@ def chain_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
 
 @lru_cache(maxsize=64)
 def tree_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
-    """A binomial tree from rank 0."""
-    return without_rendezvous(binomial_broadcast(count_ranks(sites), num_bytes, 0))
+    """A binomial tree from rank 0; over one way a rank sends to one child after another."""
+    at_once = without_rendezvous(gloo_broadcast(count_ranks(sites), num_bytes, 0))
+    return replace(at_once, blocks=in_turn(at_once.blocks, sites))
 
 
 def _chain(n: int, num_bytes: int, pieces: int) -> BlockSchedule:
@@ -219,15 +231,9 @@ def _chain(n: int, num_bytes: int, pieces: int) -> BlockSchedule:
 
 
 @lru_cache(maxsize=64)
-def batch_reduce_scatter(n: int, num_bytes: int) -> BlockSchedule:
-    """What cannot be added up on its way: everybody's chunks straight to their owners, as one batch."""
-    return without_rendezvous(direct_reduce_scatter(n, num_bytes), in_order=False)
-
-
-@lru_cache(maxsize=64)
 def barrier(n: int) -> BlockSchedule:
     """A barrier of empty messages, by dissemination."""
-    return without_rendezvous(dissemination_barrier(n))
+    return _in_rounds(dissemination_barrier(n), (n,))
 
 
 # --- NCCL ---------------------------------------------------------------------------------------
@@ -306,7 +312,7 @@ def _nccl_loops(n: int, num_bytes: int, steps: range) -> BlockSchedule:
                             () if room is None else (room,),
                         )
                     )
-    return BlockSchedule(n, tuple(blocks), tail=_nccl_tail(n, num_bytes))
+    return BlockSchedule(n, in_turn(blocks, (n,)), tail=_nccl_tail(n, num_bytes))
 
 
 def _nccl_tail(n: int, num_bytes: int) -> float:
@@ -336,7 +342,9 @@ def nccl_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
             parents[first] = firsts[above] if above >= 0 else -1
         trees.append(parents)
     segments = TREE_SEGMENTS + NCCL_CHAIN_SEGMENTS * (max(sizes) - 1)
-    return replace(_over_trees(trees, num_bytes, segments), tail=_nccl_tail(count_ranks(sites), num_bytes))
+    return replace(
+        _over_trees(trees, sites, num_bytes, segments), tail=_nccl_tail(count_ranks(sites), num_bytes)
+    )
 
 
 @lru_cache(maxsize=64)

@@ -181,7 +181,7 @@ class SymmetricSharing:
                         if flow.one.loads[kind]:
                             levels[number] = min(levels[number], share)
             level = min(levels.values())
-            for number in [number for number, each in levels.items() if each <= level * (1 + _TIE)]:
+            for number in [number for number, each in levels.items() if each <= level * (1 + TIE)]:
                 flow = rising.pop(number)
                 if flow.rate != level:
                     flow.remaining, flow.since_s, flow.rate = flow.left(now_s), now_s, level
@@ -190,5 +190,5 @@ class SymmetricSharing:
                         free[kind] = max(0.0, free[kind] - load * level)
 
 
-_TIE = 1e-12
+TIE = 1e-12
 """Relative difference of rates below which they are equal."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 from typing_extensions import override
 
+from ..collectives.alike import time_alike
 from ..collectives.block_pricing import BlockCosts, block_completion_s, block_waves
 from ..collectives.blocks import BlockCost, BlockSchedule, completion_s
 from ..collectives.hierarchy import Sites
@@ -21,6 +21,7 @@ from ..collectives.pipelines import least_latencies
 from ..collectives.symmetric import alone_s, symmetric_rounds
 from ..network.routes import route_pairs
 from ..network.transfer import TransferModel
+from ..seeds import Integers
 from .clock import Clock
 from .transfers import Transfers
 
@@ -115,13 +116,38 @@ class PlacedBlocks(PlacedCollective):
 
     @override
     def _price(self, ready_s: tuple[float, ...]) -> Completion:
-        done_s = self._by_recursion(ready_s) if self.own_links else _solve_s(self, ready_s)
+        if self.own_links:
+            done_s = self._by_recursion(ready_s)
+        else:
+            done_s = self._all_at_once(ready_s) or _solve_s(self, ready_s)
         return done_s, done_s
+
+    def _all_at_once(self, ready_s: tuple[float, ...]) -> list[float]:
+        """As flows of which few differ; none where one block waits for another, or too many differ."""
+        model, schedule, joined_s = self.model, self.schedule, np.array(ready_s)
+        plain = model.sharing == "max_min" and model.queue == "fair" and not model.tcp and not model.uneven
+        if schedule.any_needs or not plain:
+            return []
+        ends = schedule.sources, schedule.destinations
+        routes = route_pairs(*ends, self.members, model)
+        left_s = time_alike(
+            joined_s[list(ends)].max(axis=0) + self.overhead_s,
+            schedule.pieces * schedule.piece_bytes,
+            routes.bytes_per_s,
+            routes.links,
+            model.efficiency * np.array([link.bandwidth_bytes_per_s for link in model.network.links]),
+        )
+        if left_s is None:
+            return []
+        np.maximum.at(joined_s, ends[0], left_s)
+        np.maximum.at(joined_s, ends[1], left_s + routes.latency_s)
+        done_s: list[float] = joined_s.tolist()
+        return done_s
 
     def _by_recursion(self, ready_s: tuple[float, ...]) -> list[float]:
         schedule, many = self.schedule, 2 * _VECTORISE_FROM
         wide = self.messages >= many and self.messages >= _VECTORISE_FROM * len(block_waves(schedule).waves)
-        if schedule.in_order and not wide:
+        if not wide:
             return completion_s(schedule, ready_s, self.costs, self.overhead_s)
         done_s = block_completion_s(schedule, np.array(ready_s), self.columns, self.overhead_s)
         return [float(each) for each in done_s]
@@ -178,11 +204,22 @@ def place_blocks(schedule: BlockSchedule, members: tuple[int, ...], model: Trans
         BlockCosts(schedule.piece_bytes * (1.0 / rates), routes.latency_s[pair], back.latency_s[pair]),
         own_links=not network.varies
         and not model.tcp
-        and (not shared or (schedule.in_order and routes.one_end and model.queue == "fair")),
+        and (not shared or (model.queue == "fair" and _in_turn(schedule, routes.links[pair]))),
     )
 
 
-def price_s(placed: PlacedBlocks) -> float:
+def _in_turn(schedule: BlockSchedule, links: Integers) -> bool:
+    """Whether on each link every block is behind the one before, of the ``links`` [blocks, most of one]."""
+    number, column = np.nonzero(links >= 0)
+    link = links[number, column]
+    order = np.argsort(link, kind="stable")
+    number, link = number[order], link[order]
+    met = link[1:] == link[:-1]
+    before, after = number[:-1][met], number[1:][met]
+    return bool((schedule.behind[after] == before[:, None]).any(axis=1).all())
+
+
+def price_s(placed: PlacedCollective) -> float:
     """Seconds that a collective takes on an idle, steady network, if all members begin at once."""
     return max(placed.completion((0.0,) * len(placed.members))[0])
 
@@ -284,9 +321,9 @@ class BlockFlows:
         blocks = placed.schedule.blocks
         self._joined_s = [math.inf] * placed.schedule.ranks
         self._open = [0] * placed.schedule.ranks  # blocks of a rank that are not through
-        self._lines: list[deque[int]] = [deque() for _ in range(placed.schedule.ranks)]  # to leave, by source
-        self._into: list[deque[int]] = [deque() for _ in range(placed.schedule.ranks)]  # by destination
-        self._busy = [False] * placed.schedule.ranks  # a block leaves
+        self._of_rank: list[list[int]] = [[] for _ in range(placed.schedule.ranks)]  # from it or to it
+        self._in_front = [len(block.behind) for block in blocks]  # that have not left
+        self._behind: list[list[int]] = [[] for _ in blocks]
         self._first_needs = [len(block.after) + len(block.room) for block in blocks]
         self._last_needs = list(self._first_needs)
         self._first_s = [0.0] * len(blocks)  # when the first piece of all that a block needs was there
@@ -297,8 +334,10 @@ class BlockFlows:
         for number, block in enumerate(blocks):
             self._open[block.source] += 1
             self._open[block.destination] += 1
-            self._lines[block.source].append(number)
-            self._into[block.destination].append(number)
+            self._of_rank[block.source].append(number)
+            self._of_rank[block.destination].append(number)
+            for each in block.behind:
+                self._behind[each].append(number)
             for each in block.after:
                 self._needed_by[each].append(number)
             for each in block.room:
@@ -310,39 +349,16 @@ class BlockFlows:
         self._joined_s[rank] = self._clock.now
         if not self._open[rank]:
             self._clock.at(self._clock.now, self._finished, rank)
-        # Only who has a block for this rank has waited for it, and of blocks in order the first one leaves.
-        schedule = self._placed.schedule
-        into = islice(self._into[rank], 1 if schedule.in_order else None)
-        for each in sorted({rank, *(schedule.blocks[number].source for number in into)}):
-            self._go_on(each)
+        blocks = self._placed.schedule.blocks
+        for number in sorted(self._of_rank[rank], key=lambda each: blocks[each].source):
+            self._go_on(number)
 
-    def _go_on(self, rank: int) -> None:
-        """Let the next blocks of a rank leave that can."""
-        if math.isinf(self._joined_s[rank]):
-            return
-        line = self._lines[rank]
-        if self._placed.schedule.in_order:
-            if line and not self._busy[rank] and self._can_leave(line[0]):
-                self._busy[rank] = True
-                self._leave(line.popleft())
-            return
-        for number in [each for each in line if self._can_leave(each)]:
-            line.remove(number)
+    def _go_on(self, number: int) -> None:
+        """Let a block leave, if it can now."""
+        block = self._placed.schedule.blocks[number]
+        joined = math.isfinite(self._joined_s[block.source] + self._joined_s[block.destination])
+        if joined and not self._first_needs[number] and not self._in_front[number]:
             self._leave(number)
-
-    def _go_on_with(self, number: int) -> None:
-        """Let a block leave, if it can now; of blocks in order, the one in front."""
-        source = self._placed.schedule.blocks[number].source
-        if self._placed.schedule.in_order:
-            self._go_on(source)
-        elif math.isfinite(self._joined_s[source]) and self._can_leave(number):
-            self._lines[source].remove(number)  # what else can leave has left when it could
-            self._leave(number)
-
-    def _can_leave(self, number: int) -> bool:
-        destination = self._placed.schedule.blocks[number].destination
-        its_turn = not self._placed.schedule.in_order or self._into[destination][0] == number
-        return its_turn and not self._first_needs[number] and math.isfinite(self._joined_s[destination])
 
     def _leave(self, number: int) -> None:
         """The first piece of a block leaves, after it the others."""
@@ -386,7 +402,7 @@ class BlockFlows:
         self._first_needs[number] -= 1
         self._first_s[number] = self._clock.now
         if not self._first_needs[number]:
-            self._go_on_with(number)
+            self._go_on(number)
 
     def _last_there(self, number: int) -> None:
         self._last_needs[number] -= 1
@@ -422,13 +438,11 @@ class BlockFlows:
         self._make_room(number, self._both_there if block.pieces == 1 else self._last_there)
         self._clock.at(self._clock.now + latency_s, self._arrived, number)
         self._close(block.source)
-        if self._placed.schedule.in_order:
-            self._busy[block.source] = False
-            into = self._into[block.destination]
-            into.popleft()
-            self._go_on(block.source)
-            if into:
-                self._go_on(self._placed.schedule.blocks[into[0]].source)
+        blocks = self._placed.schedule.blocks
+        for each in sorted(self._behind[number], key=lambda each: blocks[each].source != block.source):
+            self._in_front[each] -= 1
+            if not self._in_front[each]:
+                self._go_on(each)
 
     def _both_there(self, number: int) -> None:
         self._last_there(number)

@@ -19,7 +19,7 @@ from ..collectives.pipelines import (
     PIPELINES,
     SHARES,
     barrier,
-    batch_reduce_scatter,
+    exchange,
     nccl_all_gather,
     nccl_broadcast,
     nccl_choice,
@@ -249,7 +249,7 @@ class Job:
                 build = nccl_broadcast if nccl else self._fastest_of(BROADCASTS, order, sites, num_bytes)
                 schedule = build(sites, num_bytes)
             case ops.ReduceScatter(value=Encoded() as value):
-                schedule = batch_reduce_scatter(n, self.num_bytes(value))
+                schedule = exchange(sites, self.num_bytes(value))
             case ops.ReduceScatter(value=value):
                 num_bytes = self.num_bytes(value)
                 build = nccl_reduce_scatter if nccl else self._fastest_of(SHARES, order, sites, num_bytes)

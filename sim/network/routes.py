@@ -72,12 +72,14 @@ class PairRoutes:
     """The routes of a collective.
 
     Attributes:
+        links: [pairs, most links of one] those that it crosses; -1: there is none.
         bytes_per_s, latency_s: [pairs] of a message that is alone.
         one_end: each link is used by messages of one source only, or to one destination only.
         most_pairs: how many pairs use the busiest link.
         access_only: of the links only those of the members' hosts are used, which nobody else shares.
     """
 
+    links: Integers
     bytes_per_s: Floats
     latency_s: Floats
     one_end: bool
@@ -99,6 +101,7 @@ def route_pairs(
     one_source, one_destination = (_all_equal(each[row], link, used) for each in (sources, destinations))
     taking_part = set(members)
     return PairRoutes(
+        links=routes.links,
         bytes_per_s=model.efficiency * alone,
         latency_s=routes.latency_s + model.added_latency_s,
         one_end=bool((one_source | one_destination).all()),

@@ -124,7 +124,10 @@ def test_every_rank_gets_what_the_others_have(name: str, sites: tuple[int, ...],
         assert all(each < len(carried) for each in (*block.after, *block.room))
         assert all(schedule.blocks[each].destination == block.source for each in block.after)
         own = {block.source}.union(*(carried[each] for each in block.after))
-        carried.append(own | (held[block.source] if schedule.in_order and block.pieces == 1 else set()))
+        own = own.union(
+            *(carried[each] for each in block.behind if schedule.blocks[each].source == block.source)
+        )
+        carried.append(own)
         held[block.destination] |= carried[-1]
     if num_bytes >= n:
         assert all(each == set(range(n)) for each in held)

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.collectives.pipelines import PIPELINES
+from paceline.sim.collectives.pipelines import PIPELINES, double_tree, exchange
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers import blocks
-from paceline.sim.drivers.blocks import PlacedBlocks, fastest, place_blocks, price_s
+from paceline.sim.drivers.blocks import PlacedBlocks, _solve_s, fastest, place_blocks, price_s
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import Deadlock, PeerLost
@@ -155,6 +155,63 @@ def test_ideal_is_as_fast_as_its_fastest_algorithm_between_sites(num_bytes: int,
     }
     auto_s = took_s.pop("auto")
     assert auto_s == pytest.approx(min(took_s.values()))
+
+
+@pytest.mark.parametrize(
+    ("sites", "host", "right_s"),
+    [
+        ((1,) * 4, "400 Gbit/s", 2.771),
+        ((4,) * 4, "400 Gbit/s", 10.859),
+        ((4,) * 4, "10 Gbit/s", 10.859),
+        ((16,), "10 Gbit/s", 10.1101),
+    ],
+)
+def test_an_exchange_fills_all_pipes_between_sites(sites: tuple[int, ...], host: str, right_s: float) -> None:
+    """13.48 GB: of each member all others get a share; a pipe carries those of a pair of sites."""
+    n = sum(sites)
+    network = network_of(
+        n, sites={f"s{number}": size for number, size in enumerate(sites)},
+        within={"latency": "0.1 ms", "bandwidth": host},
+        between={"latency": "75 ms", "bandwidth": "10 Gbit/s"},
+    )  # fmt: skip
+    placed = place_blocks(exchange(sites, 13_480_000_000), tuple(range(n)), TransferModel(network))
+    assert price_s(placed) == pytest.approx(right_s, rel=1e-6)
+    if len(sites) > 1:
+        across = 13_480_000_000 / n * (n / len(sites)) ** 2
+        assert right_s == pytest.approx(across / 1.25e9 + 0.075, rel=1e-4)
+
+
+def test_trees_fill_all_pipes_between_sites() -> None:
+    """Four sites: in each tree one has three neighbours, and both trees use the pipes between 1 and 2."""
+    network = network_of(
+        4, sites={f"s{number}": 1 for number in range(4)}, within={"latency": "0 s", "bandwidth": "4 Tbit/s"},
+        between={"latency": "0 s", "bandwidth": "10 Gbit/s"},
+    )  # fmt: skip
+    placed = place_blocks(double_tree((1,) * 4, 10**9), tuple(range(4)), TransferModel(network))
+    assert price_s(placed) == pytest.approx(10**9 / 1.25e9)
+
+
+@laws
+@given(
+    sites=st.lists(st.integers(1, 5), min_size=2, max_size=4).map(tuple),
+    num_bytes=st.integers(1, 10**8),
+    pipe=st.floats(0.1, 10.0),
+    card=st.floats(0.1, 10.0),
+    late=st.lists(st.sampled_from([0.0, -0.2, -1.0]), min_size=20, max_size=20),
+)
+def test_flows_of_which_few_differ_take_what_all_of_them_take(
+    sites: tuple[int, ...], num_bytes: int, pipe: float, card: float, late: list[float]
+) -> None:
+    n = sum(sites)
+    network = network_of(
+        n, sites={f"s{number}": size for number, size in enumerate(sites)},
+        within={"latency": "1 ms", "bandwidth": f"{card} Gbit/s"},
+        between={"latency": "40 ms", "bandwidth": f"{pipe} Gbit/s"},
+    )  # fmt: skip
+    model = TransferModel(network, overhead_s=0.001, efficiency=0.9)
+    placed = place_blocks(exchange(sites, num_bytes), tuple(range(n)), model)
+    ready_s = tuple(late[:n])
+    assert placed._all_at_once(ready_s) == pytest.approx(_solve_s(placed, ready_s), rel=1e-9)
 
 
 def test_a_ring_goes_site_by_site() -> None:
