@@ -172,7 +172,7 @@ def medians(summary: Summary, source: Source | None = None) -> str | None:
 def confidence(summary: Summary, source: Source | None = None) -> str | None:
     """How often the first was first; None where there is no order."""
     rows = ranked(summary, source)
-    if len(rows) < 2 or rows[0]["ratio_to_best"]["median"] is None:
+    if len(rows) < 2 or verdict_of(summary, rows[0]["source"])["first"] is None:
         return None
     best = rows[0]
     repeats = min(row["runs"] for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -56,15 +57,16 @@ def joined_events(logs: Sequence[RankLog], starts: StartTimes) -> list[Event]:
     return list(heapq.merge(*columns, key=lambda event: event.end_s))
 
 
-def time_breakdown(log: RankLog, starts: StartTimes) -> TimeBreakdown:
-    """A worker's time, with its blocked time split into waiting and communicating."""
+def time_breakdown(log: RankLog, starts: StartTimes, until_s: float = math.inf) -> TimeBreakdown:
+    """A worker's time up to a moment, with its blocked time split into waiting and communicating."""
     breakdown = TimeBreakdown(log.rank, log.bytes_sent, log.steps, ended_s=log.ended_s)
     breakdown.operations = log.operations
     for published in log.published:
         breakdown.count(published.notes)
     for each in log.exposures:
-        peer_s = starts.last_s(each.exchange, each.peer_s)
-        breakdown.blocked(each.start_s, each.start_s + each.exposed_s, peer_s, 0.0)
+        peer_s, end_s = starts.last_s(each.exchange, each.peer_s), each.start_s + each.exposed_s
+        if each.start_s < until_s:
+            breakdown.blocked(each.start_s, min(end_s, until_s), min(peer_s, until_s), 0.0)
     return breakdown
 
 
@@ -268,13 +270,20 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], message:
         fetch(_scored_anyhow(start, job.every, changes))
     scorer = job.scorer_of(fetch)
     scorer.begin(start)
+    marks = job.pace_marks()
     for change in changes:
         if isinstance(change, WorkerLost):
             scorer.lose(change.worker, change.time_s)
         else:
             scorer.publish(change)
+            marks.publish(change.worker, change.step, change.time_s, change.bytes_sent)
+    pace = marks.last()
     starts = StartTimes(logs)
-    breakdowns = {log.rank: time_breakdown(log, starts) for log in logs}
+
+    def breakdowns(until_s: float = math.inf) -> list[TimeBreakdown]:
+        known = {log.rank: time_breakdown(log, starts, until_s) for log in logs}
+        return [known.get(rank, TimeBreakdown(rank, ended_s=0.0)) for rank in range(job.workers)]
+
     wall_s = max(
         max((row.end_s for row in log.rows if row.task == 0), default=0.0)
         if log.ended_s is None else log.ended_s
@@ -286,13 +295,15 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], message:
             event_log.add(event)
     outcome = Outcome(
         wall_s=wall_s,
-        breakdowns=[breakdowns.get(rank, TimeBreakdown(rank, ended_s=0.0)) for rank in range(job.workers)],
+        breakdowns=breakdowns(),
         finals=[log.final for log in logs],
         leader=next((log.leader for log in logs if log.leader is not None), None),
         lost=lost,
         events=event_log.events if event_log else [],
         status="partial" if message else "completed",
         message=message,
+        pace=pace,
+        counted=breakdowns(pace.time_s) if marks.complete and not job.synchronous else (),
     )
     finals = {log.rank: ModelRef(log.rank, FINAL) for log in logs}
     leader = next((ModelRef(log.rank, LEADER) for log in logs if log.leader is not None), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import simpy.core
@@ -21,6 +22,7 @@ from ..program.averaging import COLLECTIVES, root_of
 from ..program.encoding import decoded
 from ..program.groups import members
 from ..program.worker import Program
+from ..records.accounting import TimeBreakdown
 from ..records.run import ANY_SOURCE, Event
 from ..training.gradients import Deferred, loss_given
 from ..training.scoring import Scorer
@@ -83,6 +85,8 @@ class EventDriver(ClockedRunner[Pending]):
         self._issued = [0] * job.workers
         self._gradients = [0] * job.workers
         self._published = 0
+        self._pace = job.pace_marks()
+        self._counted: list[TimeBreakdown] = []
         self._over = False
         self._delays = WakeUpDelays(job.transfer, job.workers)
         ended = self.complete if self._delays.none_after_exchanges else self._settled
@@ -153,20 +157,29 @@ class EventDriver(ClockedRunner[Pending]):
             status="partial" if failure else "completed",
             message=failure,
             lost=lost,
+            pace=self._pace.last(),
+            counted=self._counted,
         )
 
     @override
     def close(self, rank: int) -> None:
         if self.tasks[rank][0].alive:
-            self._interrupted(self.tasks[rank][0])
+            self._interrupted(self.tasks[rank][0], self.tasks[rank][0].breakdown)
         super().close(rank)
 
-    def _interrupted(self, task: _Task) -> None:
-        """Account for what a main coroutine waits in, and will not see the end of."""
+    def _interrupted(self, task: _Task, breakdown: TimeBreakdown) -> None:
+        """Account for what a main coroutine waits in by now."""
         if task.blocked is not None and task.awaited is not None:
             start_s, busy_s = task.blocked
             peer_s = self._clock.now if task.awaited.parts else task.awaited.peer_s
-            task.breakdown.blocked(start_s, self._clock.now, peer_s, busy_s)
+            breakdown.blocked(start_s, self._clock.now, peer_s, busy_s)
+
+    def _breakdowns_now(self) -> list[TimeBreakdown]:
+        mains = [tasks[0] for tasks in self.tasks.values()]
+        now = [copy(task.breakdown) for task in mains]
+        for task, breakdown in zip(mains, now, strict=True):
+            self._interrupted(task, breakdown)
+        return now
 
     def _loop(self) -> None:
         step, limit_s, scorer = self._clock.step, self.job.max_time_s, self._scorer
@@ -230,7 +243,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._next_turn(pending)
         if pending.handle is None:
             pending.done = True
-            self._interrupted(task)
+            self._interrupted(task, task.breakdown)
         self.fail(pending, PeerLost(rank, pending.name))
 
     def _expect(self, pending: Pending, *peers: int) -> None:
@@ -441,6 +454,9 @@ class EventDriver(ClockedRunner[Pending]):
             task.breakdown.count(operation.notes)
         self._finals[task.rank] = operation.value
         self._published += 1
+        self._pace.publish(task.rank, operation.step, self._clock.now, task.breakdown.bytes_sent)
+        if not (self.job.synchronous or self._counted) and self._pace.complete:
+            self._counted = self._breakdowns_now()
         if self._progress is not None:
             self._progress(self._published)
         if operation.leader is not None:

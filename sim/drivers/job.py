@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from ..program.averaging import root_of
 from ..program.encoding import Encoded, Payload, message_bytes, shard_bytes
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog
+from ..records.pace import PaceMarks
 from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..training.gradients import TrainingProblem
@@ -138,6 +140,10 @@ class Job:
             hosts=self.transfer.network.nodes,
             element_bytes=self.bytes_per_parameter,
         )
+
+    def pace_marks(self) -> PaceMarks:
+        """For what decides the time of a step: the end of the run, of the first worker or of all."""
+        return PaceMarks(self.workers, self.max_iterations or sys.maxsize, self.synchronous)
 
     def scorer(self) -> Scorer[torch.Tensor]:
         """A fresh scorer of this job, for models that are at hand."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
 from ..records.accounting import TimeBreakdown, mean_share
+from ..records.pace import Pace
 from ..records.run import Event, Run, Source, Status
 from ..training.scoring import Scorer, digest
 from .job import Job
@@ -29,6 +30,8 @@ class Outcome:
         events: all workers' events, each worker's in the order in which it resumed.
         status, message: how it ended.
         lost: ranks of the workers that are gone, unless all are.
+        pace: the steps that count.
+        counted: the breakdowns at its end, where an idle end comes after it; none where nothing does.
     """
 
     wall_s: float
@@ -37,8 +40,10 @@ class Outcome:
     leader: torch.Tensor | None
     events: list[Event]
     status: Status
+    pace: Pace
     message: str = ""
     lost: Collection[int] = ()
+    counted: Sequence[TimeBreakdown] = ()
 
 
 def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source: Source) -> Run:
@@ -53,6 +58,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
     """What happened in a run whose end has been scored."""
     iterations = sum(a.steps for a in outcome.breakdowns) / job.workers
     bytes_sent = sum(a.bytes_sent for a in outcome.breakdowns)
+    until_s = outcome.pace.time_s if outcome.counted else outcome.wall_s
     status, message = outcome.status, outcome.message
     if status == "completed" and scorer.diverged:
         status, message = "diverged", "the loss is not finite"
@@ -69,7 +75,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         wall_clock_s=outcome.wall_s,
         iterations=iterations,
         bytes_sent=bytes_sent,
-        time_s=mean_share(outcome.breakdowns, outcome.wall_s),
+        time_s=mean_share(outcome.counted or outcome.breakdowns, until_s, outcome.wall_s),
         evaluations=tuple(scorer.evaluations),
         digest=digest(outcome.finals),
         events=tuple(outcome.events),
@@ -79,4 +85,5 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         left_out=tuple((a.left_out, a.averages) for a in outcome.breakdowns)
         if any(a.averages for a in outcome.breakdowns)
         else (),
+        pace=outcome.pace,
     )

@@ -34,8 +34,7 @@ from ..scenario.schema import Scenario
 from ..schemes import find_scheme
 from ..seeds import Floats
 from .jobs import ALONE, JobProcesses
-from .prepare import clock_only, over_profile, prepare
-from .step_cost import Followed, endless, follow
+from .step_cost import follow, whole_job
 
 FOLLOWED_STEPS: Final = 64
 """Steps to follow, rounded up to whole cycles, of which the first quarter does not count."""
@@ -76,35 +75,29 @@ def describe_schemes(
 
 def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
     """Follow a scheme on the clock alone; None where it needs values, or has too many messages."""
-    job = clock_only(endless(prepare(scenario, entry, scenario.seed)))
-    profile = scenario.cluster.profile
-    if profile is not None:
-        job = over_profile(job, profile)
+    job = whole_job(scenario, entry)
     cycle = job.scheme.cycle(job.options, job.units)
     in_parts = job.scheme.bucket_bytes(job.options) is not None  # that are sent during a backward pass
     steps_work = cycle * job.workers * (PART_WORK * len(job.segments) if in_parts else 1)
     if cycle > MAX_CYCLE_STEPS or steps_work > MAX_CYCLE_WORK:
         return None
     try:
-        first = follow(job, cycle, lambda complete, _: complete > 0)
+        first = follow(job, lambda complete, _: complete > 0)
         if first.work > MAX_CYCLE_WORK:
             return None
         cycles = min(math.ceil(FOLLOWED_STEPS / cycle), BOUNDS_WORK // max(first.work, 1))
-        return _bounds(job, cycle, max(2, cycles))
+        return _bounds(job, max(2, cycles))
     except RunError:
         return None
 
 
-def _bounds(job: Job, cycle: int, cycles: int) -> Bounds:
+def _bounds(job: Job, cycles: int) -> Bounds:
     """The shares of a step, the mean over so many cycles without those of the start."""
-
-    def followed(changed: Job) -> Followed:
-        return follow(changed, cycle, lambda complete, _: complete >= cycles)
+    whole = follow(job, lambda complete, _: complete >= cycles)
 
     def step_s(changed: Job) -> float:
-        return followed(changed).step_s
+        return follow(changed, whole.span).step_s
 
-    whole = followed(job)
     base_s, whole_s = _undisturbed_s(job), whole.step_s
     everybody, slow = range(job.workers), _always_slow(job)
 

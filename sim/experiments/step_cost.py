@@ -1,15 +1,16 @@
 """What a step of a scheme costs in the long run: elapsed time over the mean number of steps in it.
 
 A scheme's own code runs on the clock alone, without gradients and without an end, for whole cycles
-(``Scheme.cycle``) of steps, mean over the workers, until a fixed amount of work is done. The first quarter of
-the cycles counts as start-up and is left out, and so is what the scheme does at its beginning alone
-(``Scheme.long_run``). None of these numbers depends on the machine or its load.
+(``Scheme.cycle``) of steps until a fixed amount of work is done (``records.pace`` says when a cycle ends).
+The first quarter of the cycles counts as start-up and is left out, and so is what happens once: crashes, and
+what the scheme does at its beginning alone (``Scheme.long_run``). No number here depends on the machine.
 
-The whole of a step is run as the simulation runs it. Its parts come from three runs without anything random:
-on a network that costs nothing, on one with latencies only, and on the nominal one. The differences are the
-latency term and the bandwidth term; for an all-reduce by a ring of n equal workers, with S bytes, latency L
-and bandwidth B, they are 2 (n - 1) L and 2 (n - 1) S / (n B). What is left of the whole is due to what is
-random (everybody waits for whoever is late) and to the factors of a profile.
+The whole of a step is run as the simulation runs it. Its parts come from three runs over the same cycles
+without anything random in computers and networks: on a network that costs nothing, on one with latencies
+only, and on the nominal one. The differences are the latency term and the bandwidth term; for an all-reduce
+by a ring of n equal workers, with S bytes, latency L and bandwidth B, they are 2 (n - 1) L and
+2 (n - 1) S / (n B). What is left of the whole is due to what is random (everybody waits for whoever is late)
+and to the factors of a profile.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..compute.model import ComputeModel
+from ..compute.settings import Straggler
 from ..drivers.collectives import TrafficMet
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
@@ -37,17 +39,18 @@ from ..drivers.lockstep.stacked import StackedTask
 from ..errors import RunError, SchemeError
 from ..network.network import Network, Route
 from ..program import operations as ops
+from ..records.pace import Pace, PaceMarks
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
-from ..schemes import SCHEMES
+from ..schemes import SCHEMES, find_scheme
 from ..training.scoring import Scorer, as_they_are
 from ..training.snapshots import Published
 from .prepare import clock_only, over_profile, prepare
 
 ENOUGH_WORK: Final = 40_000
-"""Messages and steps of workers after which a run of two cycles or more ends: of a whole step."""
+"""Messages and steps of workers after which a run of two cycles or more ends."""
 ENOUGH_PART_WORK: Final = 10_000
-"""That bound for the runs that its parts come from."""
+"""That bound where a step is followed many times, each on another network."""
 FEW_SCHEMES: Final = 4
 """Up to so many schemes each gets all of these bounds; of more, its share of what so many would take."""
 MOST_WORK: Final = 500_000
@@ -67,6 +70,8 @@ class StepCost:
     Attributes:
         label: of the scheme.
         steps: over how many steps, mean per worker, the step is a mean.
+        shares, average_s: of each worker, as in ``Pace``.
+        leaves_out: what does not count, as phrases.
         compute_s, latency_s, bandwidth_s: they add up to a step without anything random.
         random_s: what is added by all that is random in the scenario, and by the factors of its profile;
             None where it has neither.
@@ -77,6 +82,9 @@ class StepCost:
 
     label: str
     steps: int = 0
+    shares: Sequence[float] = ()
+    average_s: Sequence[float | None] = ()
+    leaves_out: Sequence[str] = field(default=(), compare=False)
     compute_s: float = math.nan
     latency_s: float = math.nan
     bandwidth_s: float = math.nan
@@ -91,30 +99,58 @@ class StepCost:
         return self.compute_s + self.latency_s + self.bandwidth_s + (self.random_s or 0.0)
 
 
+def whole_job(scenario: Scenario, entry: SchemeEntry) -> Job:
+    """What is followed of a scheme: all that counts in the simulation of its long run, without values."""
+    job, profile = clock_only(endless(prepare(scenario, entry, scenario.seed))), scenario.cluster.profile
+    return job if profile is None else over_profile(job, profile)
+
+
+def follow_whole(scenario: Scenario, entry: SchemeEntry) -> Followed:
+    """A step of a scheme with everything that counts, over as much of its long run as is affordable.
+
+    Raises:
+        RunError: as ``follow``.
+    """
+    return follow(whole_job(scenario, entry), partial(_enough, _share(scenario) * ENOUGH_WORK))
+
+
+def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list[str]:
+    """What a step in the long run does not count, as phrases."""
+    crash, once = (
+        [bool(s.crash) for s in scenario.cluster.stragglers if s.at is not None].count(each)
+        for each in (True, False)
+    )
+    scheme = find_scheme(entry.name)
+    phrases = {
+        f"start-up ({followed.start:,} {'step' if followed.start == 1 else 'steps'})": followed.start,
+        "the scheme's own beginning": scheme.long_run(entry.options) != entry.options,
+        "crashes": crash,
+        "slow periods that come once": once,
+    }
+    return [phrase for phrase, there in phrases.items() if there]
+
+
 def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
     """Follow a scheme on the clock alone; one that cannot do without values has a ``problem`` instead."""
-    whole = clock_only(endless(prepare(scenario, entry, scenario.seed)))
-    network = whole.transfer.network
+    plain = clock_only(endless(prepare(scenario, entry, scenario.seed)))
+    network = plain.transfer.network
     nominal = network.steady
-    unvarying = _with(replace(whole, compute=steady_compute(whole.compute, whole.workers)), nominal)
-    profile = scenario.cluster.profile
-    differs = nominal != network or whole.compute.varies or profile is not None
-    if profile is not None:
-        whole = over_profile(whole, profile)
-    cycle = whole.scheme.cycle(whole.options, whole.units)
-    free = _with(unvarying, _unlimited(nominal, latency=False), overhead_s=0.0, pattern_overhead_s=0.0)
-    share = _share(scenario)
-    part, enough = partial(_enough, share * ENOUGH_PART_WORK), partial(_enough, share * ENOUGH_WORK)
+    unvarying = with_network(replace(plain, compute=steady_compute(plain.compute, plain.workers)), nominal)
+    differs = nominal != network or plain.compute.varies or scenario.cluster.profile is not None
     try:
-        compute_s = follow(free, cycle, part).step_s
-        latency_s = follow(_with(unvarying, _unlimited(nominal, latency=True)), cycle, part).step_s
-        total = follow(whole, cycle, enough)
-        steady_s = follow(unvarying, cycle, part).step_s if differs else total.step_s
+        total = follow_whole(scenario, entry)
+        span = total.span
+        compute_s = follow(on_free_network(unvarying), span).step_s
+        latency_s = follow(with_network(unvarying, _unlimited(nominal, latency=True)), span).step_s
+        steady_s = follow(unvarying, span).step_s if differs else total.step_s
     except RunError as error:
         return StepCost(entry.label, problem=str(error))
     return StepCost(
         label=entry.label,
         steps=total.steps,
+        shares=total.pace.shares,
+        average_s=total.pace.average_s,
+        leaves_out=left_out(scenario, entry, total),
         compute_s=compute_s,
         latency_s=latency_s - compute_s,
         bandwidth_s=steady_s - latency_s,
@@ -133,21 +169,24 @@ def training_s(scenario: Scenario, entry: SchemeEntry, device: torch.device) -> 
     if job.problem is None:
         return 0.0
     end_s = time.process_time() + _share(scenario) * TRAINED_S
-    with_training = follow(job, 1, lambda complete, work: complete > 2 and time.process_time() > end_s)
-    most = math.ceil(with_training.steps * START_SHARE / (START_SHARE - 1))
-    without = follow(clock_only(job), 1, lambda complete, work: complete >= most)
+    with_training = follow(job, lambda complete, work: complete > 2 and time.process_time() > end_s, cycle=1)
+    without = follow(clock_only(job), with_training.span, cycle=1)
     return max(0.0, with_training.here_s - without.here_s)
 
 
 def endless(job: Job) -> Job:
-    """``job`` in the long run: without an end, without crashes, and without what its scheme does at first."""
-    staying = [each for each in job.compute.stragglers if not each.crash]
+    """``job`` in the long run: without an end, what happens once, and what its scheme does at first."""
+    # Each keeps its place, by which its random numbers are drawn.
+    staying = [each if each.at is None else _NEVER_SLOW for each in job.compute.stragglers]
     return replace(
         job,
         compute=replace(job.compute, stragglers=staying),
         options=job.scheme.long_run(job.options),
         max_iterations=MOST_WORK,  # which ends a scheme that publishes nothing
     )
+
+
+_NEVER_SLOW: Final = Straggler(workers=(0,), slowdown=1.0)
 
 
 def _share(scenario: Scenario) -> float:
@@ -160,63 +199,129 @@ def _enough(enough_work: float, complete: int, work: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Followed:
-    """A step of a run: means over so many steps, mean over the workers.
+class Span:
+    """The cycles that a step is the mean over: those from the end of ``first`` to that of ``last``."""
 
-    Attributes:
-        steps: how many of them.
-        step_s: seconds on the simulation's clock.
-        bytes_per_worker: what a worker sends.
-        work: messages and steps of workers, with those of the start.
-        here_s: seconds that the simulation takes, of the processor where there is no GPU.
-    """
+    first: int
+    last: int
 
-    steps: int
-    step_s: float
-    bytes_per_worker: float
-    work: int
-    here_s: float
+
+Enough = Callable[[int, int], bool]
+"""Given the number of complete cycles and the work done, in messages and steps of workers: whether to end."""
 
 
 @dataclass(frozen=True)
-class _Mark:
-    """The end of a cycle: the time, what all workers have sent and published by then, and the time here."""
+class Followed:
+    """A step of a run: means over a span of its cycles.
 
-    time_s: float
-    bytes_sent: int
-    published: int
+    Attributes:
+        span: which they are.
+        start: steps that come before them.
+        pace: what the workers did in them.
+        work: messages and steps of workers, with those of the start.
+        here_s: seconds that the simulation takes for a step, of the processor where there is no GPU.
+    """
+
+    span: Span
+    start: int
+    pace: Pace
+    work: int
     here_s: float
+
+    @property
+    def steps(self) -> int:
+        """How many steps, mean over the workers."""
+        return round(self.pace.mean_steps)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds on the simulation's clock."""
+        return self.pace.step_s or 0.0
+
+    @property
+    def bytes_per_worker(self) -> float:
+        """What a worker sends in a step."""
+        return self.pace.bytes_sent / sum(self.pace.steps)
+
+
+@dataclass
+class _Watch:
+    """Marks the ends of a run's cycles, and says when to end it.
+
+    Attributes:
+        marks: the ends.
+        wanted: the cycles to follow, or what says how many are enough.
+        here: what time it is for the processor that simulates.
+        published: steps of all workers so far.
+    """
+
+    marks: PaceMarks
+    wanted: Enough | Span
+    here: Callable[[], float]
+    published: int = 0
+    _here: list[tuple[int, float]] = field(default_factory=list)
+    _span: Span | None = None
+    _most_work: float = math.inf
+
+    def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> None:
+        """A worker has done a step."""
+        if not self._here:
+            self._here.append((0, self.here()))
+        self.published += 1
+        self.marks.publish(rank, step, time_s, bytes_sent)
+        while len(self._here) <= self.marks.complete:
+            self._here.append((self.published, self.here()))
+
+    def is_over(self, work: int) -> bool:
+        """Whether all is known that is wanted; who is within a step is waited for, but not for ever."""
+        complete = self.marks.complete
+        if self._span is None:
+            if isinstance(self.wanted, Span):
+                ends = complete >= self.wanted.last
+            else:  # as if all did the steps of the first: on another network they may, in the same cycles
+                first = complete * self.marks.cycle * self.marks.workers
+                ends = self.wanted(complete, work + max(first - self.published, 0))
+            if not ends or not complete:
+                return ends
+            start = math.ceil(complete / START_SHARE) if complete > 1 else 0
+            self._span = self.wanted if isinstance(self.wanted, Span) else Span(start, complete)
+            self._most_work = 2 * work
+        return self.marks.is_known(self._span.last) or work >= self._most_work
+
+    def followed(self, work: int) -> Followed:
+        """The mean over the cycles.
+
+        Raises:
+            RunError: the run ended before they did.
+        """
+        if self._span is None:
+            if self.published:
+                cycle = self.marks.cycle
+                raise RunError(f"it repeats itself after {cycle:,} steps, which is more than can be followed")
+            raise RunError("no worker came through a step")
+        first, last = self._span.first, self._span.last
+        (before, begin_s), (after, end_s) = self._here[first], self._here[last]
+        steps = (after - before) / self.marks.workers
+        return Followed(
+            span=self._span,
+            start=first * self.marks.cycle,
+            pace=self.marks.at(last).since(self.marks.at(first)),
+            work=work,
+            here_s=(end_s - begin_s) / steps if steps else 0.0,
+        )
 
 
 @dataclass
 class _Cycles(Scorer[Tensor]):
-    """Scores nothing, and marks the end of every cycle of steps.
-
-    Of a synchronous scheme that is when the last worker has done them. The others are a bounded way
-    ahead, so that it is the same in the long run, and is there long before a straggler holds up everybody.
+    """Scores nothing, and watches the cycles of steps.
 
     Attributes:
-        workers: how many there are.
-        synchronous: whether they keep step.
-        cycle: steps of one: of every worker in a synchronous scheme, else mean over the workers.
-        is_enough: given the number of complete cycles, whether the run ends.
-        here: what time it is for the processor that simulates.
-        marks: the beginning, and the end of every cycle.
+        watch: is told what is published.
+        work: how much has been done beside that.
     """
 
-    workers: int = 1
-    synchronous: bool = True
-    cycle: int = 1
-    is_enough: Callable[[int], bool] = bool
-    here: Callable[[], float] = time.process_time
-    marks: list[_Mark] = field(default_factory=list)
-    published: int = 0
-    sent_by: dict[int, int] = field(default_factory=dict)
-    incomplete: dict[int, list[int]] = field(default_factory=dict)
-
-    def begin_marks(self) -> None:
-        """Mark the beginning."""
-        self.marks.append(_Mark(0.0, 0, 0, self.here()))
+    watch: _Watch = field(kw_only=True)
+    work: Callable[[], int] = field(kw_only=True)
 
     @property
     @override
@@ -225,120 +330,79 @@ class _Cycles(Scorer[Tensor]):
 
     @override
     def publish(self, published: Published[Tensor]) -> bool:
-        step, bytes_sent = published.step, published.bytes_sent
-        self.published += 1
-        sent: list[int] = []
-        if not self.synchronous:
-            self.sent_by[published.worker] = bytes_sent
-            if self.published % (self.cycle * self.workers) == 0:
-                sent = list(self.sent_by.values())
-        elif (step + 1) % self.cycle == 0:
-            sent = self.incomplete.setdefault(step, [])
-            sent.append(bytes_sent)
-            if len(sent) == self.workers:
-                del self.incomplete[step]
-            else:
-                sent = []
-        if sent:
-            self.marks.append(_Mark(published.time_s, sum(sent), self.published, self.here()))
-        return self.is_enough(len(self.marks) - 1)
+        self.watch.publish(published.worker, published.step, published.time_s, published.bytes_sent)
+        return self.watch.is_over(self.work() + self.watch.published)
 
 
-def follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Followed:
-    """Run a job that has no end for whole cycles of steps; the start-up does not count.
-
-    ``is_enough`` is given the number of complete cycles and the work done, in messages and steps of workers.
+def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followed:
+    """Run a job that has no end for whole cycles of steps, by default its scheme's; the start does not count.
 
     Raises:
         RunError: the run fails, or ends before a cycle is complete.
     """
+    cycle = cycle or job.scheme.cycle(job.options, job.units)
     if job.workers >= MANY_WORKERS and job.scheme.name in SCHEMES and not why_not(job):
         with suppress(SchemeError):  # which the event driver finds as well, or does without
-            return _follow_in_lockstep(job, cycle, is_enough)
+            return _follow_in_lockstep(job, cycle, wanted)
     try:
-        return _follow(job, cycle, is_enough, priced=True)
+        return _follow(job, cycle, wanted, priced=True)
     except TrafficMet:
-        return _follow(job, cycle, is_enough, priced=False)
+        return _follow(job, cycle, wanted, priced=False)
 
 
-def _follow(job: Job, cycle: int, is_enough: Callable[[int, int], bool], priced: bool) -> Followed:
+def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:
+    return _Watch(PaceMarks(job.workers, cycle, job.synchronous), wanted, _clock_here(job))
+
+
+def _follow(job: Job, cycle: int, wanted: Enough | Span, priced: bool) -> Followed:
+    watch = _watch(job, cycle, wanted)
     scorer = _Cycles(
         workload=None, task=None, every=job.every, on=job.on, target=None, fetch=as_they_are,
-        workers=job.workers, synchronous=job.synchronous, cycle=cycle, here=_clock_here(job),
-        is_enough=lambda complete: is_enough(complete, driver.work + scorer.published),
+        watch=watch, work=lambda: driver.work,
     )  # fmt: skip
-    scorer.begin_marks()
     programs = [job.program(rank) for rank in range(job.workers)]
     driver = EventDriver(job, programs, scorer, priced=priced)
     driver.run()
-    return _mean_of(scorer.marks, cycle, job.workers, scorer.published, driver.work + scorer.published)
+    return watch.followed(driver.work + watch.published)
 
 
 class _CyclesInLockstep(LockstepDriver):
-    """Marks the end of every cycle of steps, and ends the run at that of the last that is wanted.
+    """Watches the cycles of steps, and ends the run at that of the last that is wanted.
 
     Args:
         job: that has no end, and that the lockstep driver does exactly.
-        cycle: steps of each worker.
-        is_enough: as for ``follow``.
-
-    Attributes:
-        marks: the beginning, and the end of every cycle.
-        num_published: steps of all workers so far.
+        watch: is told what is published.
     """
 
-    def __init__(self, job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> None:
+    def __init__(self, job: Job, watch: _Watch) -> None:
         super().__init__(job, replace(job, target=None).scorer())
-        self._cycle, self._is_enough, self._here = cycle, is_enough, _clock_here(job)
-        self.num_published = 0
+        self.watch = watch
         self._over = False
-        self.marks = [_Mark(0.0, 0, 0, self._here())]
 
     @property
     def work(self) -> int:
         """Messages and steps of workers."""
-        return self.clocks[0].work + self.num_published
+        return self.clocks[0].work + self.watch.published
 
     @override
     def publish(self, task: StackedTask, operation: ops.Publish) -> None:
         super().publish(task, operation)
         # As the first worker that publishes sees it under the event driver: so many cycles count on both.
-        self._over = self._is_enough(len(self.marks) - 1, self.work + 1)
-        self.num_published += self.job.workers
-        if not self._over and (operation.step + 1) % self._cycle == 0:
-            clock = self.clocks[0]
-            self.marks.append(_Mark(clock.last_s, clock.bytes_sent, self.num_published, self._here()))
+        self._over = self.watch.is_over(self.work + 1)
+        if not self._over:
+            for rank, (time_s, bytes_sent) in enumerate(self.clocks[0].published()):
+                self.watch.publish(rank, operation.step, time_s, bytes_sent)
 
     @override
     def next_step(self, task: StackedTask, operation: ops.NextStep) -> bool:
         goes_on = super().next_step(task, operation)
-        return goes_on and not self._over and not self._is_enough(len(self.marks) - 1, self.work)
+        return goes_on and not self._over and not self.watch.is_over(self.work)
 
 
-def _follow_in_lockstep(job: Job, cycle: int, is_enough: Callable[[int, int], bool]) -> Followed:
-    driver = _CyclesInLockstep(replace(job, record_events=False), cycle, is_enough)
+def _follow_in_lockstep(job: Job, cycle: int, wanted: Enough | Span) -> Followed:
+    driver = _CyclesInLockstep(replace(job, record_events=False), _watch(job, cycle, wanted))
     driver.run()
-    return _mean_of(driver.marks, cycle, job.workers, driver.num_published, driver.work)
-
-
-def _mean_of(marks: Sequence[_Mark], cycle: int, workers: int, num_published: int, work: int) -> Followed:
-    """The mean over the cycles that ``marks`` begin and end, without those of the start."""
-    complete = len(marks) - 1
-    if not complete:
-        if num_published:
-            raise RunError(f"it repeats itself after {cycle:,} steps, which is more than can be followed")
-        raise RunError("no worker came through a step")
-    first = math.ceil(complete / START_SHARE) if complete > 1 else 0
-    begin, end = marks[first], marks[-1]
-    steps = (complete - first) * cycle
-    published = (end.published - begin.published) / workers
-    return Followed(
-        steps=steps,
-        step_s=(end.time_s - begin.time_s) / steps,
-        bytes_per_worker=(end.bytes_sent - begin.bytes_sent) / steps / workers,
-        work=work,
-        here_s=(end.here_s - begin.here_s) / published if published else 0.0,
-    )
+    return driver.watch.followed(driver.work)
 
 
 def _clock_here(job: Job) -> Callable[[], float]:
@@ -369,7 +433,13 @@ def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
     return replace(model, compute=compute.model_copy(update=update), stragglers=always)
 
 
-def _with(job: Job, network: Network, **changes: Any) -> Job:
+def on_free_network(job: Job) -> Job:
+    """``job`` on a network that costs nothing."""
+    free = _unlimited(job.transfer.network.steady, latency=False)
+    return with_network(job, free, overhead_s=0.0, pattern_overhead_s=0.0)
+
+
+def with_network(job: Job, network: Network, **changes: Any) -> Job:
     """``job`` on another network, with the algorithms that it takes on its own."""
     priced = job.priced or job.transfer
     return replace(job, transfer=replace(job.transfer, network=network, **changes), priced=priced)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -107,12 +107,13 @@ class TimeBreakdown:
         return TimeShare(compute=wall_s - wait - communicate, communicate=communicate, wait=wait)
 
 
-def mean_share(breakdowns: list[TimeBreakdown], wall_s: float) -> TimeShare:
-    """Mean over workers of where the time went."""
-    shares = [each.share(wall_s) for each in breakdowns]
+def mean_share(breakdowns: Sequence[TimeBreakdown], until_s: float, wall_s: float) -> TimeShare:
+    """Mean over workers of where the time went up to ``until_s``; the rest of ``wall_s`` is idle."""
+    shares = [each.share(until_s) for each in breakdowns]
     n = len(shares)
     return TimeShare(
         compute=sum(s.compute for s in shares) / n,
         communicate=sum(s.communicate for s in shares) / n,
         wait=sum(s.wait for s in shares) / n,
+        idle=wall_s - until_s,
     )

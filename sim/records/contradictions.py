@@ -64,10 +64,9 @@ def find_contradiction(
         if not 0 <= run["iterations"] <= MAX_STEPS or not 0 <= run["bytes_sent"] < 2**63:
             return f"{name} has an impossible number of iterations or bytes"
         spent, least_s = run["time_s"], -TIME_TOLERANCE * (1.0 + run["wall_clock_s"])
+        parts = spent["compute"], spent["communicate"], spent["wait"], spent.get("idle", 0.0)
         if run["status"] != "partial" and (
-            min(spent["compute"], spent["communicate"], spent["wait"]) < least_s
-            or spent["compute"] + spent["communicate"] + spent["wait"]
-            > run["wall_clock_s"] - least_s + MAX_CLOCK_ERROR_S
+            min(parts) < least_s or sum(parts) > run["wall_clock_s"] - least_s + MAX_CLOCK_ERROR_S
         ):
             return f"{name} has spent an impossible time"
         met_s = run["time_to_target_s"]

@@ -32,6 +32,7 @@ from .contradictions import (
 from .formats.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
 from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
 from .formats.trace import write_trace
+from .pace import Pace
 from .run import Evaluation, Machine, Run, TimeShare
 from .scenario_facts import read_facts
 from .summarise import summarise, summarise_resolved
@@ -410,6 +411,7 @@ def runs_of(results: Results) -> list[Run]:
                 engine=row.get("engine", ""),
                 engine_reason=row.get("engine_reason", ""),
                 left_out=tuple((late, of) for late, of in row.get("left_out", ())),
+                pace=Pace.read(row["pace"]) if "pace" in row else None,
             )
         )
     return runs

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from .pace import Pace
+
 On = Literal["mean", "workers", "worst", "leader", "averaged"]
 """What is scored: the mean model, all workers on average, the worst of them, the leader's model, or what the
 scheme itself publishes as an average."""
@@ -105,12 +107,14 @@ class Evaluation:
 class TimeShare:
     """How a worker's wall clock was spent, mean over workers; adds up to ``Run.wall_clock_s``.
 
-    wait: until the last needed peer had started; communicate: the rest of every exchange.
+    wait: until the last needed peer had started; communicate: the rest of every exchange; idle: what came
+    after the time that ``Run.pace`` is about.
     """
 
     compute: float
     communicate: float
     wait: float
+    idle: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +174,13 @@ class Run:
     """For each worker, how many averages were made without its contribution, which was too late, and how many
     were made that wanted one; empty where averages wait for all, and in a folder that was written before it
     was recorded."""
+    pace: Pace | None = None
+    """The steps of the workers until the first is through, or all are that keep step; None in a folder that
+    was written before it was recorded."""
+
+    @property
+    def step_s(self) -> float | None:
+        """The time of a step; of older folders the wall clock over the mean number of steps."""
+        if self.pace is not None:
+            return self.pace.step_s
+        return self.wall_clock_s / self.iterations if self.iterations else None

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from ..config.units import format_seconds
 from ..errors import InputError, quote
 from .equal_terms import equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, finite, of_median, of_ratio
@@ -91,6 +92,8 @@ def summarise(
     )
     if runs:
         summary["verdict"] = verdict_of(summary, runs[0].source)
+        if summary["verdict"]["first"] is None:  # a mean step names nobody
+            summary["winner"] = summary["lead"] = None
     else:
         summary["verdict"] = find_verdict([], {})
     if tuning:
@@ -153,6 +156,11 @@ def _run_row(run: Run) -> RunRow:
         status=run.status,
         digest=run.digest,
     )
+    if run.pace is not None:
+        row |= {
+            "step_s": run.pace.step_s, "step_shares": run.pace.shares, "average_s": run.pace.average_s,
+            "leaves_out": _left_out([run]), "pace": run.pace.record(),
+        }  # fmt: skip
     if run.message:
         row["message"] = run.message
     if run.machines:
@@ -199,6 +207,14 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
         bytes_sent=_mean([run.bytes_sent for run in group]),
         time_s=_shares(group),
     )
+    paces = [run.pace for run in group if run.pace is not None]
+    if len(paces) == len(group):
+        row["step_shares"] = [
+            _mean(each) for each in zip(*(pace.shares for pace in paces if pace.shares), strict=True)
+        ]
+        averages = [[each or math.inf for each in pace.average_s] for pace in paces]
+        row["average_s"] = [finite(_mean(each)) for each in zip(*averages, strict=True)]
+        row["leaves_out"] = _left_out(group)
     if facts is not None:
         row["does"] = facts["does"]
         if "memory" in facts:
@@ -208,12 +224,23 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
     return row
 
 
+def _left_out(group: Sequence[Run]) -> list[str]:
+    """What the time of a step does not count, as phrases."""
+    idle_s = _mean([run.time_s.idle for run in group])
+    if not idle_s:
+        return []
+    return [f"an idle end of {format_seconds(idle_s)}, after the first worker was through"]
+
+
 def _shares(group: Sequence[Run]) -> Shares:
-    return Shares(
+    shares = Shares(
         compute=_mean([run.time_s.compute for run in group]),
         communicate=_mean([run.time_s.communicate for run in group]),
         wait=_mean([run.time_s.wait for run in group]),
     )
+    if any(run.time_s.idle for run in group):
+        shares["idle"] = _mean([run.time_s.idle for run in group])
+    return shares
 
 
 def _times(group: Sequence[Run], by_step: bool) -> dict[int, float]:

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 
 from .equal_terms import Equal
 from .intervals import Interval
+from .pace import UNEVEN, PaceRecord, unevenness
 from .run import Run, Source, Status
 from .scenario_facts import Goal, TransportRecord
 from .verdict import Verdict, chance_to_win, find_verdict
@@ -34,11 +35,15 @@ models of every ``evaluate.every``-th step, and all that can be scored was."""
 
 
 class Shares(TypedDict):
-    """Seconds per worker; add up to the wall clock."""
+    """Seconds per worker; add up to the wall clock.
+
+    ``idle``: after the first was through, where they do not keep step; absent where there is none.
+    """
 
     compute: float
     communicate: float
     wait: float
+    idle: NotRequired[float]
 
 
 class MachineRow(TypedDict):
@@ -59,8 +64,9 @@ class RunRow(TypedDict):
     """One run.
 
     ``final``: the last scores, None for a metric that the task lacks; ``digest``, ``exchanges``,
-    ``bracket_s``, ``engine``, ``engine_reason``, ``left_out``: see ``Run``; ``rows``: absent in older
-    folders, and in bundles.
+    ``bracket_s``, ``engine``, ``engine_reason``, ``left_out``, ``pace``: see ``Run``, and for ``step_s``,
+    ``step_shares``, ``average_s`` ``Pace``; these and ``rows`` are absent in older folders, and ``rows`` in
+    bundles. ``leaves_out``: what ``step_s`` does not count, as phrases.
     """
 
     scheme: str
@@ -84,6 +90,11 @@ class RunRow(TypedDict):
     engine: NotRequired[str]
     engine_reason: NotRequired[str]
     left_out: NotRequired[list[list[int]]]
+    step_s: NotRequired[float | None]
+    step_shares: NotRequired[list[float]]
+    average_s: NotRequired[list[float | None]]
+    leaves_out: NotRequired[list[str]]
+    pace: NotRequired[PaceRecord]
     rows: NotRequired[RowCounts]
 
 
@@ -155,7 +166,10 @@ class SchemeSummary(TypedDict):
         runs, reached, diverged, partial: numbers of repeats.
         at_least_s: a lower bound on the median time to target where that is unknown because runs
             ended too early; None where it is known, or where most repeats diverged.
-        step_s: wall clock over steps, infinite where a run did not complete; absent in older folders.
+        step_s: of runs, infinite where one did not complete; absent in older folders.
+        step_shares, average_s: of each worker: its part of all steps, and the time from one of its averages
+            to the next; means of the runs. Absent in older folders.
+        leaves_out: what ``step_s`` does not count, as phrases; absent in older folders.
         ratio_to_best: time to target over the winner's: median over the seeds that both have. Without a
             target the same of ``step_s``.
         wins: on how many of the seeds that all schemes share this one was first; a tie is shared.
@@ -177,6 +191,9 @@ class SchemeSummary(TypedDict):
     time_to_target_s: Interval
     at_least_s: float | None
     step_s: NotRequired[Interval]
+    step_shares: NotRequired[list[float]]
+    average_s: NotRequired[list[float | None]]
+    leaves_out: NotRequired[list[str]]
     ratio_to_best: Interval
     wins: float
     p_win: float | None
@@ -241,7 +258,8 @@ class Summary(TypedDict):
 
     Attributes:
         winner: the label of who is first (``paceline.sim.records.verdict``), by time per step if there is
-            no target; None if nobody arrives. Whether that is settled, ``verdict`` says.
+            no target; None if nobody arrives, or if time per step alone names none. Whether that is settled,
+            ``verdict`` says.
         verdict: absent in older folders; ``paceline.sim.records.folder`` adds it when it reads them.
         lead: of the winner over the second; None where there are no two.
         paired: number of seeds that all schemes share.
@@ -278,7 +296,9 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
     bounds = [row.get("bounds") for row in rows]
     exact = by_step and source == "simulated" and all(each and not each["random"] for each in bounds)
-    return find_verdict(ranked, times, by_step, exact)
+    ratios = {row["label"]: unevenness(row.get("step_shares", [])) for row in rows}
+    uneven = {label: ratio for label, ratio in ratios.items() if ratio > UNEVEN}
+    return find_verdict(ranked, times, by_step, exact, uneven)
 
 
 def is_by_step(summary: Summary) -> bool:
@@ -289,8 +309,9 @@ def is_by_step(summary: Summary) -> bool:
 def race_s(run: RunRow, by_step: bool) -> float:
     """What schemes are compared by, infinite for a run that did not get there."""
     if by_step:
-        whole = run["status"] == "completed" and run["iterations"] > 0
-        return run["wall_clock_s"] / run["iterations"] if whole else math.inf
+        older_s = run["wall_clock_s"] / run["iterations"] if run["iterations"] else None
+        step_s = run.get("step_s", older_s)
+        return math.inf if step_s is None or run["status"] != "completed" else step_s
     return math.inf if run["time_to_target_s"] is None else run["time_to_target_s"]
 
 

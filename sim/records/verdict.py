@@ -23,6 +23,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -99,7 +100,8 @@ class Verdict(TypedDict):
     Attributes:
         text: one sentence without a full stop, the same wherever it is shown.
         settled: the interval supports the order.
-        first: the label with the best paired ratio; None if nobody arrives.
+        first: the label with the best paired ratio; None if nobody arrives, and if it is ahead by time per
+            step alone while its workers do very different numbers of steps.
         second: whom it is compared with: the next in the ranking, or the next of those that it cannot be told
             from; None where it is alone.
         factor: the median paired ratio of the second to the first; None where most ratios are infinite.
@@ -123,6 +125,7 @@ def find_verdict(
     times: Mapping[str, Mapping[int, float]],
     by_step: bool = False,
     exact: bool = False,
+    uneven: Mapping[str, float] = MappingProxyType({}),
 ) -> Verdict:
     """Word the verdict on schemes that raced on the same seeds.
 
@@ -131,6 +134,8 @@ def find_verdict(
         times: label -> seed -> seconds to the target, infinite where it was not reached.
         by_step: ``times`` are seconds per step instead, as there is no target.
         exact: nothing in the runs is random, so that one repeat shows all there is.
+        uneven: label -> steps of the fastest worker over those of the slowest, where a mean step therefore
+            names no winner.
     """
     by = " by time per step" if by_step else ""
     arrived = [label for label in ranked if of_median(list(times[label].values()))["median"] is not None]
@@ -156,6 +161,11 @@ def find_verdict(
         interval = [ratio["low"], ratio["high"]]
     elif exact:
         interval = [factor, factor]
+    if by_step and first in uneven:
+        lead = _lead(second, factor, interval, exact, by_step)
+        text = f"no winner{by} alone: {first} is ahead{lead}, but its fastest worker does "
+        text += f"{format_factor(uneven[first])} the steps of its slowest"
+        return _verdict(text, False, None, None, factor, interval)
     if not open_:
         text = f"{first} first{by}{_lead(second, factor, interval, exact, by_step)}"
         return _verdict(text, True, first, second, factor, interval, 0)

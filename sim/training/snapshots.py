@@ -16,12 +16,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Final, Generic, TypeVar
 
+from ..records.pace import INSTANT
 from ..records.run import LOST
 
 V = TypeVar("V")
-
-INSTANT: Final = 1e-9
-"""Times that differ by no more than this share of the later one are one instant: they differ by rounding."""
 
 KEPT_BYTES: Final = 2**30
 """Bytes that the kept models of all workers may take, over a whole run."""

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ...errors import NotInLockstep
 from ...program import operations as ops
+from ...records.pace import INSTANT
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
-from ...training.snapshots import INSTANT
 from ..blocks import PlacedBlocks
 from ..job import Job
 from ..outcome import Outcome
@@ -55,15 +55,9 @@ class LockstepClock:
         self.messages = self.work = 0
         self.refusal = ""
 
-    @property
-    def last_s(self) -> float:
-        """The time of the worker that is furthest in time."""
-        return float(self._now_s.max())
-
-    @property
-    def bytes_sent(self) -> int:
-        """What all workers have sent."""
-        return int(self._sent.of_all(self._job.workers).sum())
+    def published(self) -> Iterator[tuple[float, int]]:
+        """Each worker's time now, and what it has sent."""
+        return zip(self._now_s.tolist(), self._sent.of_all(self._job.workers).tolist(), strict=True)
 
     # --- operations that take time --------------------------------------------------------------
 
@@ -185,7 +179,7 @@ class LockstepClock:
             self._accounts.cut(wall_s, instant_s)
         else:
             self._accounts.settle(last_s)
-        finals, leader, steps = self._steps.finals(instant_s)
+        finals, leader, steps, pace = self._steps.finals(instant_s)
         return Outcome(
             wall_s=wall_s,
             breakdowns=self._accounts.breakdowns(steps, self._now_s, instant_s),
@@ -193,6 +187,7 @@ class LockstepClock:
             leader=leader,
             events=self._accounts.events(),
             status="completed",
+            pace=pace,
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from ...program import operations as ops
+from ...records.pace import Pace
 from ...records.run import On
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
@@ -62,11 +63,13 @@ class PublishedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """One step of all workers: when each published it, what it had sent by then, and what it published."""
+    """One step of all workers: when each published it, what it had sent by then and in how many of its steps,
+    and what it published."""
 
     number: int
     times_s: Floats
     bytes_sent: BytesSent
+    averages: Integers
     published: PublishedRows
 
 
@@ -94,8 +97,12 @@ class PublishedSteps:
 
     def add(self, times_s: Floats, bytes_sent: BytesSent, published: PublishedRows) -> None:
         """All workers have done the next step, each at its time [n], having sent so many bytes."""
-        number = self._steps[-1].number + 1 if self._steps else 0
-        self._steps.append(_Step(number, times_s, bytes_sent, published))
+        number, before, averages = 0, BytesSent(), np.zeros(self._job.workers, np.int64)
+        if self._steps:
+            last = self._steps[-1]
+            number, before, averages = last.number + 1, last.bytes_sent, last.averages
+        averages = averages + (bytes_sent.of_all(len(averages)) > before.of_all(len(averages)))
+        self._steps.append(_Step(number, times_s, bytes_sent, averages, published))
         if not self._may_be_cut and len(self._steps) > 1:
             self._steps.popleft()
 
@@ -174,11 +181,11 @@ class PublishedSteps:
         self.over_s = due_s
         return True
 
-    def finals(self, until_s: float) -> tuple[list[Tensor], Tensor | None, Integers]:
-        """What each worker published last by ``until_s``: models, the leader's, and numbers of steps."""
+    def finals(self, until_s: float) -> tuple[list[Tensor], Tensor | None, Integers, Pace]:
+        """What was published last by ``until_s``: models, the leader's, numbers of steps; and the pace."""
         finals = [self._job.start] * self._job.workers
         leaders: dict[int, Tensor] = {}
-        done = np.zeros(self._job.workers, np.int64)
+        done, averages, last_s = np.zeros(self._job.workers, np.int64), np.zeros(self._job.workers), 0.0
         for step in self._steps:
             happened = step.times_s <= until_s
             ranks = np.flatnonzero(happened).tolist()
@@ -189,4 +196,7 @@ class PublishedSteps:
             if published.leader is not None:
                 leaders |= {rank: published.leader[rank] for rank in ranks}
             done[happened] = step.number + 1
-        return finals, leaders[min(leaders)] if leaders else None, done
+            averages[happened] = step.averages[happened]
+            last_s = max(last_s, float(step.times_s[happened].max(initial=0.0)))
+        pace = Pace(last_s, tuple(done.astype(float).tolist()), tuple(averages.tolist()))
+        return finals, leaders[min(leaders)] if leaders else None, done, pace

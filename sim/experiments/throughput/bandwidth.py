@@ -1,24 +1,22 @@
-"""How much bandwidth a scheme needs for a share of its time to be computing.
+"""How much bandwidth a scheme needs for a share of its workers' time to be computing.
 
-The bandwidth that is looked for is one knob of the scenario: that of every pipe between two sites
-(``network.between.bandwidth``), or without sites that of every host's link (``network.bandwidth``). All else
-stays as the scenario has it, stragglers that come and go aside.
+What a step takes is compared with what it takes on a network that costs nothing, over the same cycles and
+with the same random numbers. The bandwidth that is looked for is one knob of the scenario: that of every pipe
+between two sites (``network.between.bandwidth``), or without sites that of every host's link
+(``network.bandwidth``). All else stays as the scenario has it.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 from ...config.limits import MAX_RATE, MIN_RATE
-from ...drivers.job import Job
 from ...errors import InputError
 from ...network.forms.sites import DEFAULT
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
-from ..prepare import clock_only, prepare
-from ..step_cost import Followed, endless, follow, steady_compute
+from ..step_cost import ENOUGH_PART_WORK, Followed, follow, follow_whole, on_free_network, whole_job
 
 UTILISATIONS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Shares of a step that are computing, for which a bandwidth is looked for."""
@@ -26,11 +24,14 @@ PRECISION: Final = 0.01
 """Relative difference within which a bandwidth is looked for."""
 _SLOWEST, _FASTEST = 1e3, 1e15
 """Bytes per second between which it is looked for."""
-_TWO_CYCLES: Final = 2
 
 
 class Utilisation:
     """The share of a scheme's step that is computing, by bandwidth.
+
+    Attributes:
+        step: with the scenario's own bandwidth, as ``paceline check`` has it.
+        share: of that step.
 
     Args:
         scenario: resolved, in the flat form or with sites.
@@ -38,6 +39,7 @@ class Utilisation:
 
     Raises:
         InputError: the network has no such knob.
+        RunError: the scheme cannot do without values.
     """
 
     def __init__(self, scenario: Scenario, entry: SchemeEntry) -> None:
@@ -49,54 +51,42 @@ class Utilisation:
                 "cluster.network: a bandwidth can be looked for between sites, or of hosts behind one switch;"
                 " a graph and a model of your own have no such knob"
             )
-        job = _steady(scenario, entry)
-        self._compute_s = max(job.compute.duration_s(rank, 0) for rank in range(job.workers))
+        self.step = follow_whole(scenario, entry)
+        free = on_free_network(whole_job(scenario, entry))
+        self.share = follow(free, self.step.span).step_s / self.step.step_s if self.step.step_s else 1.0
+        self._free = follow(free, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK)
 
     def share_of(self, step: Followed) -> float:
-        """The share of a step that is computing."""
-        return min(1.0, self._compute_s / step.step_s) if step.step_s else 1.0
+        """The share of its time that the worker which is held up most computes."""
+        free, mine = self._free.pace, step.pace
+        longer = mine.time_s / free.time_s if free.time_s else 1.0
+        return min(a / b / longer for a, b in zip(mine.steps, free.steps, strict=True) if b)
 
-    def at(self, bytes_per_s: float | None) -> Followed:
-        """A step with this bandwidth; None: with the scenario's own.
-
-        Raises:
-            RunError: the scheme cannot do without values.
-        """
-        key = -1.0 if bytes_per_s is None else bytes_per_s
-        if key not in self._known:
-            scenario = self._scenario if bytes_per_s is None else _with_bandwidth(self._scenario, bytes_per_s)
-            job = _steady(scenario, self._entry)
-            cycle = job.scheme.cycle(job.options, job.units)
-            self._known[key] = follow(job, cycle, lambda complete, _: complete >= _TWO_CYCLES)
-        return self._known[key]
+    def at(self, bytes_per_s: float) -> Followed:
+        """A step with this bandwidth."""
+        if bytes_per_s not in self._known:
+            job = whole_job(_with_bandwidth(self._scenario, bytes_per_s), self._entry)
+            self._known[bytes_per_s] = follow(job, self._free.span)
+        return self._known[bytes_per_s]
 
     def needed(self, share: float) -> float | None:
-        """The least bandwidth, to ``PRECISION``, with which computing has that share; None: none has."""
+        """The least bandwidth, to ``PRECISION``, with which all workers compute that share of their time.
+
+        None where with no bandwidth they do.
+        """
         if self.share_of(self.at(_FASTEST)) < share:
             return None
         low, high = math.log(_SLOWEST), math.log(_FASTEST)
         for known, step in self._known.items():  # what is known from other shares narrows this one
-            if known > 0 and self.share_of(step) >= share:
+            if self.share_of(step) >= share:
                 high = min(high, math.log(known))
-            elif known > 0:
+            else:
                 low = max(low, math.log(known))
         while high - low > PRECISION:
             middle = (low + high) / 2
             enough = self.share_of(self.at(math.exp(middle))) >= share
             low, high = (low, middle) if enough else (middle, high)
         return math.exp(high)
-
-
-def _steady(scenario: Scenario, entry: SchemeEntry) -> Job:
-    """The scheme on the clock alone, without an end and without what is random."""
-    job = clock_only(endless(prepare(scenario, entry, scenario.seed)))
-    network = job.transfer.network.steady
-    return replace(
-        job,
-        compute=steady_compute(job.compute, job.workers),
-        transfer=replace(job.transfer, network=network),
-        chosen="",
-    )
 
 
 def _with_bandwidth(scenario: Scenario, bytes_per_s: float) -> Scenario:

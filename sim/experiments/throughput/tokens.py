@@ -1,6 +1,6 @@
 """Tokens per second of each scheme, and what follows: hours, bytes, needed bandwidths, losses by a law.
 
-Nothing is trained: steps are followed on the clock alone, without what is random in the scenario.
+Nothing is trained: steps are followed on the clock alone, as ``paceline check`` does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...workloads.layers.settings import LayerProfile
 from ..prepare import resolve
+from ..step_cost import left_out
 from .bandwidth import UTILISATIONS, Utilisation
 from .scaling_law import CAVEAT, HOFFMANN
 
@@ -102,7 +103,7 @@ def _row(scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | Non
     steps = None if tokens is None else tokens / batch
     try:
         utilisation = Utilisation(scenario, entry)
-        step = utilisation.at(None)
+        step = utilisation.step
         needed = [utilisation.needed(share) for share in UTILISATIONS]
     except RunError as error:
         return {"label": entry.label, "problem": str(error)}
@@ -110,8 +111,11 @@ def _row(scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | Non
         "label": entry.label,
         "problem": None,
         "step_s": step.step_s,
+        "step_shares": step.pace.shares,
+        "average_s": step.pace.average_s,
+        "leaves_out": left_out(scenario, entry, step),
         "tokens_per_s": batch / step.step_s if step.step_s else None,
-        "utilisation": utilisation.share_of(step),
+        "utilisation": utilisation.share,
         "needed_bytes_per_s": needed,
         "hours": None if steps is None else steps * step.step_s / _HOUR_S,
         "bytes_per_step": step.bytes_per_worker,
