@@ -15,7 +15,7 @@ from statistics import fmean
 
 from .. import seeds
 from ..records.run import Run, metric_name
-from ..records.summary import Tuned, TuningTrial
+from ..records.summary import Tuned, TuningTrial, mean_time_s
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
 from ..scenario.tune import Tune, Value, with_values
@@ -66,11 +66,7 @@ def _tuned(scenario: Scenario, tune: Tune, entry: SchemeEntry, run: RunEntry) ->
 
     def merit(point: dict[str, Value]) -> tuple[float, float]:
         mine = [number for number, trial in enumerate(trials) if trial["values"] == point]
-        times = (trials[number]["time_to_target_s"] for number in mine)
-        return (
-            fmean(math.inf if time is None else time for time in times),
-            fmean(ends[number] for number in mine),
-        )
+        return mean_time_s(trials[number] for number in mine), fmean(ends[number] for number in mine)
 
     chosen = min(tune.points(), key=merit)
     edge = [key for key, values in tune.grid.items() if _at_edge(chosen[key], values)]

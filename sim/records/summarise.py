@@ -90,14 +90,14 @@ def summarise(
         paired=paired,
         equal=equal,
     )
+    if tuning:
+        summary["tuning"] = list(tuning)
     if runs:
         summary["verdict"] = verdict_of(summary, runs[0].source)
         if summary["verdict"]["first"] is None:  # a mean step names nobody
             summary["winner"] = summary["lead"] = None
     else:
         summary["verdict"] = find_verdict([], {})
-    if tuning:
-        summary["tuning"] = list(tuning)
     if transport is not None:
         summary["transport"] = transport
     if proxy is not None:

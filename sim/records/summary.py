@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from statistics import fmean
 from typing import Final, Literal, NotRequired
 
 import numpy as np
@@ -24,7 +25,7 @@ from .intervals import Interval
 from .pace import UNEVEN, PaceRecord, unevenness
 from .run import Run, Source, Status
 from .scenario_facts import Goal, TransportRecord
-from .verdict import Verdict, chance_to_win, find_verdict
+from .verdict import Tried, Value, Verdict, chance_to_win, find_verdict
 
 SUMMARY_VERSION: Final = 3
 """Of ``summary.json``; changes when an older reader would misunderstand it."""
@@ -226,7 +227,7 @@ class TuningTrial(TypedDict):
         score: of ``Tuned.metric``, at its end.
     """
 
-    values: dict[str, bool | int | float | str]
+    values: dict[str, Value]
     seed: int
     time_to_target_s: float | None
     score: float | None
@@ -245,7 +246,7 @@ class Tuned(TypedDict):
     """
 
     label: str
-    chosen: dict[str, bool | int | float | str]
+    chosen: dict[str, Value]
     at_edge: list[str]
     metric: str
     trials: list[TuningTrial]
@@ -290,15 +291,36 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     main = summary["runs"][0]["source"] if summary["runs"] else None
     by_step = is_by_step(summary)
     times: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
+    at_least: dict[str, dict[int, float]] = {row["label"]: {} for row in rows}
     for run in summary["runs"]:
         if run["source"] == source:
-            times[run["label"]][run["seed"]] = race_s(run, by_step)
+            time_s = times[run["label"]][run["seed"]] = race_s(run, by_step)
+            ended = not (by_step or run["reached_target"] or run["status"] == "diverged")
+            at_least[run["label"]][run["seed"]] = run["wall_clock_s"] if ended else time_s
     ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
     bounds = [row.get("bounds") for row in rows]
     exact = by_step and source == "simulated" and all(each and not each["random"] for each in bounds)
     ratios = {row["label"]: unevenness(row.get("step_shares", [])) for row in rows}
     uneven = {label: ratio for label, ratio in ratios.items() if ratio > UNEVEN}
-    return find_verdict(ranked, times, by_step, exact, uneven)
+    # Trials were simulated, and are about times to the target.
+    tuned = [] if by_step or source != "simulated" else summary.get("tuning", [])
+    tried = {each["label"]: _tried(each) for each in tuned}
+    return find_verdict(ranked, times, by_step, exact, uneven, at_least, tried)
+
+
+def _tried(tuned: Tuned) -> list[Tried]:
+    """The values that a scheme has not chosen."""
+    trials: dict[str, list[TuningTrial]] = {}
+    for trial in tuned["trials"]:
+        if trial["values"] != tuned["chosen"]:
+            trials.setdefault(repr(trial["values"]), []).append(trial)
+    return [Tried(each[0]["values"], mean_time_s(each), len(each)) for each in trials.values()]
+
+
+def mean_time_s(trials: Iterable[TuningTrial]) -> float:
+    """The mean time to the target, infinite where a trial did not reach it."""
+    times = [trial["time_to_target_s"] for trial in trials]
+    return fmean(math.inf if time is None else time for time in times)
 
 
 def is_by_step(summary: Summary) -> bool:

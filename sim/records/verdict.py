@@ -8,7 +8,12 @@ decides, and then how often they arrive. Who does not in most of its repeats tak
 The order is *settled* where the 95 % interval of the paired ratio (``intervals.of_ratio``) of every other
 scheme to the winner lies above 1. No level is shared out among the others: that the best of several equals
 beats all of them by chance is the less likely the more they are (Gutmann and Maymin 1987). Fewer than
-``intervals.FEWEST`` repeats settle nothing, unless nothing in the runs is random.
+``intervals.FEWEST`` repeats settle only what is more than ``BEYOND_CHANCE`` apart in all of them, unless
+nothing in the runs is random.
+
+A tuned scheme may have chosen the wrong values by the chance of its trials. So no order is settled while they
+leave open that other values would make it faster than the winner: trials with them have to be slower than the
+winner's repeats by more than chance gives in 5 % of cases (Welch's t, with the spread of the repeats).
 
 Schemes *tie* where the whole interval lies within ``TIED_WITHIN`` of 1: however sure the order of such two
 is, a table shows 1.00x for both, and the clock is not known that well (docs/validation.md).
@@ -22,16 +27,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict
 
 from ..config.units import format_seconds
 from ..seeds import Floats
-from .intervals import FEWEST, median_ratio, of_median, of_ratio, paired_ratios
+from .intervals import FEWEST, LEVEL, finite, median_ratio, of_median, of_ratio, paired_ratios
 
 MOST_REPEATS: Final = 100
 """More repeats than this are not worth a number: they are "more than 100"."""
@@ -43,10 +49,16 @@ _LEVEL_Z: Final = 1.96
 """Standard normal quantile of a 95 % interval."""
 _POWER_Z: Final = 0.84
 """Standard normal quantile of 80 %: how often as many repeats as are named settle the order."""
-_SPREAD_CHANCE: Final = 0.8
-"""How often the deviation is no larger than is counted on."""
+_NORMAL: Final = statistics.NormalDist()
+_HALF: Final = _NORMAL.inv_cdf(0.75)
+"""The size that half of all standard normal values exceed."""
 _MEDIAN_SPREAD: Final = math.sqrt(math.pi / 2)
 """Standard error of a median over that of a mean, for normal values."""
+
+BEYOND_CHANCE: Final = 2.0
+"""The factor between two equal schemes that one repeat exceeds in 5 % of cases, as is supposed."""
+_RUN_SPREAD: Final = math.log(BEYOND_CHANCE) / _LEVEL_Z / math.sqrt(2)
+"""Deviation of a run's log time that goes with it: 25 %, more than most trainings have."""
 
 
 def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
@@ -94,6 +106,24 @@ def find_winners(columns: Floats) -> Floats:
     return shares
 
 
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Values with which a scheme had trials, and which it has not chosen.
+
+    Attributes:
+        values: by key, as in ``tune``.
+        time_s: mean time to the target, infinite where a trial did not reach it.
+        trials: how many there were.
+    """
+
+    values: Mapping[str, Value]
+    time_s: float
+    trials: int
+
+
 class Verdict(TypedDict):
     """Who is first, as far as it is known.
 
@@ -109,6 +139,8 @@ class Verdict(TypedDict):
             with too few repeats.
         repeats_needed: about how many more repeats would settle the order in 80 % of all cases, 0 where it is
             settled; None if more than ``MOST_REPEATS``, or if none would.
+        may_be_faster: label -> values of ``tune`` with which it may be faster than the first, as far as its
+            trials tell; absent where there are none.
     """
 
     text: str
@@ -118,6 +150,7 @@ class Verdict(TypedDict):
     factor: float | None
     interval: list[float | None] | None
     repeats_needed: int | None
+    may_be_faster: NotRequired[dict[str, list[dict[str, Value]]]]
 
 
 def find_verdict(
@@ -126,6 +159,8 @@ def find_verdict(
     by_step: bool = False,
     exact: bool = False,
     uneven: Mapping[str, float] = MappingProxyType({}),
+    at_least: Mapping[str, Mapping[int, float]] | None = None,
+    tried: Mapping[str, Sequence[Tried]] | None = None,
 ) -> Verdict:
     """Word the verdict on schemes that raced on the same seeds.
 
@@ -136,6 +171,8 @@ def find_verdict(
         exact: nothing in the runs is random, so that one repeat shows all there is.
         uneven: label -> steps of the fastest worker over those of the slowest, where a mean step therefore
             names no winner.
+        at_least: ``times``, with a lower bound where a run ended before the target; absent: these themselves.
+        tried: label -> what a scheme was tuned with and has not chosen.
     """
     by = " by time per step" if by_step else ""
     arrived = [label for label in ranked if of_median(list(times[label].values()))["median"] is not None]
@@ -146,13 +183,17 @@ def find_verdict(
         time_s = format_seconds(of_median(list(times[first].values()))["median"] or 0.0)
         text = f"{first} takes {time_s} a step" if by_step else f"{first} reaches the target after {time_s}"
         return _verdict(text, True, first, repeats_needed=0)
+    bounds = at_least or times
     tied = {label for label in others if _is_tied(times[label], times[first], exact)}
-    open_ = [x for x in others if x in tied or not _is_behind(times[x], times[first], exact)]
+    open_ = [x for x in others if x in tied or not _is_behind(times[x], times[first], bounds[x], exact)]
     enough = exact or any(len(paired_ratios(times[x], times[first])) >= FEWEST for x in open_)
     if open_ and not enough:
         # Too few repeats to leave anybody out, but who was never ahead needs no mention.
         ahead = {x for x in open_ if min(paired_ratios(times[x], times[first]), default=1.0) <= 1}
         open_ = [x for x in open_ if x in ahead or x == others[0]]
+    unsure = [label for label in open_ if label not in tied]
+    faster = _may_be_faster(first, others, times, tried or {})
+    open_ = [x for x in others if x in open_ or x in faster]
     second = (open_ or others)[0]
     ratio = of_ratio(times[second], times[first])
     races = len(paired_ratios(times[second], times[first]))
@@ -162,25 +203,26 @@ def find_verdict(
     elif exact:
         interval = [factor, factor]
     if by_step and first in uneven:
-        lead = _lead(second, factor, interval, exact, by_step)
+        lead = _lead(second, times[first], times[second], interval, exact, by_step)
         text = f"no winner{by} alone: {first} is ahead{lead}, but its fastest worker does "
         text += f"{format_factor(uneven[first])} the steps of its slowest"
         return _verdict(text, False, None, None, factor, interval)
     if not open_:
-        text = f"{first} first{by}{_lead(second, factor, interval, exact, by_step)}"
-        return _verdict(text, True, first, second, factor, interval, 0)
+        lead = _lead(second, times[first], times[second], interval, exact, by_step)
+        return _verdict(f"{first} first{by}{lead}", True, first, second, factor, interval, 0)
     if tied.issuperset(open_):
         equal = all(set(paired_ratios(times[label], times[first])) == {1.0} for label in open_)
         within = "" if equal else f", within {100 * TIED_WITHIN:g} %"
         text = f"{_choice([first, *open_], 'and', '')} tie{by}{within}"
         return _verdict(text, False, first, second, factor, interval)
-    text = f"not settled{by}: {_choice([first, *open_])}"
-    unsure = [label for label in open_ if label not in tied]
     needed = [_repeats_needed(paired_ratios(times[label], times[first])) for label in unsure]
     known = [count for count in needed if count is not None]
-    most = max(known) if len(known) == len(needed) else None
-    text += f"; {_more(most, races)}"
-    return _verdict(text, False, first, second, factor, interval, most)
+    most = max(known, default=None) if len(known) == len(needed) else None
+    text = f"not settled{by}: {_choice([first, *open_])}; {_more(unsure, most, races, faster)}"
+    verdict = _verdict(text, False, first, second, factor, interval, None if faster else most)
+    if faster:
+        verdict["may_be_faster"] = faster
+    return verdict
 
 
 def _verdict(
@@ -206,13 +248,54 @@ def _nobody(ranked: Sequence[str], times: Mapping[str, Mapping[int, float]], by_
     return f"no scheme {'completed its steps' if by_step else 'reached the target'}{often}"
 
 
-def _is_behind(times: Mapping[int, float], first: Mapping[int, float], exact: bool) -> bool:
+def _is_behind(
+    times: Mapping[int, float], first: Mapping[int, float], at_least: Mapping[int, float], exact: bool
+) -> bool:
     """Whether the repeats show that a scheme is slower than the first."""
     ratios = paired_ratios(times, first)
     if exact:
         return bool(ratios) and ratios[0] > 1
+    if len(ratios) < FEWEST:
+        apart = paired_ratios(at_least, first)
+        return bool(apart) and apart[0] > BEYOND_CHANCE
     low = of_ratio(times, first)["low"]
-    return len(ratios) >= FEWEST and (low is None or low > 1)  # None: infinite
+    return low is None or low > 1  # None: infinite
+
+
+def _may_be_faster(
+    first: str,
+    others: Sequence[str],
+    times: Mapping[str, Mapping[int, float]],
+    tried: Mapping[str, Sequence[Tried]],
+) -> dict[str, list[dict[str, Value]]]:
+    """Label -> the values with which its trials do not show it to be slower than the first, fastest first."""
+    found = {}
+    for label in others:
+        open_ = [
+            each
+            for each in tried.get(label, ())
+            if each.time_s <= _surely_slower(each, times[label], times[first])
+        ]
+        if open_:
+            found[label] = [dict(each.values) for each in sorted(open_, key=lambda each: each.time_s)]
+    return found
+
+
+def _surely_slower(tried: Tried, times: Mapping[int, float], first: Mapping[int, float]) -> float:
+    """The mean time above which trials of a scheme show values to be slower than the first."""
+    logs, others = (
+        [math.log(time) for time in column.values() if 0 < time < math.inf] for column in (first, times)
+    )
+    quantile, spreads = _NORMAL.inv_cdf(LEVEL), (_RUN_SPREAD, _RUN_SPREAD)
+    if len(logs) >= FEWEST:
+        from scipy.special import stdtrit  # slow to import, and few verdicts come here
+
+        quantile = float(stdtrit(len(logs) - 1, LEVEL))
+        spreads = statistics.stdev(logs), statistics.stdev(others if len(others) >= FEWEST else logs)
+    error = math.hypot(
+        _MEDIAN_SPREAD * spreads[0] / math.sqrt(len(logs)), spreads[1] / math.sqrt(tried.trials)
+    )
+    return math.exp(statistics.median(logs) + quantile * error)
 
 
 def _is_tied(times: Mapping[int, float], first: Mapping[int, float], exact: bool) -> bool:
@@ -223,17 +306,26 @@ def _is_tied(times: Mapping[int, float], first: Mapping[int, float], exact: bool
 
 
 def _lead(
-    second: str, factor: float | None, interval: list[float | None] | None, exact: bool, by_step: bool
+    second: str,
+    first_times: Mapping[int, float],
+    times: Mapping[int, float],
+    interval: list[float | None] | None,
+    exact: bool,
+    by_step: bool,
 ) -> str:
     """By how much the first leads, after its name."""
-    low, high = interval or (None, None)
+    ratios, factor = paired_ratios(times, first_times), finite(median_ratio(times, first_times))
+    few = "" if interval else f", by {'one repeat' if len(ratios) == 1 else f'{len(ratios)} repeats'}"
+    low, high = interval or (finite(ratios[0]), None)
     if factor is None:
         never = "completed its steps" if by_step else "reached the target"
-        return f": {second} never {never}" if low is None else f", at least {format_factor(low, True)}"
+        return (
+            f": {second} never {never}" if low is None else f", at least {format_factor(low, True)}"
+        ) + few
     if exact:
         return f", {format_factor(factor, True)} (nothing is random)"
-    if low is None:
-        return f", {format_factor(factor)}"
+    if few or low is None:
+        return f", {format_factor(factor)}{few}"
     span = f"at least {_bound(low)}" if high is None else f"{_bound(low)} to {_bound(high)}"
     return f", {format_factor(factor)} ({span})"
 
@@ -249,21 +341,38 @@ def _choice(labels: Sequence[str], conjunction: str = "or", each: str = "one of 
     return f"{', '.join(labels[:2])} {conjunction} {each}{len(labels) - 2} others"
 
 
-def _more(repeats: int | None, races: int) -> str:
-    if repeats is None:
-        return f"it would take more than {MOST_REPEATS} more repeats to tell"
-    if races < 2:
-        return f"at least {repeats} more repeats would tell"
-    return f"about {repeats} more {'repeat' if repeats == 1 else 'repeats'} would tell"
+def _more(
+    unsure: Sequence[str],
+    repeats: int | None,
+    races: int,
+    faster: Mapping[str, Sequence[Mapping[str, Value]]],
+) -> str:
+    """What would settle the order: repeats of those that are ``unsure``, and trials of values."""
+    how, hard = [], bool(unsure) and repeats is None
+    if hard:
+        how.append(f"more than {MOST_REPEATS} more repeats")
+    elif unsure:
+        about = "at least" if races < 2 else "about"
+        how.append(f"{about} {repeats} more {'repeat' if repeats == 1 else 'repeats'}")
+    if faster:
+        label, values = next(iter(faster.items()))
+        with_ = ", ".join(f"{key} {value}" for key, value in values[0].items())
+        others = sum(map(len, faster.values())) - 1
+        and_ = "" if not others else f" and {others} other{'s' if others > 1 else ''}"
+        how.append(f"more trials ({label} with {with_}{and_})")
+    return f"it would take {' and '.join(how)} to tell" if hard else f"{' and '.join(how)} would tell"
 
 
 def _repeats_needed(ratios: Sequence[float]) -> int | None:
     """How many more repeats settle the order of two in about 80 % of all cases, at least 1.
 
     The 95 % interval of a median of n normal values with deviation s is about 1.96 s sqrt(pi / 2n) to either
-    side; it has to be shorter than the distance of the median logarithm to 0, and more so by the quantile
-    of 80 %. Where a scheme did not arrive in every repeat, the same is said of the share of races won. All
-    this supposes that the median is right: of two schemes that hardly differ, it may promise too much.
+    side; it has to be shorter than the distance of the true mean logarithm to 0, and more so by the quantile
+    of 80 %. Where a scheme did not arrive in every repeat, the same is said of the share of races won.
+
+    The true distance may be larger than what was found, or smaller. The square of what half of all deviations
+    exceed is added to its square, so that where two are found to be equal, the number is the median of those
+    that go with the distances which this leaves open.
 
     Args:
         ratios: paired, of the second to the first, ascending.
@@ -273,19 +382,17 @@ def _repeats_needed(ratios: Sequence[float]) -> int | None:
         return FEWEST - races
     logs = [math.log(ratio) if ratio > 0 else -math.inf for ratio in ratios]
     if all(map(math.isfinite, logs)):
-        lead = statistics.median(logs)
-        from scipy.special import chdtri  # slow to import, and few verdicts come here
-
-        # The deviation of a few values may be far too small by chance: this is the upper end of it.
-        spread = statistics.stdev(logs) * math.sqrt((races - 1) / float(chdtri(races - 1, _SPREAD_CHANCE)))
-        needed = (_LEVEL_Z + _POWER_Z) * _MEDIAN_SPREAD * spread / lead if lead > 0 else math.inf
+        lead, spread = statistics.fmean(logs), statistics.stdev(logs)
+        wanted = (_LEVEL_Z + _POWER_Z) * _MEDIAN_SPREAD * spread
     else:
         won = (sum((ratio > 1) + (ratio == 1) / 2 for ratio in ratios) + 0.5) / (races + 1)
-        quantiles = _LEVEL_Z / 2 + _POWER_Z * math.sqrt(won * (1 - won))
-        needed = quantiles / (won - 0.5) if won > 0.5 else math.inf
-    if needed**2 > races + MOST_REPEATS:
+        lead, spread = won - 0.5, math.sqrt(won * (1 - won))
+        wanted = _LEVEL_Z / 2 + _POWER_Z * spread
+    distance = math.hypot(lead, _HALF * spread / math.sqrt(races))
+    needed = (wanted / distance) ** 2 if distance else math.inf
+    if needed > races + MOST_REPEATS:
         return None
-    return max(math.ceil(needed**2), FEWEST, races + 1) - races
+    return max(math.ceil(needed), FEWEST, races + 1) - races
 
 
 def format_factor(value: float, apart: bool = False) -> str:

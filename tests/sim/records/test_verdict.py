@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from benchmarks.verdicts import drawn_forecast
 from paceline.sim.records import verdict as verdicts
 from paceline.sim.records.intervals import median_ratio
+from paceline.sim.records.run import Status
 from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summarise import summarise
 from paceline.sim.records.summary import SchemeFacts
@@ -61,11 +63,42 @@ def test_an_end_of_the_interval_near_1_is_not_rounded_to_it() -> None:
     assert of_two([1] * 5, [1.0004, 1.1, 1.2, 1.3, 1.4])["text"] == "a first, 1.20x (1.0004 to 1.40)"
 
 
-def test_few_repeats_settle_nothing_however_far_apart() -> None:
-    verdict = of_two([1], [9])
+def test_few_repeats_settle_what_is_too_far_apart_for_chance_and_say_how_few() -> None:
+    verdict = of_two([1], [10])
+    assert verdict["text"] == "a first, 10x, by one repeat"
+    assert (verdict["interval"], verdict["factor"], verdict["repeats_needed"]) == (None, 10.0, 0)
+    assert verdict["settled"]
+    assert of_two([1] * 4, [9, 9.1, 9, 9.1])["text"] == "a first, 9.0x, by 4 repeats"
+    assert of_two([1], [9], by_step=True)["text"] == "a first by time per step, 9.0x, by one repeat"
+
+
+def test_few_repeats_settle_nothing_that_chance_may_have_made() -> None:
+    verdict = of_two([1], [1.9])
     assert verdict["text"] == "not settled: a or b; at least 4 more repeats would tell"
-    assert (verdict["interval"], verdict["factor"], verdict["repeats_needed"]) == (None, 9.0, 4)
-    assert of_two([1] * 4, [9, 9.1, 9, 9.1])["text"] == "not settled: a or b; about 1 more repeat would tell"
+    assert (verdict["interval"], verdict["factor"], verdict["repeats_needed"]) == (None, 1.9, 4)
+    assert not of_two([1] * 4, [9, 9, 9, 1.5])["settled"]  # one repeat shows what chance can do here
+    alike = find_verdict(["a", "b", "c"], {"a": seeded(1), "b": seeded(1.2), "c": seeded(9)})
+    assert alike["text"] == "not settled: a or b; at least 4 more repeats would tell"
+
+
+def test_who_did_not_arrive_is_as_late_as_its_run_was_long() -> None:
+    def sentence(limit_s: float, status: Status = "completed") -> str:
+        runs = [made_run("a", reached_s=10.0), made_run("b", reached_s=None, wall_s=limit_s, status=status)]
+        return summarise("s", runs, TARGET)["verdict"]["text"]
+
+    assert sentence(21.0) == "a first: b never reached the target, by one repeat"
+    assert sentence(19.0) == "not settled: a or b; at least 4 more repeats would tell"
+    assert sentence(1.0, "diverged") == "a first: b never reached the target, by one repeat"
+    assert sentence(1.0, "partial").startswith("not settled: a or b; ")
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.2, 0.25])
+@pytest.mark.parametrize("repeats", [1, 2, 4])
+def test_of_equal_schemes_few_repeats_settle_few_orders(repeats: int, spread: float) -> None:
+    rng, draws = np.random.default_rng([repeats, round(100 * spread)]), 2000
+    drawn = np.exp(spread * rng.normal(size=(draws, 2, repeats)))
+    wrong = np.mean([of_two(a, b)["settled"] for a, b in drawn])
+    assert wrong <= 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / draws)
 
 
 def test_a_close_race_takes_more_repeats_than_a_number_is_worth() -> None:
@@ -217,6 +250,18 @@ def test_as_many_repeats_as_are_named_mostly_tell(repeats: int) -> None:
             settled_later.append(settled)
     assert len(settled_later) > 100
     assert np.mean(settled_later) >= 0.75
+
+
+@pytest.mark.parametrize("repeats", [5, 7, 12])
+def test_more_than_a_hundred_repeats_are_named_mostly_where_they_are_needed(repeats: int) -> None:
+    rng = np.random.default_rng(repeats)
+    drawn = [drawn_forecast(rng, repeats, gap) for gap in rng.uniform(0, 4, 2000)]
+    many = [each.needed > verdicts.MOST_REPEATS for each in drawn if each is not None and each.named is None]
+    assert np.mean(many) > 0.5
+    # 27 more than five would do at a gap of 0.64 spreads of the log ratio.
+    close = [each for each in (drawn_forecast(rng, repeats, 0.64) for _ in range(600)) if each is not None]
+    assert close[0].needed == pytest.approx(32 - repeats, abs=3)
+    assert np.mean([each.named is None for each in close]) <= 0.25
 
 
 def times(**columns: list[float]) -> dict[str, dict[int, float]]:
