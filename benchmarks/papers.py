@@ -29,7 +29,7 @@ from paceline.sim.experiments.tune import planned_trials, with_chosen
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.intervals import FEWEST, Interval, of_median, of_ratio
 from paceline.sim.records.run import Run
-from paceline.sim.records.summary import Tuned, steps_to_target
+from paceline.sim.records.summary import Tuned
 from paceline.sim.scenario.repeats import are_enough
 from paceline.sim.scenario.schema import Scenario, dump, load
 
@@ -38,7 +38,7 @@ MARK: Final = "<!-- What follows is made by: python -m benchmarks.papers -->\n"
 
 QUANTITIES: Final[Mapping[str, Callable[[Run], float]]] = {
     "time to target": lambda run: math.inf if run.time_to_target_s is None else run.time_to_target_s,
-    "steps to target": lambda run: math.inf if (steps := steps_to_target(run)) is None else steps,
+    "steps to target": lambda run: math.inf if run.met is None else run.met.step,
     "time per step": lambda run: run.wall_clock_s / run.iterations,
     "bytes per step": lambda run: run.bytes_sent / run.iterations,
 }

@@ -14,13 +14,12 @@ import pandas as pd
 
 from paceline.arguments import read_path
 from paceline.sim.config.files import claim_folder, make_temporary_folder
-from paceline.sim.config.units import format_bytes, format_seconds
 from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.records import folder as result_folder
 from paceline.sim.records.formats import parquet
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise_resolved
-from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, ranking
+from paceline.sim.records.summary import SchemeFacts, SchemeSummary, Summary, Tuned, is_by_step, ranking
 from paceline.sim.scenario.schema import Scenario, dump
 
 if TYPE_CHECKING:
@@ -144,10 +143,14 @@ class Study:
 
     def _repr_html_(self) -> str:
         """The ranking as a table, for notebooks."""
-        head = "".join(f"<th>{name}</th>" for name in _SHOWN)
+        from paceline.reports import tables
+
+        by_step, rows = is_by_step(self.totals), ranking(self.totals["summary"], self.winner)
+        names = ("scheme", tables.decides(by_step), "vs best", *tables.AMOUNTS[by_step], "status")
+        head = "".join(f"<th>{name}</th>" for name in names)
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row)) + "</tr>"
-            for row in ranking(self.totals["summary"], self.winner)
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>"
+            for line in (tables.cells(self.totals, row) for row in rows)
         )
         verdict = self.totals["verdict"]["text"]
         name = html.escape(self.scenario.name)
@@ -190,9 +193,6 @@ class Sweep:
         return f"Sweep({len(self.studies)} settings of {', '.join(self.settings[0])})"
 
 
-_SHOWN = ("scheme", "time to target", "vs best", "steps", "wall clock", "sent", "reached")
-
-
 def _frame_row(row: SchemeSummary) -> dict[str, Any]:
     time, ratio = row["time_to_target_s"], row["ratio_to_best"]
     return {
@@ -213,14 +213,3 @@ def _frame_row(row: SchemeSummary) -> dict[str, Any]:
         "diverged": row["diverged"],
         "partial": row["partial"],
     }
-
-
-def _cells(row: SchemeSummary) -> Iterator[str]:
-    time, ratio = row["time_to_target_s"]["median"], row["ratio_to_best"]["median"]
-    yield row["label"]
-    yield format_seconds(time) if time is not None else "-"
-    yield f"{ratio:.2f}" if ratio is not None else "-"
-    yield f"{row['iterations']:,.0f}"
-    yield format_seconds(row["wall_clock_s"])
-    yield format_bytes(row["bytes_sent"])
-    yield f"{row['reached']} of {row['runs']}"

@@ -18,13 +18,12 @@ import pandas as pd
 from paceline.sim.config.files import write_folder_atomically
 from paceline.sim.errors import InputError
 from paceline.sim.records.folder import REPORT_FILES
-from paceline.sim.records.summary import SchemeSummary, is_by_step, median_run
+from paceline.sim.records.summary import SchemeSummary, is_by_step
 from paceline.sim.records.verdict import format_factor
 
 from .figures.drawing import CSS, Picture, own_style
 from .folders import ReportSources
-from .tables import column_unit, deciding_time
-from .words import digits, size
+from .tables import AMOUNTS, amounts, column_unit, decides, deciding_time
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -103,11 +102,10 @@ def _tex(studies: Sequence[ReportSources]) -> str:
                         "study": study.title,
                         "source": part.source,
                         "scheme": row["label"],
-                        "time per step" if by_step else "time to target": reached,
+                        decides(by_step): reached,
                         "95 % interval": between.replace("∞", "inf") or "-",
                         "vs best": "-" if ratio is None else format_factor(ratio),
-                        "steps": digits(median_run(part.results.summary, row, "iterations")),
-                        "sent": size(median_run(part.results.summary, row, "bytes_sent")),
+                        **dict(zip(AMOUNTS[by_step], amounts(row, by_step), strict=True)),
                         "reached": f"{row['reached']}/{row['runs']}",
                     }
                 )

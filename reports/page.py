@@ -18,7 +18,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.intervals import FEWEST, Interval
 from paceline.sim.records.scenario_facts import describe_proxy
-from paceline.sim.records.summary import SchemeSummary, is_by_step, median_run, verdict_of
+from paceline.sim.records.summary import SchemeSummary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import words
@@ -30,7 +30,7 @@ from .figures.timeline import draw_timeline
 from .figures.waterfall import draw_waterfall, gap
 from .files import write_files
 from .folders import ReportSources, SourceRuns, read_sources
-from .tables import column_unit, deciding_time, shares, status
+from .tables import AMOUNTS, amounts, column_unit, decides, deciding_time, shares, status
 
 _HERE: Final = Path(__file__).parent
 _WORKERS_SHOWN: Final = 16
@@ -91,7 +91,7 @@ def _render(studies: Sequence[ReportSources], views: Sequence[dict[str, Any]]) -
         lstrip_blocks=True,
     )
     environment.globals.update(
-        words=words, factor=format_factor, median_run=median_run, fewest=FEWEST, status=status,
+        words=words, factor=format_factor, amounts=amounts, fewest=FEWEST, status=status,
         deciding_time=deciding_time, percents=shares,
     )  # fmt: skip
     environment.filters.update(tight=tight, breakable=breakable)
@@ -170,6 +170,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "missing": study.missing,
         "verdict": words.verdict(summary, study.main.source),
         "medians": words.medians(summary, study.main.source),
+        "paired": words.paired(summary, study.main.source),
         "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
         "confidence": words.confidence(summary, study.main.source),
         "why": words.why(summary, study.main.source),
@@ -189,7 +190,8 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "by_step": is_by_step(summary),
         "unit": column_unit(study.main.rows, is_by_step(summary)),
         "settled": verdict_of(summary, study.main.source)["settled"],
-        "decides": "Time per step" if is_by_step(summary) else "Time to target",
+        "decides": decides(is_by_step(summary)).capitalize(),
+        "amounts": [name.capitalize() for name in AMOUNTS[is_by_step(summary)]],
         "about": described,
         "bounded": any(line["bar"] for line in described),
         "remembered": any(line["memory"] for line in described),
@@ -306,7 +308,7 @@ def side_by_side(predicted: SourceRuns, measured: SourceRuns) -> list[dict[str, 
 
 
 def _percent(error_pct: float | None) -> str:
-    return "-" if error_pct is None else f"{error_pct:+.1f} %"
+    return "-" if error_pct is None else f"{error_pct:+z.1f} %"
 
 
 def agreement(predicted: SourceRuns, measured: SourceRuns) -> str | None:

@@ -13,13 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
-from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, median_run, verdict_of
+from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import words
 
 if TYPE_CHECKING:
     from paceline.sim.records.comparison import Comparison
+
+AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
+"""What tables say beside the time that decides: to the target; where that is a step, of whole runs."""
 
 MAX_ROUTES: Final = 20
 """Kinds of routes that ``paceline check`` shows; ``--json`` has them all."""
@@ -35,18 +38,17 @@ _METRICS: Final = {
 def render_summary(summary: Summary) -> RenderableType:
     """The verdict, and one line per scheme (and source, if there are two), best first.
 
-    Medians over repeats, with their 95 % interval for what decides the order; the shares are of all repeats.
+    Medians over repeats, with their 95 % interval for what decides the order; the shares are of all repeats,
+    and so are wall clock, steps and sent where there is no target.
     """
     sources = list(dict.fromkeys(row["source"] for row in summary["summary"]))
     by_step = is_by_step(summary)
     table = _plain_table(gap=1)
-    table.add_column("scheme", overflow="fold", min_width=18)
+    table.add_column("scheme", overflow="fold", min_width=15)
     if len(sources) > 1:
         table.add_column("source", no_wrap=True)
-    columns = (
-        ("time per\nstep", "vs\nbest", "wall\nclock") if by_step else ("time to\ntarget", "vs\nbest", "steps")
-    )
-    for name in (*columns, "sent", "compute /\ncomm. / wait"):
+    names = (decides(by_step), "vs best", *AMOUNTS[by_step])
+    for name in (*("\n".join(name.rsplit(" ", 1)) for name in names), "compute /\ncomm. / wait"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("status", min_width=11)
     for source in sources:
@@ -54,14 +56,17 @@ def render_summary(summary: Summary) -> RenderableType:
         unit = column_unit(mine, by_step)
         settled = verdict_of(summary, source)["settled"]
         for row in mine:
-            cells = [row["label"], *([source] if len(sources) > 1 else []), *_cells(summary, row, unit)]
-            add_text_row(table, *cells, style="bold" if settled and row is mine[0] else "")
+            label, *middle, ending = cells(summary, row, unit)
+            line = [label, *([source] if len(sources) > 1 else []), *middle, shares(row), ending]
+            add_text_row(table, *line, style="bold" if settled and row is mine[0] else "")
     if not sources:
         return table
-    lines = [
-        Text(f"{f'{source}: ' if len(sources) > 1 else ''}{words.verdict(summary, source)}", style="bold")
-        for source in sources
-    ]
+    lines = []
+    for source in sources:
+        of_source = f"{source}: " if len(sources) > 1 else ""
+        lines.append(Text(f"{of_source}{words.verdict(summary, source)}", style="bold"))
+        if note := words.paired(summary, source):
+            lines.append(Text(f"{of_source}{note}"))
     return Group(table, "", *lines)
 
 
@@ -75,30 +80,45 @@ def _plain_table(gap: int = 2) -> Table:
     return Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
 
 
-def _cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float]) -> list[str]:
+def cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None = None) -> list[str]:
+    """A scheme's line: its label, what decides the order, the factor, ``AMOUNTS``, and how repeats ended."""
     ratio = row["ratio_to_best"]["median"]
     return [
+        row["label"],
         "\n".join(part for part in deciding_time(summary, row, unit) if part),
         format_factor(ratio) if ratio is not None else "-",
-        run_length(summary, row),
-        words.size(median_run(summary, row, "bytes_sent")),
-        shares(row),
+        *amounts(row, is_by_step(summary)),
         status(summary, row),
     ]
 
 
-def run_length(summary: Summary, row: SchemeSummary) -> str:
-    """Steps of a median run; its wall clock where a step is what decides."""
-    if is_by_step(summary):
-        return words.duration(median_run(summary, row, "wall_clock_s"))
-    return f"{median_run(summary, row, 'iterations'):,.0f}"
+def decides(by_step: bool) -> str:
+    """The name of what decides the order."""
+    return "time per step" if by_step else "time to target"
+
+
+def amounts(row: SchemeSummary, by_step: bool) -> tuple[str, ...]:
+    """The texts of ``AMOUNTS``: medians until the target was met (``>``: bounds), or means of whole runs."""
+    if by_step:
+        wall, sent = words.duration(row["wall_clock_s"]), words.size(row["bytes_sent"])
+        return wall, f"{row['iterations']:,.0f}", sent
+    least = "" if row["time_to_target_s"]["median"] is not None else "> "
+    steps, sent_bytes = (
+        (row["at_least_steps"], row["at_least_bytes"])
+        if least
+        else (row["steps_to_target"], row["bytes_to_target"])
+    )
+    return (
+        "-" if steps is None else f"{least}{steps:,.0f}",
+        "-" if sent_bytes is None else f"{least}{words.size(sent_bytes)}",
+    )
 
 
 def shares(row: SchemeSummary) -> str:
     """Compute, communicate and wait in per cent of the wall clock."""
     wall_s = row["wall_clock_s"] or 1.0
     parts = row["time_s"]["compute"], row["time_s"]["communicate"], row["time_s"]["wait"]
-    return " / ".join(f"{100 * part / wall_s:.0f}" for part in parts) + " %"
+    return " / ".join(words.percent(part / wall_s).removesuffix(" %") for part in parts) + " %"
 
 
 def column_unit(rows: Sequence[SchemeSummary], by_step: bool = False) -> tuple[str, float]:
@@ -119,7 +139,7 @@ def deciding_time(
 
     ``> bound`` stands for a time to target that is censored.
     """
-    time = row["step_s"] if is_by_step(summary) else row["time_to_target_s"]
+    time = words.deciding(row, is_by_step(summary))
     if time["median"] is None:
         if is_by_step(summary) or row["at_least_s"] is None:
             return "-", ""
@@ -154,7 +174,7 @@ def render_comparison(comparison: Comparison) -> RenderableType:
     table = Table("scheme", "seed", "", "predicted", "measured", "error")
     for cell in comparison["cells"]:
         values = (f"{value:.3f} s" for value in (cell["predicted"], cell["measured"]))
-        error = f"{cell['error_pct']:+.2f} %"
+        error = f"{cell['error_pct']:+z.2f} %"
         add_text_row(table, cell["label"], str(cell["seed"]), _METRICS[cell["metric"]], *values, error)
     lines = [f"{each['label']}, seed {each['seed']}: {each['says']}" for each in comparison["trajectories"]]
     lines += [*comparison["warnings"], verdict(comparison), *words.validated(comparison)]
@@ -174,7 +194,7 @@ def verdict(comparison: Comparison) -> str:
     elif predicted == measured:
         choice = f"the winner, {measured}, was predicted"
     else:
-        regret = "" if decision["regret_pct"] is None else f", which costs {decision['regret_pct']:.1f} %"
+        regret = "" if decision["regret_pct"] is None else f", which costs {decision['regret_pct']:z.1f} %"
         choice = f"{predicted} was predicted, {measured} won{regret}"
     return f"Predicted times are {errors}; {choice}."
 

@@ -101,7 +101,7 @@ def _period(record: Record) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6f}"
+    return "-" if value is None else f"{value:z.6f}"
 
 
 def _count(value: int | None) -> str:

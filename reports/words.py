@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.sim.config.units import format_bytes
 from paceline.sim.records.comparison import Comparison
+from paceline.sim.records.intervals import Interval
 from paceline.sim.records.run import LOST, Source
 from paceline.sim.records.scenario_facts import Goal, TransportRecord
 from paceline.sim.records.summary import (
@@ -87,17 +88,17 @@ def digits(value: float) -> str:
     """
     value = float(f"{value:.9g}")
     if value.is_integer():
-        return f"{value:,.0f}"
+        return f"{value:z,.0f}"
     return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
 
 
 def percent(share: float) -> str:
     """A share in whole per cent.
 
-    >>> percent(0.456)
-    '46 %'
+    >>> percent(0.456), percent(-1e-17)
+    ('46 %', '0 %')
     """
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:z.0f} %"
 
 
 def plain(name: str) -> str:
@@ -121,6 +122,11 @@ def ranked(summary: Summary, source: Source | None = None) -> list[SchemeSummary
 def _main_source(summary: Summary) -> Source | None:
     """The source that the summary is about, if there are two."""
     return summary["runs"][0]["source"] if summary["runs"] else None
+
+
+def deciding(row: SchemeSummary, by_step: bool) -> Interval:
+    """What decides the order: the time to the target, or that of a step."""
+    return row["step_s"] if by_step else row["time_to_target_s"]
 
 
 def verdict(summary: Summary, source: Source | None = None) -> str:
@@ -167,6 +173,22 @@ def medians(summary: Summary, source: Source | None = None) -> str | None:
     if first_s <= second_s:
         return f"{text}."
     return f"{text}; on the same seeds {best['label']} is ahead."
+
+
+def paired(summary: Summary, source: Source | None = None) -> str | None:
+    """What factors are of, where the medians beside them have another quotient; else None."""
+    rows, by_step = ranked(summary, source), is_by_step(summary)
+    for row in rows[1:]:
+        mine, first = (deciding(each, by_step)["median"] for each in (row, rows[0]))
+        ratio = row["ratio_to_best"]["median"]
+        if mine and first and ratio is not None:
+            quotient, factor = format_factor(mine / first), format_factor(ratio)
+            if quotient != factor:
+                return (
+                    f"Factors are medians of the ratios of paired repeats: {factor} for {row['label']}, "
+                    f"where the medians' quotient is {quotient}."
+                )
+    return None
 
 
 def confidence(summary: Summary, source: Source | None = None) -> str | None:
@@ -429,7 +451,7 @@ def why(summary: Summary, source: Source | None = None) -> str | None:
     if mine is None or other is None or not other:
         return f"A step of {one} costs {_cost(best, second, f'one of {two}')}."
     counts = f"{mine:,.0f} instead of {other:,.0f}"
-    few, cheap = mine / other, _step_s(best) / _step_s(second)
+    few, cheap = mine / other, step_s(best) / step_s(second)
     cost = _cost(best, second)
     if abs(few - 1) < _SAME:
         return f"{one} needs as many steps as {two} ({counts}), and each costs {cost}."
@@ -457,19 +479,20 @@ def _nearest(summary: Summary, rows: Sequence[SchemeSummary]) -> str | None:
     return f"{label} came nearest to {goal(target)}, with {digits(score)}."
 
 
-def _step_s(row: SchemeSummary) -> float:
-    return row["wall_clock_s"] / row["iterations"]
+def step_s(row: SchemeSummary) -> float:
+    """Median time per step; of a scheme that completed none of its runs, what there is over its steps."""
+    return row["step_s"]["median"] or row["wall_clock_s"] / row["iterations"]
 
 
 def _cost(best: SchemeSummary, second: SchemeSummary, than: str = "") -> str:
     """How the cost of a step compares, and which parts make the difference."""
-    ratio = _step_s(best) / _step_s(second)
+    ratio = step_s(best) / step_s(second)
     if abs(ratio - 1) < _SAME:
-        return f"about the same{' as ' + than if than else ''} ({duration(_step_s(best))})"
+        return f"about the same{' as ' + than if than else ''} ({duration(step_s(best))})"
     extreme = ratio <= 0.5 or ratio >= 2
     much = format_factor(max(ratio, 1 / ratio)) if extreme else percent(abs(ratio - 1))
     compared = f"{much} {'more' if ratio > 1 else 'less'}{' than ' + than if than else ''}"
-    mine, other = _parts(best), _parts(second)
+    mine, other = spent(best, step_s(best)), spent(second, step_s(second))
     gaps = {part: other[part] - mine[part] for part in mine}
     total = sum(gaps.values())
     causes = [
@@ -480,11 +503,12 @@ def _cost(best: SchemeSummary, second: SchemeSummary, than: str = "") -> str:
     )
 
 
-def _parts(row: SchemeSummary) -> dict[str, float]:
-    """Seconds per step."""
-    shares, steps = row["time_s"], row["iterations"]
+def spent(row: SchemeSummary, time_s: float) -> dict[str, float]:
+    """What of ``time_s`` goes where, by the shares of all runs; empty for runs without a wall clock."""
+    wall_s = row["wall_clock_s"] or 1.0
+    shares = row["time_s"]
     return {
-        "compute": shares["compute"] / steps,
-        "communicate": shares["communicate"] / steps,
-        "wait": shares["wait"] / steps,
+        "compute": shares["compute"] / wall_s * time_s,
+        "communicate": shares["communicate"] / wall_s * time_s,
+        "wait": shares["wait"] / wall_s * time_s,
     }

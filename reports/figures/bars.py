@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pandas as pd
 
-from paceline.sim.records.summary import SchemeSummary
+from paceline.sim.records.summary import SchemeSummary, is_by_step
 
 from .. import words
 from ..folders import ReportSources
@@ -34,12 +34,12 @@ _FAR: Final = 4.0
 
 
 def draw_step_cost(study: ReportSources) -> Picture:
-    """Stacked bars: where a worker's mean step went."""
+    """Stacked bars: where the median time of a step went."""
     return _bars(study, per_step=True)
 
 
 def draw_run_cost(study: ReportSources) -> Picture:
-    """Stacked bars: where a worker's wall clock went."""
+    """Stacked bars: where the median time to the target went; without a target, the mean wall clock."""
     return _bars(study, per_step=False)
 
 
@@ -51,8 +51,9 @@ def _bars(study: ReportSources, per_step: bool) -> Picture:
         for row in part.rows
         if row["label"] == label and row["iterations"]
     ]
+    by_step = is_by_step(study.main.results.summary)
     labels = {place: _wrapped(row["label"]) for place, _, row in bars}
-    lengths = [row["wall_clock_s"] / (row["iterations"] if per_step else 1.0) for _, _, row in bars]
+    lengths = [words.step_s(row) if per_step else _run_s(row, by_step) for _, _, row in bars]
     near = [length for length in lengths if length <= _FAR * float(np.median(lengths))]
     limit = max(lengths) if len(near) == len(lengths) else 1.3 * max(near)
     name, unit_s = words.time_unit([limit / 10])
@@ -64,12 +65,15 @@ def _bars(study: ReportSources, per_step: bool) -> Picture:
             at = place + (0.21 if measured else -0.17) * paired
             height = 0.36 if paired else 0.68
             left = 0.0
-            for colour, (_, part_s) in zip(PHASES.values(), _times(row), strict=True):
-                right = min(left + part_s / (row["wall_clock_s"] or 1.0) * length, limit)
+            for colour, part_s in zip(PHASES.values(), words.spent(row, length).values(), strict=True):
+                right = min(left + part_s, limit)
                 width = (right - left) / unit_s
                 ax.barh(at, width, left=left / unit_s, height=height, color=colour, linewidth=0)
                 left = right
-            text = words.digits(length / unit_s) + (f" {_kind(measured)}" if paired else "")
+            text = words.digits(length / unit_s)
+            if not (per_step or by_step) and row["time_to_target_s"]["median"] is None:
+                text = f"{text} to its end" if row["at_least_s"] is None else f"> {text}"
+            text += f" {_kind(measured)}" if paired else ""
             if length > limit:
                 _gap(ax, left / unit_s, at, height)
                 text += " (cut off)"
@@ -79,21 +83,23 @@ def _bars(study: ReportSources, per_step: bool) -> Picture:
             _write_lines(ax, place, lines)
         set_up_bars(ax)
         ax.set_xlim(0, (limit or 1.0) / unit_s * (1.15 + 0.15 * paired + 0.15 * (limit < max(lengths))))
-        ax.set_xlabel(f"a worker's mean step ({name})" if per_step else f"a worker's whole run ({name})")
+        what = "time per step" if per_step else "wall clock" if by_step else "time to target"
+        ax.set_xlabel(f"{what} ({name})")
     data = pd.DataFrame(
         {
             "label": row["label"],
             "source": row["source"],
-            **{f"{name}_s": part_s / (row["iterations"] if per_step else 1) for name, part_s in _times(row)},
+            **{f"{name}_s": part_s for name, part_s in words.spent(row, length).items()},
         }
-        for _, _, row in bars
+        for (_, _, row), length in zip(bars, lengths, strict=True)
     )
     return picture(plot, f"{study.key}-{'step' if per_step else 'run'}-cost", data, key=PHASE_KEY)
 
 
-def _times(row: SchemeSummary) -> list[tuple[str, float]]:
-    shares = row["time_s"]
-    return [("compute", shares["compute"]), ("communicate", shares["communicate"]), ("wait", shares["wait"])]
+def _run_s(row: SchemeSummary, by_step: bool) -> float:
+    """What the tables say of a run: the time to the target, or its bound; else the wall clock."""
+    to_target_s = None if by_step else row["time_to_target_s"]["median"] or row["at_least_s"]
+    return to_target_s or row["wall_clock_s"]
 
 
 def _gap(ax: Axes, end: float, at: float, height: float) -> None:

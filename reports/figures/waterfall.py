@@ -98,7 +98,7 @@ def draw_waterfall(study: ReportSources, of: Gap) -> Picture:
             total = place in (0, len(bars) - 1)
             width = (end - start) / unit_s
             ax.barh(place, width, left=start / unit_s, height=0.62, color=colour, linewidth=0)
-            text = words.digits(end / unit_s) if total else f"{width:+.3g}"
+            text = words.digits(end / unit_s) if total else f"{width:+z.3g}"
             annotate(ax, text, (max(start, end) / unit_s, place), (4, 0))
             if place < len(bars) - 1:
                 ax.plot([end / unit_s] * 2, [place, place + 1], color=INK, linewidth=0.6, zorder=0)

@@ -46,11 +46,10 @@ def equal_terms(runs: Sequence[Run], target: Goal | None, winners: Sequence[Run]
     whole = [run for run in runs if run.status == "completed"]
     if metric is None or not whole:
         return None
-    won = [(run, run.time_to_target_s) for run in winners if run.time_to_target_s is not None]
-    if won:
-        never = [math.inf] * (len(winners) - len(won))
-        time_s = float(np.median([reached_s for _, reached_s in won] + never))
-        sent = float(np.median([_bytes_at(run, reached_s) for run, reached_s in won]))
+    met = [run.met for run in winners]
+    if any(met):
+        time_s = float(np.median([math.inf if each is None else each.time_s for each in met]))
+        sent = float(np.median([math.inf if each is None else each.bytes_sent for each in met]))
     else:
         time_s = min(run.wall_clock_s for run in whole)
         sent = float(min(run.bytes_sent for run in whole))
@@ -72,11 +71,6 @@ def score_at(runs: Sequence[Run], equal: Equal, by: Literal["time_s", "bytes_sen
         score = seen[-1].metrics.get(equal["metric"]) if seen else None
         scores.append(worst if score is None else score)
     return of_median(scores)
-
-
-def _bytes_at(run: Run, time_s: float) -> int:
-    sent = [each.bytes_sent for each in run.evaluations if each.time_s <= time_s]
-    return sent[-1] if sent else 0
 
 
 def _falling(metric: str, target: Goal | None, runs: Sequence[Run]) -> bool:

@@ -203,7 +203,7 @@ def read_results(folder: Path) -> Results:
 
     Older folders have, of a run that its target ended, a second score of the same instant: of models that
     were ahead of those that met it. That score is left out, and the summary is computed again without it, as
-    it is for folders without a verdict.
+    it is for folders whose summary lacks something.
 
     Raises:
         InputError: it is missing, no result folder, damaged, or written by another version.
@@ -353,18 +353,26 @@ def _without_second_scores(results: Results) -> Results:
 
 
 def _renewed(results: Results) -> Results:
-    """The results with a summary of today's, where it has no verdict."""
+    """The results with a summary of today's, where it lacks what that has."""
     summary = results.summary
-    if "verdict" in summary:
+    if "verdict" in summary and all("bytes_to_target" in row for row in summary["summary"]):
         return results
     runs = runs_of(replace(results, events=results.events[:0]))
-    tuning = summary.get("tuning", ())
-    return replace(
-        results,
-        summary=summarise(
-            summary["scenario"], runs, summary["target"], tuning, transport=summary.get("transport")
-        ),
-    )
+    facts = _facts_in(summary)
+    renewed = summarise(
+        summary["scenario"], runs, summary["target"], summary.get("tuning", ()), facts,
+        summary.get("transport"), summary.get("proxy"),
+    )  # fmt: skip
+    return replace(results, summary=renewed)
+
+
+def _facts_in(summary: Summary) -> dict[str, SchemeFacts]:
+    """Label -> what a summary says of a scheme apart from its runs."""
+    return {
+        row["label"]: SchemeFacts(does=row["does"], bounds=row.get("bounds"), memory=row.get("memory"))
+        for row in summary["summary"]
+        if "does" in row
+    }
 
 
 def runs_of(results: Results) -> list[Run]:

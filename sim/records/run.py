@@ -184,3 +184,11 @@ class Run:
         if self.pace is not None:
             return self.pace.step_s
         return self.wall_clock_s / self.iterations if self.iterations else None
+
+    @property
+    def met(self) -> Evaluation | None:
+        """The evaluation that met the target; None if none did."""
+        if self.time_to_target_s is None:
+            return None
+        # The first of that instant: older records have a score of workers that were ahead after it.
+        return next((e for e in self.evaluations if e.time_s >= self.time_to_target_s), None)

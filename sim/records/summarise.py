@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..config.units import format_seconds
 from ..errors import InputError, quote
 from .equal_terms import equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, finite, of_median, of_ratio
-from .run import Run, Source
+from .run import Evaluation, Run, Source
 from .scenario_facts import Goal, TransportRecord, read_facts
 from .summary import (
     SUMMARY_VERSION,
@@ -27,7 +27,6 @@ from .summary import (
     Tuned,
     race_s,
     ranking,
-    steps_to_target,
     verdict_of,
 )
 from .verdict import chance_to_win, find_verdict, find_winner, find_winners
@@ -183,8 +182,8 @@ def _run_row(run: Run) -> RunRow:
 
 def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
     time, step = (of_median(list(_times(group, by_step).values())) for by_step in (False, True))
-    median = time["median"]
-    met = [steps_to_target(run) for run in group]
+    steps, least_steps = _to_target(group, lambda met: float(met.step), lambda run: run.iterations)
+    sent, least_bytes = _to_target(group, lambda met: float(met.bytes_sent), lambda run: run.bytes_sent)
     row = SchemeSummary(
         scheme=group[0].scheme,
         label=group[0].label,
@@ -194,12 +193,15 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
         diverged=sum(run.status == "diverged" for run in group),
         partial=sum(run.status == "partial" for run in group),
         time_to_target_s=time,
-        at_least_s=None if median is not None else finite(_median([_at_least(run) for run in group])),
+        at_least_s=_to_target(group, lambda met: met.time_s, lambda run: run.wall_clock_s)[1],
+        at_least_steps=least_steps,
+        at_least_bytes=least_bytes,
         step_s=step,
         ratio_to_best=UNKNOWN,
         wins=0.0,
         p_win=None,
-        steps_to_target=finite(_median([math.inf if steps is None else steps for steps in met])),
+        steps_to_target=steps,
+        bytes_to_target=sent,
         score_at_equal_time=None,
         score_at_equal_bytes=None,
         wall_clock_s=_mean([run.wall_clock_s for run in group]),
@@ -248,10 +250,16 @@ def _times(group: Sequence[Run], by_step: bool) -> dict[int, float]:
     return dict(sorted((run.seed, race_s(_run_row(run), by_step)) for run in group))
 
 
-def _at_least(run: Run) -> float:
-    if run.time_to_target_s is not None:
-        return run.time_to_target_s
-    return math.inf if run.status == "diverged" else run.wall_clock_s
+def _to_target(
+    group: Sequence[Run], at: Callable[[Evaluation], float], to_end: Callable[[Run], float]
+) -> tuple[float | None, float | None]:
+    """The median of what runs took to the target, None where most never met it, and then its lower bound."""
+    median = finite(_median([math.inf if run.met is None else at(run.met) for run in group]))
+    if median is not None:
+        return median, None
+    ends = (math.inf if run.status == "diverged" else to_end(run) for run in group)
+    bounds = [end if run.met is None else at(run.met) for run, end in zip(group, ends, strict=True)]
+    return None, finite(_median(bounds))
 
 
 def _compare(

@@ -17,13 +17,12 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import Final, Literal, NotRequired
 
-import numpy as np
 from typing_extensions import TypedDict
 
 from .equal_terms import Equal
 from .intervals import Interval
 from .pace import UNEVEN, PaceRecord, unevenness
-from .run import Run, Source, Status
+from .run import Source, Status
 from .scenario_facts import Goal, TransportRecord
 from .verdict import Tried, Value, Verdict, chance_to_win, find_verdict
 
@@ -165,8 +164,9 @@ class SchemeSummary(TypedDict):
 
     Attributes:
         runs, reached, diverged, partial: numbers of repeats.
-        at_least_s: a lower bound on the median time to target where that is unknown because runs
-            ended too early; None where it is known, or where most repeats diverged.
+        at_least_s, at_least_steps, at_least_bytes: lower bounds on the median time, steps and bytes to the
+            target where these are unknown because runs ended too early; None where they are known, or
+            where most repeats diverged.
         step_s: of runs, infinite where one did not complete; absent in older folders.
         step_shares, average_s: of each worker: its part of all steps, and the time from one of its averages
             to the next; means of the runs. Absent in older folders.
@@ -175,11 +175,12 @@ class SchemeSummary(TypedDict):
             target the same of ``step_s``.
         wins: on how many of the seeds that all schemes share this one was first; a tie is shared.
         p_win: chance to be first on one more seed (``verdict.chance_to_win``); None with few repeats.
-        steps_to_target: median step of the evaluation that met the target; None like the median time.
+        steps_to_target, bytes_to_target: medians of the evaluation that met the target: its step, and what
+            all workers had sent by then; None like the median time.
         score_at_equal_time, score_at_equal_bytes: where ``Summary.equal`` says; None where it does not.
         wall_clock_s, iterations, bytes_sent, time_s: means.
         does, bounds, memory: see ``SchemeFacts``; absent in older folders, ``bounds`` also where runs were
-            measured.
+            measured. What else may be absent there is computed when they are read.
     """
 
     scheme: str
@@ -191,6 +192,8 @@ class SchemeSummary(TypedDict):
     partial: int
     time_to_target_s: Interval
     at_least_s: float | None
+    at_least_steps: NotRequired[float | None]
+    at_least_bytes: NotRequired[float | None]
     step_s: NotRequired[Interval]
     step_shares: NotRequired[list[float]]
     average_s: NotRequired[list[float | None]]
@@ -199,6 +202,7 @@ class SchemeSummary(TypedDict):
     wins: float
     p_win: float | None
     steps_to_target: float | None
+    bytes_to_target: NotRequired[float | None]
     score_at_equal_time: Interval | None
     score_at_equal_bytes: Interval | None
     wall_clock_s: float
@@ -372,19 +376,3 @@ def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[Sc
         return median is None, row["label"] != winner, late, time_s, *tied
 
     return sorted(rows, key=place)
-
-
-def median_run(
-    summary: Summary, row: SchemeSummary, key: Literal["wall_clock_s", "iterations", "bytes_sent"]
-) -> float:
-    """The median of what the runs of a row have under ``key``, where the row itself has the mean."""
-    mine = (run for run in summary["runs"] if (run["source"], run["label"]) == (row["source"], row["label"]))
-    return float(np.median([float(run[key]) for run in mine]))
-
-
-def steps_to_target(run: Run) -> float | None:
-    """Step of the evaluation that met the target; None if none did."""
-    if run.time_to_target_s is None:
-        return None
-    # The first of that instant: older records have a score of workers that were ahead after it.
-    return next((float(e.step) for e in run.evaluations if e.time_s >= run.time_to_target_s), None)

@@ -319,15 +319,14 @@ def _lead(
     low, high = interval or (finite(ratios[0]), None)
     if factor is None:
         never = "completed its steps" if by_step else "reached the target"
-        return (
-            f": {second} never {never}" if low is None else f", at least {format_factor(low, True)}"
-        ) + few
+        least = "" if low is None else f", at least {format_factor(low, True)} as fast as {second}"
+        return (least or f": {second} never {never}") + few
     if exact:
-        return f", {format_factor(factor, True)} (nothing is random)"
+        return f", {format_factor(factor, True)} as fast as {second} (nothing is random)"
     if few or low is None:
-        return f", {format_factor(factor)}{few}"
+        return f", {format_factor(factor)} as fast as {second}{few}"
     span = f"at least {_bound(low)}" if high is None else f"{_bound(low)} to {_bound(high)}"
-    return f", {format_factor(factor)} ({span})"
+    return f", {format_factor(factor)} as fast as {second} ({span})"
 
 
 def _bound(value: float) -> str:

@@ -62,7 +62,7 @@ def test_all_sections_are_there(page: Page) -> None:
         "Test accuracy by wall clock",
         "Where the time goes",
         "A step",
-        "A run",
+        "To the target",
         "Against data sent",
         "Training loss by data sent",
         "Test accuracy by data sent",
@@ -91,7 +91,7 @@ def test_the_consensus_distance_is_drawn_once_by_step_where_nothing_else_is_scor
 
 def test_the_table(page: Page) -> None:
     assert page.row(0, "gossip ring") == [
-        "gossip ring", "11 s", "1.00x", "11 s", "100", "1 kB", "50 / 25 / 25 %", "reached 3/3",
+        "gossip ring", "11 s", "1.00x", "100", "1 kB", "50 / 25 / 25 %", "reached 3/3",
     ]  # fmt: skip
     assert page.row(0, "late")[1:3] == ["> 60 s", "-"]
     assert page.row(0, "gone")[1] == "-"

@@ -34,17 +34,22 @@ def test_golden() -> None:
         runs.append(made_run("late", seed, reached_s=None, wall_s=60.0))
         runs.append(made_run("gone", seed, reached_s=None, status="diverged", shares=(1, 0, 0)))
     assert lines(summarise("s", runs, TARGET)) == [
-        "                    time to    vs                 compute /",
-        "scheme               target  best steps sent   comm. / wait status",
-        "local [b]x[/b]         12 s 1.00x   100 1 kB 50 / 25 / 25 % reached 5/5",
-        "                   10 to 14",
-        "sync                   32 s  2.7x   300 4 MB 50 / 25 / 25 % reached 5/5",
-        "                   30 to 34",
-        "late                 > 60 s     -   100 1 kB 50 / 25 / 25 % reached 0/5",
-        "gone                      -     -   100 1 kB  100 / 0 / 0 % diverged 5/5",
+        "                 time to    vs steps to sent to      compute /",
+        "scheme            target  best   target  target   comm. / wait status",
+        "local [b]x[/b]      12 s 1.00x      100    1 kB 50 / 25 / 25 % reached 5/5",
+        "                10 to 14",
+        "sync                32 s  2.7x      300    4 MB 50 / 25 / 25 % reached 5/5",
+        "                30 to 34",
+        "late              > 60 s     -    > 100  > 1 kB 50 / 25 / 25 % reached 0/5",
+        "gone                   -     -        -       -  100 / 0 / 0 % diverged 5/5",
         "",
-        "local [b]x[/b] first, 2.7x (2.4 to 3.0)",
+        "local [b]x[/b] first, 2.7x as fast as sync (2.4 to 3.0)",
     ]
+
+
+def test_no_share_is_minus_zero() -> None:
+    rounded = made_run("a", shares=(1.0 + 1e-12, -1e-12, 0.0))
+    assert "100 / 0 / 0 %" in printed(render_summary(summarise("s", [rounded], TARGET)))
 
 
 def test_two_sources_are_told_apart() -> None:
@@ -61,11 +66,11 @@ def test_without_a_target_steps_decide() -> None:
     runs = [made_run("a", reached_s=None, steps=50), made_run("b", reached_s=None, steps=100)]
     runs.append(made_run("gone", reached_s=None, status="diverged", wall_s=1.0))
     assert lines(summarise("s", runs)) == [
-        "                   time per    vs  wall           compute /",
-        "scheme                 step  best clock sent   comm. / wait status",
-        "b                    100 ms 1.00x  10 s 1 kB 50 / 25 / 25 % completed",
-        "a                    200 ms  2.0x  10 s 1 kB 50 / 25 / 25 % completed",
-        "gone                      -     -   1 s 1 kB 50 / 25 / 25 % diverged",
+        "                time per    vs  wall                 compute /",
+        "scheme              step  best clock steps sent   comm. / wait status",
+        "b                 100 ms 1.00x  10 s   100 1 kB 50 / 25 / 25 % completed",
+        "a                 200 ms  2.0x  10 s    50 1 kB 50 / 25 / 25 % completed",
+        "gone                   -     -   1 s   100 1 kB 50 / 25 / 25 % diverged",
         "",
         "not settled by time per step: b or a; at least 4 more repeats would tell",
     ]

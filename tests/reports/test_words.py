@@ -90,7 +90,7 @@ def test_how_sure_it_is() -> None:
     runs = [made_run("a", seed, reached_s=time) for seed, time in enumerate(times)]
     runs += [made_run("b", seed, reached_s=2 * time) for seed, time in enumerate(times)]
     found = summarise("s", runs, TARGET)
-    assert words.verdict(found) == "a first, 2.0x (2.0 to 2.0)"
+    assert words.verdict(found) == "a first, 2.0x as fast as b (2.0 to 2.0)"
     assert words.medians(found) == (
         "a reaches a test accuracy of 0.95 after 17 s, b after 34 s (medians of 5 repeats)."
     )

@@ -38,7 +38,7 @@ def test_the_example_in_the_docstring() -> None:
 
 def test_a_settled_order() -> None:
     assert of_two([1, 1, 1, 1, 1], [2.1, 2.3, 2.4, 2.6, 3]) == {
-        "text": "a first, 2.4x (2.1 to 3.0)",
+        "text": "a first, 2.4x as fast as b (2.1 to 3.0)",
         "settled": True,
         "first": "a",
         "second": "b",
@@ -60,7 +60,8 @@ def test_an_interval_that_holds_1_settles_nothing() -> None:
 
 
 def test_an_end_of_the_interval_near_1_is_not_rounded_to_it() -> None:
-    assert of_two([1] * 5, [1.0004, 1.1, 1.2, 1.3, 1.4])["text"] == "a first, 1.20x (1.0004 to 1.40)"
+    near = of_two([1] * 5, [1.0004, 1.1, 1.2, 1.3, 1.4])["text"]
+    assert near == "a first, 1.20x as fast as b (1.0004 to 1.40)"
 
 
 def test_few_repeats_settle_what_is_too_far_apart_for_chance_and_say_how_few() -> None:
@@ -115,10 +116,10 @@ def test_ties_are_called_ties() -> None:
 
 def test_a_scheme_that_does_not_always_arrive() -> None:
     sometimes = of_two([1] * 5, [2, 2, 2, INF, INF])
-    assert sometimes["text"] == "a first, 2.0x (at least 2.0)"
+    assert sometimes["text"] == "a first, 2.0x as fast as b (at least 2.0)"
     assert sometimes["interval"] == [2.0, None]
     mostly_not = of_two([1] * 5, [2, 2, INF, INF, INF])
-    assert mostly_not["text"] == "a first, at least 2.0x"
+    assert mostly_not["text"] == "a first, at least 2.0x as fast as b"
     assert mostly_not["factor"] is None
     never = of_two([1] * 5, [INF] * 5)
     assert never["text"] == "a first: b never reached the target"
@@ -148,13 +149,13 @@ def test_whoever_cannot_be_told_from_the_first_is_named() -> None:
 
 def test_steps_decide_where_there_is_no_target() -> None:
     verdict = of_two([0.1] * 5, [0.2, 0.21, 0.22, 0.23, 0.24], by_step=True)
-    assert verdict["text"] == "a first by time per step, 2.2x (2.0 to 2.4)"
+    assert verdict["text"] == "a first by time per step, 2.2x as fast as b (2.0 to 2.4)"
     assert of_two([0.1], [0.2], by_step=True)["text"].startswith("not settled by time per step: a or b; ")
 
 
 def test_where_nothing_is_random_one_repeat_settles() -> None:
     verdict = of_two([0.1], [0.24], by_step=True, exact=True)
-    assert verdict["text"] == "a first by time per step, 2.4x (nothing is random)"
+    assert verdict["text"] == "a first by time per step, 2.4x as fast as b (nothing is random)"
     assert (verdict["settled"], verdict["interval"]) == (True, [verdict["factor"]] * 2)
     tie = of_two([0.1], [0.1], by_step=True, exact=True)
     assert (tie["text"], tie["settled"]) == ("a and b tie by time per step", False)
@@ -173,7 +174,10 @@ def test_what_a_table_shows_as_equal_is_a_tie_however_sure_the_order_is() -> Non
 def test_repeats_show_a_tie_where_their_whole_interval_is_near_1() -> None:
     assert of_two([1] * 5, [1.001, 1.002, 1.002, 1.003, 1.004])["text"] == "a and b tie, within 0.5 %"
     assert of_two([1] * 5, [0.999, 1.0, 1.001, 1.0, 1.002])["text"] == "a and b tie, within 0.5 %"
-    assert of_two([1] * 5, [1.001, 1.002, 1.002, 1.003, 1.006])["text"] == "a first, 1.00x (1.001 to 1.01)"
+    assert (
+        of_two([1] * 5, [1.001, 1.002, 1.002, 1.003, 1.006])["text"]
+        == "a first, 1.00x as fast as b (1.001 to 1.01)"
+    )
     assert of_two([1] * 4, [1.001] * 4)["text"].startswith("not settled: a or b; ")  # too few to tell
     times = {"a": seeded(*[1.0] * 5), "b": seeded(*[1.001] * 5), "c": seeded(0.8, 1.1, 1.2, 1.3, 1.4)}
     verdict = find_verdict(["a", "b", "c"], times)
