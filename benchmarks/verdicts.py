@@ -110,8 +110,8 @@ def share_right(setting: Setting, factors: Sequence[float], draws: int, seed: in
     rng = np.random.default_rng(
         [seed, round(100 * setting.spread), setting.rates, setting.trials, setting.repeats, len(factors)]
     )
-    found = [drawn_verdict(rng, setting, factors) for _ in range(draws)]
-    return sum(each["settled"] and each["first"] == "s0" for each in found) / draws
+    verdicts = [drawn_verdict(rng, setting, factors) for _ in range(draws)]
+    return sum(each["settled"] and each["first"] == "s0" for each in verdicts) / draws
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,11 @@ def main(draws: int = 1000) -> None:
         rng = np.random.default_rng(repeats)
         drawn = [drawn_forecast(rng, repeats, gap) for gap in rng.uniform(0, 4, 5 * draws)]
         close = [drawn_forecast(rng, repeats, _CLOSE) for _ in range(2 * draws)]
-        found = [each for each in drawn if each is not None]
-        most = [each for each in found if each.named is None]
+        unsettled = [each for each in drawn if each is not None]
+        most = [each for each in unsettled if each.named is None]
         shares = (
-            np.mean([_is_near(each) for each in found]),
-            len(most) / len(found),
+            np.mean([_is_near(each) for each in unsettled]),
+            len(most) / len(unsettled),
             np.mean([each.needed > MOST_REPEATS for each in most]),
             np.mean([each.named is None for each in close if each is not None]),
         )

@@ -16,9 +16,10 @@ from statistics import fmean
 from .. import seeds
 from ..records.run import Run, metric_name
 from ..records.summary import Tuned, TuningTrial, mean_time_s
+from ..records.verdict import Value
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
-from ..scenario.tune import Tune, Value, with_values
+from ..scenario.tune import Tune, with_values
 from ..workloads import find_task
 
 RunEntry = Callable[[Scenario, SchemeEntry, int], Run]

@@ -269,7 +269,7 @@ def _may_be_faster(
     tried: Mapping[str, Sequence[Tried]],
 ) -> dict[str, list[dict[str, Value]]]:
     """Label -> the values with which its trials do not show it to be slower than the first, fastest first."""
-    found = {}
+    faster = {}
     for label in others:
         open_ = [
             each
@@ -277,8 +277,8 @@ def _may_be_faster(
             if each.time_s <= _surely_slower(each, times[label], times[first])
         ]
         if open_:
-            found[label] = [dict(each.values) for each in sorted(open_, key=lambda each: each.time_s)]
-    return found
+            faster[label] = [dict(each.values) for each in sorted(open_, key=lambda each: each.time_s)]
+    return faster
 
 
 def _surely_slower(tried: Tried, times: Mapping[int, float], first: Mapping[int, float]) -> float:

@@ -23,10 +23,9 @@ from ..config.limits import MAX_REPEATS, MAX_VALUES_TUNED
 from ..config.problems import explain, format_value, mistake, one_line
 from ..config.settings import Settings
 from ..errors import InputError, did_you_mean, quote, shorten
+from ..records.verdict import Value
 from ..training.optimizer import OptimizerSettings
 from .entries import SchemeEntry
-
-Value = bool | int | float | str
 
 _ADAPTIVE: Final = ("adam", "adamw")
 
