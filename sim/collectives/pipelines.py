@@ -259,8 +259,9 @@ NCCL_RING_HOP_S: Final = 3.4e-6
 NCCL_CHAIN_HOP_S: Final = 4.0e-6
 NCCL_BYTES_PER_S: Final = 1.25e9
 NCCL_TREE_SHARE: Final = 0.92
+NCCL_TWO_HOSTS: Final = 2.0
 """What NCCL assumes when it chooses: a network step, steps over NVLink inside a host for a ring and for a
-tree, a card of unknown speed, and what a tree gets of it."""
+tree, a card of unknown speed, what a tree gets of it, and by how much more that is between two hosts."""
 
 
 @lru_cache(maxsize=64)
@@ -324,8 +325,9 @@ def nccl_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
     """NCCL's all-reduce over a double binary tree of hosts, in each of which the GPUs are a chain.
 
     The first GPU of a host talks to other hosts, in both trees; behind it each GPU gives what it has to the
-    one before, and gets the sum from there. Of sites NCCL knows nothing. A chain is as long as a host has
-    GPUs, so that a payload is cut into more segments for it: NCCL's own are 512 KiB, however many they are.
+    one before, and gets the sum from there, while it talks to other hosts. Of sites NCCL knows nothing. A
+    chain is as long as a host has GPUs, so that a payload is cut into more segments for it: NCCL's own are
+    512 KiB, however many they are.
 
     Source:
         NVIDIA/nccl at 5067397 (2026-06): src/graph/connect.cc, ``ncclTopoPreset`` (in a node ``tree.up`` is
@@ -358,14 +360,28 @@ def nccl_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
 def nccl_choice(sites: Sites, num_bytes: int) -> str:
     """Ring or tree, by NCCL's own estimate: it knows neither the latency nor the bandwidth of the cluster.
 
-    Source: NVIDIA/nccl at 5067397, src/graph/tuning.cc: ``latencies`` of ring and tree, ``busBw`` of a tree.
+    On one host or two NCCL reckons with the rate *inside* a host, for both algorithms. For a ring that is the
+    card's; for a tree its search raises it up to twice that, since between two hosts a tree sends the payload
+    over the card once each way where it goes twice over the links of a chain. So of two hosts of several GPUs
+    a tree is expected to be the faster one at every size, and the measurements and maintainers say so (issue
+    946 of NVIDIA/nccl; issues 22 and 196 of NVIDIA/nccl-tests: 1 GB among 16 GPUs 268 ms by the ring, 134 by
+    its own choice). From three hosts on both have the card's rate. Two single GPUs take the ring, which sends
+    half as much.
+
+    It may differ where links inside a host are less than twice as fast as its card (no NVLink, or a card for
+    each GPU), since then the search finds nothing to raise: there NCCL may take the ring for long payloads
+    between two hosts, too.
+
+    Source: NVIDIA/nccl at 5067397: src/graph/tuning.cc, ``latencies`` of ring and tree, ``busBw`` of a tree,
+    "nNodes <= 2"; src/graph/search.cc, ``ncclTopoCompute``, pass 2.
     """
     n, hosts = count_ranks(sites), len(host_sizes(sites))
     within = n - hosts
     ring_s = 2 * (within * NCCL_RING_HOP_S + (hosts - 1) * NCCL_STEP_S)
     tree_s = 2 * ((n // hosts - 1) * NCCL_CHAIN_HOP_S + (hosts.bit_length() - 1) * NCCL_STEP_S)
     ring_s += 2 * (n - 1) / n * num_bytes / NCCL_BYTES_PER_S
-    tree_s += 2 * num_bytes / (NCCL_TREE_SHARE * NCCL_BYTES_PER_S)
+    raised = NCCL_TWO_HOSTS if hosts == 2 and within else 1.0
+    tree_s += 2 * num_bytes / (NCCL_TREE_SHARE * raised * NCCL_BYTES_PER_S)
     return "nccl_ring" if ring_s <= tree_s else "nccl_tree"
 
 

@@ -199,6 +199,17 @@ def test_nccl_reckons_with_quick_steps_inside_hosts() -> None:
     assert nccl_choice(((64,),), 1) == "nccl_ring"
 
 
+def test_nccl_takes_its_tree_between_two_hosts_of_several_gpus() -> None:
+    """Inside a host its search finds twice the card's rate for a tree; from three hosts on it is the card's."""
+    for num_bytes in (1, 10**6, 2**30):
+        assert nccl_choice(((8, 8),), num_bytes) == "nccl_tree"
+        assert nccl_choice(((8,), (8,)), num_bytes) == "nccl_tree"
+        assert nccl_choice(((2, 2),), num_bytes) == "nccl_tree"
+        assert nccl_choice((2,), num_bytes) == "nccl_ring"
+    for hosts in (3, 4):
+        assert nccl_choice(((8,) * hosts,), 2**30) == "nccl_ring"
+
+
 def test_nccls_tree_is_a_chain_inside_a_host_and_a_tree_between_first_gpus() -> None:
     """Three hosts of 3, 3 and 2 GPUs in two sites; a payload of two bytes has one segment for each tree."""
     tree = PIPELINES["nccl_tree"](((3, 3), (2,)), 2)

@@ -191,6 +191,21 @@ def test_trees_fill_all_pipes_between_sites() -> None:
     assert price_s(placed) == pytest.approx(10**9 / 1.25e9)
 
 
+@pytest.mark.parametrize(
+    ("name", "low_s", "high_s"), [("nccl_tree", 0.143, 0.150), ("nccl_ring", 0.268, 0.270)]
+)
+def test_two_hosts_send_a_payload_over_their_cards_once_each_way_by_a_tree(
+    name: str, low_s: float, high_s: float
+) -> None:
+    """1 GiB at 60 Gbit/s is 143 ms; a GPU's links inside its host are in use beside the card."""
+    host = {"gpus": 8, "latency": "5 us", "bandwidth": "120 GB/s"}
+    model = TransferModel(network_of(16, latency="20 us", bandwidth="60 Gbit/s", host=host))
+    placed = place_blocks(PIPELINES[name](((8, 8),), 2**30), tuple(range(16)), model)
+    assert low_s < price_s(placed) < high_s
+    assert placed.own_links  # priced by a recursion, however many segments there are
+    assert placed.messages < 10_000
+
+
 @laws
 @given(
     sites=st.lists(st.integers(1, 5), min_size=2, max_size=4).map(tuple),
