@@ -26,6 +26,7 @@ class ComputeModel:
         seed: of the run.
         gradients_each, added_s: by worker, for what a sampler does: computations for each gradient that is
             used, and seconds beside them; none: 1 and 0 s.
+        longer: how many times as long each gradient takes as ``compute`` says.
     """
 
     compute: Compute
@@ -33,6 +34,7 @@ class ComputeModel:
     seed: int
     gradients_each: Sequence[float] = ()
     added_s: Sequence[float] = ()
+    longer: float = 1.0
     _blocks: dict[int, tuple[int, list[float]]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -84,7 +86,7 @@ class ComputeModel:
         Raises:
             InputError: as ``block_s``.
         """
-        durations = self._undisturbed_s(workers, block)
+        durations = self.longer * self._undisturbed_s(workers, block)
         if self.added_s:
             own = slice(workers.start, workers.stop)
             durations = durations * np.array(self.gradients_each[own])[:, None]

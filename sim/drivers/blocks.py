@@ -116,10 +116,11 @@ class PlacedBlocks(PlacedCollective):
 
     @override
     def _price(self, ready_s: tuple[float, ...]) -> Completion:
+        launched_s = tuple([each + self.model.launch_s for each in ready_s])
         if self.own_links:
-            done_s = self._by_recursion(ready_s)
+            done_s = self._by_recursion(launched_s)
         else:
-            done_s = self._all_at_once(ready_s) or _solve_s(self, ready_s)
+            done_s = self._all_at_once(launched_s) or _solve_s(self, ready_s)
         return done_s, done_s
 
     def _all_at_once(self, ready_s: tuple[float, ...]) -> list[float]:
@@ -171,6 +172,7 @@ def complete_together(collectives: Sequence[tuple[PlacedBlocks, tuple[float, ...
         costs = _costs_together(tuple(placed.columns for placed, _ in alike))
         overhead_s = np.array([placed.overhead_s for placed, _ in alike])
         begun_s = np.array([ready_s for _, ready_s in alike]).T
+        begun_s += [placed.model.launch_s for placed, _ in alike]
         done_s = block_completion_s(alike[0][0].schedule, begun_s, costs, overhead_s).T.tolist()
         for (placed, ready_s), each in zip(alike, done_s, strict=True):
             placed.keep(ready_s, (each, each))
@@ -345,7 +347,14 @@ class BlockFlows:
         self._tail_s = placed.schedule.tail * float(placed.columns.latency_s.max(initial=0.0))
 
     def join(self, rank: int) -> None:
-        """A rank is there: it has posted its receives, and has what it sends of its own."""
+        """A rank is there: as soon as it has launched its part, its blocks can come and go."""
+        if self._placed.model.launch_s:
+            self._clock.at(self._clock.now + self._placed.model.launch_s, self._launched, rank)
+        else:
+            self._launched(rank)
+
+    def _launched(self, rank: int) -> None:
+        """A rank has posted its receives, and has what it sends of its own."""
         self._joined_s[rank] = self._clock.now
         if not self._open[rank]:
             self._clock.at(self._clock.now, self._finished, rank)

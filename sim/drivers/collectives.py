@@ -75,7 +75,8 @@ class PlacedRounds(PlacedCollective):
         if len(set(ready_s)) > 1:
             blocks = hierarchical(self.sites, self.num_bytes)
             return place_blocks(blocks, self.members, self.model).completion(ready_s)
-        end_s = ready_s[0] + alone_s(self.rounds, self.links, self.model.block_overhead_s)
+        begun_s = ready_s[0] + self.model.launch_s
+        end_s = begun_s + alone_s(self.rounds, self.links, self.model.block_overhead_s)
         done_s = [end_s] * len(self.members)
         return done_s, done_s
 
@@ -127,7 +128,9 @@ class RoundsInFlight:
             self.collectives -= 1
             run.finished()
             return
-        self._clock.at(self._clock.now + run.placed.model.block_overhead_s, self._leave, run)
+        model = run.placed.model
+        before_s = model.block_overhead_s + (0.0 if run.position else model.launch_s)
+        self._clock.at(self._clock.now + before_s, self._leave, run)
 
     def _leave(self, run: _RoundsOfOne) -> None:
         assert self._sharing is not None

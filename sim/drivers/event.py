@@ -324,7 +324,7 @@ class EventDriver(ClockedRunner[Pending]):
 
     @override
     def next_gradient_s(self, rank: int) -> float:
-        return self.job.compute.duration_s(rank, self._gradients[rank])
+        return self.job.computing.duration_s(rank, self._gradients[rank])
 
     def _ask_gradient(self, task: _Task, point: Tensor, ahead: float) -> tuple[int, float]:
         """Begin the worker's next gradient, a part of it done: a ticket for its value, and when it ends."""
@@ -333,7 +333,7 @@ class EventDriver(ClockedRunner[Pending]):
         self._gradients[rank] = index + 1
         task.breakdown.computing(self._clock.now)
         ticket = 0 if self._deferred is None else self._deferred.ask(rank, index, point)
-        return ticket, self._clock.now + (1 - ahead) * self.job.compute.duration_s(rank, index)
+        return ticket, self._clock.now + (1 - ahead) * self.job.computing.duration_s(rank, index)
 
     def _begin_gradient(self, pending: Pending) -> None:
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]

@@ -6,7 +6,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -61,6 +61,8 @@ class Job:
         problem, task: what is trained; None when only the clock matters.
         bytes_per_parameter: bytes that one parameter stands for on the wire.
         compute: how long gradients take.
+        averaging_share: what a library's averaging of gradients adds to each of them, as a share of its
+            duration: on the processor, beside the collective.
         transfer: how messages travel.
         transport: what carries messages and collectives.
         all_reduce: algorithm of the all-reduce; ``auto``: the transport's choice.
@@ -105,6 +107,12 @@ class Job:
     priced: TransferModel | None = None
     ready_at: tuple[float, ...] = ()
     forward: tuple[float, ...] = ()
+    averaging_share: float = 0.0
+
+    @cached_property
+    def computing(self) -> ComputeModel:
+        """How long gradients take in a simulation, with what averaging adds; a real run has its own."""
+        return replace(self.compute, longer=1.0 + self.averaging_share)
 
     @property
     def synchronous(self) -> bool:

@@ -199,6 +199,7 @@ def _with_transfer(
         device_copy_s_per_byte=seconds_per_byte * old.device_copy_s_per_byte,
         overhead_s=software * old.overhead_s,
         pattern_overhead_s=software * old.pattern_overhead_s,
+        launch_s=software * old.launch_s,
         resume_s=software * old.resume_s,
         late_s=software * old.late_s,
         wake_up_delays_s=tuple(software * each for each in old.wake_up_delays_s),

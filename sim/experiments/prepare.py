@@ -329,6 +329,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         else problem.workload.segments,
         ready_at=ready_fractions(profile.layers) if profile else (),
         forward=forward_fractions(profile.layers) if profile else (),
+        averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
         keep=_kept(scenario, start).keep_every,

@@ -436,7 +436,7 @@ def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
 def on_free_network(job: Job) -> Job:
     """``job`` on a network that costs nothing."""
     free = _unlimited(job.transfer.network.steady, latency=False)
-    return with_network(job, free, overhead_s=0.0, pattern_overhead_s=0.0)
+    return with_network(job, free, overhead_s=0.0, pattern_overhead_s=0.0, launch_s=0.0)
 
 
 def with_network(job: Job, network: Network, **changes: Any) -> Job:

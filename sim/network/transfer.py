@@ -32,6 +32,7 @@ class TransferModel:
         device_copy_s_per_byte: what copying a point-to-point message from one device and to another takes.
         plain_patterns: mixes and collectives do not go the way of messages, but as if nothing above were set,
             with ``pattern_overhead_s`` in the place of ``overhead_s``.
+        launch_s: from joining a collective whose receives are posted ahead until its blocks can leave.
         resume_s: from the end of an exchange until the coroutine goes on.
         late_s: from the end of a computation until the coroutine's next operation.
         wake_up_delays_s: instead of ``late_s``, values as they followed each other when measured: a worker
@@ -59,6 +60,7 @@ class TransferModel:
     device_copy_s_per_byte: float = 0.0
     plain_patterns: bool = False
     pattern_overhead_s: float = 0.0
+    launch_s: float = 0.0
     resume_s: float = 0.0
     late_s: float = 0.0
     wake_up_delays_s: tuple[float, ...] = ()

@@ -51,6 +51,29 @@ DEVICE_COPY: Final = PackagedFactor(
 """What a point-to-point message of GPU workers pays at each end, since it goes over gloo."""
 
 
+NCCL_LAUNCH: Final = PackagedFactor(
+    20e-6,
+    8.4e-6,
+    60e-6,
+    "s",
+    "one more collective on one V100, by DDP's buckets of 1 MB and 25 MB: 10 us (ResNet-50, some 30 more) "
+    "and 25 us (ResNet-101, some 80 more), pytorch/pytorch at bf69c14, benchmarks/distributed/ddp/README.md; "
+    "low: NCCL's own base latency, NVIDIA/nccl at 5067397, src/graph/tuning.cc; high: all that 128 bytes "
+    "take on two hosts of H100s, issue 1453 of NVIDIA/nccl",
+)
+"""What a collective over NCCL takes to be started: its kernel, and the proxies of the network."""
+
+DDP_SHARE: Final = PackagedFactor(
+    0.03,
+    0.014,
+    0.056,
+    "of a gradient's duration",
+    "one GPU with DDP and without: ResNet-50 3.1 %, ResNet-101 5.6 %, ResNeXt-50 1.4 %, ResNeXt-101 2.4 %, "
+    "pytorch/pytorch at bf69c14, benchmarks/distributed/ddp/README.md (V100, batches of 32)",
+)
+"""What averaging gradients costs on a GPU itself: hooks of the backward pass, copies to and from buckets."""
+
+
 @dataclass(frozen=True)
 class TransportRules:
     """The rules of one library.
@@ -65,6 +88,7 @@ class TransportRules:
         nccl_collectives: collectives are NCCL's, whose choice goes by size and number of ranks.
         ordered: a worker's collectives and mixes go one after another, in the order in which they began.
         device_copies: point-to-point messages are copied from and to devices.
+        averaging_share: what averaging gradients adds to each, as a share of its duration.
     """
 
     name: str
@@ -76,6 +100,7 @@ class TransportRules:
     nccl_collectives: bool = False
     ordered: bool = False
     device_copies: bool = False
+    averaging_share: float = 0.0
 
     def transfer(self, model: TransferModel) -> TransferModel:
         """``model`` with the rules of this library for messages, and its packaged constants."""
@@ -93,6 +118,7 @@ class TransportRules:
             buffer_bytes=factors["buffer_bytes"].value,
             efficiency=model.efficiency if self.nccl_collectives else factors["efficiency"].value,
             device_copy_s_per_byte=copies,
+            launch_s=NCCL_LAUNCH.value if self.nccl_collectives else 0.0,
         )
 
 
@@ -125,6 +151,7 @@ TRANSPORTS: Final[Mapping[str | None, TransportRules]] = MappingProxyType(
             nccl_collectives=True,
             ordered=True,
             device_copies=True,
+            averaging_share=DDP_SHARE.value,
         ),
     }
 )

@@ -20,6 +20,7 @@ SCHEMES: Mapping[str, Scheme] = {
             "all_reduce", all_reduce.all_reduce, all_reduce.AllReduceOptions, True, all_reduce.check,
             averages=True, bucket_bytes=all_reduce.bucket_bytes, held=all_reduce.held,
             depends_on_timing=leaves_out,
+            averages_gradients=all_reduce.averages_gradients,
         ),
         Scheme(
             "local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, local_sgd.check,

@@ -96,6 +96,11 @@ def bucket_bytes(options: AllReduceOptions) -> tuple[float, float] | None:
     return (options.first_bucket or bucket, bucket) if options.overlap else None
 
 
+def averages_gradients(options: AllReduceOptions) -> bool:
+    """Whether every gradient is all-reduced whole: not sharded, and nobody is left out."""
+    return not (options.part_reduce or leaves_out(options))
+
+
 def held(options: AllReduceOptions, sizes: Sizes) -> Held:
     """Model, gradient and its mean; with ``part_reduce`` shards of the optimiser, and of the mean."""
     if leaves_out(options):

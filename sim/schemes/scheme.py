@@ -50,6 +50,11 @@ def send_at_the_end(options: Settings) -> tuple[float, float] | None:
     return None
 
 
+def averages_models(options: Settings) -> bool:
+    """The ``averages_gradients`` of a scheme that has something else averaged."""
+    return False
+
+
 def in_one_part(options: Settings) -> int:
     """The ``parts`` of a scheme that averages models whole."""
     return 1
@@ -92,6 +97,7 @@ class Scheme:
             any will do.
         bucket_bytes: of its options, the bytes of the first part of a gradient that is sent during the
             backward pass, and of those that follow; 0: a layer each, None: it is sent in one piece.
+        averages_gradients: of its options, whether every gradient is all-reduced, as DDP does it.
         cycle: number of steps after which what a step sends, and to whom, repeats itself.
         parts: of its options, how many parts of the model are averaged apart from each other; a model has at
             least that many parameters.
@@ -112,6 +118,7 @@ class Scheme:
     check_network: Callable[[Any, Network], None] | None = None
     averages: bool | None = None
     bucket_bytes: Callable[[Any], tuple[float, float] | None] = send_at_the_end
+    averages_gradients: Callable[[Any], bool] = averages_models
     cycle: Callable[[Any, int], int] = one_step
     parts: Callable[[Any], int] = in_one_part
     long_run: Callable[[Any], Any] = keep_options

@@ -45,7 +45,7 @@ class LockstepClock:
         self._may_be_cut = may_be_cut = scorer.scores or self._limit_s < math.inf
         self._accounts = StackedAccounts(n, job.event_log(), may_be_cut)
         self._steps = PublishedSteps(job, scorer, may_be_cut)
-        self._durations = Durations(job.compute, n)
+        self._durations = Durations(job.computing, n)
         self._mixes = MixTimes(job.transfer, may_be_cut)
         self._collectives = CollectiveTimes(job)
         self._now_s: Floats = np.zeros(n)

@@ -200,7 +200,7 @@ def test_nccl_reckons_with_quick_steps_inside_hosts() -> None:
 
 
 def test_nccl_takes_its_tree_between_two_hosts_of_several_gpus() -> None:
-    """Inside a host its search finds twice the card's rate for a tree; from three hosts on it is the card's."""
+    """Inside a host its search finds twice the rate of the card for a tree; from three hosts on not."""
     for num_bytes in (1, 10**6, 2**30):
         assert nccl_choice(((8, 8),), num_bytes) == "nccl_tree"
         assert nccl_choice(((8,), (8,)), num_bytes) == "nccl_tree"

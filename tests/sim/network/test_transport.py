@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from paceline.sim.config.settings import Settings
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import clock_only, prepare, resolve
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.network.transport import DEVICE_COPY, GLOO_FACTORS, TRANSPORTS
+from paceline.sim.network.transport import DDP_SHARE, DEVICE_COPY, GLOO_FACTORS, NCCL_LAUNCH, TRANSPORTS
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import dump, parse
@@ -105,6 +106,71 @@ def test_nccl_carries_mixes_without_announcements() -> None:
     network = {"latency_s": 0.25, "bandwidth_bytes_per_s": 1e6}
     assert two(mix, "nccl", **network) == 1.25
     assert two(mix, "gloo", **network) > 1.5
+
+
+async def _buckets(worker: Worker, options: Settings) -> None:
+    for _ in range(10):
+        await worker.all_reduce(torch.zeros(1))
+
+
+@pytest.mark.parametrize("network", [{"latency_s": 0.0}, {"latency_s": 1e-3, "bandwidth_bytes_per_s": 1e8}])
+def test_every_collective_over_nccl_is_launched(
+    network: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took_s = two(_buckets, "nccl", **network)
+    monkeypatch.setattr("paceline.sim.network.transport.NCCL_LAUNCH", replace(NCCL_LAUNCH, value=0.0))
+    assert took_s - two(_buckets, "nccl", **network) == pytest.approx(10 * NCCL_LAUNCH.value)
+    assert 8e-6 < NCCL_LAUNCH.value < 6e-5
+
+
+def test_small_buckets_over_nccl_cost_their_launches() -> None:
+    """100 MB on fast links: buckets of 100 kB take longer than those of 25 MB."""
+    base = """
+name: buckets
+workload: {timing_only: true, batch_size: 1, payload: 100 MB}
+cluster:
+  workers: 4
+  compute: {time: 1 ms}
+  network: {latency: 1 us, bandwidth: 800 Gbit/s, transport: nccl}
+schemes: [all_reduce: {overlap: true, bucket: BUCKET}]
+stop: {max_iterations: 3}
+"""
+    steps: dict[str, float] = {}
+    for bucket in ("100 kB", "25 MB"):
+        scenario = parse(base.replace("BUCKET", bucket))
+        job = prepare(scenario, scenario.schemes[0], 1)
+        steps[bucket] = simulate_job(job).wall_clock_s / 3
+    assert steps["100 kB"] > 1000 * NCCL_LAUNCH.value
+    assert steps["25 MB"] < 0.25 * steps["100 kB"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "share"),
+    [
+        ("all_reduce", DDP_SHARE.value),
+        ("all_reduce: {compression: {bf16: true}}", DDP_SHARE.value),
+        ("all_reduce: {part_reduce: true}", 0.0),
+        ("local_sgd: {period: 10}", 0.0),
+        ("gossip: {topology: ring}", 0.0),
+    ],
+)
+@pytest.mark.parametrize("name", ["nccl", "gloo", "ideal"])
+def test_averaging_gradients_over_nccl_takes_a_share_of_computing_them(
+    scheme: str, share: float, name: str
+) -> None:
+    scenario = parse(f"""
+name: share
+workload: {{timing_only: true, batch_size: 1, payload: 1 kB}}
+cluster: {{workers: 3, compute: {{time: 1 s}}, network: {{latency: 0 s, transport: {name}}}}}
+schemes: [{scheme}]
+stop: {{max_iterations: 4}}
+""")
+    job = prepare(scenario, scenario.schemes[0], 1)
+    took_s = simulate_job(job, engine="event").wall_clock_s
+    assert took_s == pytest.approx(4 * (1 + (share if name == "nccl" else 0.0)), abs=0.03)
+    if name == "nccl" and "gossip" not in scheme:
+        assert simulate_job(job, engine="lockstep").wall_clock_s == pytest.approx(took_s, rel=1e-12)
+    assert 0.014 <= DDP_SHARE.value <= 0.056
 
 
 def test_nccl_does_one_collective_after_another() -> None:
