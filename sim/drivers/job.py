@@ -250,6 +250,8 @@ class Job:
             return None
         order, sites = self.by_site(members)
         n, nccl = len(order), self.transport.nccl_collectives
+        # In a graph any two members may have links of their own.
+        apart = (1,) * n if self.transfer.network.routes else sites
         match operation:
             case ops.AllReduce(value=value):
                 name = self.algorithm(order, sites, self.num_bytes(value))
@@ -263,11 +265,11 @@ class Job:
                 build = nccl_broadcast if nccl else self._fastest_of(BROADCASTS, order, sites, num_bytes)
                 schedule = build(sites, num_bytes)
             case ops.ReduceScatter(value=Encoded() as value):
-                schedule = exchange(sites, self.num_bytes(value))
+                schedule = exchange(apart, self.num_bytes(value))
             case ops.ReduceScatter(value=value):
                 num_bytes = self.num_bytes(value)
-                build = nccl_reduce_scatter if nccl else self._fastest_of(SHARES, order, sites, num_bytes)
-                schedule = build(sites, num_bytes)
+                build = nccl_reduce_scatter if nccl else self._fastest_of(SHARES, order, apart, num_bytes)
+                schedule = build(apart, num_bytes)
             case ops.AllGatherShards() | ops.AllGather():
                 if isinstance(operation, ops.AllGather):
                     num_bytes = n * operation.value.numel() * operation.value.element_size()
@@ -277,8 +279,8 @@ class Job:
                     )
                 else:
                     num_bytes = round(operation.length * self.bytes_per_parameter)
-                build = nccl_all_gather if nccl else self._fastest_of(SHARES, order, sites, num_bytes)
-                schedule = build(sites, num_bytes)
+                build = nccl_all_gather if nccl else self._fastest_of(SHARES, order, apart, num_bytes)
+                schedule = build(apart, num_bytes)
             case _:
                 schedule = barrier(n)
         return schedule, order

@@ -181,6 +181,30 @@ def test_an_exchange_fills_all_pipes_between_sites(sites: tuple[int, ...], host:
         assert right_s == pytest.approx(across / 1.25e9 + 0.075, rel=1e-4)
 
 
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+def test_shares_are_exchanged_over_all_links_of_a_graph(operation: str) -> None:
+    """Each pair of four hosts has a link of its own, over which each sends a quarter of 400 MB."""
+    hosts = ("a", "b", "c", "d")
+    links = [
+        {"source": a, "target": b, "latency": "10 ms", "bandwidth": "1 Gbit/s"}
+        for a in hosts
+        for b in hosts
+        if a < b
+    ]
+
+    async def program(worker: Worker, options: Settings) -> None:
+        if operation == "all_gather":
+            await worker.all_gather_shards(torch.zeros(1), 4)
+        else:
+            await worker.reduce_scatter(torch.zeros(4))
+
+    job = make_job(
+        make_scheme(program), workers=4, bytes_per_parameter=1e8, transport="ideal",
+        network=network_of(4, graph={"hosts": hosts, "links": links}),
+    )  # fmt: skip
+    assert run_events(job).wall_s == pytest.approx(1e8 / 1.25e8 + 0.010)
+
+
 def test_trees_fill_all_pipes_between_sites() -> None:
     """Four sites: in each tree one has three neighbours, and both trees use the pipes between 1 and 2."""
     network = network_of(
