@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
+from paceline.sim.records.pace import unevenness
 from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
@@ -67,7 +68,37 @@ def render_summary(summary: Summary) -> RenderableType:
         lines.append(Text(f"{of_source}{words.verdict(summary, source)}", style="bold"))
         if note := words.paired(summary, source):
             lines.append(Text(f"{of_source}{note}"))
-    return Group(table, "", *lines)
+    beside = _beside_steps(summary["summary"]) if by_step else []
+    return Group(table, "", *lines, *beside)
+
+
+_SAME_SHARES: Final = 1.05
+"""Steps of the fastest worker over those of the slowest below which they need no mention."""
+
+
+def _beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """What stands under times per step: workers that do unlike numbers of steps, and what is left out."""
+    sentences, left_out = [], dict[str, list[str]]()
+    for row in rows:
+        for phrase in row.get("leaves_out", []):
+            left_out.setdefault(phrase, []).append(row["label"])
+        shares = row.get("step_shares", [])
+        if unevenness(shares) < _SAME_SHARES:
+            continue
+        apart = [each for each in row["average_s"] if each is not None]
+        span = (
+            f"; a worker's averages are {words.duration(min(apart))} to {words.duration(max(apart))} apart"
+            if apart
+            else ""
+        )
+        sentences.append(
+            f"{row['label']}: the fastest worker does {100 * max(shares):.2g} % of all steps, the slowest "
+            f"{100 * min(shares):.2g} %{span}."
+        )
+    for phrase, labels in left_out.items():
+        of = "" if len(labels) == len(rows) else f" of {words.listed(labels)}"
+        sentences.append(f"Left out of a step{of}: {phrase}.")
+    return [Text(each) for each in sentences]
 
 
 def add_text_row(table: Table, *cells: str, style: str = "") -> None:
@@ -115,10 +146,10 @@ def amounts(row: SchemeSummary, by_step: bool) -> tuple[str, ...]:
 
 
 def shares(row: SchemeSummary) -> str:
-    """Compute, communicate and wait in per cent of the wall clock."""
-    wall_s = row["wall_clock_s"] or 1.0
-    parts = row["time_s"]["compute"], row["time_s"]["communicate"], row["time_s"]["wait"]
-    return " / ".join(words.percent(part / wall_s).removesuffix(" %") for part in parts) + " %"
+    """Compute, communicate and wait in per cent of the wall clock, without an idle end."""
+    return (
+        " / ".join(words.percent(part).removesuffix(" %") for part in words.spent(row, 1.0).values()) + " %"
+    )
 
 
 def column_unit(rows: Sequence[SchemeSummary], by_step: bool = False) -> tuple[str, float]:
@@ -231,7 +262,8 @@ def short_keys(keys: Sequence[str]) -> list[str]:
 def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and how long the simulation will take."""
     parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
-    return Group(*(each for part in parts for each in (part, "")), Text(_effort(answer)))
+    beside = _beside_steps(answer["schemes"])
+    return Group(*(each for part in parts for each in (part, "")), *beside, Text(_effort(answer)))
 
 
 def _cluster(answer: Mapping[str, Any]) -> str:
@@ -319,8 +351,9 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
         add_text_row(needs, row["label"], *needed)
     if hours:
         times.caption = f"sent: by all workers together, {answer['sent_over']}"
-    needs.caption = f"bandwidth {answer['knob']} with which so much of a step is computing"
-    lines: list[RenderableType] = [Text(head), "", times, "", needs]
+    needs.caption = f"bandwidth {answer['knob']} with which every worker computes so much of its time"
+    beside = _beside_steps(answer["schemes"])
+    lines: list[RenderableType] = [Text(head), "", times, "", *beside, "", needs]
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"
         lines += ["", Text(

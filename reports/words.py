@@ -233,7 +233,7 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def bound_parts(bounds: Bounds) -> list[tuple[str, float]]:
+def boundparts(bounds: Bounds) -> list[tuple[str, float]]:
     """The costs that a scheme's time goes back to, in words, with their shares; the largest first."""
     return sorted(((text, bounds[key]) for key, text in COSTS.items()), key=lambda part: -part[1])
 
@@ -242,7 +242,7 @@ def bound(bounds: Bounds) -> str:
     """What bounds a scheme, in a line: every cost with a share of 5 % or more."""
     parts = [
         f"{percent(share)} {text}{_for_whom(bounds) if text == COSTS['waiting'] else ''}"
-        for text, share in bound_parts(bounds)
+        for text, share in boundparts(bounds)
         if share >= 0.05
     ]
     return ", ".join(parts)
@@ -480,7 +480,7 @@ def _nearest(summary: Summary, rows: Sequence[SchemeSummary]) -> str | None:
 
 
 def step_s(row: SchemeSummary) -> float:
-    """Median time per step; of a scheme that completed none of its runs, what there is over its steps."""
+    """The time of a step; of runs that did not complete theirs the wall clock over their steps."""
     return row["step_s"]["median"] or row["wall_clock_s"] / row["iterations"]
 
 
@@ -504,11 +504,8 @@ def _cost(best: SchemeSummary, second: SchemeSummary, than: str = "") -> str:
 
 
 def spent(row: SchemeSummary, time_s: float) -> dict[str, float]:
-    """What of ``time_s`` goes where, by the shares of all runs; empty for runs without a wall clock."""
-    wall_s = row["wall_clock_s"] or 1.0
+    """What of ``time_s`` goes where, by the shares of all runs; an idle end does not count."""
     shares = row["time_s"]
-    return {
-        "compute": shares["compute"] / wall_s * time_s,
-        "communicate": shares["communicate"] / wall_s * time_s,
-        "wait": shares["wait"] / wall_s * time_s,
-    }
+    phases = {"compute": shares["compute"], "communicate": shares["communicate"], "wait": shares["wait"]}
+    total_s = sum(phases.values()) or 1.0
+    return {name: part_s / total_s * time_s for name, part_s in phases.items()}

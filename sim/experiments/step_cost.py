@@ -49,7 +49,7 @@ from .prepare import clock_only, over_profile, prepare
 
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends."""
-ENOUGH_PART_WORK: Final = 10_000
+ENOUGH_PART_WORK: Final = 2_000
 """That bound where a step is followed many times, each on another network."""
 FEW_SCHEMES: Final = 4
 """Up to so many schemes each gets all of these bounds; of more, its share of what so many would take."""
@@ -122,7 +122,7 @@ def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list
     )
     scheme = find_scheme(entry.name)
     phrases = {
-        f"start-up ({followed.start:,} {'step' if followed.start == 1 else 'steps'})": followed.start,
+        "start-up, a quarter of the steps": followed.span.first,
         "the scheme's own beginning": scheme.long_run(entry.options) != entry.options,
         "crashes": crash,
         "slow periods that come once": once,
@@ -216,14 +216,12 @@ class Followed:
 
     Attributes:
         span: which they are.
-        start: steps that come before them.
         pace: what the workers did in them.
         work: messages and steps of workers, with those of the start.
         here_s: seconds that the simulation takes for a step, of the processor where there is no GPU.
     """
 
     span: Span
-    start: int
     pace: Pace
     work: int
     here_s: float
@@ -304,7 +302,6 @@ class _Watch:
         steps = (after - before) / self.marks.workers
         return Followed(
             span=self._span,
-            start=first * self.marks.cycle,
             pace=self.marks.at(last).since(self.marks.at(first)),
             work=work,
             here_s=(end_s - begin_s) / steps if steps else 0.0,
