@@ -174,7 +174,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
         "confidence": words.confidence(summary, study.main.source),
         "why": words.why(summary, study.main.source),
-        "failures": words.failures(summary, study.main.source),
+        "failures": words.failures(summary, study.main.source) + words.warnings(summary, study.main.source),
         "proxy": describe_proxy(study.scenario),
         "transport": words.transport(summary),
         "trained": trained,

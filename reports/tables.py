@@ -68,6 +68,7 @@ def render_summary(summary: Summary) -> RenderableType:
         lines.append(Text(f"{of_source}{words.verdict(summary, source)}", style="bold"))
         if note := words.paired(summary, source):
             lines.append(Text(f"{of_source}{note}"))
+    lines += [Text(sentence) for source in sources for sentence in words.warnings(summary, source)]
     beside = _beside_steps(summary["summary"]) if by_step else []
     return Group(table, "", *lines, *beside)
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from paceline.sim.drivers.job import Job
-from paceline.sim.drivers.outcome import Outcome, scored_record
+from paceline.sim.drivers.outcome import Outcome, describe_deaths, scored_record
 from paceline.sim.errors import RunError
 from paceline.sim.records.accounting import TimeBreakdown
 from paceline.sim.records.run import Event, Run
@@ -189,20 +189,19 @@ def collect(
     job: Job,
     log: RankLog,
     gone: Collection[int],
-    failed: bool,
-    message: str,
+    failure: str,
 ) -> tuple[Run, list[RankLog]]:
     """The record of the run, from the logs of this rank and of all others but the ``gone`` ones.
 
     Raises:
         RunError: a rank was lost meanwhile.
     """
-    patience_s = _patience_s(failed)
+    patience_s = _patience_s(bool(failure or gone))
     try:
         logs = _collect(gloo, control, job, log, gone, patience_s)
         models = KeptModels(gloo, control, job, logs, patience_s)
         try:
-            return assemble(job, logs, models.fetch, message), logs
+            return assemble(job, logs, models.fetch, failure), logs
         finally:
             models.release()
     except PeerGone as lost:
@@ -250,7 +249,7 @@ def _wanted(rank: int, request: int) -> str:
     return f"wanted/{rank}/{request}"
 
 
-def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], message: str) -> Run:
+def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure: str) -> Run:
     """The record of a measured run, scored.
 
     A worker whose log is lost counts with no steps and no model.
@@ -259,7 +258,7 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], message:
         job: what was run.
         logs: of the ranks that handed in.
         fetch: gets at their kept models.
-        message: why the run is partial; "" if it is complete.
+        failure: why the run is partial; "" if those who handed in have brought it to the end.
     """
     lost = set(range(job.workers)).difference(log.rank for log in logs)
     changes: list[Published[ModelRef] | WorkerLost] = [WorkerLost(rank, 0.0) for rank in sorted(lost)]
@@ -300,8 +299,8 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], message:
         leader=next((log.leader for log in logs if log.leader is not None), None),
         lost=lost,
         events=event_log.events if event_log else [],
-        status="partial" if message else "completed",
-        message=message,
+        status="partial" if failure else "completed",
+        message=failure or describe_deaths(lost),
         pace=pace,
         counted=breakdowns(pace.time_s) if marks.complete and not job.synchronous else (),
     )

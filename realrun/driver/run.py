@@ -43,7 +43,8 @@ def run_job(
 ) -> RankResult:
     """Run one job for real.
 
-    A run that fails is collected too, as a partial one; then no other can follow in this group.
+    A run that fails is collected too, as a partial one; after it, or where a rank died, no other can follow
+    in this group.
 
     Args:
         group: this process and the others; there are as many as the job has workers.
@@ -178,9 +179,6 @@ def _collect(
     if group.rank != collector:
         hand_in(group.gloo, control, log, collector, group.broken)
         return RankResult(None, error, log.final)
-    message = str(failure) if failure else ""
-    if dead and not failure:
-        message = f"worker {', '.join(str(r) for r in sorted(dead))} died"
-    run, logs = collect(group.gloo, control, job, log, gone, group.broken, message)
+    run, logs = collect(group.gloo, control, job, log, gone, str(failure) if failure else "")
     run = replace(run, machines=machines, hosts=_hosts(backend))
     return RankResult(run, error, log.final, tuple(each.timing for each in logs))

@@ -115,7 +115,8 @@ class Processes(RankPool):
 
     A context manager; no process outlives it, nor this process however it ends. They are started when a run
     first needs them, from the thread that calls ``run``, and meet anew for a run with another number of
-    workers, or on stock hosts. After a run that failed the next one gets new processes.
+    workers, or on stock hosts. After a run that failed, or in which a worker crashed, the next one gets new
+    processes.
 
     Args:
         lab: in whose hosts they run; it is entered and left together with this. None: on the loopback.
@@ -209,6 +210,8 @@ class Processes(RankPool):
             else:
                 state.note_answer(rank, answer)
         if state.failed_s is None and state.result is not None:
+            if request.crashing:
+                self._end()
             return state.result
         fates = "; ".join(self._children[rank].fate() for rank in sorted(state.lost))
         self._end()

@@ -29,7 +29,7 @@ from ..training.scoring import Scorer
 from .clock import Clock
 from .collectives import CollectivesInFlight
 from .job import Job
-from .outcome import Outcome
+from .outcome import Outcome, describe_deaths
 from .pending import Pending
 from .streams import Streams
 from .tasks.clocked import ClockedRunner
@@ -142,20 +142,20 @@ class EventDriver(ClockedRunner[Pending]):
             finally:
                 for rank in self.tasks:
                     self.close(rank)
-        dead = ", ".join(str(rank) for rank in sorted(self._dead))
-        return self.outcome(f"worker {dead} died" if self._dead else "")
+        return self.outcome()
 
     def outcome(self, failure: str = "") -> Outcome:
         """What has happened so far; ``failure`` says why that is not all."""
-        lost = self._dead if len(self._dead) < len(self._finals) else frozenset[int]()
+        all_died = len(self._dead) == len(self._finals)
+        lost = frozenset[int]() if all_died else self._dead
         return Outcome(
             wall_s=self._clock.now,
             breakdowns=[tasks[0].breakdown for tasks in self.tasks.values()],
             finals=[x for rank, x in enumerate(self._finals) if rank not in lost],
             leader=self._leaders[min(self._leaders)] if self._leaders else None,
             events=self._event_log.events if self._event_log else [],
-            status="partial" if failure else "completed",
-            message=failure,
+            status="partial" if failure or all_died else "completed",
+            message=failure or describe_deaths(self._dead),
             lost=lost,
             pace=self._pace.last(),
             counted=self._counted,

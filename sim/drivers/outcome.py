@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from ..records.accounting import TimeBreakdown, mean_share
+from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
 from ..records.pace import Pace
 from ..records.run import Event, Run, Source, Status
 from ..training.scoring import Scorer, digest
@@ -28,7 +28,8 @@ class Outcome:
         finals: the last published value of each worker that is still there, in rank order.
         leader: the model that the scheme published as standing for all, the last one, if any.
         events: all workers' events, each worker's in the order in which it resumed.
-        status, message: how it ended.
+        status: how it ended; a run that its living workers have brought to the end is ``completed``.
+        message: why it is partial, or who died.
         lost: ranks of the workers that are gone, unless all are.
         pace: the steps that count.
         counted: the breakdowns at its end, where an idle end comes after it; none where nothing does.
@@ -44,6 +45,11 @@ class Outcome:
     message: str = ""
     lost: Collection[int] = ()
     counted: Sequence[TimeBreakdown] = ()
+
+
+def describe_deaths(dead: Collection[int]) -> str:
+    """Name the workers that died; "" where none did."""
+    return f"worker {', '.join(map(str, sorted(dead)))} died" if dead else ""
 
 
 def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source: Source) -> Run:
@@ -64,6 +70,8 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         status, message = "diverged", "the loss is not finite"
     elif status == "completed" and (missing := scorer.without_average()):
         status, message = "partial", missing
+    elif status == "completed":
+        message = "; ".join(filter(None, [message, *_warnings(scorer)]))
     return Run(
         scheme=job.scheme.name,
         label=job.label,
@@ -87,3 +95,13 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         else (),
         pace=outcome.pace,
     )
+
+
+def _warnings(scorer: Scorer[Any]) -> list[str]:
+    """What makes the scores of a run that came to its end doubtful."""
+    texts = []
+    if scorer.reached_s == 0.0:
+        texts.append("the first models meet the target, so that it tells nothing of the scheme")
+    if any(SMALL_WEIGHT_NOTE in evaluation.metrics for evaluation in scorer.evaluations):
+        texts.append("push-sum weights fell below 0.001, so that models are magnified sums of little")
+    return texts

@@ -11,6 +11,9 @@ from .run import Event, TimeShare
 LATE_NOTE: Final = "left_out"
 """Note of a step that ends an average: 1 where the worker's contribution was too late for it, else 0."""
 
+SMALL_WEIGHT_NOTE: Final = "small_weight"
+"""Note of a step after which a worker's push-sum weight is below 0.001."""
+
 
 @dataclass(slots=True)
 class EventLog:

@@ -150,7 +150,7 @@ class Run:
     """SHA-256 over the workers' final parameters in rank order: equal digests are equal bits."""
     events: tuple[Event, ...] = field(default=(), repr=False)
     message: str = ""
-    """Why the run is not ``completed``, in a sentence."""
+    """Why the run is not ``completed``, or what to know of one that is: who died, why scores are doubtful."""
     machines: tuple[Machine, ...] = ()
     """One per worker; of measured runs."""
     hosts: Mapping[str, str] = field(default_factory=dict)

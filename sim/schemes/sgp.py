@@ -9,8 +9,9 @@ No message needs an answer: out-degrees may differ, and graphs may change from s
 workers hold, with what is under way between them, is conserved: sum_i w_i = n, and sum_i x_i moves by
 gradient steps alone. With ``overlap`` T a worker computes on after it has sent, and what was sent in a step
 is added T steps later: the iterates do not depend on the clock. With ``asynchronous`` every worker goes at
-its own pace, and what comes is added when it comes. ``biased`` leaves out the division by w: wrong wherever w
-is not 1.
+its own pace, and what comes is added when it comes; what comes to a worker that has done its steps goes on to
+its out-neighbours, one after another, so that those who still step keep the mass that they have between them.
+``biased`` leaves out the division by w: wrong wherever w is not 1.
 
 Bytes per step and worker: out-degree x model, and 4 for w, which is not sent where it stays 1 by itself (rows
 of P that also sum to 1, no overlap). Waits for: the in-neighbours of this step, or of T steps ago, and until
@@ -25,8 +26,11 @@ Spiridonoff et al., JMLR 2020.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
+from typing import Final
 
 import torch
 from pydantic import Field
@@ -39,8 +43,12 @@ from ..program import operations as ops
 from ..program.encoding import Payload, append_numbers
 from ..program.pattern import Pattern
 from ..program.worker import Program, Worker
+from ..records.accounting import SMALL_WEIGHT_NOTE
 from ..topology import Plan, TopologyEntry
 from .common.held import REPLACED, Held, Sizes, most_neighbours
+
+LEAST_WEIGHT: Final = 1e-3
+"""Push-sum weight below which a run is warned of."""
 
 
 class SgpOptions(Settings):
@@ -62,10 +70,14 @@ class Mass:
     Attributes:
         x: the biased model [..., d].
         w: the push-sum weight [..., 1]; None where it is 1 or not used, and not sent.
+        steps: whether the worker has steps to do, so that it keeps what comes.
+        passing: the part of ``whole`` that came since and is to go on; None: there is none.
     """
 
     x: Tensor
     w: Tensor | None
+    steps: bool = True
+    passing: Tensor | None = None
 
     @property
     def z(self) -> Tensor:
@@ -83,6 +95,11 @@ class Mass:
             self.x = value
         else:
             self.x, self.w = value[..., :-1], value[..., -1:]
+
+    @property
+    def notes(self) -> Mapping[str, float]:
+        """The notes of a step: whether a weight is small, so that rounding and gradients are magnified."""
+        return {} if self.w is None or self.w.min() >= LEAST_WEIGHT else {SMALL_WEIGHT_NOTE: 1.0}
 
     def payload(self, share: Tensor) -> Payload:
         """A ``share`` of ``whole`` as it travels: the weight costs its own bytes, whatever the model does."""
@@ -131,7 +148,8 @@ def sgp(worker: Worker, options: SgpOptions) -> Program:
     mass = Mass(worker.start, w)
     if in_step:
         return Program(push_in_step(worker, mass, plan, options.overlap))
-    return Program(push_freely(worker, mass, plan, options.overlap), services=(take_in(worker, mass),))
+    services = take_in(worker, mass), pass_on(worker, mass, plan)
+    return Program(push_freely(worker, mass, plan, options.overlap), services)
 
 
 async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> None:
@@ -149,7 +167,7 @@ async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> 
             mass.whole = mass.whole * _kept_share(worker, plan.at(k))
             if len(under_way) > overlap:
                 mass.whole = mass.whole + await worker.wait(under_way.popleft())
-        await worker.publish(k, mass.z)
+        await ops.Publish(k, mass.z, notes=mass.notes)
     for handle in under_way:
         mass.whole = mass.whole + await worker.wait(handle)
 
@@ -172,7 +190,8 @@ async def push_freely(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> N
         if len(under_way) > overlap:
             for handle in under_way.popleft():
                 await worker.wait(handle)
-        await worker.publish(k, mass.z)
+        await ops.Publish(k, mass.z, notes=mass.notes)
+    mass.steps = False
     for started in under_way:
         for handle in started:
             await worker.wait(handle)
@@ -183,6 +202,20 @@ async def take_in(worker: Worker, mass: Mass) -> None:
     while True:
         message = await worker.receive(ops.ANY, like=mass.payload(mass.whole), tag="push")
         mass.whole = mass.whole + message.value
+        if not mass.steps:
+            mass.passing = message.value if mass.passing is None else mass.passing + message.value
+            await worker.signal("passing")
+
+
+async def pass_on(worker: Worker, mass: Mass, plan: Plan) -> None:
+    """Send on what arrives once this worker has done its steps, in one piece: no message becomes two."""
+    peers = (peer for step in count() for peer in plan.at(step).destinations[worker.rank])
+    while True:
+        await worker.await_signal("passing")
+        if mass.passing is not None:
+            passing, mass.passing = mass.passing, None
+            mass.whole = mass.whole - passing
+            await worker.send(next(peers), mass.payload(passing), tag="push")
 
 
 @lru_cache(maxsize=64)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes, measure_runs
-from paceline.reports.words import failures
+from paceline.reports.tables import render_summary
+from paceline.reports.words import failures, warnings
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.experiments.step_cost import step_cost
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise
+from paceline.sim.records.summary import Summary
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.training.snapshots import Published
 from tests.support import warm
@@ -58,7 +63,7 @@ def test_who_needs_it_breaks_off() -> None:
 def test_who_does_not_goes_on() -> None:
     whole = simulated(scenario(DOWNPOUR, "{workers: [2], at: 3 steps, slowdown: 1}"))
     run = simulated(scenario(DOWNPOUR))
-    assert (run.status, run.message) == ("partial", "worker 2 died")
+    assert (run.status, run.message) == ("completed", "worker 2 died")
     assert computations(whole) == [8, 8, 8]
     assert computations(run) == [8, 8, 3]
     assert run.digest != whole.digest
@@ -66,14 +71,50 @@ def test_who_does_not_goes_on() -> None:
 
 def test_a_target_reached_without_it_counts() -> None:
     run = simulated(scenario(DOWNPOUR, target=", target: {metric: train_loss, value: 1.6}"))
-    assert (run.status, run.reached_target) == ("partial", True)
+    assert (run.status, run.reached_target) == ("completed", True)
     assert (run.time_to_target_s or 0.0) > 0.05  # when worker 2 was gone
-    assert failures(summarise("crash", [run])) == [
-        "downpour went on to the target without everybody (worker 2 died)."
-    ]
-    assert failures(summarise("crash", [simulated(scenario(DOWNPOUR))])) == [
-        "downpour broke off (worker 2 died)."
-    ]
+    assert failures(summarise("crash", [run])) == []
+    assert warnings(summarise("crash", [run])) == ["downpour: worker 2 died."]
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        DOWNPOUR, "{all_reduce: {quorum: 2}}", "{local_sgd: {period: 2, deadline: 40 ms}}",
+        "{diloco: {period: 2, quorum: 2}}", "{fedavg: {period: 2, quorum: 2}}",
+        "{easgd: {period: 2, asynchronous: true}}",
+    ],
+)  # fmt: skip
+def test_a_run_that_goes_on_has_its_rank_and_its_time_per_step(scheme: str) -> None:
+    crashed, whole = (
+        summarise("crash", [simulated(scenario(scheme, straggler)), simulated_other(straggler)])
+        for straggler in (CRASH, "{workers: [2], at: 3 steps, slowdown: 1}")
+    )
+    assert crashed["winner"] == whole["winner"] == "alone"
+    assert crashed["summary"][0]["partial"] == 0
+    assert crashed["summary"][0]["step_s"]["median"] is not None
+    assert crashed["summary"][0]["ratio_to_best"]["median"] is not None
+    assert [run["status"] for run in crashed["runs"]] == ["completed"] * 2
+    assert [run.get("message") for run in whole["runs"]] == [None] * 2
+    assert warnings(crashed)[0].endswith(": worker 2 died.")
+    assert "worker 2 died" in shown(crashed)
+
+
+def simulated_other(straggler: str) -> Run:
+    """A scheme to compare with: one that needs nobody."""
+    return simulated(scenario("{easgd: {period: 100, asynchronous: true, label: alone}}", straggler))
+
+
+def shown(summary: Summary) -> str:
+    """What the terminal shows."""
+    console = Console(width=200, file=StringIO())
+    console.print(render_summary(summary))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_who_are_all_gone_complete_nothing() -> None:
+    run = simulated(scenario(DOWNPOUR, "{workers: [0, 1, 2], at: 3 steps, crash: true}"))
+    assert run.status == "partial"
 
 
 def test_the_model_of_who_is_gone_is_not_scored() -> None:
@@ -95,9 +136,9 @@ def test_the_model_of_who_is_gone_is_not_scored() -> None:
 def test_processes_crash_alike() -> None:
     asked = scenario(DOWNPOUR)
     with Processes(popen=warm.popen, timeout_s=20.0) as processes:
-        (result,) = measure_runs(asked, run_requests(asked), processes)
-    run = result.run
-    assert (run.status, run.message) == ("partial", "worker 2 died")
+        requests = run_requests(asked) * 2  # the second has new processes
+        run, again = (each.run for each in measure_runs(asked, requests, processes))
+    assert (run.status, run.message) == (again.status, again.message) == ("completed", "worker 2 died")
     # What it wrote down is lost with it.
     assert computations(run) == [8, 8, 0]
 

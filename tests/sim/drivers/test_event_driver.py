@@ -272,7 +272,7 @@ def test_a_point_to_point_scheme_may_survive_a_lost_peer() -> None:
 
     outcome = run_events(make_job(make_scheme(program), workers=2), faults={1: 0})
     assert log == ["worker 1 was lost during receive", "goes on at 1.0"]
-    assert (outcome.status, outcome.message) == ("partial", "worker 1 died")
+    assert (outcome.status, outcome.message) == ("completed", "worker 1 died")
 
 
 def test_who_has_survived_a_lost_peer_can_be_lost_itself() -> None:

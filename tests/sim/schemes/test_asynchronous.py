@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -53,7 +54,10 @@ def test_ad_psgd_is_its_recursion() -> None:
 
 @pytest.mark.parametrize("name", ["star", "one_peer_exponential"])
 def test_asynchronous_push_sum_is_its_recursion(name: str) -> None:
-    """What comes is added when it comes, also while a gradient is computed at an older model."""
+    """What comes is added when it comes, also while a gradient is computed at an older model.
+
+    What comes to a worker that is through goes on to one neighbour after another, up to one that steps.
+    """
     job = quadratic_job(
         "sgp", {"topology": name, "asynchronous": True}, workers=WORKERS, max_iterations=STEPS, lr=LR,
         momentum=BETA, stragglers=SLOW,
@@ -62,17 +66,27 @@ def test_asynchronous_push_sum_is_its_recursion(name: str) -> None:
     plan = topology.plan(name, WORKERS, "column_stochastic")
     w = np.ones((WORKERS, 1))
     made, m, published = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x)
+    steps = set(range(WORKERS))
+    onward = [
+        (peer for k in itertools.count() for peer in plan.at(k).destinations[rank]) for rank in range(WORKERS)
+    ]
     for worker, done in _in_order():
         if done:
             m[worker] = BETA * m[worker] + made[worker]
             x[worker] -= LR * m[worker]
             split = plan.at(done - 1).matrix[:, worker]
-            for mass in (x, w):
-                held = mass[worker].copy()
-                mass[worker] = 0.0
-                mass += np.outer(split, held)
+            held, kept = (x[worker].copy(), w[worker].copy()), split[worker]
+            x[worker], w[worker] = kept * held[0], kept * held[1]
             published[worker] = x[worker] / w[worker]
+            steps -= {worker} if done == STEPS else set()
+            for receiver in plan.at(done - 1).destinations[worker]:
+                last = receiver
+                while last not in steps and steps:
+                    last = next(onward[last])
+                x[last] += split[receiver] * held[0]
+                w[last] += split[receiver] * held[1]
         if done < STEPS:
             made[worker] = gradients(done, x / w)[worker]
     assert np.ptp(w) > 0.01
+    assert w.sum() == pytest.approx(WORKERS, rel=1e-12)
     close(finals_of(job), published)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
+from paceline.reports.words import warnings
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
@@ -24,8 +25,9 @@ from paceline.sim.program import operations as ops
 from paceline.sim.program.encoding import decoded
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Program, Worker
+from paceline.sim.records.summarise import summarise
 from paceline.sim.schemes import SCHEMES
-from paceline.sim.schemes.sgp import Mass, push_freely, push_in_step, take_in
+from paceline.sim.schemes.sgp import Mass, pass_on, push_freely, push_in_step, take_in
 from paceline.sim.topology import Plan, plan
 from paceline.sim.training.optimizer import Adam, AdamSettings
 from tests.support.factory import make_job, make_scheme, run_events, simulated
@@ -64,7 +66,8 @@ def _job(plan: Plan, masses: list[Mass], *, overlap: int, asynchronous: bool = F
         mass = Mass(worker.start, torch.ones_like(worker.start[..., :1]))
         masses.append(mass)
         if asynchronous:
-            return Program(push_freely(worker, mass, plan, overlap), services=(take_in(worker, mass),))
+            services = take_in(worker, mass), pass_on(worker, mass, plan)
+            return Program(push_freely(worker, mass, plan, overlap), services)
         return Program(push_in_step(worker, mass, plan, overlap))
 
     made = quadratic_job("local_sgd", {"period": 1}, workers=plan.workers, **job)
@@ -155,11 +158,23 @@ def _watched(main: Any, ledger: dict[str, Any], check: Any) -> Generator[Any, An
             operation = main.send(reply)
         except StopIteration:
             return
+        begun = operation.operation if isinstance(operation, ops.Start) else operation
+        if isinstance(begun, ops.Send):
+            ledger["under way"] = ledger["under way"] + decoded(begun.value)
         if not isinstance(operation, ops.Start):  # all messages of a step are started in one go
             check()
-        elif isinstance(operation.operation, ops.Send):
-            ledger["under way"] = ledger["under way"] + decoded(operation.operation.value)
         reply = yield operation
+
+
+def _under(job: Job, ledger: dict[str, Any], check: Any) -> Job:
+    """A job all of whose coroutines are ``_watched``."""
+
+    def program(worker: Worker, options: Any) -> Program:
+        made = cast("Program", job.scheme.program(worker, options))
+        main, *services = (cast("Any", _watched(each, ledger, check)) for each in (made.main, *made.services))
+        return Program(main, services=tuple(services))
+
+    return replace(job, scheme=replace(job.scheme, program=program))
 
 
 @st.composite
@@ -221,12 +236,7 @@ def test_mass_is_conserved_under_any_delay(
             ledger["checks"] += 1
             ledger["most"] = max(ledger["most"], ledger["under way"][-1].item())
 
-    def program(worker: Worker, options: Any) -> Program:
-        made = cast("Program", job.scheme.program(worker, options))
-        main, *services = (cast("Any", _watched(each, ledger, check)) for each in (made.main, *made.services))
-        return Program(main, services=tuple(services))
-
-    run_events(replace(job, scheme=replace(job.scheme, program=program)))
+    run_events(_under(job, ledger, check))
     assert ledger["checks"] > 16 * n
     assert ledger["most"] > 0.1  # messages were under way when it was checked
 
@@ -254,6 +264,54 @@ def test_everybody_comes_to_the_mean(
     run_events(replace(job, scheme=replace(job.scheme, program=program)))
     for mass in masses:
         np.testing.assert_allclose(mass.z.numpy(), 0.5, atol=2e-3)
+
+
+@pytest.mark.parametrize("topology", ["ring", "one_peer_exponential", "directed"])
+@pytest.mark.parametrize("slowest", [1.2, 3.0])
+def test_who_is_through_keeps_no_mass_of_those_who_step(topology: str, slowest: float) -> None:
+    """A worker takes 1.2 or 3 times as long as the others: they end first, and it keeps its weight."""
+    masses: list[Mass] = []
+    least = [1.0]
+    cycle = _plan([_split_equally([[1], [2], [3], [0]])])
+    chosen = cycle if topology == "directed" else plan(topology, 4, "column_stochastic")
+    job = _job(
+        chosen, masses, overlap=0, asynchronous=True, compute_s=0.01, latency_s=0.001, lr=0.02,
+        stragglers=[Straggler(workers=(0,), slowdown=slowest)], max_iterations=100,
+    )  # fmt: skip
+    ledger: dict[str, Any] = {"under way": torch.zeros(6, dtype=torch.float64)}
+
+    def check() -> None:
+        if len(masses) == 4:
+            held = sum(float(mass.whole[-1]) for mass in masses)
+            assert held + float(ledger["under way"][-1]) == pytest.approx(4.0, rel=1e-12)
+            least[0] = min(least[0], *(float(mass.whole[-1]) for mass in masses if mass.steps))
+
+    run = simulated(_under(job, ledger, check))
+    assert run.status == "completed"
+    assert run.message == ""
+    assert least[0] > 0.05
+    losses = [each.metrics["train_loss"] for each in run.evaluations]
+    assert losses[-1] is not None
+    assert losses[-2] is not None
+    assert losses[-1] < 1.1 * losses[-2]
+
+
+def test_a_small_weight_is_told() -> None:
+    """One worker begins with a ten-thousandth of the weight that is due to it."""
+    masses: list[Mass] = []
+    cycle = _plan([_split_equally([[1, 2], [2, 0], [0, 1]])])
+    job = _job(cycle, masses, overlap=0, max_iterations=3)
+
+    def program(worker: Worker, options: Any) -> Program:
+        made = job.scheme.program(worker, options)
+        masses[-1].w = masses[-1].w * 1e-4  # type: ignore[operator]
+        return cast("Program", made)
+
+    run = simulated(replace(job, scheme=replace(job.scheme, program=program)))
+    assert (run.status, run.message) == (
+        "completed", "push-sum weights fell below 0.001, so that models are magnified sums of little"
+    )  # fmt: skip
+    assert warnings(summarise("s", [run])) == [f"{run.label}: {run.message}."]
 
 
 def test_weights_tend_to_the_perron_vector() -> None:
