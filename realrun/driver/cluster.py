@@ -122,6 +122,8 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         if self._main.alive and self._main.blocked is not None:
             self._expose(*self._main.blocked, Exchange(), self._loop.now)
         super().close(rank)
+        in_flight = self._rank.in_flight
+        in_flight -= {each for each in in_flight if ops.is_droppable(each.operation)}
         spent, log = self._breakdown, self._log
         log.steps, log.ended_s, log.bytes_sent = spent.steps, spent.ended_s, spent.bytes_sent
         log.operations = spent.operations

@@ -114,10 +114,12 @@ class Publish(Operation[None]):
 class Gradient(Operation[Tensor]):
     """The gradient of this worker's loss on its next batch at ``point``, same shape as ``point``.
 
-    The batch is fixed when the operation starts; it lasts as long as the compute model says.
+    The batch is fixed when the operation starts; it lasts as long as the compute model says. Where it is
+    ``droppable`` the coroutine that has started it may end before it is there.
     """
 
     point: Tensor
+    droppable: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,6 +289,11 @@ def computes(operation: Operation[Any]) -> bool:
     return isinstance(operation, Gradient) or (
         isinstance(operation, Start) and isinstance(operation.operation, Gradient)
     )
+
+
+def is_droppable(operation: Operation[Any]) -> bool:
+    """Whether the coroutine that has started an operation may end before its end."""
+    return isinstance(operation, Gradient) and operation.droppable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -205,8 +205,8 @@ class Runner(ABC, Generic[_P]):
             SchemeError: it has started what it has not waited for.
         """
         task.alive = False
-        if task.outstanding:
-            names = ", ".join(p.name for p in task.outstanding.values())
+        started = (each for each in task.outstanding.values() if not ops.is_droppable(each.operation))
+        if names := ", ".join(each.name for each in started):
             raise SchemeError(f"worker {task.rank} ended without waiting for what it had started: {names}")
 
     def start(self, task: CoroutineTask[_P], operation: ops.Start) -> Handle:

@@ -86,7 +86,7 @@ class Rounds:
         begun = None
         while not await self._worker.poll(average):
             if self._busy is None:
-                begun = self._busy = await self._worker.begin(ops.Gradient(x))
+                begun = self._busy = await self._worker.begin(ops.Gradient(x, droppable=True))
             done = await self._worker.wait_any(average, self._busy)
             if done is self._busy:
                 value: Tensor = await self._end_busy()
@@ -134,7 +134,7 @@ class Rounds:
         await ops.Publish(k, x, notes=notes)
 
     async def leave(self) -> None:
-        """Contribute no more; what is still computed, sent or received comes to its end.
+        """Contribute no more; what is still sent or received comes to its end, a late gradient is dropped.
 
         Within a round the worker waits for its average, and does not use it: of those who are still there, or
         zeros.
@@ -150,7 +150,7 @@ class Rounds:
         for handle in (self._included, self._average):
             if handle is not None:
                 await self._worker.wait(handle)
-        if self._busy is not None:
+        if self._busy is not None and not ops.is_droppable(self._busy.operation):
             await self._end_busy()
 
     async def _expect(self) -> ops.Handle:

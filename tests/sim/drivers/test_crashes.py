@@ -11,6 +11,7 @@ from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes, measure_runs
 from paceline.reports.tables import render_summary
 from paceline.reports.words import failures, warnings
+from paceline.sim.drivers.replay import replay
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate
@@ -19,6 +20,7 @@ from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise
 from paceline.sim.records.summary import Summary
 from paceline.sim.scenario.schema import Scenario, parse
+from paceline.sim.training.scoring import digest
 from paceline.sim.training.snapshots import Published
 from tests.support import warm
 
@@ -141,6 +143,36 @@ def test_processes_crash_alike() -> None:
     assert (run.status, run.message) == (again.status, again.message) == ("completed", "worker 2 died")
     # What it wrote down is lost with it.
     assert computations(run) == [8, 8, 0]
+
+
+HANGS = "{workers: [2], at: 3 steps, pause: 30 s}"
+IN_TIME = ["{local_sgd: {period: 2, deadline: 60 ms}}", "{all_reduce: {quorum: 2}}"]
+
+
+@pytest.mark.parametrize(
+    "scheme", [*IN_TIME, "{diloco: {period: 2, quorum: 2}}", "{fedavg: {period: 2, deadline: 60 ms}}"]
+)
+def test_a_run_is_over_when_its_steps_are_whoever_hangs(scheme: str) -> None:
+    asked = scenario(scheme, HANGS)
+    run = simulated(asked)
+    assert (run.status, run.iterations, run.message) == ("completed", 8.0, "")
+    assert run.wall_clock_s < 0.5
+    assert sum((run.time_s.compute, run.time_s.communicate, run.time_s.wait)) == pytest.approx(
+        run.wall_clock_s
+    )
+    job = prepare(asked, asked.schemes[0], 0)
+    finals = replay(job, [job.program(rank) for rank in range(3)], run.events)
+    assert digest(finals) == run.digest
+
+
+@pytest.mark.timeout(120)
+def test_processes_do_not_wait_for_who_hangs() -> None:
+    asked = scenario(IN_TIME[0], HANGS)
+    with Processes(popen=warm.popen, timeout_s=60.0) as processes:
+        requests = run_requests(asked) * 2
+        runs = [each.run for each in measure_runs(asked, requests, processes)]
+    assert [(run.status, run.iterations) for run in runs] == [("completed", 8.0)] * 2
+    assert max(run.wall_clock_s for run in runs) < 10.0
 
 
 @pytest.mark.parametrize(
