@@ -133,7 +133,8 @@ class EventDriver(ClockedRunner[Pending]):
         """
         with older_objects_left_alone(self.job.workers):
             try:
-                for rank in self.tasks:
+                self._over = self._scorer.over
+                for rank in () if self._over else self.tasks:
                     if self._delays.staggered:
                         self._clock.at(self._delays.after_gradient_s(rank, 0), self.begin, rank)
                     else:

@@ -119,7 +119,7 @@ class Gradient(Operation[Tensor]):
     """
 
     point: Tensor
-    droppable: bool = False
+    droppable: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

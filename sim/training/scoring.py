@@ -293,7 +293,7 @@ class Scorer(Generic[V]):
         """Score the instant that is due, if one is; returns whether the run is over."""
         if self._snapshots is not None and self._snapshots.due_s is not None:
             self._score(self._snapshots.close())
-        return self._over
+        return self.over
 
     def finish(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> None:
         """Score the models at the end of the run, unless this step has been scored.
@@ -314,13 +314,14 @@ class Scorer(Generic[V]):
             self._score(self._snapshots.close(end))
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether the run is: the target is met, by the first models perhaps, or the loss is not finite."""
         return self.diverged or self.reached_s is not None
 
     def _take(self, change: Published[V] | WorkerLost) -> bool:
         if self._snapshots is not None and (complete := self._snapshots.take(change)) is not None:
             self._score(complete)
-        return self._over
+        return self.over
 
     def _score(self, interval: ScoringInterval[V]) -> None:
         """Score the end of an interval; where it meets the target, find out when inside."""

@@ -55,6 +55,11 @@ class LockstepClock:
         self.messages = self.work = 0
         self.refusal = ""
 
+    @property
+    def over(self) -> bool:
+        """Whether a score has ended the run."""
+        return self._steps.over_s < math.inf
+
     def published(self) -> Iterator[tuple[float, int]]:
         """Each worker's time now, and what it has sent."""
         return zip(self._now_s.tolist(), self._sent.of_all(self._job.workers).tolist(), strict=True)
@@ -153,7 +158,7 @@ class LockstepClock:
             now_s = self._now_s
             self._accounts.add(StackedOperation("next_step", step, now_s, now_s, now_s, now_s, blocks=False))
         is_over = self._may_be_cut and float(self._now_s.min()) > self._limit_s
-        return goes_on and self._steps.over_s == math.inf and not is_over
+        return goes_on and not self.over and not is_over
 
     def publish(self, published: PublishedRows) -> None:
         """Take what all workers publish now."""

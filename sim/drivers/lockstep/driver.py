@@ -54,7 +54,7 @@ class LockstepDriver(StackedRunner):
         super().__init__(job)
         self._progress = progress
         self.clocks = [LockstepClock(*each) for each in ((job, scorer), *others)]
-        self._running = list(self.clocks)
+        self._running = [clock for clock in self.clocks if not clock.over]
         self._is_ending = False
         self._goes_on_after_end = False
 
@@ -82,7 +82,8 @@ class LockstepDriver(StackedRunner):
             NotInLockstep, RunError: as ``run``; nothing is known of any job.
         """
         try:
-            self.begin(0)
+            if self._running:
+                self.begin(0)
         finally:
             self.close(0)
         return [

@@ -93,7 +93,7 @@ class PublishedSteps:
         self._steps: deque[_Step] = deque()
         self._known = np.zeros(job.workers, np.int64)  # steps of each worker that the scorer knows,
         self._num_known = 0  # and of all
-        self.over_s = math.inf
+        self.over_s = 0.0 if scorer.over else math.inf
 
     def add(self, times_s: Floats, bytes_sent: BytesSent, published: PublishedRows) -> None:
         """All workers have done the next step, each at its time [n], having sent so many bytes."""

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
+from paceline.reports.tables import render_summary
+from paceline.reports.words import warnings
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.lockstep import published
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
 from paceline.sim.drivers.lockstep.exact import why_not
 from paceline.sim.errors import InputError, NotInLockstep
+from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.program.worker import Worker
+from paceline.sim.records.summarise import summarise
+from paceline.sim.scenario.schema import parse
 from paceline.sim.training.scoring import Target
 from tests.support.both_drivers import (
     NETWORKS,
@@ -179,6 +186,57 @@ def test_a_target_ends_both_alike(
     first = by_events(replace(job, max_iterations=1))[1].evaluations[0].metrics["train_loss"]
     assert first is not None
     assert_the_same(replace(job, keep=keep, target=Target("train_loss", share * first, falling=True)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    which=st.sampled_from(SCHEMES),
+    workers=st.integers(2, 6),
+    cv=st.sampled_from([0.0, 0.4]),
+    every=st.integers(1, 4),
+    steps=st.integers(1, 9),
+    place=st.floats(0.0, 1.0),
+    nudge=st.sampled_from([-1e-6, 0.0, 1e-6]),
+    seed=st.integers(0, 20),
+)
+def test_a_target_ends_both_alike_wherever_it_is_met(
+    which: tuple[str, Options], workers: int, cv: float, every: int, steps: int, place: float, nudge: float,
+    seed: int,
+) -> None:  # fmt: skip
+    """By the first models, at the last step, beside a score, or not at all."""
+    job = job_of(
+        which, workers=workers, sharing="max_min", cv=cv, max_iterations=steps, every=every, seed=seed,
+        latency_s=0.01, bandwidth_bytes_per_s=100.0,
+    )  # fmt: skip
+    scores = [each.metrics["train_loss"] or 0.0 for each in by_events(job)[1].evaluations]
+    target = scores[round(place * (len(scores) - 1))] * (1 + nudge)
+    assert_the_same(replace(job, target=Target("train_loss", target, falling=True)))
+
+
+MET_AT_ZERO = """\
+name: met
+seed: 1
+workload: {task: quadratic, dimension: 3, batch_size: 4, optimizer: {lr: 0.05}}
+cluster: {workers: 8, compute: {time: 50 ms}, network: {latency: 1 ms, bandwidth: 100 Mbit/s}}
+schemes: [all_reduce]
+stop: {target: {metric: train_loss, value: 4}, max_iterations: 27}
+"""
+
+
+def test_a_target_that_the_first_models_meet_is_told() -> None:
+    scenario = parse(MET_AT_ZERO)
+    job = prepare(scenario, scenario.schemes[0], 1)
+    found = [simulate_job(job, engine=engine) for engine in ("lockstep", "event")]
+    assert [(run.engine, run.wall_clock_s, run.iterations) for run in found] == [
+        ("lockstep", 0.0, 0.0), ("event", 0.0, 0.0)
+    ]  # fmt: skip
+    summary = summarise("s", found[:1])
+    said = "all_reduce: the first models meet the target, so that it tells nothing of the scheme."
+    assert warnings(summary) == [said]
+    assert summary["runs"][0]["message"] in said
+    console = Console(width=200, file=StringIO())
+    console.print(render_summary(summary))
+    assert said in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("bytes_held", [published.MOST_BYTES_HELD, 1])
