@@ -30,7 +30,7 @@ from .figures.timeline import draw_timeline
 from .figures.waterfall import draw_waterfall, gap
 from .files import write_files
 from .folders import ReportSources, SourceRuns, read_sources
-from .tables import AMOUNTS, amounts, column_unit, decides, deciding_time, shares, status
+from .tables import AMOUNTS, amounts, column_unit, decides, deciding_time, shares, status, warnings
 
 _HERE: Final = Path(__file__).parent
 _WORKERS_SHOWN: Final = 16
@@ -174,7 +174,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
         "confidence": words.confidence(summary, study.main.source),
         "why": words.why(summary, study.main.source),
-        "failures": words.failures(summary, study.main.source) + words.warnings(summary, study.main.source),
+        "failures": words.failures(summary, study.main.source) + warnings(summary, study.main.source),
         "proxy": describe_proxy(study.scenario),
         "transport": words.transport(summary),
         "trained": trained,

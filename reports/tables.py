@@ -5,6 +5,7 @@ The report page words its cells by the same functions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from . import words
 
 if TYPE_CHECKING:
     from paceline.sim.records.comparison import Comparison
+    from paceline.sim.records.run import Source
 
 AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
 """What tables say beside the time that decides: to the target; where that is a step, of whole runs."""
@@ -68,7 +70,7 @@ def render_summary(summary: Summary) -> RenderableType:
         lines.append(Text(f"{of_source}{words.verdict(summary, source)}", style="bold"))
         if note := words.paired(summary, source):
             lines.append(Text(f"{of_source}{note}"))
-    lines += [Text(sentence) for source in sources for sentence in words.warnings(summary, source)]
+    lines += [Text(sentence) for source in sources for sentence in warnings(summary, source)]
     beside = _beside_steps(summary["summary"]) if by_step else []
     return Group(table, "", *lines, *beside)
 
@@ -100,6 +102,20 @@ def _beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
         of = "" if len(labels) == len(rows) else f" of {words.listed(labels)}"
         sentences.append(f"Left out of a step{of}: {phrase}.")
     return [Text(each) for each in sentences]
+
+
+def warnings(summary: Summary, source: Source) -> list[str]:
+    """One sentence for each scheme, and what is to be known of its runs that came to their end."""
+    runs = {row["label"]: row["runs"] for row in words.ranked(summary, source)}
+    told: dict[tuple[str, str], int] = Counter(
+        (run["label"], run["message"])
+        for run in summary["runs"]
+        if run["source"] == source and run["status"] == "completed" and run.get("message")
+    )
+    return [
+        f"{label}{f' in {times} of {runs[label]} repeats' if runs[label] > 1 else ''}: {message}."
+        for (label, message), times in told.items()
+    ]
 
 
 def add_text_row(table: Table, *cells: str, style: str = "") -> None:

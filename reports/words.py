@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -424,21 +423,6 @@ def failures(summary: Summary, source: Source | None = None) -> list[str]:
                 times = f" in {len(mine)} of {row['runs']} repeats" if row["runs"] > 1 else ""
                 sentences.append(f"{row['label']} {verb}{times}{f' ({reason})' if reason else ''}.")
     return sentences
-
-
-def warnings(summary: Summary, source: Source | None = None) -> list[str]:
-    """One sentence for each scheme, and what is to be known of its runs that came to their end."""
-    wanted = source or _main_source(summary)
-    told: dict[tuple[str, str], int] = Counter(
-        (run["label"], run["message"])
-        for run in summary["runs"]
-        if run["source"] == wanted and run["status"] == "completed" and run.get("message")
-    )
-    runs = {row["label"]: row["runs"] for row in ranked(summary, source)}
-    return [
-        f"{label}{f' in {times} of {runs[label]} repeats' if runs[label] > 1 else ''}: {message}."
-        for (label, message), times in told.items()
-    ]
 
 
 def validated(comparison: Comparison | None) -> list[str]:

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from paceline.realrun.launch.cells import run_requests
 from paceline.realrun.launch.processes import Processes, measure_runs
-from paceline.reports.tables import render_summary
-from paceline.reports.words import failures, warnings
+from paceline.reports.tables import render_summary, warnings
+from paceline.reports.words import failures
 from paceline.sim.drivers.replay import replay
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
@@ -76,7 +76,7 @@ def test_a_target_reached_without_it_counts() -> None:
     assert (run.status, run.reached_target) == ("completed", True)
     assert (run.time_to_target_s or 0.0) > 0.05  # when worker 2 was gone
     assert failures(summarise("crash", [run])) == []
-    assert warnings(summarise("crash", [run])) == ["downpour: worker 2 died."]
+    assert warnings(summarise("crash", [run]), "simulated") == ["downpour: worker 2 died."]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_run_that_goes_on_has_its_rank_and_its_time_per_step(scheme: str) -> N
     assert crashed["summary"][0]["ratio_to_best"]["median"] is not None
     assert [run["status"] for run in crashed["runs"]] == ["completed"] * 2
     assert [run.get("message") for run in whole["runs"]] == [None] * 2
-    assert warnings(crashed)[0].endswith(": worker 2 died.")
+    assert warnings(crashed, "simulated")[0].endswith(": worker 2 died.")
     assert "worker 2 died" in shown(crashed)
 
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from paceline.reports.tables import render_summary
-from paceline.reports.words import warnings
+from paceline.reports.tables import render_summary, warnings
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.lockstep import published
 from paceline.sim.drivers.lockstep.driver import LockstepDriver
@@ -232,7 +231,7 @@ def test_a_target_that_the_first_models_meet_is_told() -> None:
     ]  # fmt: skip
     summary = summarise("s", found[:1])
     said = "all_reduce: the first models meet the target, so that it tells nothing of the scheme."
-    assert warnings(summary) == [said]
+    assert warnings(summary, "simulated") == [said]
     assert summary["runs"][0]["message"] in said
     console = Console(width=200, file=StringIO())
     console.print(render_summary(summary))

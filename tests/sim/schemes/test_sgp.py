@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from paceline.reports.words import warnings
+from paceline.reports.tables import warnings
 from paceline.sim.compute.settings import Straggler
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
@@ -311,7 +311,7 @@ def test_a_small_weight_is_told() -> None:
     assert (run.status, run.message) == (
         "completed", "push-sum weights fell below 0.001, so that models are magnified sums of little"
     )  # fmt: skip
-    assert warnings(summarise("s", [run])) == [f"{run.label}: {run.message}."]
+    assert warnings(summarise("s", [run]), "simulated") == [f"{run.label}: {run.message}."]
 
 
 def test_weights_tend_to_the_perron_vector() -> None:
