@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
+from paceline.sim.records.comparison import Comparison, MeanRow, off_pct
+from paceline.sim.records.intervals import DRAWN_RUNS
 from paceline.sim.records.pace import unevenness
+from paceline.sim.records.run import Source
 from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import words
-
-if TYPE_CHECKING:
-    from paceline.sim.records.comparison import Comparison
-    from paceline.sim.records.run import Source
 
 AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
 """What tables say beside the time that decides: to the target; where that is a step, of whole runs."""
@@ -220,13 +219,23 @@ def status(summary: Summary, row: SchemeSummary) -> str:
 def render_comparison(comparison: Comparison) -> RenderableType:
     """Predicted beside measured, whether both computed the same, and a verdict."""
     table = Table("scheme", "seed", "", "predicted", "measured", "error")
-    for cell in comparison["cells"]:
+    means = [("mean", row) for row in comparison.get("means", [])]
+    for seed, cell in [*((str(cell["seed"]), cell) for cell in comparison["cells"]), *means]:
         values = (f"{value:.3f} s" for value in (cell["predicted"], cell["measured"]))
-        error = f"{cell['error_pct']:+z.2f} %"
-        add_text_row(table, cell["label"], str(cell["seed"]), _METRICS[cell["metric"]], *values, error)
+        error = f"{cell['error_pct']:+z.2f} %{_chance(cell)}"
+        add_text_row(table, cell["label"], seed, _METRICS[cell["metric"]], *values, error)
     lines = [f"{each['label']}, seed {each['seed']}: {each['says']}" for each in comparison["trajectories"]]
     lines += [*comparison["warnings"], verdict(comparison), *words.validated(comparison)]
     return Group(table, *map(Text, lines))
+
+
+def _chance(row: MeanRow) -> str:
+    """Where the measured value lies among simulated ones, if there are any."""
+    if "simulated_s" not in row:
+        return ""
+    low, high = row["simulated_s"]
+    side = "outside" if off_pct(row) else "inside"
+    return f", {side} what {DRAWN_RUNS} runs give: {low:.3g} to {high:.3g} s"
 
 
 def verdict(comparison: Comparison) -> str:

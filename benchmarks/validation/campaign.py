@@ -39,13 +39,13 @@ from benchmarks.validation.design import (
     worst,
 )
 from paceline.realrun.calibration import fit, measure
+from paceline.realrun.calibration.chance import DRAWS, other_wake_ups, simulate_again
 from paceline.realrun.calibration.validate import successful_run
 from paceline.realrun.lab import Lab
 from paceline.realrun.launch.cells import run_requests, with_draws
 from paceline.realrun.launch.processes import Processes
 from paceline.sim.config.files import write_atomically
 from paceline.sim.devices import one_thread
-from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
@@ -54,11 +54,10 @@ from paceline.sim.network.profile import Profile
 from paceline.sim.network.settings import QueueName
 from paceline.sim.network.tcp.settings import Congestion, HostTuning, TcpSettings
 from paceline.sim.records.comparison import SUM_TOLERANCE, error_pct, exact_exchanges, relative_difference
+from paceline.sim.records.intervals import of_runs
 from paceline.sim.records.run import Run
 
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
-_DRAWS: Final = 30
-_FIRST_DRAW: Final = 1_000
 _REPEATS_NOISY: Final[Mapping[HostTuning, int]] = {"tuned": 10, "stock": 4}
 """Real runs where noise decides, fewer where limits are wider.
 
@@ -123,7 +122,7 @@ def runs_wanted(cell: DesignPoint, hosts: HostTuning = "tuned", queue: QueueName
 
 def draws_of(number: int) -> int | None:
     """The seed of measured run ``number``'s draws; None, the scenario's own, for every other run."""
-    return None if number % 2 == 0 else _FIRST_DRAW - number
+    return None if number % 2 == 0 else DRAWS[0] - number
 
 
 def same_draws(cell: DesignPoint, measured: Sequence[CampaignResult]) -> Sequence[CampaignResult]:
@@ -155,11 +154,6 @@ def measure_cell(
     return outcome(successful_run(result), cell.workers, result.overruns, load)
 
 
-def other_wake_ups(job: Job, seed: int) -> Job:
-    """``job`` on the same machine in another mood: wake-up delays drawn under another seed."""
-    return replace(job, transfer=replace(job.transfer, seed=seed))
-
-
 @one_thread()
 def predict_cell(
     cell: DesignPoint, profile: Profile, tcp: TcpSettings | None = None, queue: QueueName = "fair"
@@ -169,15 +163,8 @@ def predict_cell(
     job = replace(job, transfer=replace(job.transfer, tcp=tcp, queue=queue))
     run = simulate_job(job, profile=profile)
     same = outcome(run, cell.workers)
-    count = _DRAWS if cell.noise_decides or cell.random else 0
-    seeds = range(_FIRST_DRAW, _FIRST_DRAW + count)
-    fresh = [
-        outcome(
-            simulate_job(other_wake_ups(with_draws(job, seed), seed), profile=profile.drawn(seed)),
-            cell.workers,
-        )
-        for seed in seeds
-    ]
+    seeds = DRAWS if cell.noise_decides or cell.random else ()
+    fresh = [outcome(simulate_again(with_draws(job, seed), profile, seed), cell.workers) for seed in seeds]
     timing = replace(job, problem=None, task=None, record_events=False)
     noisy = seeds if cell.noise_decides else ()
     return {
@@ -313,12 +300,11 @@ def row_of(
     first, alike_s = measured[0], statistics.fmean(m.wall_s for m in same_draws(cell, measured))
     others = other_draws(cell, measured)
     computed_s = predicted["computation_s"]
-    walls = np.array([wall for wall, _ in predicted["fresh"]])
+    walls = [wall for wall, _ in predicted["fresh"]]
     targets = [target for _, target in predicted["fresh"] if target is not None]
     real_wall_s = statistics.fmean(m.wall_s for m in others)
     real_targets = [m.target_s for m in measured if m.target_s is not None]
-    # Of n runs, the one in place k is above another such run with probability k / (n + 1).
-    low, high = (float(q) for q in np.quantile(walls, [0.05, 0.95], method="weibull"))
+    low, high = of_runs(walls, 0.9)
     return {
         "cell": cell.name,
         "scheme": cell.scheme,

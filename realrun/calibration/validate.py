@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from paceline.sim.config.files import format_json
@@ -22,7 +23,14 @@ from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, Profile
 from paceline.sim.network.tcp.settings import describe_hosts
 from paceline.sim.network.transport import AUTO_ALGORITHM, TRANSPORTS
-from paceline.sim.records.comparison import DEFAULT_TOLERANCE_PCT, Comparison, Trajectory, compare, judge
+from paceline.sim.records.comparison import (
+    DEFAULT_TOLERANCE_PCT,
+    Comparison,
+    Trajectory,
+    compare,
+    judge,
+    noise_rows,
+)
 from paceline.sim.records.folder import PROBES_FILE, PROFILE_FILE, VALIDATION_FILE, write_results
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.parts import Stop
@@ -34,6 +42,7 @@ from ..launch.cells import RankPool, Result, RunRequest, check_fixed
 from ..launch.length import with_length
 from ..launch.processes import Processes, check_processes
 from . import measure
+from .chance import DRAWS, simulate_again, with_chance
 
 Say = Callable[[str], None]
 
@@ -136,6 +145,10 @@ def validate(
         both.name, done.predicted, done.measured, list(dict.fromkeys(done.warnings)), free, looped,
         done.trajectories,
     )  # fmt: skip
+    if profile is not None:
+        comparison = with_chance(
+            comparison, done.measured, done.again(comparison, free, profile, tolerance_pct)
+        )
     comparison = judge(comparison, done.repeated, tolerance_pct, failure)
     return Validation(both, tuple(done.predicted), tuple(done.measured), comparison)
 
@@ -194,6 +207,23 @@ class _Done:
         for request, before in first:
             say(f"{shorten(before.label)}, seed {before.seed}: measuring again, for the noise floor")
             self.repeated.append((before, successful_run(ranks.run(request))))
+
+    def again(
+        self, comparison: Comparison, free: Collection[str], profile: Profile, tolerance_pct: float
+    ) -> dict[tuple[str, int], list[Run]]:
+        """Label and seed -> more simulated runs of the ``free`` schemes that the tolerance does not pass."""
+        noise = noise_rows(self.repeated)
+        off = {
+            *(cell["label"] for cell in comparison["cells"] if abs(cell["error_pct"]) > tolerance_pct),
+            *(row["label"] for row in noise if abs(row["difference_pct"]) > tolerance_pct),
+        }
+        runs = {}
+        for entry, seed in product(self.scenario.schemes, seeds_of(self.scenario)):
+            if entry.label in off.intersection(free):
+                with one_thread():
+                    job = prepare(self.scenario, entry, seed)
+                    runs[entry.label, seed] = [simulate_again(job, profile, draw) for draw in DRAWS]
+        return runs
 
 
 def write(

@@ -19,6 +19,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from ..errors import shorten
+from .intervals import DRAWN_RUNS
 from .run import HALF_SUM, LOST, Evaluation, Run
 from .summarise import summarise
 from .summary import SchemeSummary, is_by_step
@@ -37,16 +38,22 @@ _EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive"})
 """Exchanges in which every sum is made by the workers themselves, in the same order on both sides."""
 
 
-class ErrorRow(TypedDict):
-    """One number, predicted and measured; ``error_pct`` is 100 (predicted / measured - 1)."""
+class MeanRow(TypedDict):
+    """A mean over repeats; ``simulated_s`` are the ends of ``DRAWN_RUNS`` predictions."""
 
-    scheme: str
     label: str
-    seed: int
     metric: Metric
     predicted: float
     measured: float
     error_pct: float
+    simulated_s: NotRequired[list[float]]
+
+
+class ErrorRow(MeanRow):
+    """One number, predicted and measured; ``error_pct`` is 100 (predicted / measured - 1)."""
+
+    scheme: str
+    seed: int
 
 
 class NoiseRow(TypedDict):
@@ -119,6 +126,7 @@ class Comparison(TypedDict):
     What may be missing is not in those that older versions have written.
 
     Attributes:
+        means: of the schemes that have ``simulated_s``.
         noise: real runs beside others of the same scheme and draws.
         noise_floor_pct: of these, as ``largest_typical_pct``; None where no run was made twice.
         verdict: see ``judge``.
@@ -131,6 +139,7 @@ class Comparison(TypedDict):
     decision: Decision
     trajectories: list[Trajectory]
     warnings: list[str]
+    means: NotRequired[list[MeanRow]]
     noise: NotRequired[list[NoiseRow]]
     noise_floor_pct: NotRequired[float | None]
     verdict: NotRequired[ToleranceVerdict]
@@ -257,6 +266,12 @@ def error_pct(predicted: float, measured: float) -> float:
     return 100 * (predicted / measured - 1)
 
 
+def off_pct(row: MeanRow) -> float:
+    """The error; where there is a range of predictions, that of its nearest point, which is 0 inside it."""
+    ends = [row["predicted"], *row.get("simulated_s", ())]
+    return error_pct(min(max(row["measured"], min(ends)), max(ends)), row["measured"])
+
+
 def mean_and_max(errors_pct: Iterable[float]) -> tuple[float, float] | None:
     """Mean and maximum of the errors' sizes; None where there are no errors."""
     sizes = [abs(error) for error in errors_pct]
@@ -379,7 +394,8 @@ def judge(
 
     It passes where each scheme's error (of its time to target and of its wall clock, the median over its
     repeats) is within the tolerance and the models are the same; it is too noisy to tell where real runs
-    differ from each other by more than the tolerance, and no scheme is off by more than both together.
+    differ from each other by more than the tolerance, and no scheme is off by more than both together. Where
+    chance decides, each value and the mean are as far off as they lie outside the range of simulated runs.
 
     Args:
         comparison: of predictions and measurements.
@@ -388,9 +404,16 @@ def judge(
         failure: why there are fewer runs than there should be; "" where all were made.
     """
     noise = noise_rows(repeated)
-    floor = largest_typical_pct((row["label"], row["metric"], row["difference_pct"]) for row in noise)
-    worst = largest_typical_pct((c["label"], c["metric"], c["error_pct"]) for c in comparison["cells"])
-    outcome, text = _verdict(comparison, worst, floor, tolerance_pct)
+    rows = [*comparison["cells"], *comparison.get("means", [])]
+    drawn = dict.fromkeys(row["label"] for row in rows if "simulated_s" in row)
+    errors = [(row["label"], row["metric"], off_pct(row)) for row in rows]
+    groups = [[e for e in errors if e[0] not in drawn], *([e] for e in errors if e[0] in drawn)]
+    worst = max(filter(None, map(largest_typical_pct, groups)), key=lambda each: each[1], default=None)
+    apart = [(row["label"], row["metric"], row["difference_pct"]) for row in noise]
+    floor, fixed = map(largest_typical_pct, (apart, [each for each in apart if each[0] not in drawn]))
+    outcome, text = _verdict(comparison, worst, fixed, tolerance_pct)
+    if drawn:
+        text += f"; {' and '.join(map(shorten, drawn))} beside what {DRAWN_RUNS} simulated runs give"
     if failure:
         outcome, text = "fail", f"fail: not all runs were made; of those that were: {text}"
     return {

@@ -29,11 +29,16 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
 from typing_extensions import TypedDict
 
 LEVEL: Final = 0.95
 FEWEST: Final = 5
 """Repeats below which nothing is said about chance; with five, the range holds the median in 93.75 %."""
+
+
+DRAWN_RUNS: Final = 30
+"""Predictions with whose range a measurement is compared where chance decides."""
 
 
 class Interval(TypedDict):
@@ -65,6 +70,16 @@ def of_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Interval
     """
     ratios = paired_ratios(above, below)
     return _interval(ratios, ratios=True) if ratios else UNKNOWN
+
+
+def of_runs(values: Sequence[float], level: float = 1.0) -> list[float]:
+    """The lower and upper end of where another such run lies, in at most this share of cases.
+
+    Of n runs, the one in place k is above another one with probability k / (n + 1); level 1 is their range,
+    which holds another one in (n - 1) / (n + 1) of cases.
+    """
+    ends = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], method="weibull")
+    return [float(end) for end in ends]
 
 
 def median_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> float | None:

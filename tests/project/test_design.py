@@ -12,7 +12,6 @@ from benchmarks.validation.campaign import (
     CampaignResult,
     RunStore,
     key_of,
-    other_wake_ups,
     row_of,
     runs_wanted,
     same_draws,
@@ -20,6 +19,7 @@ from benchmarks.validation.campaign import (
 from benchmarks.validation.design import CELLS, DesignPoint, Disturbance, computation_s, spread, worst
 from benchmarks.validation.page import bars, choices, met, page
 from paceline.realrun.calibration import measure
+from paceline.realrun.calibration.chance import other_wake_ups
 from paceline.realrun.launch.cells import with_draws
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.simulate import simulate_job
