@@ -51,6 +51,11 @@ def describe_deaths(dead: Collection[int]) -> str:
     """Name the workers that died; "" where none did."""
     return f"worker {', '.join(map(str, sorted(dead)))} died" if dead else ""
 
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """Names of the operations by which workers exchanged anything, sorted."""
+        return tuple(sorted(set[str]().union(*(a.operations for a in self.breakdowns)) - _ALONE))
+
 
 def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source: Source) -> Run:
     """Score the end of a run and write down what happened."""
@@ -87,7 +92,7 @@ def scored_record(job: Job, outcome: Outcome, scorer: Scorer[Any], source: Sourc
         evaluations=tuple(scorer.evaluations),
         digest=digest(outcome.finals),
         events=tuple(outcome.events),
-        exchanges=tuple(sorted(set[str]().union(*(a.operations for a in outcome.breakdowns)) - _ALONE)),
+        exchanges=outcome.exchanges,
         message=message,
         bracket_s=scorer.bracket_s,
         left_out=tuple((a.left_out, a.averages) for a in outcome.breakdowns)

@@ -259,7 +259,7 @@ def _engine(engine: str, reason: str) -> dict[str, Any]:
 
 def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
     if cost.problem:
-        return {"label": cost.label, "problem": cost.problem}
+        return {"label": cost.label, "problem": cost.problem, "exchanges": []}
     steps, repeats = most_steps(scenario, cost), max_repeats(scenario.repeats)
     expected = None if effort.steps_to_target is None else min(steps, effort.steps_to_target)
     return {
@@ -274,6 +274,7 @@ def _row(scenario: Scenario, cost: StepCost, effort: Effort) -> dict[str, Any]:
         "bandwidth_s": cost.bandwidth_s,
         "random_s": cost.random_s,
         "bytes_per_step": cost.bytes_per_worker,
+        "exchanges": list(cost.exchanges),
         "mean_over_steps": cost.steps,
         "simulation_s_per_100_steps": effort.of(scenario, cost, 100),
         "steps_at_most": steps,

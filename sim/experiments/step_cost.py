@@ -76,6 +76,7 @@ class StepCost:
         random_s: what is added by all that is random in the scenario, and by the factors of its profile;
             None where it has neither.
         bytes_per_worker: sent in a step, mean over the workers.
+        exchanges: names of the operations by which workers exchange anything, sorted.
         clock_s: processor seconds that the simulation of a step takes here, without its gradients: measured.
         problem: why nothing is known; empty where all is well.
     """
@@ -90,6 +91,7 @@ class StepCost:
     bandwidth_s: float = math.nan
     random_s: float | None = None
     bytes_per_worker: float = math.nan
+    exchanges: tuple[str, ...] = ()
     clock_s: float = math.nan
     problem: str = ""
 
@@ -156,6 +158,7 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
         bandwidth_s=steady_s - latency_s,
         random_s=total.step_s - steady_s if differs else None,
         bytes_per_worker=total.bytes_per_worker,
+        exchanges=total.exchanges,
         clock_s=total.here_s,
     )
 
@@ -219,12 +222,14 @@ class Followed:
         pace: what the workers did in them.
         work: messages and steps of workers, with those of the start.
         here_s: seconds that the simulation takes for a step, of the processor where there is no GPU.
+        exchanges: names of the operations by which workers exchanged anything, sorted.
     """
 
     span: Span
     pace: Pace
     work: int
     here_s: float
+    exchanges: tuple[str, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -359,8 +364,8 @@ def _follow(job: Job, cycle: int, wanted: Enough | Span, priced: bool) -> Follow
     )  # fmt: skip
     programs = [job.program(rank) for rank in range(job.workers)]
     driver = EventDriver(job, programs, scorer, priced=priced)
-    driver.run()
-    return watch.followed(driver.work + watch.published)
+    exchanges = driver.run().exchanges
+    return replace(watch.followed(driver.work + watch.published), exchanges=exchanges)
 
 
 class _CyclesInLockstep(LockstepDriver):
@@ -398,8 +403,8 @@ class _CyclesInLockstep(LockstepDriver):
 
 def _follow_in_lockstep(job: Job, cycle: int, wanted: Enough | Span) -> Followed:
     driver = _CyclesInLockstep(replace(job, record_events=False), _watch(job, cycle, wanted))
-    driver.run()
-    return driver.watch.followed(driver.work)
+    exchanges = driver.run().exchanges
+    return replace(driver.watch.followed(driver.work), exchanges=exchanges)
 
 
 def _clock_here(job: Job) -> Callable[[], float]:
