@@ -21,7 +21,7 @@ from paceline.sim.records.scenario_facts import describe_proxy
 from paceline.sim.records.summary import SchemeSummary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
-from . import words
+from . import assumptions, words
 from .figures.bars import draw_run_cost, draw_step_cost
 from .figures.cluster_map import draw_cluster_map
 from .figures.curves import By, draw_curves
@@ -176,7 +176,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "why": words.why(summary, study.main.source),
         "failures": words.failures(summary, study.main.source) + warnings(summary, study.main.source),
         "proxy": describe_proxy(study.scenario),
-        "transport": words.transport(summary),
+        "transport": assumptions.transport(summary),
         "trained": trained,
         "metric": metric,
         "figures": {name: Markup(picture.svg) for name, picture in drawn.items()},
@@ -230,7 +230,7 @@ def about(study: ReportSources) -> list[dict[str, Any]]:
                 "bound": "" if bounds is None else words.bound(bounds),
                 "bar": [] if bounds is None else [(cost, bounds[cost]) for cost in words.COSTS],
                 "memory": "; ".join(filter(None, _memory_of(row))),
-                "assumes": "; ".join(words.assumptions(study.main.results, row, study.scenario)),
+                "assumes": "; ".join(assumptions.assumptions(study.main.results, row, study.scenario)),
             }
         )
     return lines if any(line["does"] or line["bar"] or line["assumes"] for line in lines) else []

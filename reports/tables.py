@@ -21,7 +21,7 @@ from paceline.sim.records.run import Source
 from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
-from . import words
+from . import assumptions, words
 
 AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
 """What tables say beside the time that decides: to the target; where that is a step, of whole runs."""
@@ -301,9 +301,11 @@ def _cluster(answer: Mapping[str, Any]) -> str:
     where = f" ({sites})" if len(answer["sites"]) > 1 else ""
     if answer["gpus_per_host"] > 1:
         where += f" in hosts of {answer['gpus_per_host']} GPUs"
+    all_reduces = any("all_reduce" in row["exchanges"] for row in answer["schemes"])
+    carried = " ".join(assumptions.carried(answer["transport"], all_reduces))
     return (
         f"{answer['scenario']}: {answer['workers']} workers{where}; a gradient takes {compute} on average; "
-        f"a model is {format_bytes(answer['model_bytes'])}\n{' '.join(words.carried(answer['transport']))}"
+        f"a model is {format_bytes(answer['model_bytes'])}\n{carried}"
         f"{' ' + answer['proxy'] if answer['proxy'] else ''}"
     )
 

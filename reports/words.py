@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from paceline.sim.config.units import format_bytes
 from paceline.sim.records.comparison import Comparison
 from paceline.sim.records.intervals import Interval
-from paceline.sim.records.run import LOST, Source
-from paceline.sim.records.scenario_facts import Goal, TransportRecord
+from paceline.sim.records.run import Source
+from paceline.sim.records.scenario_facts import Goal
 from paceline.sim.records.summary import (
     Bounds,
     Cost,
@@ -18,15 +18,14 @@ from paceline.sim.records.summary import (
     SchemeSummary,
     Summary,
     is_by_step,
+    num_paired,
     ranking,
     verdict_of,
 )
 from paceline.sim.records.verdict import format_factor
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from paceline.sim.records.folder import Results
+    pass
 
 _TIMES: Final = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES: Final = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
@@ -135,13 +134,20 @@ def verdict(summary: Summary, source: Source | None = None) -> str:
     return summary["verdict"]["text"] if wanted is None else verdict_of(summary, wanted)["text"]
 
 
+def repeats(rows: Sequence[SchemeSummary]) -> str:
+    """How many repeats rows are of: from the fewest to the most, where results are unfinished."""
+    fewest, most = min(row["runs"] for row in rows), max(row["runs"] for row in rows)
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
+
+
 def medians(summary: Summary, source: Source | None = None) -> str | None:
     """The medians of the first two in a sentence; None where nothing was run."""
     rows = ranked(summary, source)
     if not rows:
         return None
     best = rows[0]
-    of_repeats = f" (medians of {best['runs']} repeats)" if best["runs"] > 1 else ""
+    several = repeats(rows[:2])
+    of_repeats = f" (medians of {several} repeats)" if several != "1" else ""
     if is_by_step(summary):
         steps = [(row["label"], row["step_s"]["median"]) for row in rows[:2]]
         known = [(label, step_s) for label, step_s in steps if step_s is not None]
@@ -197,11 +203,11 @@ def confidence(summary: Summary, source: Source | None = None) -> str | None:
     if len(rows) < 2 or verdict_of(summary, rows[0]["source"])["first"] is None:
         return None
     best = rows[0]
-    repeats = min(row["runs"] for row in rows)
-    if repeats < 2:
+    races = num_paired(summary, best["source"])
+    if races < 2:
         known = summary["verdict"]["interval"] is not None and best["source"] == _main_source(summary)
         return None if known else "One repeat: how much of this is chance is not known."
-    text = f"{best['label']} was first in {best['wins']:g} of {repeats} paired repeats"
+    text = f"{best['label']} was first in {best['wins']:g} of {races} paired repeats"
     if best["p_win"] is not None:
         text += f", so that its chance to be first once more is {percent(best['p_win'])}"
     return f"{text}."
@@ -273,139 +279,6 @@ def _for_whom(bounds: Bounds) -> str:
     if len(ranks) <= 4:
         return f" for workers {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
     return f" for {len(ranks)} slow workers"
-
-
-def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any]) -> list[str]:
-    """What a scheme's numbers stand on: how it all-reduces, its learning rate, how old scored models are."""
-    texts, summary = [], results.summary
-    operations = {
-        name for run in summary["runs"] if run["label"] == row["label"] for name in run.get("exchanges") or ()
-    }
-    transport = _at(scenario, "cluster", "network", "transport")
-    if transport is not None:
-        texts.append(f"transport {transport}")
-    algorithm = _at(scenario, "collectives", "chosen") or _at(scenario, "collectives", "all_reduce")
-    if "all_reduce" in operations and algorithm is not None:
-        if _at(scenario, "cluster", "profile") is not None:
-            algorithm = "gloo_ring"
-        texts.append(f"all-reduce by {algorithm}")
-    rate = _learning_rate(row["label"], scenario)
-    if rate is not None:
-        tuned = any(
-            each["label"] == row["label"] and any(key.endswith("lr") for key in each["chosen"])
-            for each in summary.get("tuning", [])
-        )
-        texts.append(f"learning rate {rate:g}, {'tuned' if tuned else 'not tuned'}")
-    keep = _at(scenario, "evaluate", "keep")
-    age = staleness(results.metrics[results.metrics["label"] == row["label"]])
-    if keep not in (None, "all") and age is not None:
-        texts.append(f"models kept {keep}, on average {age:.1f} steps old when scored")
-    late = left_out(
-        [run["left_out"] for run in summary["runs"] if run["label"] == row["label"] and "left_out" in run]
-    )
-    return [*texts, late] if late else texts
-
-
-def left_out(runs: Sequence[Sequence[Sequence[int]]]) -> str:
-    """Whose contributions averages went on without, in a few words; "" where that is not counted.
-
-    Args:
-        runs: for each run and worker, how many averages lacked its contribution, and of how many.
-
-    >>> left_out([[[0, 10], [0, 10], [9, 10]], [[1, 10], [0, 10], [9, 10]]])
-    'late contributions left out: 90 % of worker 2, 5 % of worker 0, none of the others'
-    """
-    if not runs:
-        return ""
-    sums = [[sum(column) for column in zip(*of_worker, strict=True)] for of_worker in zip(*runs, strict=True)]
-    shares = {rank: late / of for rank, (late, of) in enumerate(sums) if of and late}
-    worst = sorted(shares, key=lambda rank: (-shares[rank], rank))
-    named = [f"{percent(shares[rank])} of worker {rank}" for rank in worst[:_MOST_NAMED]]
-    rest = (
-        [f"at most {percent(shares[worst[_MOST_NAMED]])} of the others"] if len(worst) > _MOST_NAMED else []
-    )
-    if not rest and len(worst) < len(sums):
-        rest = ["none of the others" if named else "none"]
-    return f"late contributions left out: {', '.join([*named, *rest])}"
-
-
-_MOST_NAMED: Final = 4
-"""Workers whose late contributions are named one by one."""
-
-
-def staleness(metrics: pd.DataFrame) -> float | None:
-    """By how many steps scored models lay behind their workers, on average; None where it is not recorded."""
-    ages = [
-        step - sum(left) / len(left)
-        for step, steps in zip(metrics["step"], metrics.get("steps", ()), strict=False)
-        if step > 0 and (left := [each for each in steps if each != LOST])
-    ]
-    return sum(ages) / len(ages) if ages else None
-
-
-def _learning_rate(label: str, scenario: Mapping[str, Any]) -> float | None:
-    """The learning rate of a scheme in a resolved scenario; None where nothing is trained."""
-    if _at(scenario, "workload", "timing_only"):
-        return None
-    entries = scenario.get("schemes")
-    own = None
-    for entry in entries if isinstance(entries, list) else []:
-        options = next(iter(entry.values())) if isinstance(entry, dict) and entry else None
-        if _at(options, "label") == label:
-            own = _at(options, "optimizer")
-    rule = own or _at(scenario, "workload", "optimizer")
-    if isinstance(rule, dict) and "lr" not in rule:  # {adam: {lr: ...}}
-        rule = next(iter(rule.values()), None)
-    rate = _at(rule, "lr")
-    return float(rate) if isinstance(rate, int | float) else None
-
-
-def _at(document: Any, *keys: str) -> Any:
-    """What stands under ``keys``; None where there is nothing."""
-    for key in keys:
-        if not isinstance(document, Mapping):
-            return None
-        document = document.get(key)
-    return document
-
-
-_LAWS: Final = {
-    "ideal": "The transport is ideal (collectives limited by data dependence, latency and bandwidth alone)",
-    "gloo": "The transport is gloo",
-    "nccl": "The transport is NCCL",
-    None: "No transport is named: collectives are tables of messages, as in older versions",
-}
-
-
-def transport(summary: Summary) -> list[str]:
-    """What carries the bytes, who pays extra for that, and what of it is not validated, a sentence each."""
-    known = summary.get("transport")
-    if known is None:
-        return []
-    law, *doubts = carried(known)
-    sentences = [law]
-    if known["name"] == "nccl":
-        messages = {"send", "receive"}
-        paying = dict.fromkeys(
-            run["label"] for run in summary["runs"] if messages.intersection(run.get("exchanges", []))
-        )
-        if paying:
-            sentences.append(
-                f"Messages from one worker to another go over gloo, with copies from and to the devices: "
-                f"{', '.join(paying)} {'pays' if len(paying) == 1 else 'pay'} for that."
-            )
-    return [*sentences, *doubts]
-
-
-def carried(known: TransportRecord) -> list[str]:
-    """What carries the bytes, and what of it is not validated, a sentence each."""
-    all_reduce = known["all_reduce"].replace("_", " ")
-    if known["all_reduce"] == "hierarchical":
-        all_reduce += " (but codes and largest elements go straight to whoever adds them up)"
-    sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}; its all-reduce is {all_reduce}."]
-    if known["not_validated"]:
-        sentences.append(f"Not validated over NCCL: {' and '.join(known['not_validated'])}.")
-    return sentences
 
 
 def failures(summary: Summary, source: Source | None = None) -> list[str]:

@@ -297,7 +297,7 @@ def hand_over(
 
     ``facts``: absent: what the schemes do, without what bounds them.
     """
-    from paceline.reports import words
+    from paceline.reports import assumptions, words
     from paceline.reports.tables import render_summary
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records.summarise import summarise_resolved
@@ -314,7 +314,7 @@ def hand_over(
     if as_json:
         print_json(summary)
     else:
-        for sentence in (*words.transport(summary), *filter(None, [summary.get("proxy")])):
+        for sentence in (*assumptions.transport(summary), *filter(None, [summary.get("proxy")])):
             terminal().print(sentence, highlight=False)
         terminal().print(render_summary(summary))
         for sentence in words.tuning(summary):

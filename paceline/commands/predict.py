@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,6 +83,8 @@ def simulate(
                         processes=processes,
                         engine=driver,
                     )
+                facts = describe_schemes(resolved, processes=processes)
+                parts = replace(parts, tuning=tuning, facts=facts)
                 progress.begin(parts.num_runs)
                 for run in simulator.simulate(
                     resolved,
@@ -95,7 +98,6 @@ def simulate(
                     runs.append(run)
                     if len(runs) > parts.num_runs:
                         progress.complete()
-                facts = describe_schemes(resolved, processes=processes)
         except KeyboardInterrupt:
             interrupted = True
         if not interrupted:

@@ -66,6 +66,7 @@ def sweep(
             resolved, tuning = grids.choose_values(
                 resolved, device=where, progress=progress, parts=parts, processes=processes
             )
+            parts = folder.with_facts(parts, resolved, tuning)
             progress.begin(sum(each.num_runs for each in parts))
             runs = grids.simulate(
                 resolved,

@@ -14,12 +14,13 @@ from pydantic import TypeAdapter
 
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, shorten
+from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.network.network import Network
 from paceline.sim.records.run import Run
 from paceline.sim.records.unfinished import NOTHING_KEPT, Parts, open_parts
 from paceline.sim.scenario.repeats import AutoRepeats
-from paceline.sim.scenario.schema import Scenario, dump, parse
+from paceline.sim.scenario.schema import Scenario, dump, over_transport, parse
 from paceline.sim.schemes import find_scheme
 
 from ..driver.collect import RankResult
@@ -155,11 +156,11 @@ def keep_runs(
     if out is None:
         yield NOTHING_KEPT
         return
-    text = dump(scenario)
+    text = dump(over_transport(scenario, scenario.cluster.backend))
     with open_parts(
         out, command, scenario.name, force, lambda kept: kept == text, lambda: text, say
     ) as parts:
-        yield parts
+        yield replace(parts, facts=describe_schemes(scenario, with_bounds=False))
 
 
 def check_fixed(scenario: Scenario) -> None:

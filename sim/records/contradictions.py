@@ -224,8 +224,9 @@ def find_missing_runs(summary: Summary, scenario: ScenarioFacts) -> str:
         for label in scenario.schemes:
             gaps = [seed for seed in seeds if (source, label, seed) not in there]
             if gaps:
-                of_seed = "" if len(gaps) == len(seeds) else f" with seed {gaps[0]}"
-                lacking.append(quote(label) + of_seed + (f" ({source})" if len(sources) > 1 else ""))
+                these = f"seed {gaps[0]}" if len(gaps) == 1 else f"{len(gaps)} of {len(seeds)} seeds"
+                of_seeds = "" if len(gaps) == len(seeds) else f" with {these}"
+                lacking.append(quote(label) + of_seeds + (f" ({source})" if len(sources) > 1 else ""))
     if not lacking:
         return ""
     more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""

@@ -323,8 +323,10 @@ def _join_parts(folder: Path) -> Results:
     if not parts:
         raise InputError(f"{folder} is not finished: none of its runs is complete yet")
     runs, (_, first) = [run for run, _ in parts], parts[0]
-    transport = first.summary.get("transport")
-    summary = summarise(first.summary["scenario"], runs, first.summary["target"], transport=transport)
+    tuned = {each["label"]: each for _, results in parts for each in results.summary.get("tuning", ())}
+    facts = {label: known for _, results in parts for label, known in _facts_in(results.summary).items()}
+    name = first.summary["scenario"]
+    summary = summarise_resolved(first.scenario, name, runs, list(tuned.values()), facts)
     metrics, events = parquet.metrics_frame(runs), parquet.events_frame(runs)
     return Results(summary, metrics, events, first.scenario, verified=True)
 

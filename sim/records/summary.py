@@ -343,12 +343,18 @@ def race_s(run: RunRow, by_step: bool) -> float:
 
 def renew_chances(summary: Summary) -> None:
     """Set ``p_win`` by the rule of today where there is one: older summaries have a share of resamples."""
-    seeds: dict[Source, dict[str, set[int]]] = {}
-    for run in summary["runs"]:
-        seeds.setdefault(run["source"], {}).setdefault(run["label"], set()).add(run["seed"])
     for row in summary["summary"]:
         if row["p_win"] is not None:
-            row["p_win"] = chance_to_win(row["wins"], len(set.intersection(*seeds[row["source"]].values())))
+            row["p_win"] = chance_to_win(row["wins"], num_paired(summary, row["source"]))
+
+
+def num_paired(summary: Summary, source: Source) -> int:
+    """How many seeds all schemes of a source share."""
+    seeds: dict[str, set[int]] = {}
+    for run in summary["runs"]:
+        if run["source"] == source:
+            seeds.setdefault(run["label"], set()).add(run["seed"])
+    return len(set.intersection(*seeds.values()))
 
 
 def ranking(rows: Iterable[SchemeSummary], winner: str | None = None) -> list[SchemeSummary]:

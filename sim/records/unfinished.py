@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -27,7 +27,7 @@ from ..errors import InputError, shorten
 from . import folder as result_folder
 from .formats.checksums import verify_checksums, write_checksums
 from .run import Run
-from .summary import SUMMARY_VERSION
+from .summary import SUMMARY_VERSION, SchemeFacts, Tuned
 
 PartKind = Literal["run", "trial"]
 """Runs are results; trials are what ``tune`` has tried before them."""
@@ -68,6 +68,8 @@ class Parts:
         kept: those that an earlier start of the command has left, by kind and number.
         index: what they belong to; None where nothing is kept.
         say: called with what the user should know.
+        tuning: what the schemes chose before the runs, which keep it with them.
+        facts: label -> what is known of a scheme apart from its runs, which keep it with them.
     """
 
     folder: Path | None
@@ -76,6 +78,8 @@ class Parts:
     kept: Mapping[tuple[PartKind, int], Run]
     index: Index | None = None
     say: Callable[[str], None] = lambda _: None
+    tuning: Sequence[Tuned] = ()
+    facts: Mapping[str, SchemeFacts] | None = None
 
     @property
     def num_runs(self) -> int:
@@ -103,7 +107,10 @@ class Parts:
                     "written there in the end; those from before are where it is now"
                 )
             path = _part(self.folder, kind, number)
-            result_folder.write_results(path, self.scenario, self.scenario_name, [run], force=True)
+            tuning = [each for each in self.tuning if each["label"] == run.label]
+            result_folder.write_results(
+                path, self.scenario, self.scenario_name, [run], True, tuning, facts=self.facts
+            )
 
     @property
     def stands(self) -> bool:

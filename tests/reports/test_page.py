@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from paceline.reports.folders import read_sources
-from paceline.reports.page import build, render, tight
+from paceline.reports.page import about, build, render, tight
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import compare, judge
 from paceline.sim.records.folder import write_results
 from paceline.sim.records.run import Run
 from paceline.sim.records.summary import SchemeFacts, Tuned
+from paceline.sim.records.unfinished import begin_parts
 from tests.support.html_page import Page
 from tests.support.made_results import EVIL, SCENARIO, measured, simulated, write_made_results
 from tests.support.made_runs import made_bounds, made_run, made_scenario
@@ -100,6 +101,38 @@ def test_the_table(page: Page) -> None:
         "Scheme", "gossip ring", EVIL, "all_reduce", "late", "gone",
     ]  # fmt: skip
     assert len(page.tables[2]) == 1 + 15  # every run
+
+
+@pytest.mark.parametrize("chosen", [0.4, None])
+def test_some_runs_of_a_tuned_scenario_say_what_tuning_has_chosen_or_nothing(
+    tmp_path: Path, chosen: float | None
+) -> None:
+    scenario = """\
+name: s
+workload: {task: digits-mlp, optimizer: {lr: 0.1}}
+cluster: {}
+schemes: [{all_reduce: {label: sync}}, {gossip: {label: ring}}]
+tune: {optimizer.lr: [0.2, 0.4, 0.8], trials: 3}
+repeats: 3
+seed: 0
+"""
+    tuning = [
+        Tuned(label="sync", chosen={"optimizer.lr": chosen}, at_edge=[], metric="test_accuracy", trials=[])
+        for _ in range(chosen is not None)
+    ]
+    parts = begin_parts(tmp_path / "r", "simulate", "s", False, bool, lambda: scenario, print)
+    schemes = {"sync": "all_reduce", "ring": "gossip"}
+    planned = ((0, "sync"), (0, "ring"), (1, "sync"))
+    runs = [made_run(label, seed, scheme=schemes[label]) for seed, label in planned]
+    for number, run in enumerate(runs):
+        replace(parts, tuning=tuning).keep("run", number, run)
+    (study,) = read_sources([tmp_path / "r"])
+    text = Page(render([tmp_path / "r"])).text
+    rates = [each["assumes"] for each in about(study)]
+    assert rates == ([] if chosen is None else ["learning rate 0.4, tuned", ""])
+    assert "not tuned" not in text
+    assert "0 of 1 paired repeats" not in text
+    assert "Medians over 1 to 2 repeats" in text
 
 
 def test_what_bounds_the_schemes_and_what_they_assume(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-from paceline.reports import words
+from paceline.reports import assumptions, words
 from paceline.sim.records.run import Run
-from paceline.sim.records.scenario_facts import Goal
+from paceline.sim.records.scenario_facts import Goal, TransportRecord
 from paceline.sim.records.summarise import summarise
 from paceline.sim.records.summary import SchemeFacts, Tuned, TuningTrial
 from tests.support.made_runs import made_bounds, made_run
@@ -17,6 +18,7 @@ TARGET = Goal(metric="test_accuracy", value=0.95)
 
 def test_the_examples_in_the_docstrings() -> None:
     assert doctest.testmod(words) == (0, doctest.testmod(words).attempted)
+    assert doctest.testmod(assumptions) == (0, 1)
     assert doctest.testmod(words).attempted >= 4
 
 
@@ -174,8 +176,8 @@ def test_failures_are_named() -> None:
 
 def test_how_old_scored_models_are() -> None:
     metrics = pd.DataFrame({"step": [0, 10, 20], "steps": [[0, 0, 0], [10, 5, 5], [20, -1, 15]]})
-    assert words.staleness(metrics) == pytest.approx((10 / 3 + 2.5) / 2)
-    assert words.staleness(metrics[["step"]]) is None
+    assert assumptions.staleness(metrics) == pytest.approx((10 / 3 + 2.5) / 2)
+    assert assumptions.staleness(metrics[["step"]]) is None
 
 
 def test_schemes_with_one_choice_share_a_sentence() -> None:
@@ -193,14 +195,27 @@ def test_schemes_with_one_choice_share_a_sentence() -> None:
 
 
 def test_late_contributions_are_named_for_the_worst_and_summed_up_for_the_others() -> None:
-    assert words.left_out([]) == ""
-    assert words.left_out([[[0, 5], [0, 5]]]) == "late contributions left out: none"
+    assert assumptions.left_out([]) == ""
+    assert assumptions.left_out([[[0, 5], [0, 5]]]) == "late contributions left out: none"
     run = [[k, 10] for k in range(7)]
-    assert words.left_out([run, run]) == (
+    assert assumptions.left_out([run, run]) == (
         "late contributions left out: 60 % of worker 6, 50 % of worker 5, 40 % of worker 4, "
         "30 % of worker 3, at most 20 % of the others"
     )
     never_chosen = [[0, 0], [1, 2]]
     assert (
-        words.left_out([never_chosen]) == "late contributions left out: 50 % of worker 1, none of the others"
+        assumptions.left_out([never_chosen])
+        == "late contributions left out: 50 % of worker 1, none of the others"
     )
+
+
+def test_schemes_without_all_reduce_are_told_of_none() -> None:
+    carried = TransportRecord(name="ideal", all_reduce="ring", not_validated=[])
+
+    def said(*exchanges: tuple[str, ...] | None) -> str:
+        runs = [replace(made_run(f"s{i}"), exchanges=each) for i, each in enumerate(exchanges)]
+        return " ".join(assumptions.transport(summarise("s", runs, TARGET, transport=carried)))
+
+    assert "all-reduce" not in said(("mix",), ("send", "receive"))
+    assert said(("mix",), ("all_reduce",)).endswith("; its all-reduce is ring.")
+    assert said(None).endswith("; its all-reduce is ring.")  # an older record, in which it may be

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -141,6 +142,16 @@ def _describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary
             )
         ],
     }  # fmt: skip
+
+
+def with_facts(
+    parts: Sequence[Parts], scenarios: Sequence[Scenario], tuning: Sequence[Sequence[Tuned]]
+) -> list[Parts]:
+    """The parts of settings, to keep with each run what is known of its scheme before."""
+    return [
+        replace(each, tuning=tuned, facts=describe_schemes(scenario, with_bounds=False))
+        for each, scenario, tuned in zip(parts, scenarios, tuning, strict=True)
+    ]
 
 
 def finish(

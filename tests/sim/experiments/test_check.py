@@ -394,3 +394,13 @@ def test_many_schemes_share_the_work_of_a_few() -> None:
     )
     assert among.steps < alone.steps / 4
     assert among.step_s == pytest.approx(alone.step_s, rel=0.2)
+
+
+@pytest.mark.parametrize(("without", "told"), [(("all_reduce", "local_sgd"), False), ((), True)])
+def test_an_all_reduce_is_named_where_a_scheme_makes_one(without: tuple[str, ...], told: bool) -> None:
+    kept = (line for line in TIMING.splitlines() if not line.startswith(tuple(f"  - {x}" for x in without)))
+    found = check(parse("\n".join(kept)), torch.device("cpu"))
+    assert {row["label"] for row in found["schemes"] if "all_reduce" in row["exchanges"]} == (
+        {"all_reduce", "local_sgd"} if told else set()
+    )
+    assert ("all-reduce is" in said(found)) == told

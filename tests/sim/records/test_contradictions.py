@@ -143,6 +143,9 @@ def test_a_run_that_failed_explains_those_that_are_missing(tmp_path: Path) -> No
     assert read_results(tmp_path / "r").missing == "there is no run of 'a' with seed 1"
     write_results(tmp_path / "r", scenario, "s", [made_run("a", seed) for seed in (0, 1)], force=True)
     assert read_results(tmp_path / "r").missing == ""
+    more = scenario.replace("repeats: 2", "repeats: 9")
+    write_results(tmp_path / "r", more, "s", [made_run("a", status="partial")], force=True)
+    assert read_results(tmp_path / "r").missing == "there is no run of 'a' with 8 of 9 seeds"
 
 
 @pytest.mark.parametrize(("seeds", "missing"), [((0, 1), ""), ((0,), "there is no run of 'b' with seed 1")])

@@ -23,8 +23,9 @@ from paceline.sim.records.folder import (
     write_results,
 )
 from paceline.sim.records.run import Run
+from paceline.sim.records.summary import MemoryRecord, SchemeFacts, Tuned, TuningTrial
 from paceline.sim.records.unfinished import Parts, open_parts
-from tests.support.made_runs import made_event, made_run, made_scenario
+from tests.support.made_runs import made_bounds, made_event, made_run, made_scenario
 
 SCENARIO = made_scenario("s", "stop: {target: {metric: test_accuracy, value: 0.9}}\n")
 RUNS = [
@@ -285,3 +286,27 @@ def test_a_foreign_folder_called_parts_is_not_touched(begin: Open, out: Path) ->
     with pytest.raises(InputError, match="holds parts, which is no result of ours"), begin(force=True):
         pass
     assert (out / "parts" / "thesis.tex").is_file()
+
+
+def test_what_is_known_of_the_schemes_is_kept_with_their_runs(begin: Open, out: Path) -> None:
+    """Bounds, memory and chosen values are known before the first run; a page of some runs has them, too."""
+    trial = TuningTrial(values={"optimizer.lr": 0.4}, seed=9, time_to_target_s=1.0, score=0.9)
+    tuning = [
+        Tuned(label=label, chosen={"optimizer.lr": rate}, at_edge=[], metric="test_accuracy", trials=[trial])
+        for label, rate in (("one", 0.4), ("two", 0.8))
+    ]
+    memory = MemoryRecord(total_bytes=2.0, parts={"parameters": 2.0}, left_out=[], limit_bytes=None)
+    facts = {
+        label: SchemeFacts(does=f"It is {label}.", bounds=made_bounds(), memory=memory)
+        for label in ("one", "two")
+    }
+    with begin() as parts:
+        keep(replace(parts, tuning=tuning, facts=facts), RUNS)
+        summary = read_results(out).summary
+    assert summary.get("tuning") == tuning
+    for row in summary["summary"]:
+        assert row["does"] == f"It is {row['label']}."
+        assert row["bounds"] == made_bounds()
+        assert row["memory"] == memory
+    with begin() as parts:
+        assert list(parts.kept.values()) == RUNS

@@ -1,0 +1,156 @@
+"""What numbers stand on, in words: transport, all-reduce, learning rate, and what averages left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from paceline.sim.records.run import LOST
+from paceline.sim.records.scenario_facts import TransportRecord
+from paceline.sim.records.summary import SchemeSummary, Summary
+
+from .words import percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paceline.sim.records.folder import Results
+
+_ANY: Final = ("all_reduce",)
+"""What may have been exchanged in runs of which that is not recorded."""
+
+_LAWS: Final = {
+    "ideal": "The transport is ideal (collectives limited by data dependence, latency and bandwidth alone)",
+    "gloo": "The transport is gloo",
+    "nccl": "The transport is NCCL",
+    None: "No transport is named: collectives are tables of messages, as in older versions",
+}
+
+
+def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any]) -> list[str]:
+    """What a scheme's numbers stand on: how it all-reduces, its learning rate, how old scored models are."""
+    texts, summary = [], results.summary
+    operations = {
+        name for run in summary["runs"] if run["label"] == row["label"] for name in run.get("exchanges") or ()
+    }
+    transport = _at(scenario, "cluster", "network", "transport")
+    if transport is not None:
+        texts.append(f"transport {transport}")
+    algorithm = _at(scenario, "collectives", "chosen") or _at(scenario, "collectives", "all_reduce")
+    if "all_reduce" in operations and algorithm is not None:
+        if _at(scenario, "cluster", "profile") is not None:
+            algorithm = "gloo_ring"
+        texts.append(f"all-reduce by {algorithm}")
+    chosen = [
+        value
+        for each in summary.get("tuning", [])
+        for key, value in each["chosen"].items()
+        if each["label"] == row["label"] and key.endswith("lr")
+    ]
+    rate = chosen[0] if chosen else _learning_rate(row["label"], scenario)
+    if rate is not None:
+        texts.append(f"learning rate {rate:g}, {'tuned' if chosen else 'not tuned'}")
+    keep = _at(scenario, "evaluate", "keep")
+    age = staleness(results.metrics[results.metrics["label"] == row["label"]])
+    if keep not in (None, "all") and age is not None:
+        texts.append(f"models kept {keep}, on average {age:.1f} steps old when scored")
+    late = left_out(
+        [run["left_out"] for run in summary["runs"] if run["label"] == row["label"] and "left_out" in run]
+    )
+    return [*texts, late] if late else texts
+
+
+def left_out(runs: Sequence[Sequence[Sequence[int]]]) -> str:
+    """Whose contributions averages went on without, in a few words; "" where that is not counted.
+
+    Args:
+        runs: for each run and worker, how many averages lacked its contribution, and of how many.
+
+    >>> left_out([[[0, 10], [0, 10], [9, 10]], [[1, 10], [0, 10], [9, 10]]])
+    'late contributions left out: 90 % of worker 2, 5 % of worker 0, none of the others'
+    """
+    if not runs:
+        return ""
+    sums = [[sum(column) for column in zip(*of_worker, strict=True)] for of_worker in zip(*runs, strict=True)]
+    shares = {rank: late / of for rank, (late, of) in enumerate(sums) if of and late}
+    worst = sorted(shares, key=lambda rank: (-shares[rank], rank))
+    named = [f"{percent(shares[rank])} of worker {rank}" for rank in worst[:_MOST_NAMED]]
+    rest = (
+        [f"at most {percent(shares[worst[_MOST_NAMED]])} of the others"] if len(worst) > _MOST_NAMED else []
+    )
+    if not rest and len(worst) < len(sums):
+        rest = ["none of the others" if named else "none"]
+    return f"late contributions left out: {', '.join([*named, *rest])}"
+
+
+_MOST_NAMED: Final = 4
+"""Workers whose late contributions are named one by one."""
+
+
+def staleness(metrics: pd.DataFrame) -> float | None:
+    """By how many steps scored models lay behind their workers, on average; None where it is not recorded."""
+    ages = [
+        step - sum(left) / len(left)
+        for step, steps in zip(metrics["step"], metrics.get("steps", ()), strict=False)
+        if step > 0 and (left := [each for each in steps if each != LOST])
+    ]
+    return sum(ages) / len(ages) if ages else None
+
+
+def _learning_rate(label: str, scenario: Mapping[str, Any]) -> float | None:
+    """The learning rate of a scheme in a resolved scenario; None where none is used, or it is tuned."""
+    tuned = any(key.endswith("lr") for key in scenario.get("tune") or ())
+    if tuned or _at(scenario, "workload", "timing_only"):
+        return None
+    entries = scenario.get("schemes")
+    own = None
+    for entry in entries if isinstance(entries, list) else []:
+        options = next(iter(entry.values())) if isinstance(entry, dict) and entry else None
+        if _at(options, "label") == label:
+            own = _at(options, "optimizer")
+    rule = own or _at(scenario, "workload", "optimizer")
+    if isinstance(rule, dict) and "lr" not in rule:  # {adam: {lr: ...}}
+        rule = next(iter(rule.values()), None)
+    rate = _at(rule, "lr")
+    return float(rate) if isinstance(rate, int | float) else None
+
+
+def _at(document: Any, *keys: str) -> Any:
+    """What stands under ``keys``; None where there is nothing."""
+    for key in keys:
+        if not isinstance(document, Mapping):
+            return None
+        document = document.get(key)
+    return document
+
+
+def transport(summary: Summary) -> list[str]:
+    """What carries the bytes, who pays extra for that, and what of it is not validated, a sentence each."""
+    known = summary.get("transport")
+    if known is None:
+        return []
+    law, *doubts = carried(known, any("all_reduce" in run.get("exchanges", _ANY) for run in summary["runs"]))
+    sentences = [law]
+    if known["name"] == "nccl":
+        messages = {"send", "receive"}
+        paying = dict.fromkeys(
+            run["label"] for run in summary["runs"] if messages.intersection(run.get("exchanges", []))
+        )
+        if paying:
+            sentences.append(
+                f"Messages from one worker to another go over gloo, with copies from and to the devices: "
+                f"{', '.join(paying)} {'pays' if len(paying) == 1 else 'pay'} for that."
+            )
+    return [*sentences, *doubts]
+
+
+def carried(known: TransportRecord, all_reduces: bool) -> list[str]:
+    """What carries the bytes, by which all-reduce if there is one, and what is not validated; sentences."""
+    all_reduce = known["all_reduce"].replace("_", " ")
+    if known["all_reduce"] == "hierarchical":
+        all_reduce += " (but what is encoded goes straight to whoever adds it up)"
+    by = f"; its all-reduce is {all_reduce}" if all_reduces else ""
+    sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}{by}."]
+    if known["not_validated"]:
+        sentences.append(f"Not validated over NCCL: {' and '.join(known['not_validated'])}.")
+    return sentences
