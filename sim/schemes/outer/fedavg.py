@@ -7,8 +7,8 @@ drawn at random:
     t <- the mean over S(r) of x_i                          at the end of the round
 
 The others compute nothing, and wait for the end of the round; their steps count all the same. The optimiser
-begins each round anew. All workers' batches have one size, so the mean has equal weights. With all workers,
-and plain SGD, it is ``local_sgd``.
+begins each round anew. All do the same steps on batches of one size, so the mean has equal weights, where the
+paper's are in proportion to a worker's examples. With all workers, and plain SGD, it is ``local_sgd``.
 
 With ``quorum`` or ``deadline`` the change of a participant that is late is left out, and the others' mean
 goes to all (``quorum/rounds.py``).
@@ -44,7 +44,10 @@ class FedavgOptions(Settings):
     """Options of ``fedavg``."""
 
     period: int = Field(ge=1, description="steps of a round")
-    participation: float = Field(default=1.0, gt=0, le=1, description="share of the workers in a round")
+    participation: float = Field(
+        default=1.0, gt=0, le=1,
+        description="share of the workers in a round; their models count alike, whatever data each has",
+    )  # fmt: skip
     compression: Compression | None = Field(
         default=None, description="how changes since the round began are encoded; absent: not at all"
     )
@@ -69,7 +72,7 @@ def held(options: FedavgOptions, sizes: Sizes) -> Held:
 
 
 def fedavg(worker: Worker, options: FedavgOptions) -> Program:
-    """Federated averaging: in each round of ``period`` steps some workers train, and are averaged."""
+    """Federated averaging: some workers train for a round of ``period`` steps, and count alike in a mean."""
     if not leaves_out(options):
         return Program(_rounds_of_all(worker, options))
     number = _number(options, worker.size)
