@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.sim.collectives.hierarchy import Sites
 from paceline.sim.collectives.pipelines import PIPELINES, double_tree, exchange
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers import blocks
@@ -251,6 +252,23 @@ def test_flows_of_which_few_differ_take_what_all_of_them_take(
     placed = place_blocks(exchange(sites, num_bytes), tuple(range(n)), model)
     ready_s = tuple(late[:n])
     assert placed._all_at_once(ready_s) == pytest.approx(_solve_s(placed, ready_s), rel=1e-9)
+
+
+@pytest.mark.parametrize("sites", [(256,), (64,) * 4, ((8,) * 32,)])
+def test_an_exchange_among_256_is_priced_in_bulk(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    """65,280 blocks: by a recursion in a flat network, as a few kinds of flows between hosts or sites."""
+    monkeypatch.setattr(blocks, "_solve_s", lambda *_: pytest.fail("block by block"))
+    link = {"latency": "1 ms", "bandwidth": "10 Gbit/s"}
+    if len(sites) > 1:
+        network = network_of(256, sites=dict.fromkeys("abcd", 64), within=link, between=link)
+    elif isinstance(sites[0], tuple):
+        inside = {"gpus": 8, "latency": "5 us", "bandwidth": "100 GB/s"}
+        network = network_of(256, **link, host=inside)
+    else:
+        network = network_of(256, **link)
+    placed = place_blocks(exchange(sites, 25_000_001), tuple(range(256)), TransferModel(network))
+    busiest = 64 * 64 if len(sites) > 1 else 8 * 248 if isinstance(sites[0], tuple) else 255
+    assert price_s(placed) == pytest.approx(0.001 + busiest * 25_000_001 / 256 / 1.25e9, rel=1e-4)
 
 
 def test_a_ring_goes_site_by_site() -> None:

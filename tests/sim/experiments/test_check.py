@@ -26,6 +26,7 @@ from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.experiments.step_cost import Followed, StepCost, step_cost
 from paceline.sim.network.build import build_network
+from paceline.sim.scenario.ready import ready_scenarios
 from paceline.sim.scenario.schema import parse
 from paceline.sim.schemes import find_scheme
 from tests.sim.scenario.test_schema import SITES
@@ -404,3 +405,17 @@ def test_an_all_reduce_is_named_where_a_scheme_makes_one(without: tuple[str, ...
         {"all_reduce", "local_sgd"} if told else set()
     )
     assert ("all-reduce is" in said(found)) == told
+
+
+@pytest.mark.parametrize(
+    ("scheme", "step_s"),
+    [
+        ("all_reduce: {part_reduce: true}", 12.95),  # 3 x 6.74 GB out and in again, over three pipes each
+        ("diloco: {period: 100, compression: {qsgd: {bits: 8}}}", 1.938),
+    ],
+)
+def test_shares_go_over_all_pipes_between_sites(scheme: str, step_s: float) -> None:
+    text = ready_scenarios()["llm/four-sites"].read_text()
+    before, _, rest = text.partition("schemes:")
+    scenario = parse(f"{before}schemes: [{scheme}]\nstop:{rest.partition('stop:')[2]}")
+    assert step_cost(scenario, scenario.schemes[0]).step_s == pytest.approx(step_s, rel=1e-3)
