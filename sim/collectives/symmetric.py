@@ -191,4 +191,4 @@ class SymmetricSharing:
 
 
 TIE = 1e-12
-"""Relative difference of rates below which they are equal."""
+"""Relative difference of shares, rates and instants below which they are equal."""

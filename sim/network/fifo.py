@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
 
-from .sharing import TIE
+from ..collectives.symmetric import TIE
 
 FRAME_BYTES: Final = 1500
 """The smallest cell is an Ethernet frame, or what is sent, if less."""

@@ -37,8 +37,8 @@ from math import inf, isnan
 
 import numpy as np
 
-TIE = 1e-12
-"""Relative difference of shares, rates and instants below which they are equal."""
+from ..collectives.symmetric import TIE
+
 # Below this many flows plain Python is faster than filling arrays (measured: they meet at 200 to 400).
 _VECTORISE_FROM = 256
 _LEAST_RTT_S = 1e-6

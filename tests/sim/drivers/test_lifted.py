@@ -73,7 +73,9 @@ def tables(draw: Any, n: int) -> Schedule:
     if kind < len(library):
         return library[kind](n, num_bytes)
     if kind == len(library):
-        return draw(st.sampled_from([binomial_broadcast, gloo_broadcast]))(n, num_bytes, n - 1)
+        return binomial_broadcast(n, num_bytes, n - 1)
+    if kind == len(library) + 1:
+        return gloo_broadcast(n, num_bytes, n - 1)
     pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
     rounds = [draw(st.dictionaries(st.sampled_from(pairs), sizes)) for _ in range(draw(st.integers(1, 3)))]
     return Schedule(
