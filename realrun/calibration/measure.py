@@ -7,19 +7,23 @@ import math
 import os
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import torch
 from pydantic import Field
 
+from paceline.sim.compute.measure import timer_of, typical_times_s
 from paceline.sim.config import files
 from paceline.sim.config.limits import MAX_TIME_S
 from paceline.sim.config.settings import Settings
 from paceline.sim.config.yaml_file import validate_document
+from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError, shorten
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
@@ -27,6 +31,7 @@ from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.settings import NetworkSettings, QueueName
 from paceline.sim.network.tcp.settings import TcpSettings, describe_hosts
 from paceline.sim.network.transfer import TransferModel
+from paceline.sim.program.encoding import Codec, Qsgd, TopK, decoded, encode
 from paceline.sim.records.run import Event, Run
 from paceline.sim.scenario.schema import Scenario, parse
 
@@ -68,6 +73,9 @@ gradients: looped
 _SMALL_BYTES: Final = 65_536
 """Up to here the durations of exchanges differ by what happens on the hosts, not by their size."""
 _COUNTED: Final = frozenset({"gradient", "mix", "all_reduce", "all_gather", "barrier", "send", "receive"})
+_ENCODED_ELEMENTS: Final = 2**18
+_CODECS: Final[Mapping[str, Codec]] = {"qsgd": Qsgd(), "top_k": TopK(share=0.01)}
+_Rate = Annotated[float, Field(gt=0)]
 _Seconds = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
 
 
@@ -104,6 +112,7 @@ class Measurements(Settings):
     switch: dict[str, float] = Field(description="what a lab's switch did")
     network: dict[str, Any] = Field(description="nominal, as in the scenario")
     plan: ProbePlan
+    encoding: dict[str, _Rate] = Field(default={}, description="bytes a second, by codec")
     durations: tuple[Duration, ...] = Field(min_length=1)
     steps_s: tuple[_Seconds, ...] = Field(
         min_length=1, description="of training: from when a gradient was due until the next operation started"
@@ -247,12 +256,30 @@ def measure(
         switch={} if switch is None else {name: float(value) for name, value in asdict(switch).items()},
         network=scenario.cluster.network.model_dump(mode="json"),
         plan=plan,
+        encoding=encoding_rates(),
         durations=tuple(
             Duration(trial=key[0], operation=key[1], worker=key[2], part=key[3], values_s=tuple(values))
             for key, values in durations(run.events, len(plan.trials), skip=1).items()
         ),
         steps_s=steps_s,
     )
+
+
+def encoding_rates() -> dict[str, float]:
+    """How fast one core of this machine encodes and decodes, as in ``cluster.compute.encoding``, in bytes/s.
+
+    Measured are codes of 8 bits and the largest hundredth of a value in single precision.
+    """
+    value = torch.randn(_ENCODED_ELEMENTS, generator=torch.Generator().manual_seed(0))
+    uniform = torch.rand(_ENCODED_ELEMENTS, generator=torch.Generator().manual_seed(1))
+    rates = {}
+    with one_thread():
+        for name, codec in _CODECS.items():
+            encoded = encode(codec, value, lambda: uniform)
+            runs = (partial(encode, codec, value, lambda: uniform), partial(decoded, encoded))
+            came = codec.share if isinstance(codec, TopK) else 1.0
+            rates[name] = (1 + came) * value.nbytes / sum(typical_times_s(runs, timer_of(value.device)))
+    return rates
 
 
 def shares_of(lasted_s: Sequence[float]) -> list[float]:

@@ -247,7 +247,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     def finish(self, pending: ClusterPending) -> None:
         if isinstance(pending.operation, ops.Gradient):
             self._computing.ended(pending)
-        elif not isinstance(pending.operation, ops.Sleep | ops.AwaitSignal):
+        elif not isinstance(pending.operation, ops.Sleep | ops.AwaitSignal | ops.Encode):
             pending.reply = self.exchanges.reply(pending)
 
     @override
@@ -291,6 +291,12 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     def next_segment(self, task: _Task, operation: ops.NextSegment) -> Any:
         self._computing.hurry(self.started(task, operation.handle))
         return super().next_segment(task, operation)
+
+    @override
+    def encode_s(self, operation: ops.Encode) -> float:
+        """A worker encodes what it has, and waits for what that is padded with."""
+        own = min(1.0, self.job.start.itemsize / self.job.bytes_per_parameter)
+        return (1 - own) * super().encode_s(operation)
 
     @override
     def next_gradient_s(self, rank: int) -> float:

@@ -33,7 +33,7 @@ _MOST_STEPS: Final = 40
 _WIDTH_IN: Final = 9.6
 _ROW_IN: Final = 0.11
 _NO_EXCHANGE: Final = RESUMPTIONS | {
-    "gradient", "forward", "segment", "poll", "now", "next_step", "sleep", "await_signal",
+    "gradient", "forward", "encode", "segment", "poll", "now", "next_step", "sleep", "await_signal",
 }  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def timeline_rows(events: pd.DataFrame, end_s: float, workers: int) -> list[Time
 
 def _timeline_row(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRow:
     operation = events["operation"].astype(str)
-    computes = operation.isin(("gradient", "forward"))
+    computes = operation.isin(("gradient", "forward", "encode"))
     gradients = events[computes]
     compute = _union(zip(gradients["start_s"], gradients["end_s"], strict=True), end_s)
     resumed = (events["handle"] < 0) | operation.isin(RESUMPTIONS)

@@ -17,7 +17,7 @@ from ..config import user_code
 from ..config.limits import MAX_BATCH, MAX_FACTOR, MAX_TIME_S
 from ..config.problems import mistake, place_errors
 from ..config.settings import OneOf, Settings, read_beside
-from ..config.units import BoundedSeconds, FlopsPerSecond, Steps
+from ..config.units import BoundedSeconds, BytesPerSecond, FlopsPerSecond, Steps
 from ..jitter import Jitter
 from . import attached
 from .batch_sizes import seconds_at
@@ -157,6 +157,19 @@ class MeasuredCompute(Settings):
         return {"anyOf": [read(schema), {"const": True}]}
 
 
+class Encoding(Settings):
+    """How fast a worker encodes values, and decodes them, by codec; to round to 16 bits takes no time."""
+
+    qsgd: Annotated[BytesPerSecond, Field(gt=0)] | None = Field(
+        default=None,
+        description="bytes of a value, before it is encoded or after it is decoded; absent: takes no time",
+    )
+    top_k: Annotated[BytesPerSecond, Field(gt=0)] | None = Field(
+        default=None,
+        description="likewise; to decode, only the elements that have come count; absent: takes no time",
+    )
+
+
 class Compute(OneOf):
     """Duration of one gradient: a ``time``, a ``speed``, a ``trace``, ``measured`` here, or a ``model``."""
 
@@ -186,6 +199,8 @@ class Compute(OneOf):
         default=None,
         description="instead of a time: your function of (worker, index, random), as package.module:name",
     )
+
+    encoding: Encoding = Field(default=Encoding(), description="what `compression` takes beside a gradient")
 
     @model_validator(mode="before")
     @classmethod

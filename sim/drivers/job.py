@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..collectives import algorithms
 from ..collectives.blocks import BlockSchedule
@@ -35,7 +36,7 @@ from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, TransportRules
 from ..program import operations as ops
 from ..program.averaging import root_of
-from ..program.encoding import Encoded, Payload, message_bytes, shard_bytes
+from ..program.encoding import Encoded, Payload, Qsgd, TopK, message_bytes, shard_bytes
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog
 from ..records.pace import PaceMarks
@@ -200,6 +201,12 @@ class Job:
     def num_bytes(self, value: Payload) -> int:
         """Bytes of ``value`` [d'] on the wire; whole numbers are sent as they are."""
         return message_bytes(value, self.bytes_per_parameter)
+
+    def encode_s(self, operation: ops.Encode) -> float | Tensor | None:
+        """Seconds that a worker, or each, encodes; None where nothing is said of it, and it takes no time."""
+        rates, codec = self.compute.compute.encoding, operation.codec
+        rate = rates.qsgd if isinstance(codec, Qsgd) else rates.top_k if isinstance(codec, TopK) else None
+        return None if rate is None else operation.elements * self.bytes_per_parameter / rate
 
     def ready_fractions(self) -> tuple[float, ...]:
         """When each segment is ready, as a fraction of a gradient's duration.

@@ -14,7 +14,7 @@ from ..records.run import Event, Run, Source, Status
 from ..training.scoring import Scorer, digest
 from .job import Job
 
-_ALONE: Final = frozenset({"gradient", "forward", "sleep", "await_signal"})
+_ALONE: Final = frozenset({"gradient", "forward", "encode", "sleep", "await_signal"})
 """Operations of one worker, in which nothing is exchanged."""
 
 

@@ -5,7 +5,8 @@ it, a frozen value, to the driver, which decides what it means on its clock and 
 back. The set is closed: an operation holds data only, never a callable or an environment.
 
 *Pattern operations* (``Mix``, ``AllReduce``, ``ReduceScatter``, ``AllGatherShards``, ``AllGather``,
-``Broadcast``, ``Barrier``, with ``Gradient``, ``BatchLoss``, ``NextStep`` and ``Publish``) are issued by
+``Broadcast``, ``Barrier``, with ``Gradient``, ``Encode``, ``BatchLoss``, ``NextStep`` and
+``Publish``) are issued by
 every worker in the same order. A scheme made of them alone is *synchronous* and runs unchanged with values
 of shape ``[d]`` (one worker) or ``[n, d]`` (all workers at once). The others are *point-to-point*.
 
@@ -22,7 +23,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from torch import Tensor
 
-from .encoding import Encoded, Payload
+from .encoding import Codec, Encoded, Payload
 from .groups import Groups
 from .pattern import Pattern
 
@@ -132,6 +133,17 @@ class Forward(Operation[None]):
 
     start: int
     stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encode(Operation[None]):
+    """The time in which a worker encodes, or decodes, so many elements: a number, or one of each worker [n].
+
+    It is time only, and none at all where ``cluster.compute.encoding`` has no rate for the codec.
+    """
+
+    codec: Codec
+    elements: float | Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -217,17 +217,19 @@ class Centre:
             self._value, reply = self._meet(self._value, value)
             return reply
         answer = await self._worker.begin(ops.Receive(self._host, like=value, tag="reply"))
-        await self._worker.send(self._host, self._payload(value), tag="visit")
+        await self._worker.send(self._host, await self._payload(value), tag="visit")
         message: ops.Message = await self._worker.wait(answer)
         return message.value
 
     async def begin_visit(self, value: Tensor) -> tuple[ops.Handle, ops.Handle]:
         """Bring a value [d] from another host, and go on: the receive of the reply, and the send."""
         answer = await self._worker.begin(ops.Receive(self._host, like=value, tag="reply"))
-        return answer, await self._worker.begin(ops.Send(self._host, self._payload(value), tag="visit"))
+        payload = await self._payload(value)
+        return answer, await self._worker.begin(ops.Send(self._host, payload, tag="visit"))
 
-    def _payload(self, value: Tensor) -> Payload:
+    async def _payload(self, value: Tensor) -> Payload:
         self._visits += 1
+        await self._brought.spends(encoded=value.shape[-1])
         return self._brought.change(value, "visit", self._visits)
 
     async def _serve(self, rank: int) -> None:
@@ -236,6 +238,7 @@ class Centre:
             while True:
                 like = self._value if self._encoded is None else self._encoded  # of its shape
                 visitor = await self._worker.receive(rank, like=like, tag="visit")
+                await self._brought.spends(decoded=self._value.shape[-1])
                 self._value, reply = self._meet(self._value, visitor.value)
                 await self._worker.send(rank, reply, tag="reply")
 

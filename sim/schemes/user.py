@@ -187,6 +187,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
     "pattern": (Pattern, "a Pattern"),
     "handle": (ops.Handle, "a handle, which 'begin' returns"),
     "operation": (ops.Operation, "an operation"),
+    "elements": (int | float | Tensor, "a number"),
     "notes": (Mapping, "numbers by name"),
 }
 """Fields of operations -> their types, in Python and in words."""

@@ -103,6 +103,7 @@ def make_job(
     max_iterations: int | None = 4,
     record_events: bool = True,
     buckets: int = 0,
+    encoding: dict[str, str] | None = None,
 ) -> Job:
     """A job with the given parts; without a task only the clock matters.
 
@@ -128,7 +129,11 @@ def make_job(
         task=find_task(task) if task else None,
         bytes_per_parameter=bytes_per_parameter,
         compute=ComputeModel(
-            Compute.model_validate({"time": f"{compute_s!r} s", "jitter": jitter}), tuple(stragglers), seed
+            Compute.model_validate(
+                {"time": f"{compute_s!r} s", "jitter": jitter, "encoding": encoding or {}}
+            ),
+            tuple(stragglers),
+            seed,
         ),
         transfer=TransferModel(
             network or flat_network(workers, latency_s, bandwidth_bytes_per_s),

@@ -75,6 +75,12 @@ class LockstepClock:
         if isinstance(operation, ops.Gradient):
             end_s = self._now_s + self._durations.next_s()
             self._enter("gradient", self._now_s, end_s, self._now_s, self._now_s, blocks=False)
+        elif isinstance(operation, ops.Encode):
+            took_s = self._job.encode_s(operation)
+            if took_s is None:
+                return
+            end_s = self._now_s + np.asarray(took_s)
+            self._enter("encode", self._now_s, end_s, self._now_s, self._now_s, blocks=False)
         elif isinstance(operation, ops.Sleep):
             end_s = self._now_s + operation.duration_s
             self._enter("sleep", self._now_s, end_s, end_s, end_s)

@@ -73,6 +73,7 @@ class StackedRunner(Runner[InFlight]):
             ops.Mix: self._mix,
             **dict.fromkeys(COLLECTIVES, self._collective),
             ops.Sleep: lambda sleep: None,
+            ops.Encode: lambda encode: None,
         }
         self.handlers |= {
             **dict.fromkeys(self._replies, self.complete),

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from torch import Tensor
 from typing_extensions import override
@@ -20,6 +20,10 @@ from ..job import Job
 from .runner import SUSPENDED, CoroutineTask, InFlight, Runner
 
 _P = TypeVar("_P", bound=InFlight)
+
+
+_BUSY: Final = frozenset({ops.Forward, ops.Encode})
+"""Operations beside gradients in which a worker computes."""
 
 
 class TimeSource(Protocol):
@@ -73,6 +77,7 @@ class ClockedRunner(Runner[_P]):
                 ops.Sleep: self._begin_sleep,
                 ops.AwaitSignal: self._begin_await,
                 ops.Forward: self._begin_forward,
+                ops.Encode: self._begin_encode,
             }
         )
 
@@ -159,6 +164,15 @@ class ClockedRunner(Runner[_P]):
         pending.ready_s = pending.start_s + sum(ahead.values()) * self.next_gradient_s(task.rank)
         self._time.at(pending.ready_s, self.complete, pending)
 
+    def encode_s(self, operation: ops.Encode) -> float:
+        """Seconds that pass while a worker encodes."""
+        return float(self.job.encode_s(operation) or 0.0)
+
+    def _begin_encode(self, pending: _P) -> None:
+        pending.task.breakdown.computing(pending.start_s)
+        pending.ready_s = pending.start_s + self.encode_s(pending.operation)  # type: ignore[arg-type]
+        self._time.at(pending.ready_s, self.complete, pending)
+
     def take_ahead(self, rank: int) -> float:
         """What share of the gradient that begins now its worker's forward pass has taken already."""
         return sum(self._ahead.pop(rank).values()) if rank in self._ahead else 0.0
@@ -194,14 +208,14 @@ class ClockedRunner(Runner[_P]):
         if not task.alive or pending.done:
             return
         kind = type(pending.operation)
-        if kind is ops.Forward:
+        if kind in _BUSY:
             task.breakdown.computed(self._time.now)
         else:
             self.finish(pending)
         if pending.handle is not None:
             self.complete_handle(pending)
             return
-        if task.number == 0 and kind is not ops.Gradient and kind is not ops.Forward:
+        if task.number == 0 and kind is not ops.Gradient and kind not in _BUSY:
             peer_s = self._time.now if kind is ops.Sleep else pending.peer_s
             self.blocked(pending, pending.start_s, pending.busy_s, peer_s)
         if self.writes:

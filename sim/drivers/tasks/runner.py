@@ -127,7 +127,10 @@ class Runner(ABC, Generic[_P]):
                 CoroutineTask(rank, number, coroutine, breakdown)
                 for number, coroutine in enumerate((program.main, *program.services))
             ]
-        self.handlers: dict[type, Callable[[CoroutineTask[_P], Any], Any]] = {ops.Start: self.start}
+        self.handlers: dict[type, Callable[[CoroutineTask[_P], Any], Any]] = {
+            ops.Start: self.start,
+            ops.Encode: self._encode,
+        }
         self._handles: Counter[int] = Counter()
 
     @abstractmethod
@@ -215,6 +218,13 @@ class Runner(ABC, Generic[_P]):
         self._handles[task.rank] += 1
         self.issue(task, operation.operation, handle)
         return handle
+
+    def _encode(self, task: CoroutineTask[_P], operation: ops.Encode) -> Any:
+        if self.job.encode_s(operation) is None:
+            return None
+        task.waiting = operation
+        self.issue(task, operation, None)
+        return SUSPENDED
 
     def started(self, task: CoroutineTask[_P], handle: Handle) -> _P:
         """The operation of a handle.

@@ -67,7 +67,7 @@ def _placed(events: Sequence[Event]) -> Iterator[tuple[Event, int, str]]:
 
 def _slices(event: Event, process: int, thread: int) -> Iterator[dict[str, Any]]:
     """The event, and inside it the wait for its last peer, if there was one."""
-    kind = "computation" if event.operation in ("gradient", "forward") else "communication"
+    kind = "computation" if event.operation in ("gradient", "forward", "encode") else "communication"
     arguments: dict[str, object] = {"step": event.step}
     if event.bytes:
         arguments["bytes"] = event.bytes

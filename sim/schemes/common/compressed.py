@@ -38,6 +38,7 @@ from ...program import operations as ops
 from ...program.averaging import mean_model
 from ...program.encoding import Codec, Compression, Encoded, Payload, TopK, decoded, encode
 from ...program.groups import Groups, shards
+from ...program.pattern import Pattern
 from ...program.worker import State, Worker
 from .held import Sizes, encoded_share
 
@@ -96,6 +97,27 @@ class CompressedAllReduce:
         own_shape = value.shape[1:] if self.worker.vectorised else value.shape
         return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards)
 
+    def share(self, length: int, groups: Groups | None = None) -> float:
+        """This worker's share of so many elements; a shard of a model that stands for more is filled up."""
+        return length / self.worker.members(groups).shape[-1]
+
+    async def spends(self, encoded: float = 0, decoded: float = 0, pattern: Pattern | None = None) -> None:
+        """Pass the time in which this worker encodes so many elements, and decodes so many.
+
+        Args:
+            encoded: elements of values.
+            decoded: elements of values; of the largest elements alone, only these count.
+            pattern: a value of so many comes from each neighbour in it.
+        """
+        if self.codec is None or self.adds:
+            return
+        values: float | Tensor = 1
+        if pattern is not None:
+            counts = [len(pattern.sources[rank]) for rank in self.worker.ranks]
+            values = torch.tensor(counts) if self.worker.vectorised else counts[0]
+        came = decoded * (self.codec.share if isinstance(self.codec, TopK) else 1)
+        await ops.Encode(self.codec, encoded + came * values)
+
     async def all_reduce(self, value: Tensor, index: int, groups: Groups | None = None) -> Tensor:
         """The mean of ``value`` over this worker's group; of a rounded one an unbiased estimate.
 
@@ -106,10 +128,17 @@ class CompressedAllReduce:
         """
         if self.adds:
             return await self.worker.all_reduce(self.payload(value, "mean/out", index), groups)
+        length = value.shape[-1]
+        await self.spends(encoded=length)
         if isinstance(self.codec, TopK):
-            return self.mean_of_gathered(await self.gathering_all(value, index, groups), value.shape[-1])
+            gathered = await self.gathering_all(value, index, groups)
+            await self.spends(decoded=gathered.shape[-1])
+            return self.mean_of_gathered(gathered, length)
         shard = await self.scattering(value, index, groups)
-        return await self.gathering(shard, value.shape[-1], index, groups)
+        await self.spends(encoded=self.share(length, groups), decoded=length)
+        mean = await self.gathering(shard, length, index, groups)
+        await self.spends(decoded=length)
+        return mean
 
     async def begin(self, value: Tensor, index: int, groups: Groups | None = None) -> AverageUnderWay:
         """Begin what ``all_reduce`` does, and go on."""
@@ -117,6 +146,7 @@ class CompressedAllReduce:
             payload = self.payload(value, "mean/out", index)
             handle = await self.worker.begin(ops.AllReduce(payload, groups))
             return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
+        await self.spends(encoded=value.shape[-1])
         if isinstance(self.codec, TopK):
             handle = await self.worker.begin(self.gathering_all(value, index, groups))
             return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
@@ -181,6 +211,8 @@ class AverageUnderWay:
             return
         self.halves = 0
         shard = await self.average.worker.wait(self.handle)
+        share = self.average.share(self.length, self.groups)
+        await self.average.spends(encoded=share, decoded=self.length)
         gathering = self.average.gathering(shard, self.length, self.index, self.groups)
         self.handle = await self.average.worker.begin(gathering)
 
@@ -188,6 +220,7 @@ class AverageUnderWay:
         """The mean [..., d]."""
         await self.go_on()
         mean: Tensor = await self.average.worker.wait(self.handle)
+        await self.average.spends(decoded=mean.shape[-1])
         whole = isinstance(self.average.codec, TopK)
         return self.average.mean_of_gathered(mean, self.length) if whole else mean
 
