@@ -46,7 +46,7 @@ COMPRESS: dict[str, str] = {
 """Synchronous schemes that compress, with the other options that they need."""
 
 
-def step_s(scheme: str, half: str = "", **cluster: Any) -> float:
+def step_s(scheme: str, half: str = "", /, **cluster: Any) -> float:
     """Seconds of a step of a scheme, in 32 bits or encoded."""
     encoded = f"compression: {{{half}: true}}" if half else ""
     entry = f"{{{scheme}: {{{COMPRESS[scheme]}{encoded}}}}}"
@@ -61,7 +61,12 @@ def test_half_the_bytes_take_half_the_time_of_the_same_ring(scheme: str, half: s
 
     Beside that the ring has 4.6 ms of latencies and of filling; by the same ring half of a part of them.
     """
-    cluster = {"workers": 16, "payload": 100_000_000, "network": TWO_HOSTS, "all_reduce": "nccl_ring"}
+    cluster: dict[str, Any] = {
+        "workers": 16,
+        "payload": 100_000_000,
+        "network": TWO_HOSTS,
+        "all_reduce": "nccl_ring",
+    }
     full_s, half_s = step_s(scheme, **cluster), step_s(scheme, half, **cluster)
     assert full_s == pytest.approx(0.1 + 2 * 15 / 16 * 0.08, abs=2e-3)
     assert half_s == pytest.approx(0.1 + 2 * 15 / 16 * 0.04, abs=2e-3)
