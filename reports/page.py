@@ -30,7 +30,17 @@ from .figures.timeline import draw_timeline
 from .figures.waterfall import draw_waterfall, gap
 from .files import write_files
 from .folders import ReportSources, SourceRuns, read_sources
-from .tables import AMOUNTS, amounts, column_unit, decides, deciding_time, shares, status, warnings
+from .tables import (
+    AMOUNTS,
+    amounts,
+    brackets,
+    column_unit,
+    decides,
+    deciding_time,
+    shares,
+    status,
+    warnings,
+)
 
 _HERE: Final = Path(__file__).parent
 _WORKERS_SHOWN: Final = 16
@@ -185,6 +195,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "gap": between,
         "equal": equal_scores(study.main),
         "tuning": words.tuning(summary),
+        "brackets": brackets(summary, study.keep),
         "workers_shown": _WORKERS_SHOWN,
         "repeats": max((row["runs"] for row in study.main.rows), default=0),
         "by_step": is_by_step(summary),

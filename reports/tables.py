@@ -17,7 +17,7 @@ from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.records.comparison import Comparison, MeanRow, off_pct
 from paceline.sim.records.intervals import DRAWN_RUNS
 from paceline.sim.records.pace import unevenness
-from paceline.sim.records.run import Source
+from paceline.sim.records.run import BRACKET, Source
 from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, verdict_of
 from paceline.sim.records.verdict import format_factor
 
@@ -35,6 +35,24 @@ _METRICS: Final = {
     "iteration_time_s": "one step",
 }
 """How the comparison's table calls what was compared."""
+
+
+def brackets(summary: Summary, keep: str | None) -> list[str]:
+    """Which times to the target are known less well than usual, a sentence for each scheme and source.
+
+    ``keep`` is the scenario's ``evaluate.keep``: where all models are kept, a step is all that is in between.
+    """
+    ends: dict[tuple[str, Source], list[tuple[float, float]]] = {}
+    for run in summary["runs"] if keep not in (None, "all") else ():
+        low_s, high_s = run.get("bracket_s", (0.0, 0.0))
+        if high_s - low_s > BRACKET * high_s:
+            ends.setdefault((run["label"], run["source"]), []).append((low_s, high_s))
+    widest = {of: min(each, key=lambda ends: ends[0] / ends[1]) for of, each in ends.items()}
+    between = {of: " and ".join(map(words.duration, each)) for of, each in widest.items()}
+    return [
+        f"{label}, {source}: the target was met between {both}; models are kept {keep}."
+        for (label, source), both in between.items()
+    ]
 
 
 def render_summary(summary: Summary) -> RenderableType:

@@ -298,7 +298,7 @@ def hand_over(
     ``facts``: absent: what the schemes do, without what bounds them.
     """
     from paceline.reports import assumptions, words
-    from paceline.reports.tables import render_summary
+    from paceline.reports.tables import brackets, render_summary
     from paceline.sim.experiments.bounds import describe_schemes
     from paceline.sim.records.summarise import summarise_resolved
     from paceline.sim.scenario.schema import dump
@@ -317,7 +317,7 @@ def hand_over(
         for sentence in (*assumptions.transport(summary), *filter(None, [summary.get("proxy")])):
             terminal().print(sentence, highlight=False)
         terminal().print(render_summary(summary))
-        for sentence in words.tuning(summary):
+        for sentence in (*words.tuning(summary), *brackets(summary, scenario.evaluate.keep)):
             terminal().print(sentence, highlight=False)
     end_failed(runs)
 

@@ -44,7 +44,7 @@ from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
-from ..training.snapshots import Published, V
+from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
 from .blocks import fastest
 
@@ -73,7 +73,7 @@ class Job:
         ready_at: when each of them is ready, as a fraction of a gradient's duration; none: by its parameters.
         forward: the fraction that the forward pass of each of them takes; none: by its parameters.
         every, on: evaluation.
-        keep: a worker's models are kept for it at every ``keep``-th step.
+        keep, keep_share: which models are kept for it: ``apart`` and ``share`` of ``Keep``.
         target, max_iterations, max_time_s: what ends the run.
         record_events: keep one row per operation,
         max_events: but none if there would be more than this,
@@ -97,6 +97,7 @@ class Job:
     every: int
     on: On
     keep: int = 1
+    keep_share: float = 0.0
     target: Target | None = None
     max_iterations: int | None = None
     max_time_s: float = math.inf
@@ -172,15 +173,20 @@ class Job:
     def kept(self, operation: ops.Publish) -> tuple[torch.Tensor | None, ...]:
         """What is kept for scoring of a published step: the model, the leader's, the average; or None each.
 
-        Models are kept at every ``keep``-th step, the others only where they are scored.
+        Models are kept as ``keeps`` says, the others only where they are scored.
         """
         scored = self.scored_on
-        here = (operation.step + 1) % self.keep == 0
+        here = self.keeps.at(operation.step + 1)
         return (
             operation.value if here else None,
             operation.leader if here and "leader" in scored else None,
             operation.averaged if "averaged" in scored else None,
         )
+
+    @cached_property
+    def keeps(self) -> Keep:
+        """Which of a worker's models are kept for scoring."""
+        return Keep(self.every, self.keep, self.keep_share)
 
     @cached_property
     def scored_on(self) -> tuple[On, ...]:

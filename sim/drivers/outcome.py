@@ -46,15 +46,15 @@ class Outcome:
     lost: Collection[int] = ()
     counted: Sequence[TimeBreakdown] = ()
 
-
-def describe_deaths(dead: Collection[int]) -> str:
-    """Name the workers that died; "" where none did."""
-    return f"worker {', '.join(map(str, sorted(dead)))} died" if dead else ""
-
     @property
     def exchanges(self) -> tuple[str, ...]:
         """Names of the operations by which workers exchanged anything, sorted."""
         return tuple(sorted(set[str]().union(*(a.operations for a in self.breakdowns)) - _ALONE))
+
+
+def describe_deaths(dead: Collection[int]) -> str:
+    """Name the workers that died; "" where none did."""
+    return f"worker {', '.join(map(str, sorted(dead)))} died" if dead else ""
 
 
 def run_record(job: Job, outcome: Outcome, scorer: Scorer[torch.Tensor], source: Source) -> Run:

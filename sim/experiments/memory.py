@@ -10,7 +10,7 @@ from ..config.units import format_bytes
 from ..errors import KeyedError
 from ..scenario.entries import WorkloadEntry
 from ..scenario.schema import Scenario
-from ..training.snapshots import keep_every
+from ..training.snapshots import keep_rule
 from ..workloads import find_task
 from ..workloads.partition import BATCH_BLOCK, EPOCH_BLOCK
 from ..workloads.workload import Facts
@@ -103,8 +103,7 @@ def _training_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[st
 def _kept_models(scenario: Scenario, facts: Facts) -> int:
     """Models of one worker that are kept at most, besides its latest."""
     evaluate, workers = scenario.evaluate, scenario.cluster.workers
-    each = evaluate.keep_every
-    if evaluate.keep is None:
-        size = facts.num_parameters * _NUMBER_BYTES
-        each = keep_every(workers, size, scenario.stop.max_iterations, evaluate.every)
-    return -(-evaluate.every // each)
+    if evaluate.keep is not None:
+        return evaluate.kept.between
+    size = facts.num_parameters * _NUMBER_BYTES
+    return keep_rule(workers, size, scenario.stop.max_iterations, evaluate.every).between

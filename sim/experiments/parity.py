@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 
 from torch import Tensor
 from typing_extensions import override
@@ -33,7 +34,7 @@ def compare_iterates(job: Job, measured: Run) -> Trajectory:
     """
     wanted = combinations(measured.evaluations)
     recorder = Recorder(None, None, job.every, job.on, None, as_they_are, wanted=wanted)
-    steps = max((len(each) for each in measured.iterates), default=0) * job.keep
+    steps = max((steps[-1] for steps in _kept_steps(job, measured) if steps), default=0)
     free = replace(
         job, max_iterations=steps, target=None, max_time_s=math.inf, record_events=False,
     )  # fmt: skip
@@ -41,6 +42,11 @@ def compare_iterates(job: Job, measured: Run) -> Trajectory:
     EventDriver(free, [free.program(rank) for rank in range(job.workers)], recorder).run()
     says, same = _judge(job, measured, recorder)
     return Trajectory(label=measured.label, seed=measured.seed, same=same, says=says)
+
+
+def _kept_steps(job: Job, measured: Run) -> list[list[int]]:
+    """After how many steps each of a worker's ``iterates`` was kept, by worker."""
+    return [list(islice(filter(job.keeps.at, count(1)), len(each))) for each in measured.iterates]
 
 
 def combinations(evaluations: Sequence[Evaluation]) -> frozenset[Combination]:
@@ -112,9 +118,11 @@ class Recorder(Scorer[Tensor]):
 def _judge(job: Job, measured: Run, recorder: Recorder) -> tuple[str, bool | None]:
     """What was seen, and whether it is as it should be; None where that cannot be told."""
     compared = sorted(
-        ((number + 1) * job.keep, worker, digest)
-        for worker, digests in enumerate(measured.iterates)
-        for number, digest in enumerate(digests)
+        (step, worker, digest)
+        for worker, (steps, digests) in enumerate(
+            zip(_kept_steps(job, measured), measured.iterates, strict=True)
+        )
+        for step, digest in zip(steps, digests, strict=True)
     )
     differing = [
         (step, worker) for step, worker, own in compared if recorder.digests.get((worker, step)) != own

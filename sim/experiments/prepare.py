@@ -24,14 +24,14 @@ from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..network.variation import changes_per_s
 from ..scenario.entries import SchemeEntry, WorkloadEntry
-from ..scenario.parts import Evaluate
+from ..scenario.parts import Evaluate, format_keep
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
 from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
-from ..training.snapshots import keep_every
+from ..training.snapshots import keep_rule
 from ..training.weighted import SAMPLER_KEY
 from ..workloads import find_task
 from ..workloads.layers.segments import UNITS, forward_fractions, layer_segments, ready_fractions
@@ -120,9 +120,8 @@ def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:
     if evaluate.keep is not None:
         return evaluate
     size = start.numel() * start.element_size()
-    steps = keep_every(scenario.cluster.workers, size, scenario.stop.max_iterations, evaluate.every)
-    keep = "all" if steps == 1 else f"every {steps} steps"
-    return evaluate.model_copy(update={"keep": keep})
+    rule = keep_rule(scenario.cluster.workers, size, scenario.stop.max_iterations, evaluate.every)
+    return evaluate.model_copy(update={"keep": format_keep(rule)})
 
 
 def _with_chosen(scenario: Scenario) -> Scenario:
@@ -286,6 +285,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         )
     rule = make_optimizer(entry.optimizer or workload.optimizer, buffers)
     model_bytes = standing if standing is not None else start.numel() * start.element_size()
+    kept = _kept(scenario, start).kept
     target = None
     if stop.target is not None:
         falling = stop.target.metric in task.falling
@@ -332,7 +332,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         averaging_share=transport.averaging_share if scheme.averages_gradients(entry.options) else 0.0,
         every=scenario.evaluate.every,
         on=scenario.evaluate.on,
-        keep=_kept(scenario, start).keep_every,
+        keep=kept.apart,
+        keep_share=kept.share,
         target=target,
         max_iterations=stop.max_iterations,
         max_time_s=stop.max_time if stop.max_time is not None else math.inf,

@@ -26,6 +26,8 @@ ANY_SOURCE: Final = "receive_any"
 HALF_SUM: Final = "sum_in_16_bits"
 """Stands among ``Run.exchanges`` beside ``all_reduce`` where values were added up in 16 bits."""
 
+BRACKET: Final = 0.02
+"""Share of the time up to which the crossing of the target is narrowed down."""
 LOST: Final = -1
 """In a step vector: this worker is gone."""
 

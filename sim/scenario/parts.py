@@ -37,14 +37,14 @@ from ..network.settings import NetworkSettings, QueueName
 from ..network.tcp.settings import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
-from ..training.snapshots import ASSUMED_STEPS, KEPT_BYTES
+from ..training.snapshots import ASSUMED_STEPS, KEPT_APART, KEPT_BYTES, Keep
 
 ALL_REDUCE_NAMES: Final = tuple(
     dict.fromkeys((AUTO_ALGORITHM, *(name for each in TRANSPORTS.values() for name in each.all_reduce)))
 )
 """Of all transports."""
 
-_KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,8}) +steps?")
+_KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,8}) +steps?(?:, then ((?:[0-9]\.)?[1-9]) %)?")
 
 
 def _check_all_reduce(value: str) -> str:
@@ -58,10 +58,19 @@ def _check_all_reduce(value: str) -> str:
 
 def _check_keep(value: str) -> str:
     if match := _KEEP.fullmatch(value):
-        return f"every {match[1]} steps"
+        return f"every {match[1]} steps" + (f", then {match[2]} %" if match[2] else "")
     if value == "all":
         return value
-    raise mistake(f"unknown choice {quote(value)}; choose from: all, every K steps")
+    raise mistake(
+        f"unknown choice {quote(value)}; choose from: all, every K steps, 'every K steps, then P %'"
+    )
+
+
+def format_keep(rule: Keep) -> str:
+    """A rule as ``evaluate.keep``."""
+    if rule.apart == 1 and not rule.share:
+        return "all"
+    return f"every {rule.apart} steps" + (f", then {100 * rule.share:g} %" if rule.share else "")
 
 
 def read_on(value: object) -> object:
@@ -244,16 +253,18 @@ class Evaluate(Settings):
     )
     keep: Annotated[str, AfterValidator(_check_keep)] | None = Field(
         default=None,
-        description="which of a worker's models are kept for scoring: all, or 'every K steps'; absent: as "
-        f"many as fit into {KEPT_BYTES >> 20} MiB for all workers and stop.max_iterations (else "
-        f"{ASSUMED_STEPS:,}) steps, at least one in every 'every' steps",
+        description="which of a worker's models are kept for scoring: all; 'every K steps'; or 'every K "
+        "steps, then P %': later P % of the steps so far apart, by a divisor of 'every'. Absent: all if they "
+        f"fit into {KEPT_BYTES >> 20} MiB for all workers and stop.max_iterations (else {ASSUMED_STEPS:,}) "
+        f"steps; else 'every K steps, then {100 * KEPT_APART:g} %', with the least K for which those between "
+        "two scorings do, and with none 'every' alone",
     )
 
     @property
-    def keep_every(self) -> int:
-        """K where models are kept every K steps; 1 where all are, or where it is left open."""
+    def kept(self) -> Keep:
+        """The rule that ``keep`` names; all where it is left open."""
         match = _KEEP.fullmatch(self.keep or "")
-        return int(match[1]) if match else 1
+        return Keep(self.every, int(match[1]), float(match[2] or 0) / 100) if match else Keep(self.every)
 
 
 class TargetSettings(Settings):

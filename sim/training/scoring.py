@@ -16,14 +16,14 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Generic
+from typing import Generic
 
 import torch
 from torch import Tensor
 
 from ..errors import SchemeError
 from ..program.averaging import mean_model
-from ..records.run import NO_METRICS, Evaluation, On, metric_name
+from ..records.run import BRACKET, NO_METRICS, Evaluation, On, metric_name
 from ..workloads.workload import Task, Workload
 from .snapshots import Published, PublishedInOrder, ScoringInterval, Snapshot, Snapshots, V, WorkerLost
 
@@ -51,10 +51,6 @@ def consensus_distance(values: Sequence[Tensor], mean: Tensor) -> float:
     """Root mean square distance of the workers' models from their mean."""
     squared = torch.stack([(value - mean).double().square().sum() for value in values])
     return math.sqrt(sum(squared.tolist()) / len(values))
-
-
-BRACKET: Final = 0.02
-"""Share of the time up to which the crossing of the target is narrowed down."""
 
 
 def score_models(

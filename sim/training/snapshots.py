@@ -3,26 +3,34 @@
 Workers publish (time, step, model). A *snapshot* is what could be had from all of them at one moment: the
 latest kept model of each worker. It is scored whenever the sum of all workers' steps has come to the next
 multiple of n ``every``, after all publications of that instant; times within ``INSTANT`` are one instant.
-Steps of a lost worker stay counted, its model does not. A model is kept at every ``keep``-th step of its
-worker; with 1 all are.
+Steps of a lost worker stay counted, its model does not. Which models are kept follows from the number of
+steps that their workers have done: see ``Keep``.
 
 Models are of any kind V here: tensors where they are at hand, references where they lie on other machines.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Final, Generic, TypeVar
 
 from ..records.pace import INSTANT
-from ..records.run import LOST
+from ..records.run import BRACKET, LOST
 
 V = TypeVar("V")
 
+KEPT_APART: Final = BRACKET / 4
+"""Share of a worker's steps that may lie between two of its kept models where not all are kept: models
+that are scored are up to as much older than the moment they are scored at."""
+
 KEPT_BYTES: Final = 2**30
-"""Bytes that the kept models of all workers may take, over a whole run."""
+"""Bytes that the kept models of all workers may take: over a whole run if all are to be kept, else between
+two scorings."""
 
 ASSUMED_STEPS: Final = 2_000
 """Steps of a run to reckon with where no number of them is given."""
@@ -30,18 +38,78 @@ ASSUMED_STEPS: Final = 2_000
 _NO_NOTES: Final[Mapping[str, float]] = {}
 
 
-def keep_every(workers: int, model_bytes: int, steps: int | None, every: int) -> int:
-    """K such that models are kept at every K-th step of a worker; K divides ``every``.
+@dataclass(frozen=True)
+class Keep:
+    """Which models of a worker are kept for scoring.
 
-    The smallest with which the kept models of a run fit into ``KEPT_BYTES``, else ``every``. It follows from
-    the scenario alone, so that simulation and measurement keep the same ones.
-
-    >>> keep_every(8, 20_000, None, 10), keep_every(64, 20_000, None, 10), keep_every(64, 10**8, None, 10)
-    (1, 5, 10)
+    Attributes:
+        every: steps between two scorings.
+        apart: steps from one kept model to the next.
+        share: of the steps done so far, up to which they may be further apart, by a divisor of ``every``; so
+            those after a multiple of it are kept.
     """
-    length = ASSUMED_STEPS if steps is None else steps
-    needed = workers * model_bytes * length / KEPT_BYTES
-    return next((k for k in range(1, every) if every % k == 0 and k >= needed), every)
+
+    every: int
+    apart: int = 1
+    share: float = 0.0
+
+    def at(self, done: int) -> bool:
+        """Whether the model after ``done`` steps is kept.
+
+        >>> [done for done in range(490, 512) if Keep(10, 2, 0.01).at(done)]
+        [490, 492, 494, 496, 498, 500, 505, 510]
+        """
+        most = done * self.share
+        if most < self.apart:
+            return done % self.apart == 0
+        return done % self._steps[bisect_right(self._steps, most) - 1] == 0
+
+    @cached_property
+    def between(self) -> int:
+        """How many are kept between two scorings, at most: in the first interval, where they lie closest.
+
+        >>> Keep(10, 3).between, Keep(1000, 1, 0.01).between
+        (4, 410)
+        """
+        if not self.share:
+            return -(-self.every // self.apart)
+        ends = [min(math.ceil(each / self.share) - 1, self.every) for each in self._steps[1:]]
+        spans = pairwise((0, *ends, self.every))
+        return sum(end // each - begin // each for each, (begin, end) in zip(self._steps, spans, strict=True))
+
+    @cached_property
+    def _steps(self) -> list[int]:
+        """Steps from one kept model to the next, from the first to the last ones."""
+        return [self.apart, *(each for each in divisors(self.every) if each > self.apart)]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)})
+
+
+def keep_rule(workers: int, model_bytes: int, steps: int | None, every: int) -> Keep:
+    """Choose which models are kept: all, if those of a whole run fit into ``KEPT_BYTES``.
+
+    Else they may be ``KEPT_APART`` of the steps apart, which leaves the bracket of a target narrow, and at
+    first are as close as fits between two scorings. That follows from the scenario alone, so that simulation
+    and measurement keep the same ones.
+
+    >>> keep_rule(8, 20_000, None, 10), keep_rule(64, 20_000, None, 10)
+    (Keep(every=10, apart=1, share=0.0), Keep(every=10, apart=1, share=0.005))
+    >>> keep_rule(64, 4_000_000, None, 10), keep_rule(256, 4_000_000, None, 10)
+    (Keep(every=10, apart=5, share=0.005), Keep(every=10, apart=10, share=0.0))
+    """
+    if workers * model_bytes * (ASSUMED_STEPS if steps is None else steps) <= KEPT_BYTES:
+        return Keep(every)
+    most = KEPT_BYTES / (workers * model_bytes)
+    closer = (Keep(every, each, KEPT_APART) for each in divisors(every)[:-1])
+    return next((rule for rule in closer if rule.between <= most), Keep(every, every))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

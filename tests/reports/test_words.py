@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from paceline.reports import assumptions, words
+from paceline.reports.tables import brackets
 from paceline.sim.records.run import Run
 from paceline.sim.records.scenario_facts import Goal, TransportRecord
 from paceline.sim.records.summarise import summarise
@@ -219,3 +220,17 @@ def test_schemes_without_all_reduce_are_told_of_none() -> None:
     assert "all-reduce" not in said(("mix",), ("send", "receive"))
     assert said(("mix",), ("all_reduce",)).endswith("; its all-reduce is ring.")
     assert said(None).endswith("; its all-reduce is ring.")  # an older record, in which it may be
+
+
+def test_a_wide_bracket_is_shown() -> None:
+    """That of the run with the widest, once for each scheme."""
+    runs = [
+        replace(made_run("large", seed, reached_s=high_s), bracket_s=(low_s, high_s))
+        for seed, (low_s, high_s) in enumerate([(30.0, 40.0), (25.8, 37.9), (39.5, 40.0)])
+    ]
+    known = replace(made_run("small"), bracket_s=(9.9, 10.0))
+    summary = summarise("s", [*runs, known, made_run("older")], TARGET)
+    assert brackets(summary, "all") == brackets(summary, None) == []
+    assert brackets(summary, "every 10 steps") == [
+        "large, simulated: the target was met between 25.8 s and 37.9 s; models are kept every 10 steps."
+    ]

@@ -20,7 +20,7 @@ from ...records.pace import Pace
 from ...records.run import On
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
-from ...training.snapshots import PublishedInOrder, StepOfAll
+from ...training.snapshots import Keep, PublishedInOrder, StepOfAll
 from ..job import Job
 from .accounts import BytesSent
 
@@ -42,7 +42,7 @@ class PublishedRows:
 
     def kept_for(self, job: Job) -> StepOfAll[Tensor]:
         """What is kept of it: the same for all jobs that keep and score alike."""
-        key = job.keep, job.scored_on
+        key = job.keeps, job.scored_on
         if key not in self._kept:
             self._kept[key] = self._keep(job)
         return self._kept[key]
@@ -57,7 +57,7 @@ class PublishedRows:
         )
 
     @cached_property
-    def _kept(self) -> dict[tuple[int, tuple[On, ...]], StepOfAll[Tensor]]:
+    def _kept(self) -> dict[tuple[Keep, tuple[On, ...]], StepOfAll[Tensor]]:
         return {}
 
 

@@ -40,7 +40,9 @@ def test_its_parts_follow_from_the_scenario() -> None:
     assert set(memory.estimate_bytes(timing)) == {memory.WORKERS}
 
 
-@pytest.mark.parametrize(("keep", "models"), [("", 10), ("all", 10), ("every 5 steps", 2)])
+@pytest.mark.parametrize(
+    ("keep", "models"), [("", 10), ("all", 10), ("every 5 steps", 2), ("'every 2 steps, then 1 %'", 5)]
+)
 def test_models_between_two_scorings_count_where_there_is_a_target(keep: str, models: int) -> None:
     target = "stop: {target: {metric: train_loss, value: 0.5}, max_iterations: 10}"
     text = TEXT.replace("stop: {max_iterations: 10}", target)

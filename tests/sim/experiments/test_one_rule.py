@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from paceline.sim.drivers.event import EventDriver
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.prepare import is_resolved_from, resolve
+from paceline.sim.experiments.parity import Recorder, compare_iterates
+from paceline.sim.experiments.prepare import is_resolved_from, prepare, resolve
 from paceline.sim.experiments.simulate import simulate
-from paceline.sim.records.run import Run
+from paceline.sim.records.run import BRACKET, Run
 from paceline.sim.scenario.schema import Scenario, dump, parse
-from paceline.sim.training.snapshots import KEPT_BYTES, keep_every
+from paceline.sim.training import snapshots
+from paceline.sim.training.scoring import as_they_are
+from paceline.sim.training.snapshots import KEPT_BYTES, Keep, keep_rule
 
 SCENARIO = """\
 name: one-rule
@@ -64,10 +73,77 @@ def test_synchronous_and_asynchronous_schemes_are_scored_by_one_rule(scheme: str
 
 
 def test_models_are_kept_by_a_rule_that_follows_from_the_scenario() -> None:
-    assert keep_every(8, 20_000, 1000, 10) == 1
-    assert keep_every(8, KEPT_BYTES // 8, 1000, 12) == 12  # at least one in every 12
-    assert keep_every(8, KEPT_BYTES // 8 // 500, 1000, 12) == 2  # twice too many
-    assert keep_every(8, KEPT_BYTES // 8 // 200, 1000, 12) == 6  # five times: the next divisor
+    assert keep_rule(8, 20_000, 1000, 10) == Keep(10)
+    assert keep_rule(8, KEPT_BYTES // 8, 1000, 12) == Keep(12, 12)  # at least one in every 12
+    assert keep_rule(8, KEPT_BYTES // 8 // 12, 1000, 12) == Keep(12, 1, 0.005)
+    assert keep_rule(8, KEPT_BYTES // 8 // 6, 1000, 12) == Keep(12, 2, 0.005)  # six fit between two scorings
+    assert keep_rule(256, 4_000_000, None, 10) == Keep(10, 10)  # of one step more than 0.9 GiB
+    assert keep_rule(16, 4_000_000, None, 10) == Keep(10, 1, 0.005)
+
+
+@given(
+    every=st.integers(1, 300),
+    apart=st.integers(1, 20),
+    share=st.sampled_from([0.0, 0.005, 0.01, 0.1]),
+    first=st.integers(0, 20),
+)
+def test_what_is_kept_is_close_enough_and_no_more_than_is_reckoned_with(
+    every: int, apart: int, share: float, first: int
+) -> None:
+    """Models after a multiple of ``every`` are kept; two of them lie ``apart``, or a share of the steps."""
+    rule = Keep(every, max(each for each in snapshots.divisors(every) if each <= apart), share)
+    kept = [done for done in range(1, (first + 1) * every + 1) if rule.at(done)]
+    assert set(kept) >= set(range(every, (first + 1) * every + 1, every))
+    for earlier, later in pairwise([0, *kept]):
+        assert later - earlier <= max(rule.apart, share * later)
+    assert sum(first * every < done for done in kept) <= rule.between
+    if first == 0:
+        assert len(kept) == rule.between
+
+
+LARGER = """name: larger
+workload: {task: digits-mlp, hidden: 150, batch_size: 16, optimizer: {lr: 0.3}}
+cluster: {workers: 16, compute: {time: 300 ms, jitter: {lognormal: {cv: 0.2}}}, network: {latency: 5 ms}}
+schemes: [SCHEME]
+stop: {max_time: 30 min, target: {metric: test_accuracy, value: 0.9}}
+"""
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "all_reduce",
+        "ad_psgd",
+        pytest.param("{gossip: {topology: ring}}", marks=pytest.mark.slow),
+        pytest.param("{easgd: {period: 4, pull: 0.5, asynchronous: true}}", marks=pytest.mark.slow),
+    ],
+)
+def test_the_time_to_target_of_larger_models_is_as_well_known(scheme: str) -> None:
+    """16 workers with 11,260 parameters each: all models of 2,000 steps do not fit into what is kept."""
+    times = []
+    for changes in ([], ["evaluate.keep=all"]):
+        asked = resolve(parse(LARGER.replace("SCHEME", scheme), "s", changes), torch.device("cpu"))
+        run = simulated(asked)
+        low_s, high_s = run.bracket_s or (0.0, 0.0)
+        assert high_s - low_s <= BRACKET * high_s
+        times.append(high_s)
+    assert asked.evaluate.keep == "all"
+    assert times[0] == pytest.approx(times[1], rel=0.02)
+
+
+def test_models_that_are_kept_now_and_then_are_compared_step_by_step() -> None:
+    """Against those of a measured run, whose digests have no steps beside them."""
+    asked = scenario("all_reduce", keep="every 2 steps, then 9 %")
+    job = replace(prepare(asked, asked.schemes[0], 0), target=None, max_iterations=40)
+    recorder = Recorder(None, None, job.every, job.on, None, as_they_are)
+    EventDriver(job, [job.program(rank) for rank in range(job.workers)], recorder).run()
+    kept = [2, 4, *range(6, 55, 2), *range(60, 120, 5)]
+    steps = [step for step in range(1, 41) if job.keeps.at(step)]
+    assert steps == [step for step in kept if step <= 40]
+    iterates = tuple(tuple(recorder.digests[rank, step] for step in steps) for rank in range(4))
+    (run,) = simulate(asked)
+    verdict = compare_iterates(job, replace(run, iterates=iterates))
+    assert verdict["says"] == "the same bits in all 80 models that the workers published"
 
 
 def test_the_rule_is_written_into_the_resolved_scenario_and_obeyed() -> None:
@@ -76,6 +152,8 @@ def test_the_rule_is_written_into_the_resolved_scenario_and_obeyed() -> None:
     assert resolved.evaluate.keep == "all"
     assert parse(dump(resolved)) == resolved
     assert is_resolved_from(resolved, asked)
+    closer = scenario("ad_psgd", keep="every 2 steps, then 0.5 %")
+    assert parse(dump(closer)).evaluate.kept == Keep(10, 2, 0.005)
     seldom = scenario("ad_psgd", keep="every 5 steps")
     assert resolve(seldom, torch.device("cpu")).evaluate.keep == "every 5 steps"
     run = simulated(seldom)
@@ -86,7 +164,7 @@ def test_the_rule_is_written_into_the_resolved_scenario_and_obeyed() -> None:
     assert 1.0 <= stale <= 3.0
 
 
-@pytest.mark.parametrize("value", ["sometimes", "every 0 steps", "every -1 steps"])
+@pytest.mark.parametrize("value", ["sometimes", "every 0 steps", "every -1 steps", "every 2 steps, then 0 %"])
 def test_an_unknown_rule_is_refused(value: str) -> None:
     with pytest.raises(InputError, match="choose from: all, every K steps"):
         scenario("all_reduce", keep=f"'{value}'")

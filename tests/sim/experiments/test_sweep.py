@@ -140,6 +140,7 @@ def test_each_run_is_what_it_is_alone(
         on = "mean"
     first = make_job(which[0], which[1], workers=4, every=every, max_iterations=11, **QUADRATIC)
     first = replace(first, on=on, keep=keep if every % keep == 0 else 1, max_time_s=limit_s)
+    first = replace(first, keep_share=0.0 if limit_s > 10 else 0.3)
     jobs = of_clocks(first)
     jobs = data.draw(st.lists(st.sampled_from(jobs), min_size=2, max_size=5))
     if share is not None:
