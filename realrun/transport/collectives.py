@@ -71,7 +71,7 @@ class Collectives:
         """
         match operation:
             case ops.AllReduce(value=value):
-                return self._all_reduce(value, members)
+                return self._all_reduce(_addable(value), members)
             case ops.ReduceScatter(value=Encoded() as value):
                 return self._exchange_shards(value, members, number)
             case ops.ReduceScatter(value=Tensor() as value):
@@ -138,6 +138,7 @@ class Collectives:
         Raises:
             PeerGone: a connection is closed already.
         """
+        value = _addable(value)
         own = share_in_half(value, len(order)) if isinstance(value, Encoded) else value
         room = -(-self.buffers.message_bytes(value) // own.element_size()) * own.element_size()
         buffer = self.buffers.pack(own, room)
@@ -240,6 +241,11 @@ class Collectives:
             return mean.to(value.device)
 
         return TransferInFlight(self._backend.rounds(go_round, shard_tag(number)), result)
+
+
+def _addable(value: Payload) -> Payload:
+    """What the library adds up: of a shard its elements, with the zeros at the end, which travel as well."""
+    return value if isinstance(value, Encoded) and value.half is not None else decoded(value)
 
 
 def _do_nothing() -> None:

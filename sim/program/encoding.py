@@ -178,12 +178,20 @@ def append_numbers(value: Tensor, numbers: Tensor) -> Encoded:
     return Encoded(None, (value, numbers), length, value.dtype, length)
 
 
+def as_shard(value: Tensor, whole: int, shards: int) -> Encoded:
+    """``value`` [..., m] as one of ``shards`` of a value [..., whole], of whose bytes each has an equal part.
+
+    A few zeros at the end, which fill up the shards of a small model, stand for nothing.
+    """
+    return Encoded(None, (value,), value.shape[-1], value.dtype, whole, shards)
+
+
 def decoded(value: Payload) -> Tensor:
     """The tensor that a payload stands for: itself, if it is one."""
     if isinstance(value, Tensor):
         return value
     if value.codec is None:
-        return torch.cat(value.parts, dim=-1)
+        return torch.cat(value.parts, dim=-1) if len(value.parts) > 1 else value.parts[0]
     if isinstance(value.codec, str):
         return value.parts[0].to(value.dtype)
     if isinstance(value.codec, TopK):
@@ -209,10 +217,12 @@ def message_bytes(value: Payload, element_bytes: float) -> int:
     """
     if isinstance(value, Tensor):
         return round(value.numel() * element_bytes) if value.is_floating_point() else value.nbytes
-    if value.codec is None:
+    if value.codec is None and value.shards == 1:
         return round(value.parts[0].numel() * element_bytes) + sum(part.nbytes for part in value.parts[1:])
     rows = value.parts[0].shape[:-1].numel()
     elements = shard_length(_elements(value.whole, value.dtype, element_bytes), value.shards)
+    if value.codec is None:
+        return rows * elements * value.dtype.itemsize
     return rows * _encoded_bytes(value.codec, elements)
 
 

@@ -293,7 +293,8 @@ class Start(Operation[Handle]):
 
 def adds_in_half(operation: Operation[Any]) -> bool:
     """Whether values are added up in 16 bits."""
-    return isinstance(operation, AllReduce) and isinstance(operation.value, Encoded)
+    value = operation.value if isinstance(operation, AllReduce) else None
+    return isinstance(value, Encoded) and value.half is not None
 
 
 def computes(operation: Operation[Any]) -> bool:

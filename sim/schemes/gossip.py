@@ -114,11 +114,12 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
     plan = topology.plan(options.topology, units.number, options.weights, worker.seed)
     x = worker.start
     state = worker.optimizer.init(x)
-    average = CompressedAllReduce(worker, options.compression)
+    whole = pack(x, state, options.momentum).shape[-1]
+    average = CompressedAllReduce(worker, options.compression, whole, units.members)
 
     def combine(k: int, value: Tensor, payload: Payload) -> ops.Operation[Tensor]:
         if options.global_period is not None and (k + 1) % options.global_period == 0:
-            return ops.AllReduce(value, units.across)
+            return ops.AllReduce(average.plain(value), units.across)
         return ops.Mix(units.pattern(plan.at(k)), payload)
 
     async for k in worker.steps():

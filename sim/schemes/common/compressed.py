@@ -36,7 +36,7 @@ from torch import Tensor
 from ...errors import InputError
 from ...program import operations as ops
 from ...program.averaging import mean_model
-from ...program.encoding import Codec, Compression, Encoded, Payload, TopK, decoded, encode
+from ...program.encoding import Codec, Compression, Encoded, Payload, TopK, as_shard, decoded, encode
 from ...program.groups import Groups, shards
 from ...program.pattern import Pattern
 from ...program.worker import State, Worker
@@ -50,11 +50,14 @@ class CompressedAllReduce:
     Attributes:
         worker: the worker that takes part with it.
         compression: a scheme's option of that name; None: values travel as they are.
+        whole, shards: where values are shards: of how many elements, and how many there are.
         left: with ``top_k``, what this worker has not sent of the values so far, [..., d]; None at first.
     """
 
     worker: Worker
     compression: Compression | None = None
+    whole: int = 0
+    shards: int = 1
     left: Tensor | None = None
 
     @property
@@ -67,9 +70,13 @@ class CompressedAllReduce:
         """Whether what travels can be added up on its way."""
         return self.codec is None or isinstance(self.codec, str)
 
+    def plain(self, value: Tensor) -> Payload:
+        """``value`` as it travels without a codec."""
+        return value if self.shards == 1 else as_shard(value, self.whole, self.shards)
+
     def payload(self, value: Tensor, purpose: str, index: int) -> Payload:
         """``value`` as it travels; random numbers are draw ``index`` of the stream ``purpose``."""
-        return value if self.codec is None else self._encoded(self.codec, value, purpose, index)
+        return self.plain(value) if self.codec is None else self._encoded(self.codec, value, purpose, index)
 
     def change(self, value: Tensor, purpose: str, index: int) -> Payload:
         """``payload`` of a change [..., d], and with ``top_k`` of what is ``left`` of earlier ones."""
@@ -94,6 +101,8 @@ class CompressedAllReduce:
         whole: int | None = None,
         shards: int = 1,
     ) -> Encoded:
+        if self.shards > 1:
+            whole, shards = self.whole, shards * self.shards
         own_shape = value.shape[1:] if self.worker.vectorised else value.shape
         return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards)
 
@@ -240,7 +249,8 @@ def add_lost_part(mixed: Tensor, value: Tensor, payload: Payload) -> Tensor:
     So the mean of all workers stays as it is where the weights are doubly stochastic (Carli et al.,
     Automatica 2010).
     """
-    return mixed + (value - decoded(payload)) if isinstance(payload, Encoded) else mixed
+    encoded = isinstance(payload, Encoded) and payload.codec is not None
+    return mixed + (value - decoded(payload)) if encoded else mixed
 
 
 Momentum = Annotated[

@@ -80,6 +80,7 @@ class Units:
 
     Attributes:
         number: of units.
+        members: workers of each.
         across: for averages between units: the workers in the same place of each; None: everybody.
     """
 
@@ -90,6 +91,7 @@ class Units:
         self._worker = worker
         self._groups = groups if together else None
         self.number = len(groups) if together else worker.size
+        self.members = len(groups[0]) if together else 1
         self.across: Groups | None = tuple(zip(*groups, strict=True)) if together else None
 
     async def gradient(self, x: Tensor) -> Tensor:

@@ -180,7 +180,7 @@ class Fragment:
     def __init__(self, worker: Worker, units: Units, options: DilocoOptions, start: int, stop: int) -> None:
         self._units = units
         self._start, self._stop, self._alpha = start, stop, options.alpha
-        self._average = CompressedAllReduce(worker, options.compression)
+        self._average = CompressedAllReduce(worker, options.compression, stop - start, units.members)
         self._waits = options.delay == 0
         self._rule = outer_rule(options.outer, buffers_in(worker, start, stop))
         self.value = worker.start[..., start:stop]
