@@ -1,0 +1,215 @@
+"""One time of a step, whichever command is asked: check, simulate, throughput and bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.sim.experiments import step_cost as step_costs
+from paceline.sim.experiments.bounds import measure_bounds
+from paceline.sim.experiments.prepare import clock_only, prepare
+from paceline.sim.experiments.simulate import simulate_job
+from paceline.sim.experiments.step_cost import follow_whole, step_cost, whole_job
+from paceline.sim.experiments.throughput.bandwidth import Utilisation
+from paceline.sim.records.run import Run
+from paceline.sim.records.summarise import summarise
+from paceline.sim.scenario.schema import Scenario, resolve_scenario
+from tests.support.scheme_forms import FORMS, WORKERS
+
+ONE_SLOW = {"workers": [3], "slowdown": 10}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_steps() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_costs, "ENOUGH_WORK", 4_000)
+        yield
+
+
+def scenario(*schemes: Any, **changes: Any) -> Scenario:
+    cluster = {
+        "workers": 8, "compute": {"time": "50 ms"}, "stragglers": [ONE_SLOW],
+        "network": {"latency": "1 ms", "bandwidth": "10 Gbit/s"},
+    }  # fmt: skip
+    written = {
+        "name": "s",
+        "workload": {"timing_only": True, "payload": changes.pop("payload", "1 MB"), "batch_size": 8},
+        "schemes": list(schemes),
+        "stop": changes.pop("stop", {"max_iterations": 400}),
+        "seed": changes.pop("seed", 0),
+        "cluster": cluster | changes,
+    }
+    return resolve_scenario(written, None, ())
+
+
+def run_of(wanted: Scenario, number: int = 0) -> Run:
+    return simulate_job(clock_only_but_for_time(wanted, number))
+
+
+def clock_only_but_for_time(wanted: Scenario, number: int) -> Any:
+    job = prepare(wanted, wanted.schemes[number], wanted.seed)
+    return replace(clock_only(job), max_time_s=job.max_time_s)
+
+
+BIG = {
+    "payload": "2 GB", "workers": 4, "compute": {"time": "100 ms"}, "stragglers": [],
+    "network": {"latency": "10 ms", "bandwidth": "10 Gbit/s"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "step_s"),
+    [
+        ({}, 8 / (7 / 0.05 + 1 / 0.5)),
+        ({"stop": {"max_time": "20 s"}}, 8 / (7 / 0.05 + 1 / 0.5)),
+        (BIG | {"stop": {"max_iterations": 200}}, 0.1954),
+    ],
+)
+def test_workers_that_wait_for_nobody_have_one_time_per_step(changes: dict[str, Any], step_s: float) -> None:
+    wanted = scenario("ad_psgd", **changes)
+    cost, bounds = step_cost(wanted, wanted.schemes[0]), measure_bounds(wanted, wanted.schemes[0])
+    assert bounds is not None
+    assert cost.step_s == pytest.approx(step_s, rel=6e-3)
+    assert run_of(wanted).step_s == pytest.approx(step_s, rel=6e-3)
+    assert bounds["step_s"] == pytest.approx(step_s, rel=6e-3)
+    assert Utilisation(wanted, wanted.schemes[0]).step.step_s == cost.step_s
+    run_shares = summarise("s", [run_of(wanted)])["runs"][0]["step_shares"]
+    assert run_shares == pytest.approx(cost.shares, rel=0.25)
+
+
+def test_an_idle_end_is_neither_waiting_nor_time_per_step() -> None:
+    slow = {"workers": [3], "slowdown": 3}
+    changes = {"workers": 4, "stragglers": [slow], "network": {"latency": "1 ms", "bandwidth": "1 Gbit/s"}}
+    wanted = scenario("ad_psgd", "all_reduce", stop={"max_iterations": 40}, **changes)
+    runs = [run_of(wanted, number) for number in range(2)]
+    summary = summarise("s", runs)
+    free, synchronous = summary["summary"]
+    assert runs[0].time_s.wait == 0
+    assert runs[0].time_s.idle == pytest.approx(4.0)
+    assert sum(free["time_s"].values()) == pytest.approx(runs[0].wall_clock_s)
+    assert free["step_s"]["median"] == pytest.approx(0.06)
+    assert free["step_shares"] == pytest.approx([0.3, 0.3, 0.3, 0.1])
+    assert free["average_s"][0] == pytest.approx(0.05)
+    assert free["leaves_out"] == ["an idle end of 4 s, after the first worker was through"]
+    assert synchronous["leaves_out"] == []
+    assert summary["winner"] is summary["lead"] is summary["verdict"]["first"] is None
+    assert summary["verdict"]["text"] == (
+        "no winner by time per step alone: ad_psgd is ahead, 2.7x, but its fastest worker does 3.0x the "
+        "steps of its slowest"
+    )
+
+
+def test_no_part_of_a_step_is_below_zero() -> None:
+    """FedAvg draws who takes part, and workers that wait for nobody are within a step at the end."""
+    fedavg = {"fedavg": {"period": 16, "participation": 0.5}}
+    halos = {"halos": {"period": 8}}
+    for payload in ("1 MB", "100 MB"):
+        wanted = scenario(fedavg, "ad_psgd", halos, payload=payload)
+        for entry in wanted.schemes:
+            cost = step_cost(wanted, entry)
+            assert cost.compute_s > 0
+            assert min(cost.latency_s, cost.bandwidth_s) >= -1e-12, entry.label
+    assert step_cost(wanted, wanted.schemes[0]).bandwidth_s == pytest.approx(0.0125, rel=0.05)
+
+
+def test_what_a_step_leaves_out_is_said_and_moves_no_random_number() -> None:
+    chance = {"probability": 0.02, "slowdown": 10}
+    crash, pause = {"workers": [1], "at": "5 steps", "crash": True}, {"at": "9 steps", "pause": "1 min"}
+    warm = {"local_sgd": {"period": 4, "warmup": 20}}
+    plain, once = scenario(warm, stragglers=[chance]), scenario(warm, stragglers=[crash, pause, chance])
+    moved = scenario(warm, stragglers=[ONE_SLOW | {"slowdown": 1}, ONE_SLOW | {"slowdown": 1}, chance])
+    costs = [step_cost(each, each.schemes[0]) for each in (plain, once, moved)]
+    assert costs[1].step_s == costs[2].step_s
+    assert costs[0].leaves_out == ["start-up, a quarter of the steps", "the scheme's own beginning"]
+    assert costs[1].leaves_out == [*costs[0].leaves_out, "crashes", "slow periods that come once"]
+
+
+def test_what_is_random_counts_for_throughput_and_its_bandwidths() -> None:
+    chance, calm = (
+        scenario("all_reduce", stragglers=[{"probability": 0.02, "slowdown": 10}]),
+        scenario("all_reduce", stragglers=[]),
+    )
+    found, plain = (Utilisation(each, each.schemes[0]) for each in (chance, calm))
+    assert found.step.step_s > 1.5 * plain.step.step_s
+    assert found.share > plain.share
+    free = scenario("ad_psgd", stragglers=[], payload="100 MB")
+    needed = Utilisation(free, free.schemes[0]).needed(0.5)
+    assert needed is not None
+    assert needed > 1e8  # half the workers are never held up: on any network they do half of all steps
+
+
+# --- the law ------------------------------------------------------------------------------------------------
+
+SOMETIMES: list[Any] = [
+    {"probability": 0.05, "slowdown": 5},
+    {"probability": 0.03, "pause": "200 ms", "duration": "3 steps"},
+    {"markov": {"slow": "4 steps", "fast": "16 steps"}, "slowdown": 6},
+    {"workers": [1, 4], "slowdown": 3},
+    {"workers": [2], "probability": 0.2, "slowdown": 8},
+]
+JITTERS: list[Any] = [None, {"lognormal": {"cv": 0.3}}, {"gamma": {"cv": 0.1}}, {"pareto": {"shape": 3}}]
+BUCKET = {"bucket": "1 MB"}
+ALL_FORMS = [
+    {name: options | (BUCKET if options.get("overlap") is True else {})}
+    for name, forms in FORMS.items()
+    for options, _ in forms
+]
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> dict[str, Any]:
+    jitter = draw(st.sampled_from(JITTERS))
+    return {
+        "workers": WORKERS,
+        "compute": {"time": "50 ms"} | ({} if jitter is None else {"jitter": jitter}),
+        "stragglers": draw(st.lists(st.sampled_from(SOMETIMES), max_size=2)),
+        "payload": f"{draw(st.sampled_from([1, 10, 60]))} MB",
+        "network": {
+            "latency": f"{draw(st.sampled_from([0.1, 2, 40]))} ms",
+            "bandwidth": f"{draw(st.sampled_from([100, 1000, 10000]))} Mbit/s",
+        },
+    }
+
+
+def agree(form: Any, cluster: dict[str, Any]) -> None:
+    """``check`` and ``throughput`` say what ``simulate`` does, over the same steps; some need values."""
+    wanted = scenario(form, **cluster)
+    entry = wanted.schemes[0]
+    cost = step_cost(wanted, entry)
+    if cost.problem:
+        return
+    whole, job = follow_whole(wanted, entry), whole_job(wanted, entry)
+    cycle = job.scheme.cycle(job.options, job.units)
+    to_first, to_last = (
+        simulate_job(replace(job, max_iterations=max(1, end * cycle))).pace
+        for end in (whole.span.first, whole.span.last)
+    )
+    assert to_first is not None
+    assert to_last is not None
+    assert cost.step_s == pytest.approx(whole.step_s, rel=1e-9)
+    assert cost.step_s == pytest.approx(to_last.since(to_first).step_s, rel=0.02), (form, cluster)
+    assert min(cost.compute_s, cost.latency_s, cost.bandwidth_s) >= -1e-9 * cost.step_s, (form, cluster)
+
+
+quick = settings(
+    max_examples=6, deadline=None, derandomize=True,
+)  # fmt: skip
+
+
+@quick
+@given(st.sampled_from(ALL_FORMS), clusters())
+def test_all_commands_agree(form: Any, cluster: dict[str, Any]) -> None:
+    agree(form, cluster)
+
+
+@pytest.mark.slow
+@settings(quick, max_examples=20)
+@given(clusters())
+def test_all_commands_agree_for_every_form(cluster: dict[str, Any]) -> None:
+    for form in ALL_FORMS:
+        agree(form, cluster)
