@@ -16,9 +16,8 @@ from rich.text import Text
 from paceline.sim.config.units import format_bytes, format_rate, format_seconds
 from paceline.sim.records.comparison import Comparison, MeanRow, off_pct
 from paceline.sim.records.intervals import DRAWN_RUNS
-from paceline.sim.records.pace import unevenness
 from paceline.sim.records.run import BRACKET, Source
-from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, verdict_of
+from paceline.sim.records.summary import SchemeSummary, Summary, is_by_step, unevenness, verdict_of
 from paceline.sim.records.verdict import format_factor
 
 from . import assumptions, words
@@ -89,7 +88,7 @@ def render_summary(summary: Summary) -> RenderableType:
             lines.append(Text(f"{of_source}{note}"))
     lines += [Text(sentence) for source in sources for sentence in warnings(summary, source)]
     beside = _beside_steps(summary["summary"]) if by_step else []
-    return Group(table, "", *lines, *beside)
+    return Group(table, "", *beside, *lines)
 
 
 _SAME_SHARES: Final = 1.05

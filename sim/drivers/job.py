@@ -38,8 +38,7 @@ from ..program import operations as ops
 from ..program.averaging import root_of
 from ..program.encoding import Encoded, Payload, Qsgd, TopK, message_bytes, shard_bytes
 from ..program.worker import Optimizer, Program, Worker
-from ..records.accounting import EventLog
-from ..records.pace import PaceMarks
+from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes.scheme import Scheme
 from ..training.gradients import TrainingProblem

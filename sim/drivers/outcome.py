@@ -9,8 +9,7 @@ from typing import Any, Final
 import torch
 
 from ..records.accounting import SMALL_WEIGHT_NOTE, TimeBreakdown, mean_share
-from ..records.pace import Pace
-from ..records.run import Event, Run, Source, Status
+from ..records.run import Event, Pace, Run, Source, Status
 from ..training.scoring import Scorer, digest
 from .job import Job
 

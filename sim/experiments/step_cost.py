@@ -1,7 +1,7 @@
 """What a step of a scheme costs in the long run: elapsed time over the mean number of steps in it.
 
 A scheme's own code runs on the clock alone, without gradients and without an end, for whole cycles
-(``Scheme.cycle``) of steps until a fixed amount of work is done (``records.pace`` says when a cycle ends).
+(``Scheme.cycle``) of steps until a fixed amount of work is done (``PaceMarks`` says when a cycle ends).
 The first quarter of the cycles counts as start-up and is left out, and so is what happens once: crashes, and
 what the scheme does at its beginning alone (``Scheme.long_run``). No number here depends on the machine.
 
@@ -39,7 +39,8 @@ from ..drivers.lockstep.stacked import StackedTask
 from ..errors import RunError, SchemeError
 from ..network.network import Network, Route
 from ..program import operations as ops
-from ..records.pace import Pace, PaceMarks
+from ..records.accounting import PaceMarks
+from ..records.run import Pace
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
 from ..schemes import SCHEMES, find_scheme

@@ -32,8 +32,7 @@ from .contradictions import (
 from .formats.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
 from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
 from .formats.trace import write_trace
-from .pace import Pace
-from .run import Evaluation, Machine, Run, TimeShare
+from .run import Evaluation, Machine, Pace, Run, TimeShare
 from .scenario_facts import read_facts
 from .summarise import summarise, summarise_resolved
 from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from .pace import Pace
+from typing_extensions import TypedDict
 
 On = Literal["mean", "workers", "worst", "leader", "averaged"]
 """What is scored: the mean model, all workers on average, the worst of them, the leader's model, or what the
@@ -28,6 +28,9 @@ HALF_SUM: Final = "sum_in_16_bits"
 
 BRACKET: Final = 0.02
 """Share of the time up to which the crossing of the target is narrowed down."""
+INSTANT: Final = 1e-9
+"""Times that differ by no more than this share of the later one are one instant: they differ by rounding."""
+
 LOST: Final = -1
 """In a step vector: this worker is gone."""
 
@@ -117,6 +120,73 @@ class TimeShare:
     communicate: float
     wait: float
     idle: float = 0.0
+
+
+class PaceRecord(TypedDict):
+    """See ``Pace``."""
+
+    time_s: float
+    steps: list[float]
+    averages: list[float]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What the workers did within a span of time; ``PaceRecord`` is how it stands in JSON.
+
+    That of a run ends when all workers are through where they keep step, else when the first is: what comes
+    after is an idle end. Of a run that is cut off before, it ends with the last step.
+
+    Attributes:
+        time_s: its length.
+        steps: that each worker did [n].
+        averages: in how many of its steps each worker sent anything [n].
+        bytes_sent: by all workers.
+    """
+
+    time_s: float
+    steps: tuple[float, ...]
+    averages: tuple[float, ...]
+    bytes_sent: float = 0.0
+
+    @property
+    def mean_steps(self) -> float:
+        """Steps of a worker, the mean over all."""
+        return sum(self.steps) / len(self.steps)
+
+    @property
+    def step_s(self) -> float | None:
+        """Elapsed time over the mean number of steps; None where there were none."""
+        return self.time_s / self.mean_steps if self.mean_steps > 0 else None
+
+    @property
+    def shares(self) -> list[float]:
+        """Each worker's part of all steps, adding up to 1; [] where there were none."""
+        total = sum(self.steps)
+        return [steps / total for steps in self.steps] if total > 0 else []
+
+    @property
+    def average_s(self) -> list[float | None]:
+        """The time from one average of each worker to its next; None where it had none."""
+        return [self.time_s / averages if averages > 0 else None for averages in self.averages]
+
+    def record(self) -> PaceRecord:
+        """As plain values."""
+        return PaceRecord(time_s=self.time_s, steps=list(self.steps), averages=list(self.averages))
+
+    @classmethod
+    def read(cls, record: PaceRecord) -> Pace:
+        """The inverse of ``record``."""
+        return cls(record["time_s"], tuple(record["steps"]), tuple(record["averages"]))
+
+    def since(self, earlier: Pace) -> Pace:
+        """What was done after an earlier moment of the same run."""
+        return Pace(
+            self.time_s - earlier.time_s,
+            tuple(a - b for a, b in zip(self.steps, earlier.steps, strict=True)),
+            tuple(a - b for a, b in zip(self.averages, earlier.averages, strict=True)),
+            self.bytes_sent - earlier.bytes_sent,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ Everything here is plain JSON: ``None`` where a number is missing or not finite,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Final, Literal, NotRequired
 
@@ -21,8 +21,7 @@ from typing_extensions import TypedDict
 
 from .equal_terms import Equal
 from .intervals import Interval
-from .pace import UNEVEN, PaceRecord, unevenness
-from .run import Source, Status
+from .run import PaceRecord, Source, Status
 from .scenario_facts import Goal, TransportRecord
 from .verdict import Tried, Value, Verdict, chance_to_win, find_verdict
 
@@ -32,6 +31,9 @@ SUMMARY_VERSION: Final = 3
 SUMMARY_VERSIONS: Final = (2, SUMMARY_VERSION)
 """What this program reads. In version 2 synchronous schemes were scored step by step, asynchronous ones on
 models of every ``evaluate.every``-th step, and all that can be scored was."""
+
+UNEVEN: Final = 2.0
+"""Steps of the fastest worker over those of the slowest beyond which a mean step names no winner."""
 
 
 class Shares(TypedDict):
@@ -325,6 +327,11 @@ def mean_time_s(trials: Iterable[TuningTrial]) -> float:
     """The mean time to the target, infinite where a trial did not reach it."""
     times = [trial["time_to_target_s"] for trial in trials]
     return fmean(math.inf if time is None else time for time in times)
+
+
+def unevenness(shares: Sequence[float]) -> float:
+    """Steps of the fastest worker over those of the slowest, 1 where nothing is known."""
+    return 1.0 if not shares else max(shares) / min(shares) if min(shares) > 0 else float("inf")
 
 
 def is_by_step(summary: Summary) -> bool:

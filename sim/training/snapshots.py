@@ -19,8 +19,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from typing import Final, Generic, TypeVar
 
-from ..records.pace import INSTANT
-from ..records.run import BRACKET, LOST
+from ..records.run import BRACKET, INSTANT, LOST
 
 V = TypeVar("V")
 

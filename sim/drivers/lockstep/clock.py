@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import NotInLockstep
 from ...program import operations as ops
-from ...records.pace import INSTANT
+from ...records.run import INSTANT
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
 from ..blocks import PlacedBlocks

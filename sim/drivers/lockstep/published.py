@@ -16,8 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from ...program import operations as ops
-from ...records.pace import Pace
-from ...records.run import On
+from ...records.run import On, Pace
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
 from ...training.snapshots import Keep, PublishedInOrder, StepOfAll

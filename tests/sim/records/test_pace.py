@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.sim.records.pace import Pace, PaceMarks, unevenness
+from paceline.sim.records.accounting import PaceMarks
+from paceline.sim.records.run import Pace
 from paceline.sim.records.summarise import summarise
+from paceline.sim.records.summary import unevenness
 from tests.support.made_runs import made_run
 
 
