@@ -18,6 +18,7 @@ from paceline.sim.records.summary import (
     SchemeSummary,
     Summary,
     is_by_step,
+    is_uneven,
     num_paired,
     ranking,
     verdict_of,
@@ -200,7 +201,9 @@ def paired(summary: Summary, source: Source | None = None) -> str | None:
 def confidence(summary: Summary, source: Source | None = None) -> str | None:
     """How often the first was first; None where there is no order."""
     rows = ranked(summary, source)
-    if len(rows) < 2 or verdict_of(summary, rows[0]["source"])["first"] is None:
+    if len(rows) < 2 or rows[0]["ratio_to_best"]["median"] is None:
+        return None
+    if is_by_step(summary) and is_uneven(rows[0]):
         return None
     best = rows[0]
     races = num_paired(summary, best["source"])

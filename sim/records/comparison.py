@@ -170,7 +170,10 @@ class Pair:
         common = self._common_end()
         if common is not None:
             steps, p_s, m_s = common
-            times += [("wall_clock_s", p_s, m_s), ("iteration_time_s", p_s / steps, m_s / steps)]
+            p_step_s, m_step_s = p_s / steps, m_s / steps
+            if self._whole() and p.step_s is not None and m.step_s is not None:
+                p_step_s, m_step_s = p.step_s, m.step_s
+            times += [("wall_clock_s", p_s, m_s), ("iteration_time_s", p_step_s, m_step_s)]
         return [
             ErrorRow(
                 scheme=p.scheme, label=p.label, seed=p.seed, metric=metric,
@@ -180,10 +183,15 @@ class Pair:
             if b > 0
         ]  # fmt: skip
 
+    def _whole(self) -> bool:
+        """Whether both have done all their steps."""
+        p, m = self.predicted, self.measured
+        return p.iterations == m.iterations and p.status == m.status == "completed"
+
     def _common_end(self) -> tuple[float, float, float] | None:
         """The last number of steps that both have done, and when each had."""
         p, m = self.predicted, self.measured
-        if p.iterations == m.iterations and p.status == m.status == "completed":
+        if self._whole():
             return (p.iterations, p.wall_clock_s, m.wall_clock_s) if p.iterations else None
         # Those between two scorings, where the target was looked for, come after the one with their step.
         times = {(e.step, _lost_in(e)): e.time_s for e in reversed(m.evaluations)}

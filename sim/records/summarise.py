@@ -25,6 +25,7 @@ from .summary import (
     Shares,
     Summary,
     Tuned,
+    is_uneven,
     race_s,
     ranking,
     verdict_of,
@@ -70,8 +71,8 @@ def summarise(
         best = next((row for row in mine if row["label"] == label), None)
         shared = _compare(mine, times, best)
         if source == runs[0].source:
-            winner, paired = best, shared
-            lead = _lead(ranking(mine, label)) if best is not None else None
+            winner, paired = None if best is not None and by_step and is_uneven(best) else best, shared
+            lead = _lead(ranking(mine, label)) if winner is not None else None
             winners = groups[source, best["label"]] if best is not None else []
             equal = equal_terms([run for run in runs if run.source == source], target, winners)
     if equal is not None:
@@ -93,8 +94,6 @@ def summarise(
         summary["tuning"] = list(tuning)
     if runs:
         summary["verdict"] = verdict_of(summary, runs[0].source)
-        if summary["verdict"]["first"] is None:  # a mean step names nobody
-            summary["winner"] = summary["lead"] = None
     else:
         summary["verdict"] = find_verdict([], {})
     if transport is not None:

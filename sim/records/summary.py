@@ -306,8 +306,7 @@ def verdict_of(summary: Summary, source: Source) -> Verdict:
     ranked = [row["label"] for row in ranking(rows, summary["winner"] if source == main else None)]
     bounds = [row.get("bounds") for row in rows]
     exact = by_step and source == "simulated" and all(each and not each["random"] for each in bounds)
-    ratios = {row["label"]: unevenness(row.get("step_shares", [])) for row in rows}
-    uneven = {label: ratio for label, ratio in ratios.items() if ratio > UNEVEN}
+    uneven = {row["label"]: unevenness(row.get("step_shares", [])) for row in rows if is_uneven(row)}
     # Trials were simulated, and are about times to the target.
     tuned = [] if by_step or source != "simulated" else summary.get("tuning", [])
     tried = {each["label"]: _tried(each) for each in tuned}
@@ -332,6 +331,11 @@ def mean_time_s(trials: Iterable[TuningTrial]) -> float:
 def unevenness(shares: Sequence[float]) -> float:
     """Steps of the fastest worker over those of the slowest, 1 where nothing is known."""
     return 1.0 if not shares else max(shares) / min(shares) if min(shares) > 0 else float("inf")
+
+
+def is_uneven(row: SchemeSummary) -> bool:
+    """Whether its workers do so unlike numbers of steps that time per step alone names it no winner."""
+    return unevenness(row.get("step_shares", [])) > UNEVEN
 
 
 def is_by_step(summary: Summary) -> bool:

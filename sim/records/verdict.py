@@ -130,8 +130,7 @@ class Verdict(TypedDict):
     Attributes:
         text: one sentence without a full stop, the same wherever it is shown.
         settled: the interval supports the order.
-        first: the label with the best paired ratio; None if nobody arrives, and if it is ahead by time per
-            step alone while its workers do very different numbers of steps.
+        first: the label with the best paired ratio; None if nobody arrives.
         second: whom it is compared with: the next in the ranking, or the next of those that it cannot be told
             from; None where it is alone.
         factor: the median paired ratio of the second to the first; None where most ratios are infinite.
@@ -206,7 +205,7 @@ def find_verdict(
         lead = _lead(second, times[first], times[second], interval, exact, by_step)
         text = f"no winner{by} alone: {first} is ahead{lead}, but its fastest worker does "
         text += f"{format_factor(uneven[first])} the steps of its slowest"
-        return _verdict(text, False, None, None, factor, interval)
+        return _verdict(text, False, first, second, factor, interval)
     if not open_:
         lead = _lead(second, times[first], times[second], interval, exact, by_step)
         return _verdict(f"{first} first{by}{lead}", True, first, second, factor, interval, 0)
