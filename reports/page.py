@@ -33,6 +33,7 @@ from .folders import ReportSources, SourceRuns, read_sources
 from .tables import (
     AMOUNTS,
     amounts,
+    beside_steps,
     brackets,
     column_unit,
     decides,
@@ -181,6 +182,7 @@ def _view(study: ReportSources) -> dict[str, Any]:
         "verdict": words.verdict(summary, study.main.source),
         "medians": words.medians(summary, study.main.source),
         "paired": words.paired(summary, study.main.source),
+        "beside_steps": beside_steps(study.main.rows) if is_by_step(summary) else [],
         "measured_verdict": measured and words.verdict(measured.results.summary, "measured"),
         "confidence": words.confidence(summary, study.main.source),
         "why": words.why(summary, study.main.source),

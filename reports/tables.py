@@ -87,7 +87,7 @@ def render_summary(summary: Summary) -> RenderableType:
         if note := words.paired(summary, source):
             lines.append(Text(f"{of_source}{note}"))
     lines += [Text(sentence) for source in sources for sentence in warnings(summary, source)]
-    beside = _beside_steps(summary["summary"]) if by_step else []
+    beside = [Text(each) for each in beside_steps(summary["summary"])] if by_step else []
     return Group(table, "", *beside, *lines)
 
 
@@ -95,7 +95,7 @@ _SAME_SHARES: Final = 1.05
 """Steps of the fastest worker over those of the slowest below which they need no mention."""
 
 
-def _beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
+def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What stands under times per step: workers that do unlike numbers of steps, and what is left out."""
     sentences, left_out = [], dict[str, list[str]]()
     for row in rows:
@@ -117,20 +117,20 @@ def _beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[Text]:
     for phrase, labels in left_out.items():
         of = "" if len(labels) == len(rows) else f" of {words.listed(labels)}"
         sentences.append(f"Left out of a step{of}: {phrase}.")
-    return [Text(each) for each in sentences]
+    return sentences
 
 
 def warnings(summary: Summary, source: Source) -> list[str]:
     """One sentence for each scheme, and what is to be known of its runs that came to their end."""
     runs = {row["label"]: row["runs"] for row in words.ranked(summary, source)}
-    told: dict[tuple[str, str], int] = Counter(
+    counts: dict[tuple[str, str], int] = Counter(
         (run["label"], run["message"])
         for run in summary["runs"]
         if run["source"] == source and run["status"] == "completed" and run.get("message")
     )
     return [
         f"{label}{f' in {times} of {runs[label]} repeats' if runs[label] > 1 else ''}: {message}."
-        for (label, message), times in told.items()
+        for (label, message), times in counts.items()
     ]
 
 
@@ -305,7 +305,7 @@ def short_keys(keys: Sequence[str]) -> list[str]:
 def render_check(answer: Mapping[str, Any]) -> RenderableType:
     """The cluster, its routes, the cost of a step of each scheme, and how long the simulation will take."""
     parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
-    beside = _beside_steps(answer["schemes"])
+    beside = [Text(each) for each in beside_steps(answer["schemes"])]
     return Group(*(each for part in parts for each in (part, "")), *beside, Text(_effort(answer)))
 
 
@@ -397,7 +397,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
     if hours:
         times.caption = f"sent: by all workers together, {answer['sent_over']}"
     needs.caption = f"bandwidth {answer['knob']} with which every worker computes so much of its time"
-    beside = _beside_steps(answer["schemes"])
+    beside = [Text(each) for each in beside_steps(answer["schemes"])]
     lines: list[RenderableType] = [Text(head), "", times, "", *beside, "", needs]
     if answer["tokens"] is not None:
         origin = "by the law below" if answer["tokens_by_scaling_law"] else "as asked for"

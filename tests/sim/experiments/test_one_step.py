@@ -180,11 +180,14 @@ def clusters(draw: st.DrawFn) -> dict[str, Any]:
 def agree(form: Any, cluster: dict[str, Any]) -> None:
     """``check`` and ``throughput`` say what ``simulate`` does, over the same steps; some need values."""
     wanted = scenario(form, **cluster)
-    entry = wanted.schemes[0]
-    cost = step_cost(wanted, entry)
-    if cost.problem:
-        return
-    whole, job = follow_whole(wanted, entry), whole_job(wanted, entry)
+    entry, job = wanted.schemes[0], whole_job(wanted, wanted.schemes[0])
+    with pytest.MonkeyPatch.context() as patch:
+        # The last step of a run has nothing after it to overlap with: it has to be one of many.
+        patch.setattr(step_costs, "ENOUGH_WORK", 12_000)
+        cost = step_cost(wanted, entry)
+        if cost.problem:
+            return
+        whole = follow_whole(wanted, entry)
     cycle = job.scheme.cycle(job.options, job.units)
     to_first, to_last = (
         simulate_job(replace(job, max_iterations=max(1, end * cycle))).pace
@@ -198,7 +201,7 @@ def agree(form: Any, cluster: dict[str, Any]) -> None:
 
 
 quick = settings(
-    max_examples=6, deadline=None, derandomize=True,
+    max_examples=4, deadline=None, derandomize=True,
 )  # fmt: skip
 
 
