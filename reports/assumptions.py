@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.sim.records.run import LOST
-from paceline.sim.records.scenario_facts import TransportRecord
+from paceline.sim.records.scenario_facts import TransportRecord, all_reduce_of
 from paceline.sim.records.summary import SchemeSummary, Summary
 
 from .words import percent
@@ -36,8 +36,9 @@ def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any
     transport = _at(scenario, "cluster", "network", "transport")
     if transport is not None:
         texts.append(f"transport {transport}")
-    algorithm = _at(scenario, "collectives", "chosen") or _at(scenario, "collectives", "all_reduce")
-    if "all_reduce" in operations and algorithm is not None:
+    collectives = _at(scenario, "collectives")
+    if "all_reduce" in operations and _at(collectives, "all_reduce") is not None:
+        algorithm = all_reduce_of(collectives, row["label"])
         if _at(scenario, "cluster", "profile") is not None:
             algorithm = "gloo_ring"
         texts.append(f"all-reduce by {algorithm}")
@@ -147,7 +148,7 @@ def transport(summary: Summary) -> list[str]:
 def carried(known: TransportRecord, all_reduces: bool) -> list[str]:
     """What carries the bytes, by which all-reduce if there is one, and what is not validated; sentences."""
     all_reduce = known["all_reduce"].replace("_", " ")
-    if known["all_reduce"] == "hierarchical":
+    if "hierarchical" in known["all_reduce"]:
         all_reduce += " (but codes and largest elements go straight to whoever adds them up)"
     by = f"; its all-reduce is {all_reduce}" if all_reduces else ""
     sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}{by}."]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -148,3 +149,20 @@ class ComputeModel:
         indices = np.arange(block * seeds.BLOCK, (block + 1) * seeds.BLOCK)
         followed = rest[(begin + indices - 1) % len(rest)]
         return np.where(indices == 0, first, followed)
+
+
+def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
+    """The model in which every computation takes its mean, and only workers that are always slow are slow.
+
+    Of the user's own function the mean over everybody's first gradients counts, for all workers.
+    """
+    compute = model.compute
+    mean_s = compute.time
+    if compute.trace is not None:
+        mean_s = statistics.fmean(compute.trace.all_durations)
+    elif compute.model is not None:
+        undisturbed = ComputeModel(compute, (), model.seed)
+        mean_s = sum(float(undisturbed.block_s(rank, 0).mean()) for rank in range(workers)) / workers
+    always = [s for s in model.stragglers if s.always]
+    update = {"time": mean_s, "jitter": None, "trace": None, "model": None}
+    return replace(model, compute=compute.model_copy(update=update), stragglers=always)

@@ -259,7 +259,10 @@ def fastest(
     members: tuple[int, ...],
     model: TransferModel,
 ) -> str:
-    """The name of the algorithm that ``price_s`` says is the fastest; of equals the first.
+    """The name of the algorithm that ``price_s`` says is the fastest by itself; of equals the first.
+
+    By itself is on tuned hosts with fair queues, as if all members joined at once: a guess where a scheme is
+    followed to choose among algorithms (``experiments.costs.choice``).
 
     Args:
         algorithms: that do the same; what is made of sites does not count where there is one only.

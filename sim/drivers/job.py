@@ -6,9 +6,9 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -47,6 +47,27 @@ from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
 from .blocks import fastest
 
+BY_PRICE: Final = "fastest_for_each"
+"""The algorithm of a collective is what ``fastest`` finds for its size and group."""
+
+Payloads = dict[tuple[tuple[int, ...], Sites, int], str]
+"""Members site by site, how many of them each site has, the bytes of their payload -> the algorithm."""
+
+
+@dataclass(frozen=True, eq=False)
+class Algorithms:
+    """The algorithms of one scheme's collectives, where there is a choice.
+
+    What they are for is ``all_reduce``, ``shares`` (reduce-scatters and all-gathers) or ``broadcast``.
+
+    Attributes:
+        names: what it is for -> the algorithm, or ``BY_PRICE``, as for what is absent.
+        taken: what it was for -> the algorithms that have been taken.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    taken: dict[str, Payloads] = field(default_factory=dict)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -66,7 +87,7 @@ class Job:
         transfer: how messages travel.
         transport: what carries messages and collectives.
         all_reduce: algorithm of the all-reduce; ``auto``: the transport's choice.
-        chosen: what ``auto`` is for the whole model among all workers; empty: still to be priced.
+        chosen: what ``auto`` stands for.
         priced: on which network ``auto`` is priced, where it is not that of ``transfer``.
         segments: (name, start, stop) of the layers in backward order; none where they are not known.
         ready_at: when each of them is ready, as a fraction of a gradient's duration; none: by its parameters.
@@ -104,7 +125,7 @@ class Job:
     max_events: int | None = None
     events_until_step: int | None = None
     transport: TransportRules = TRANSPORTS[None]
-    chosen: str = ""
+    chosen: Algorithms = field(default_factory=Algorithms)
     priced: TransferModel | None = None
     ready_at: tuple[float, ...] = ()
     forward: tuple[float, ...] = ()
@@ -274,13 +295,13 @@ class Job:
                 first = order.index(root_of(operation, rank, members))
                 order = order[first:] + order[:first]
                 num_bytes = self.num_bytes(value)
-                build = nccl_broadcast if nccl else self._fastest_of(BROADCASTS, order, sites, num_bytes)
+                build = nccl_broadcast if nccl else self._choice("broadcast", order, sites, num_bytes)
                 schedule = build(sites, num_bytes)
             case ops.ReduceScatter(value=Encoded() as value):
                 schedule = exchange(apart, self.num_bytes(value))
             case ops.ReduceScatter(value=value):
                 num_bytes = self.num_bytes(value)
-                build = nccl_reduce_scatter if nccl else self._fastest_of(SHARES, order, apart, num_bytes)
+                build = nccl_reduce_scatter if nccl else self._choice("shares", order, apart, num_bytes)
                 schedule = build(apart, num_bytes)
             case ops.AllGatherShards() | ops.AllGather():
                 if isinstance(operation, ops.AllGather):
@@ -291,24 +312,32 @@ class Job:
                     )
                 else:
                     num_bytes = round(operation.length * self.bytes_per_parameter)
-                build = nccl_all_gather if nccl else self._fastest_of(SHARES, order, apart, num_bytes)
+                build = nccl_all_gather if nccl else self._choice("shares", order, apart, num_bytes)
                 schedule = build(apart, num_bytes)
             case _:
                 schedule = barrier(n)
         return schedule, order
 
-    def _fastest_of(
-        self,
-        algorithms: Mapping[str, Callable[[Sites, int], BlockSchedule]],
-        order: tuple[int, ...],
-        sites: Sites,
-        num_bytes: int,
+    def _choice(
+        self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int
     ) -> Callable[[Sites, int], BlockSchedule]:
-        """The fastest of some algorithms, remembered by members and size."""
-        key = id(algorithms), order, num_bytes
-        if key not in self._fastest:
-            self._fastest[key] = fastest(algorithms, sites, num_bytes, order, self.priced or self.transfer)
-        return algorithms[self._fastest[key]]
+        return self.choices[what][self._take(what, order, sites, num_bytes)]
+
+    def _take(self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int) -> str:
+        """The name of what was chosen of ``choices``, else of the fastest by price."""
+        taken, key = self.chosen.taken.setdefault(what, {}), (order, sites, num_bytes)
+        if key not in taken:
+            name = self.chosen.names.get(what, BY_PRICE)
+            if name == BY_PRICE:
+                name = fastest(self.choices[what], sites, num_bytes, order, self.priced or self.transfer)
+            taken[key] = name
+        return taken[key]
+
+    @cached_property
+    def choices(self) -> Mapping[str, Mapping[str, Callable[[Sites, int], BlockSchedule]]]:
+        """What there is a choice for -> its algorithms by name."""
+        all_reduces = {name: PIPELINES[name] for name in self.transport.choices}
+        return {"all_reduce": all_reduces, "shares": SHARES, "broadcast": BROADCASTS}
 
     def by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
         """``members``, site by site, and how many of them each of these sites, or of its nodes, has."""
@@ -338,17 +367,7 @@ class Job:
             return self.transport.choices[0]
         if self.transport.nccl_collectives:
             return nccl_choice(sites, num_bytes)
-        if self.chosen and len(members) == self.workers and num_bytes == self.num_bytes(self.start):
-            return self.chosen
-        key = id(PIPELINES), members, num_bytes
-        if key not in self._fastest:
-            choices = {name: PIPELINES[name] for name in self.transport.choices}
-            self._fastest[key] = fastest(choices, sites, num_bytes, members, self.priced or self.transfer)
-        return self._fastest[key]
-
-    @cached_property
-    def _fastest(self) -> dict[tuple[int, tuple[int, ...], int], str]:
-        return {}
+        return self._take("all_reduce", members, sites, num_bytes)
 
     def part_of(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> RankRounds:
         """The part of ``rank`` in a collective among ``members``.

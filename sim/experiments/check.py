@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from ..compute.measure import timer_of
+from ..compute.model import steady_compute
 from ..devices import one_thread
 from ..drivers.job import Job
 from ..network.network import Network
@@ -27,7 +28,7 @@ from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from .prepare import over_profile, prepare, resolve
 from .simulate import engine_of
-from .step_cost import StepCost, steady_compute, step_cost, training_s
+from .step_cost import StepCost, step_cost, training_s
 
 TRIAL_S: Final = 3.0
 """Processor seconds that the trial of synchronous SGD may take."""

@@ -16,7 +16,7 @@ from ..compute.model import ComputeModel
 from ..compute.settings import MeasuredCompute
 from ..config import yaml_file
 from ..devices import one_thread
-from ..drivers.job import Job
+from ..drivers.job import Algorithms, Job
 from ..errors import InputError, KeyedError
 from ..network.build import build_network
 from ..network.profile import Profile
@@ -39,6 +39,7 @@ from ..workloads.layers.settings import LayerProfile
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Task
+from .costs.choice import choose
 from .memory import check_memory, check_task_memory
 
 MAX_EVENTS = 1_000_000
@@ -74,7 +75,8 @@ def resolve(scenario: Scenario, device: torch.device) -> Scenario:
     """
     check_memory(scenario)
     _check_changes(scenario)
-    scenario = _with_chosen(_measured(scenario, device))
+    scenario = _measured(scenario, device)
+    scenario = with_chosen(scenario, scenario.schemes)
     if scenario.workload.timing_only:
         return scenario
     problem = _problem(scenario.workload, scenario.cluster.workers, scenario.seed, "looped", device)
@@ -124,12 +126,17 @@ def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:
     return evaluate.model_copy(update={"keep": format_keep(rule)})
 
 
-def _with_chosen(scenario: Scenario) -> Scenario:
-    """Name what ``auto`` is; a resolved scenario that was changed since may have an old name."""
-    chosen = None
-    if scenario.collectives.all_reduce == AUTO_ALGORITHM:
-        any_algorithm = scenario.collectives.model_copy(update={"chosen": None})
-        undecided = scenario.model_copy(update={"collectives": any_algorithm})
+def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
+    """Name what ``auto`` is for schemes; a resolved scenario that was changed since may have old names."""
+    chosen: str | dict[str, dict[str, str]] | None = None
+    collectives = scenario.collectives.model_copy(update={"chosen": None})
+    undecided = scenario.model_copy(update={"collectives": collectives})
+    if TRANSPORTS[scenario.cluster.network.transport].by_price:
+        names = {
+            entry.label: choose(clock_only(prepare(undecided, entry, undecided.seed))) for entry in entries
+        }
+        chosen = {label: each for label, each in names.items() if each} or None
+    elif scenario.collectives.all_reduce == AUTO_ALGORITHM:
         job = prepare(undecided, undecided.schemes[0], undecided.seed)
         chosen = job.algorithm(*job.by_site(tuple(range(job.workers))), job.num_bytes(job.start))
     if scenario.collectives.chosen == chosen:
@@ -165,16 +172,16 @@ def resolved_in(text: str, requested: Scenario) -> Scenario | None:
     try:
         document = yaml_file.parse(text, "scenario").value
         method, compute = document["gradients"], document["cluster"]["compute"]
-        resolved = _with_chosen(requested)  # which follows from the scenario alone
+        resolved, wanted = requested, requested.cluster.compute.measured
+        if wanted is not None and not wanted.times:
+            resolved = _with_measured(resolved, MeasuredCompute.model_validate(compute["measured"]))
+        resolved = with_chosen(resolved, resolved.schemes)  # which follows from the scenario alone
         if requested.gradients == "auto" and method in ("batched", "looped"):
             resolved = resolved.model_copy(update={"gradients": method})
         if requested.evaluate.keep is None:
             written = requested.evaluate.model_dump(mode="json")
             evaluate = Evaluate.model_validate({**written, "keep": document["evaluate"].get("keep")})
             resolved = resolved.model_copy(update={"evaluate": evaluate})
-        wanted = requested.cluster.compute.measured
-        if wanted is not None and not wanted.times:
-            resolved = _with_measured(resolved, MeasuredCompute.model_validate(compute["measured"]))
     except (InputError, ValidationError, LookupError, TypeError, AttributeError):
         return None
     return resolved if dump(resolved) == text else None
@@ -251,6 +258,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     """
     device = device or torch.device("cpu")
     workload, cluster, stop = scenario.workload, scenario.cluster, scenario.stop
+    chosen = scenario.collectives.chosen
     transport = TRANSPORTS[cluster.network.transport]
     method: Method = "batched" if scenario.gradients == "batched" else "looped"
     task = find_task(workload.task)
@@ -323,7 +331,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         ),
         transport=transport,
         all_reduce=scenario.collectives.all_reduce,
-        chosen=scenario.collectives.chosen or "",
+        chosen=Algorithms(chosen.get(entry.label, {}) if isinstance(chosen, dict) else {}),
         segments=_segments(profile, start.numel(), buckets)
         if problem is None or standing is not None
         else problem.workload.segments,
@@ -361,7 +369,7 @@ def over_profile(job: Job, profile: Profile) -> Job:
     known = job.transport is transport and job.all_reduce in transport.all_reduce
     all_reduce = job.all_reduce if known else AUTO_ALGORITHM
     transfer = profile.transfer(job.transfer)
-    return replace(job, transfer=transfer, transport=transport, all_reduce=all_reduce, chosen="")
+    return replace(job, transfer=transfer, transport=transport, all_reduce=all_reduce)
 
 
 def clock_only(job: Job) -> Job:

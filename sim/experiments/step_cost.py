@@ -16,7 +16,6 @@ and to the factors of a profile.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from ..compute.model import ComputeModel
+from ..compute.model import steady_compute
 from ..compute.settings import Straggler
 from ..drivers.collectives import TrafficMet
 from ..drivers.event import EventDriver
@@ -417,23 +416,6 @@ def _device_s() -> float:
     """The time on the host's clock when the GPU has done all that is queued on it."""
     torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def steady_compute(model: ComputeModel, workers: int) -> ComputeModel:
-    """The model in which every computation takes its mean, and only workers that are always slow are slow.
-
-    Of the user's own function the mean over everybody's first gradients counts, for all workers.
-    """
-    compute = model.compute
-    mean_s = compute.time
-    if compute.trace is not None:
-        mean_s = statistics.fmean(compute.trace.all_durations)
-    elif compute.model is not None:
-        undisturbed = ComputeModel(compute, (), model.seed)
-        mean_s = sum(float(undisturbed.block_s(rank, 0).mean()) for rank in range(workers)) / workers
-    always = [s for s in model.stragglers if s.always]
-    update = {"time": mean_s, "jitter": None, "trace": None, "model": None}
-    return replace(model, compute=compute.model_copy(update=update), stragglers=always)
 
 
 def on_free_network(job: Job) -> Job:

@@ -102,6 +102,11 @@ class TransportRules:
     device_copies: bool = False
     averaging_share: float = 0.0
 
+    @property
+    def by_price(self) -> bool:
+        """Whether the algorithm is chosen by what it costs on the cluster."""
+        return len(self.choices) > 1 and not self.nccl_collectives
+
     def transfer(self, model: TransferModel) -> TransferModel:
         """``model`` with the rules of this library for messages, and its packaged constants."""
         if not self.gloo_messages:

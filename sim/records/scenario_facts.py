@@ -164,7 +164,7 @@ def _read_transport(document: Any) -> TransportRecord | None:
     try:
         cluster, collectives = document["cluster"], document["collectives"]
         name, workers = cluster["network"]["transport"], int(cluster["workers"])
-        all_reduce = collectives.get("chosen") or collectives["all_reduce"]
+        all_reduce = all_reduce_of(collectives)
         if all_reduce == "auto":  # of a real run, whose library chooses
             all_reduce = "gloo_ring" if name == "gloo" else "its own choice"
         payload = document["workload"].get("payload")
@@ -177,6 +177,18 @@ def _read_transport(document: Any) -> TransportRecord | None:
         return TransportRecord(name=name, all_reduce=all_reduce, not_validated=missing)
     except _DAMAGES:
         return None
+
+
+def all_reduce_of(collectives: Mapping[str, Any], label: str | None = None) -> str:
+    """Which all-reduces a resolved scenario's ``collectives`` name, of one scheme or of all."""
+    chosen, wanted = collectives.get("chosen") or {}, str(collectives["all_reduce"])
+    if isinstance(chosen, str):
+        return chosen
+    if wanted != "auto":
+        return wanted
+    labels = chosen if label is None else (label,)
+    names = {chosen.get(each, {}).get("all_reduce") for each in labels} - {None}
+    return " or ".join(sorted(names)) or wanted
 
 
 def _latencies_s(settings: object) -> Iterator[float]:

@@ -302,15 +302,16 @@ class CollectiveSettings(Settings):
 
     all_reduce: Annotated[str, AfterValidator(_check_all_reduce)] = Field(
         default="auto",
-        description="which all-reduce: auto (ideal: the fastest of ring, double_tree, halving_doubling and, "
-        "with sites or hosts of several GPUs, hierarchical, priced for each size and group; gloo: its ring; "
-        "nccl: its ring or tree, as NCCL chooses), one of these, ring_stop_and_wait, or your function of "
-        "(workers, bytes), as package.module:name; what `qsgd` and `top_k` encode takes none of them, as it "
-        "cannot be added up on its way",
+        description="which all-reduce: auto (ideal: that of ring, double_tree, halving_doubling and, "
+        "with sites or hosts of several GPUs, hierarchical with which a scheme's step is shortest; gloo: its "
+        "ring; nccl: its ring or tree, as NCCL chooses), one of these, ring_stop_and_wait, or your function "
+        "of (workers, bytes), as package.module:name; what `qsgd` and `top_k` encode takes none of them, as "
+        "it cannot be added up on its way",
     )
-    chosen: str | None = Field(
+    chosen: str | dict[str, dict[str, str]] | None = Field(
         default=None,
-        description="written by Paceline: what auto is for a whole model among all workers",
+        description="written by Paceline: what auto is for a whole model among all workers; with ideal, "
+        "for the collectives of each scheme",
     )
 
 

@@ -16,6 +16,7 @@ from ...errors import InputError
 from ...network.forms.sites import DEFAULT
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
+from ..prepare import with_chosen
 from ..step_cost import ENOUGH_PART_WORK, Followed, follow, follow_whole, on_free_network, whole_job
 
 UTILISATIONS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -65,8 +66,8 @@ class Utilisation:
     def at(self, bytes_per_s: float) -> Followed:
         """A step with this bandwidth."""
         if bytes_per_s not in self._known:
-            job = whole_job(_with_bandwidth(self._scenario, bytes_per_s), self._entry)
-            self._known[bytes_per_s] = follow(job, self._free.span)
+            scenario = with_chosen(_with_bandwidth(self._scenario, bytes_per_s), [self._entry])
+            self._known[bytes_per_s] = follow(whole_job(scenario, self._entry), self._free.span)
         return self._known[bytes_per_s]
 
     def needed(self, share: float) -> float | None:

@@ -61,7 +61,7 @@ def test_auto_prices_the_hierarchy_among_the_others(payload: str, chosen: str) -
         scheme="all_reduce", payload=payload, compute="1 s", transport="ideal", algorithm="auto", steps=1
     )
     resolved = resolve(parse(text), torch.device("cpu"))
-    assert resolved.collectives.chosen == chosen
+    assert resolved.collectives.chosen == {"all_reduce": {"all_reduce": chosen}}
     took_s = {
         algorithm: run_events(job_of(payload=payload, algorithm=algorithm)).wall_s
         for algorithm in ("hierarchical", "ring", "double_tree", "halving_doubling")

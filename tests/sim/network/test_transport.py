@@ -18,7 +18,7 @@ from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.transport import DDP_SHARE, DEVICE_COPY, GLOO_FACTORS, NCCL_LAUNCH, TRANSPORTS
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
-from paceline.sim.scenario.schema import dump, parse
+from paceline.sim.scenario.schema import Scenario, dump, parse
 from tests.support.factory import make_job, make_scheme, run_events
 
 SCENARIO = """\
@@ -187,14 +187,22 @@ def test_nccl_does_one_collective_after_another() -> None:
     assert two(both, "ideal", **network) == 3.0
 
 
+def all_reduce_of(resolved: Scenario) -> str:
+    """What ``auto`` is for the first scheme."""
+    chosen = resolved.collectives.chosen
+    assert isinstance(chosen, dict)
+    return chosen[resolved.schemes[0].label]["all_reduce"]
+
+
 def test_the_choice_is_written_down_and_forces_nothing_else() -> None:
     resolved = resolve(parse(SCENARIO), torch.device("cpu"))
-    assert (resolved.collectives.all_reduce, resolved.collectives.chosen) == ("auto", "ring")
+    assert resolved.collectives.all_reduce == "auto"
+    assert all_reduce_of(resolved) == "ring"
     assert parse(dump(resolved)) == resolved
     long = resolve(parse(SCENARIO, changes=["cluster.network.latency=1 s"]), torch.device("cpu"))
-    assert long.collectives.chosen == "double_tree"  # 4 latencies, and the fewest bytes
+    assert all_reduce_of(long) == "double_tree"  # 4 latencies, and the fewest bytes
     stale = parse(dump(resolved), changes=["cluster.network.latency=1 s"])
-    assert resolve(stale, torch.device("cpu")).collectives.chosen == "double_tree"
+    assert all_reduce_of(resolve(stale, torch.device("cpu"))) == "double_tree"
     gloo = resolve(parse(SCENARIO, changes=[transport("gloo")]), torch.device("cpu"))
     assert gloo.collectives.chosen == "gloo_ring"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.sim.records.scenario_facts import ScenarioFacts, read_facts
+from paceline.sim.records.scenario_facts import ScenarioFacts, all_reduce_of, read_facts
 from paceline.sim.scenario.schema import dump, parse
 
 TEXT = """\
@@ -26,6 +26,23 @@ def test_workers_target_and_transport_are_read() -> None:
         "all_reduce": "its own choice",
         "not_validated": ["messages this small", "latencies this long"],
     }
+
+
+@pytest.mark.parametrize(
+    ("chosen", "known", "of_a"),
+    [
+        ("{a: {all_reduce: ring}, b: {all_reduce: double_tree}, c: {shares: exchange}}",
+         "double_tree or ring", "ring"),
+        ("{c: {shares: exchange}}", "auto", "auto"),
+        ("hierarchical", "hierarchical", "hierarchical"),  # of an older version
+        ("null", "auto", "auto"),
+    ],
+)  # fmt: skip
+def test_the_all_reduces_of_all_schemes_or_of_one(chosen: str, known: str, of_a: str) -> None:
+    collectives = parse(f"{TEXT}collectives: {{chosen: {chosen}}}\n").collectives.model_dump()
+    assert all_reduce_of(collectives) == known
+    assert all_reduce_of(collectives, "a") == of_a
+    assert all_reduce_of({**collectives, "all_reduce": "ring", "chosen": None}, "a") == "ring"
 
 
 @pytest.mark.parametrize("text", ["", "name: s", "stop: {max_time: 1 h}", "stop: [", "stop: {target: 3}"])

@@ -1,0 +1,1 @@
+"""What a scheme costs on a cluster, and what is decided by it."""

@@ -1,0 +1,115 @@
+"""Which algorithms a scheme's collectives take over ``ideal``, where ``auto`` leaves the choice.
+
+What is fastest depends on what the scheme does around a collective: who joins it when, and how long TCP's
+windows have rested. So the scheme itself is run for a few cycles on the clock alone, without anything random,
+once with every collective priced by itself (``drivers.blocks.fastest``) and once with each algorithm for all
+of a kind; the shortest step decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from ...collectives.pipelines import least_latencies
+from ...compute.model import steady_compute
+from ...drivers.blocks import MAX_FLOWS, place_blocks
+from ...drivers.collectives import TrafficMet
+from ...drivers.event import EventDriver
+from ...drivers.job import BY_PRICE, Algorithms, Job, Payloads
+from ...drivers.lockstep.driver import LockstepDriver
+from ...drivers.lockstep.exact import why_not
+from ...errors import NotInLockstep, RunError
+from ...schemes import SCHEMES
+
+_CYCLES: Final = (1, 3)
+"""The cycles that begin and end what is timed, where they differ by who joins when alone."""
+_CYCLES_OF_WINDOWS: Final = (4, 14)
+"""The same where windows or queues last from one to the next; by then they have opened."""
+_MUCH_WORK: Final = 2_000
+"""Messages in a cycle from which windows get fewer: the first ``_CYCLES``."""
+_MOST_WORK: Final = 200_000
+"""Steps of all workers in a cycle beyond which nothing is tried."""
+_EVEN: Final = 1e-9
+"""Relative difference of steps below which the first of two algorithms is kept."""
+
+
+def choose(job: Job) -> dict[str, str]:
+    """Choose the algorithms of a job's collectives: what it is for -> the name, or ``BY_PRICE``.
+
+    Args:
+        job: on the clock alone.
+
+    Returns:
+        Nothing where it has no such collectives, cannot do without values, or has too long a cycle.
+    """
+    steady = replace(
+        job,
+        options=job.scheme.long_run(job.options),
+        compute=steady_compute(job.compute, job.workers),
+        transfer=replace(job.transfer, network=job.transfer.network.steady),
+    )
+    cycle = steady.scheme.cycle(steady.options, steady.units)
+    if cycle * steady.workers > _MOST_WORK:
+        return {}
+    try:
+        best_s, kinds = _timed_s(steady, {}, cycle)
+    except RunError:
+        return {}
+    names: dict[str, str] = {}
+    for what, taken in kinds.items():
+        order, sites, num_bytes = max(taken, key=lambda each: (len(each[0]), each[2]))
+        names[what] = taken[order, sites, num_bytes] if len(set(taken.values())) == 1 else BY_PRICE
+        hop_s = min((steady.transfer.network.route(*each).latency_s for each in pairwise(order)), default=0.0)
+        for name, build in steady.choices[what].items():
+            least = least_latencies(name, sites)
+            if name == names[what] or math.isinf(least) or least * hop_s > best_s:
+                continue
+            placed = place_blocks(build(sites, num_bytes), order, steady.transfer)
+            if placed.own_links or placed.messages <= MAX_FLOWS:
+                took_s, _ = _timed_s(steady, {**names, what: name}, cycle)
+                if took_s < best_s * (1 - _EVEN):
+                    best_s, names[what] = took_s, name
+    return names
+
+
+def _timed_s(job: Job, names: Mapping[str, str], cycle: int) -> tuple[float, dict[str, Payloads]]:
+    """A cycle in the long run with these algorithms, and what there was to choose.
+
+    Raises:
+        RunError: the scheme cannot do without values.
+    """
+    algorithms = Algorithms(names)
+    job = replace(job, chosen=algorithms)
+    begin, end = _CYCLES
+    begin_s, work = _run_s(job, begin * cycle)
+    if not algorithms.taken:
+        return begin_s, {}
+    if (job.transfer.tcp is not None or job.transfer.queue != "fair") and work < _MUCH_WORK:
+        begin, end = _CYCLES_OF_WINDOWS
+        begin_s, _ = _run_s(job, begin * cycle)
+    end_s, _ = _run_s(job, end * cycle)
+    return (end_s - begin_s) / (end - begin), algorithms.taken
+
+
+def _run_s(job: Job, steps: int) -> tuple[float, int]:
+    """So many steps of each worker, in seconds, and in messages.
+
+    Raises:
+        RunError: the scheme cannot do without values.
+    """
+    job = replace(job, max_iterations=steps)
+    if job.scheme.name in SCHEMES and not why_not(job):
+        with suppress(NotInLockstep):
+            lockstep = LockstepDriver(job, job.scorer())
+            return lockstep.run().wall_s, lockstep.messages
+    for priced in (True, False):
+        with suppress(TrafficMet):
+            programs = [job.program(rank) for rank in range(job.workers)]
+            events = EventDriver(job, programs, job.scorer(), priced=priced)
+            return events.run().wall_s, events.messages
+    raise AssertionError("what is not priced meets nothing")
