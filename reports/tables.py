@@ -101,7 +101,7 @@ def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         for phrase in row.get("leaves_out", []):
             left_out.setdefault(phrase, []).append(row["label"])
-        shares = row.get("step_shares", [])
+        shares = [share for share in row.get("step_shares", []) if share is not None]
         if unevenness(shares) < _SAME_SHARES:
             continue
         apart = [each for each in row["average_s"] if each is not None]

@@ -273,6 +273,7 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
     for change in changes:
         if isinstance(change, WorkerLost):
             scorer.lose(change.worker, change.time_s)
+            marks.lose(change.worker)
         else:
             scorer.publish(change)
             marks.publish(change.worker, change.step, change.time_s, change.bytes_sent)

@@ -226,6 +226,7 @@ class EventDriver(ClockedRunner[Pending]):
             return False
         self._dead.add(rank)
         self._scorer.lose(rank, self._clock.now)
+        self._pace.lose(rank)
         self._mains_alive -= 1
         task.breakdown.ended_s = self._clock.now
         self.close(rank)

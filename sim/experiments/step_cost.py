@@ -83,7 +83,7 @@ class StepCost:
 
     label: str
     steps: int = 0
-    shares: Sequence[float] = ()
+    shares: Sequence[float | None] = ()
     average_s: Sequence[float | None] = ()
     leaves_out: Sequence[str] = field(default=(), compare=False)
     compute_s: float = math.nan

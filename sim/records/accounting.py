@@ -167,6 +167,7 @@ class PaceMarks:
     _marks: list[_Mark] = field(default_factory=list)
     _latest: list[_Done] = field(default_factory=list)
     _next: list[int] = field(default_factory=list)
+    _lost: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         start = _Done()
@@ -182,6 +183,10 @@ class PaceMarks:
     def is_known(self, number: int) -> bool:
         """Whether all is known of the end of so many cycles."""
         return number < len(self._marks) and not self._marks[number].lacking
+
+    def lose(self, rank: int) -> None:
+        """A worker has died."""
+        self._lost.add(rank)
 
     def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> None:
         """A worker has done a step, and sent so many bytes so far. Called in the order of time."""
@@ -214,19 +219,19 @@ class PaceMarks:
         where its end was not seen."""
         mark = self._marks[number]
         done = [each or latest for each, latest in zip(mark.done, self._latest, strict=True)]
-        return _pace(mark.time_s, done)
+        return self._pace(mark.time_s, done)
 
     def last(self) -> Pace:
         """All up to the end of the last cycle; up to the last step where none has ended."""
         if self.complete:
             return self.at(self.complete)
-        return _pace(max(each.time_s for each in self._latest), self._latest)
+        return self._pace(max(each.time_s for each in self._latest), self._latest)
 
-
-def _pace(time_s: float, done: Sequence[_Done]) -> Pace:
-    return Pace(
-        time_s,
-        tuple(each.steps for each in done),
-        tuple(each.averages for each in done),
-        sum(each.bytes_sent for each in done),
-    )
+    def _pace(self, time_s: float, done: Sequence[_Done]) -> Pace:
+        return Pace(
+            time_s,
+            tuple(each.steps for each in done),
+            tuple(each.averages for each in done),
+            sum(each.bytes_sent for each in done),
+            tuple(sorted(self._lost)) if len(self._lost) < self.workers else (),
+        )

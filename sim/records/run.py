@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -128,6 +128,7 @@ class PaceRecord(TypedDict):
     time_s: float
     steps: list[float]
     averages: list[float]
+    lost: NotRequired[list[int]]
 
 
 @dataclass(frozen=True)
@@ -142,17 +143,20 @@ class Pace:
         steps: that each worker did [n].
         averages: in how many of its steps each worker sent anything [n].
         bytes_sent: by all workers.
+        lost: ranks of the workers that died, unless all did; they count in no mean.
     """
 
     time_s: float
     steps: tuple[float, ...]
     averages: tuple[float, ...]
     bytes_sent: float = 0.0
+    lost: tuple[int, ...] = ()
 
     @property
     def mean_steps(self) -> float:
-        """Steps of a worker, the mean over all."""
-        return sum(self.steps) / len(self.steps)
+        """Steps of a worker, the mean over all that are there."""
+        there = [steps for rank, steps in enumerate(self.steps) if rank not in self.lost]
+        return sum(there) / len(there)
 
     @property
     def step_s(self) -> float | None:
@@ -160,10 +164,12 @@ class Pace:
         return self.time_s / self.mean_steps if self.mean_steps > 0 else None
 
     @property
-    def shares(self) -> list[float]:
-        """Each worker's part of all steps, adding up to 1; [] where there were none."""
-        total = sum(self.steps)
-        return [steps / total for steps in self.steps] if total > 0 else []
+    def shares(self) -> list[float | None]:
+        """Each worker's part of all steps, adding up to 1; [] where there were none, None of who died."""
+        total = self.mean_steps * (len(self.steps) - len(self.lost))
+        return [
+            None if rank in self.lost else steps / total for rank, steps in enumerate(self.steps) if total > 0
+        ]
 
     @property
     def average_s(self) -> list[float | None]:
@@ -172,12 +178,14 @@ class Pace:
 
     def record(self) -> PaceRecord:
         """As plain values."""
-        return PaceRecord(time_s=self.time_s, steps=list(self.steps), averages=list(self.averages))
+        record = PaceRecord(time_s=self.time_s, steps=list(self.steps), averages=list(self.averages))
+        return {**record, "lost": list(self.lost)} if self.lost else record
 
     @classmethod
     def read(cls, record: PaceRecord) -> Pace:
         """The inverse of ``record``."""
-        return cls(record["time_s"], tuple(record["steps"]), tuple(record["averages"]))
+        steps, averages = tuple(record["steps"]), tuple(record["averages"])
+        return cls(record["time_s"], steps, averages, lost=tuple(record.get("lost", ())))
 
     def since(self, earlier: Pace) -> Pace:
         """What was done after an earlier moment of the same run."""
@@ -186,6 +194,7 @@ class Pace:
             tuple(a - b for a, b in zip(self.steps, earlier.steps, strict=True)),
             tuple(a - b for a, b in zip(self.averages, earlier.averages, strict=True)),
             self.bytes_sent - earlier.bytes_sent,
+            self.lost,
         )
 
 

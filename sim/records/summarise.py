@@ -211,7 +211,8 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
     paces = [run.pace for run in group if run.pace is not None]
     if len(paces) == len(group):
         row["step_shares"] = [
-            _mean(each) for each in zip(*(pace.shares for pace in paces if pace.shares), strict=True)
+            None if None in each else _mean([share for share in each if share is not None])
+            for each in zip(*(pace.shares for pace in paces if pace.shares), strict=True)
         ]
         averages = [[each or math.inf for each in pace.average_s] for pace in paces]
         row["average_s"] = [finite(_mean(each)) for each in zip(*averages, strict=True)]

@@ -93,7 +93,7 @@ class RunRow(TypedDict):
     engine_reason: NotRequired[str]
     left_out: NotRequired[list[list[int]]]
     step_s: NotRequired[float | None]
-    step_shares: NotRequired[list[float]]
+    step_shares: NotRequired[list[float | None]]
     average_s: NotRequired[list[float | None]]
     leaves_out: NotRequired[list[str]]
     pace: NotRequired[PaceRecord]
@@ -197,7 +197,7 @@ class SchemeSummary(TypedDict):
     at_least_steps: NotRequired[float | None]
     at_least_bytes: NotRequired[float | None]
     step_s: NotRequired[Interval]
-    step_shares: NotRequired[list[float]]
+    step_shares: NotRequired[list[float | None]]
     average_s: NotRequired[list[float | None]]
     leaves_out: NotRequired[list[str]]
     ratio_to_best: Interval
@@ -328,9 +328,10 @@ def mean_time_s(trials: Iterable[TuningTrial]) -> float:
     return fmean(math.inf if time is None else time for time in times)
 
 
-def unevenness(shares: Sequence[float]) -> float:
+def unevenness(shares: Sequence[float | None]) -> float:
     """Steps of the fastest worker over those of the slowest, 1 where nothing is known."""
-    return 1.0 if not shares else max(shares) / min(shares) if min(shares) > 0 else float("inf")
+    there = [share for share in shares if share is not None]
+    return 1.0 if not there else max(there) / min(there) if min(there) > 0 else float("inf")
 
 
 def is_uneven(row: SchemeSummary) -> bool:
