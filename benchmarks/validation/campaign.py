@@ -53,9 +53,9 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
 from paceline.sim.network.settings import QueueName
 from paceline.sim.network.tcp.settings import Congestion, HostTuning, TcpSettings
-from paceline.sim.records.comparison import SUM_TOLERANCE, error_pct, exact_exchanges, relative_difference
+from paceline.sim.records.comparison import error_pct, relative_difference
 from paceline.sim.records.intervals import of_runs
-from paceline.sim.records.run import Run
+from paceline.sim.records.run import SUM_TOLERANCE, Run, exact_exchanges
 
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _REPEATS_NOISY: Final[Mapping[HostTuning, int]] = {"tuned": 10, "stock": 4}

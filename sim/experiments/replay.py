@@ -13,9 +13,9 @@ from ..drivers.job import Job
 from ..drivers.replay import ShortRecordError, replay
 from ..errors import InputError, RunError, did_you_mean, quote, shorten
 from ..program.operations import Publish
-from ..records.comparison import relative_difference, sum_tolerance
+from ..records.comparison import relative_difference
 from ..records.folder import read_results, runs_of
-from ..records.run import Run
+from ..records.run import Run, sum_tolerance
 from ..scenario.schema import parse
 from ..training.scoring import digest, score_models
 from ..workloads.workload import Task, Workload

@@ -20,22 +20,15 @@ from typing_extensions import TypedDict
 
 from ..errors import shorten
 from .intervals import DRAWN_RUNS
-from .run import HALF_SUM, LOST, Evaluation, Run
+from .run import LOST, Evaluation, Run, exact_exchanges, sum_tolerance
 from .summarise import summarise
 from .summary import SchemeSummary, is_by_step
 
 Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
-SUM_TOLERANCE: Final = 1e-5
-"""Relative difference of scores up to which a library's sums, made in another order, count as the same."""
-HALF_SUM_TOLERANCE: Final = 2e-2
-"""The same of sums in 16 bits: bfloat16 rounds each by up to 0.4 per cent, and a score may count examples."""
 
 DEFAULT_TOLERANCE_PCT: Final = 5.0
 """By how many per cent a scheme's time may be off: the limit of the worst cell in ``docs/validation.md``."""
-
-_EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive"})
-"""Exchanges in which every sum is made by the workers themselves, in the same order on both sides."""
 
 
 class MeanRow(TypedDict):
@@ -242,24 +235,6 @@ def _models_of(evaluation: Evaluation) -> tuple[int, ...]:
 def _lost_in(evaluation: Evaluation) -> tuple[int, ...]:
     """Workers that were gone. Steps of a rank that died with its log are not known, and so count as none."""
     return tuple(worker for worker, step in enumerate(evaluation.steps) if step == LOST)
-
-
-def exact_exchanges(exchanges: Collection[str] | None) -> bool:
-    """Whether ``Run.exchanges`` are recorded, and such that models have to be equal bit by bit.
-
-    >>> exact_exchanges(("mix", "send")), exact_exchanges(("all_reduce", "mix")), exact_exchanges(None)
-    (True, False, False)
-    """
-    return exchanges is not None and _EXACT_EXCHANGES.issuperset(exchanges)
-
-
-def sum_tolerance(exchanges: Collection[str] | None) -> float:
-    """By which share scores may differ that rest on a library's sums, by the recorded exchanges of a run.
-
-    >>> sum_tolerance(("all_reduce",)), sum_tolerance(("all_reduce", "sum_in_16_bits"))
-    (1e-05, 0.02)
-    """
-    return HALF_SUM_TOLERANCE if exchanges is not None and HALF_SUM in exchanges else SUM_TOLERANCE
 
 
 def relative_difference(score: float | None, reference: float | None) -> float:

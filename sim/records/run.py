@@ -10,7 +10,7 @@ A run is one scheme under one seed. A result folder holds all runs of one comman
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NotRequired
 
@@ -273,3 +273,30 @@ class Run:
             return None
         # The first of that instant: older records have a score of workers that were ahead after it.
         return next((e for e in self.evaluations if e.time_s >= self.time_to_target_s), None)
+
+
+SUM_TOLERANCE: Final = 1e-5
+"""Relative difference of scores up to which a library's sums, made in another order, count as the same."""
+HALF_SUM_TOLERANCE: Final = 2e-2
+"""The same of sums in 16 bits: bfloat16 rounds each by up to 0.4 per cent, and a score may count examples."""
+
+_EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive"})
+"""Exchanges in which every sum is made by the workers themselves, in the same order on both sides."""
+
+
+def exact_exchanges(exchanges: Collection[str] | None) -> bool:
+    """Whether ``Run.exchanges`` are recorded, and such that models have to be equal bit by bit.
+
+    >>> exact_exchanges(("mix", "send")), exact_exchanges(("all_reduce", "mix")), exact_exchanges(None)
+    (True, False, False)
+    """
+    return exchanges is not None and _EXACT_EXCHANGES.issuperset(exchanges)
+
+
+def sum_tolerance(exchanges: Collection[str] | None) -> float:
+    """By which share scores may differ that rest on a library's sums, by the recorded exchanges of a run.
+
+    >>> sum_tolerance(("all_reduce",)), sum_tolerance(("all_reduce", "sum_in_16_bits"))
+    (1e-05, 0.02)
+    """
+    return HALF_SUM_TOLERANCE if exchanges is not None and HALF_SUM in exchanges else SUM_TOLERANCE

@@ -167,7 +167,7 @@ async def push_in_step(worker: Worker, mass: Mass, plan: Plan, overlap: int) -> 
             mass.whole = mass.whole * _kept_share(worker, plan.at(k))
             if len(under_way) > overlap:
                 mass.whole = mass.whole + await worker.wait(under_way.popleft())
-        await ops.Publish(k, mass.z, notes=mass.notes)
+        await worker.publish(k, mass.z)
     for handle in under_way:
         mass.whole = mass.whole + await worker.wait(handle)
 

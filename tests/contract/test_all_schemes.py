@@ -32,7 +32,9 @@ def test_bytes_per_step_are_those_that_are_claimed(scheme: str, options: Options
         workers=WORKERS, momentum=0.0 if scheme == "eamsgd" else 0.9, max_iterations=STEPS, every=STEPS,
         batch_size=4, record_events=False,
     )  # fmt: skip
-    models_sent = simulated(job).bytes_sent / WORKERS / STEPS / (4 * SIZE)
+    pace = simulated(job).pace
+    assert pace is not None
+    models_sent = pace.bytes_sent / sum(pace.steps) / (4 * SIZE)
     assert models_sent == pytest.approx(models, rel=0.01)
 
 

@@ -61,7 +61,7 @@ def test_each_setting_is_what_it_is_alone(
 def test_the_table_has_a_line_for_each_setting(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("COLUMNS", "200")
     code, text, _ = run(monkeypatch, capsys, "sweep", tiny, *GRID)
     assert code == 0
     head, *lines = text.splitlines()

@@ -258,7 +258,7 @@ def test_predicted_beside_measured(folders: Path) -> None:
     assert page.row(0, "gossip ring")[4:] == ["110 ms", "125 ms", "-12.0 %"]
     assert page.row(0, "all_reduce")[1:4] == ["31 s", "31 s", "+0.0 %"]
     assert "Predicted: not settled: gossip ring or" in page.text
-    assert "Measured: gossip ring first, 2.5x, by one repeat" in page.text
+    assert "Measured: gossip ring first, 2.5x as fast as all_reduce, by one repeat" in page.text
     assert "off by 6.0 % on average, 12.0 % at most; gossip ring was first in both." in page.text
     assert "The first steps, predicted" in page.headings
     assert "The first steps, measured" in page.headings

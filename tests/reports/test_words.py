@@ -52,7 +52,7 @@ def cheap_and_slow() -> list[Run]:
 
 def test_the_winner_its_factor_and_why() -> None:
     found = summarise("s", cheap_and_slow(), TARGET)
-    assert words.verdict(found) == "local first, 3.3x, by one repeat"
+    assert words.verdict(found) == "local first, 3.3x as fast as sync, by one repeat"
     assert words.medians(found) == "local reaches a test accuracy of 0.95 after 12 s, sync after 40 s."
     assert words.why(found) == (
         "local needs 20 % more steps than sync (120 instead of 100), but each costs 4.0x less: "

@@ -63,9 +63,8 @@ def predict(scenario: Scenario) -> None:
     assert bound is not None
     assert math.isfinite(bound["step_s"])
     utilisation = Utilisation(resolved, resolved.schemes[0])
-    step = utilisation.at(None)
-    assert math.isfinite(step.step_s)
-    assert 0 <= utilisation.share_of(step) <= 1
+    assert math.isfinite(utilisation.step.step_s)
+    assert 0 <= utilisation.share <= 1 + 1e-9
     needed = utilisation.needed(0.9)
     assert needed is None or math.isfinite(needed)
 

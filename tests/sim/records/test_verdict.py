@@ -66,11 +66,13 @@ def test_an_end_of_the_interval_near_1_is_not_rounded_to_it() -> None:
 
 def test_few_repeats_settle_what_is_too_far_apart_for_chance_and_say_how_few() -> None:
     verdict = of_two([1], [10])
-    assert verdict["text"] == "a first, 10x, by one repeat"
+    assert verdict["text"] == "a first, 10x as fast as b, by one repeat"
     assert (verdict["interval"], verdict["factor"], verdict["repeats_needed"]) == (None, 10.0, 0)
     assert verdict["settled"]
-    assert of_two([1] * 4, [9, 9.1, 9, 9.1])["text"] == "a first, 9.0x, by 4 repeats"
-    assert of_two([1], [9], by_step=True)["text"] == "a first by time per step, 9.0x, by one repeat"
+    assert of_two([1] * 4, [9, 9.1, 9, 9.1])["text"] == "a first, 9.0x as fast as b, by 4 repeats"
+    assert (
+        of_two([1], [9], by_step=True)["text"] == "a first by time per step, 9.0x as fast as b, by one repeat"
+    )
 
 
 def test_few_repeats_settle_nothing_that_chance_may_have_made() -> None:

@@ -66,6 +66,8 @@ def test_a_copy_brings_the_files_that_it_names() -> None:
     target = Path("mine") / "rack.yaml"
     assert copy_scenario("leaf-spine", target) == [target, Path("mine/leaf-spine.graphml")]
     assert load(target).cluster == load("leaf-spine").cluster
+    assert copy_scenario("leaf-spine", Path("mine/same.yaml"))[1] == Path("mine/leaf-spine.graphml")
+    Path("mine/leaf-spine.graphml").write_text("another one")
     with pytest.raises(InputError, match=r"leaf-spine\.graphml is there already"):
         copy_scenario("leaf-spine", Path("mine/other.yaml"))
     assert not Path("mine/other.yaml").exists()

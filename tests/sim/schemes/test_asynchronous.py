@@ -52,6 +52,10 @@ def test_ad_psgd_is_its_recursion() -> None:
     close(finals_of(job), published)
 
 
+def _out_neighbours(plan: topology.Plan, rank: int) -> Iterator[int]:
+    return (peer for k in itertools.count() for peer in plan.at(k).destinations[rank])
+
+
 @pytest.mark.parametrize("name", ["star", "one_peer_exponential"])
 def test_asynchronous_push_sum_is_its_recursion(name: str) -> None:
     """What comes is added when it comes, also while a gradient is computed at an older model.
@@ -67,9 +71,7 @@ def test_asynchronous_push_sum_is_its_recursion(name: str) -> None:
     w = np.ones((WORKERS, 1))
     made, m, published = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x)
     steps = set(range(WORKERS))
-    onward = [
-        (peer for k in itertools.count() for peer in plan.at(k).destinations[rank]) for rank in range(WORKERS)
-    ]
+    onward = [_out_neighbours(plan, rank) for rank in range(WORKERS)]
     for worker, done in _in_order():
         if done:
             m[worker] = BETA * m[worker] + made[worker]
