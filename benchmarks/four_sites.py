@@ -60,8 +60,7 @@ def shares(changes: Sequence[str] = ()) -> dict[str, float]:
     scenario = resolve(load(SCENARIO, changes), torch.device("cpu"))
     computing = {}
     for entry in scenario.schemes:
-        utilisation = Utilisation(scenario, entry)
-        computing[entry.label] = utilisation.share_of(utilisation.at(None))
+        computing[entry.label] = Utilisation(scenario, entry).share
     return computing
 
 

@@ -134,7 +134,7 @@ def be_ended_at_each_change(top: str) -> None:
                     sys.addaudithook(_kill_at(die_at))
                     return own(*arguments)
 
-                sweep_folder.finish = finishing
+                sweep_folder.finish = finishing  # type: ignore[assignment]
                 from paceline.commands.app import main
 
                 main()

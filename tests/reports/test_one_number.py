@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from paceline.reports.tables import render_summary
 from paceline.sim.records.folder import write_results
 from paceline.sim.records.run import Evaluation, Run
 from paceline.sim.records.summary import SchemeSummary, Summary
+from paceline.sim.records.verdict import format_factor
 from tests.support.html_page import Page
 from tests.support.made_results import SCENARIO
 from tests.support.made_runs import made_run, made_scenario
@@ -34,7 +36,7 @@ def overshooting(label: str, seed: int, met_s: float, end_s: float, step_s: floa
     met, steps = round(met_s / step_s), round(end_s / step_s)
     run = made_run(label, seed, reached_s=met_s, wall_s=end_s, steps=steps, num_bytes=steps * step_bytes)
     first, _, last = run.evaluations
-    scores = {"train_loss": 0.6, "test_accuracy": 0.92, "consensus_distance": 0.1}
+    scores: dict[str, float | None] = {"train_loss": 0.6, "test_accuracy": 0.92, "consensus_distance": 0.1}
     return replace(run, evaluations=(first, Evaluation(met, met_s, met * step_bytes, scores), last))
 
 
@@ -152,10 +154,10 @@ def check_words(summary: Summary, shown: dict[str, dict[str, str]], text: str) -
         value = pytest.approx(number_of(amount), rel=0.006)
         assert any(number_of(each) == value for each in AMOUNT.findall(cells)), (amount, cells)
     first, *others = words.ranked(summary)
-    times = [row["time_to_target_s"]["median"] for row in (first, *others[:1])]
+    times = [row["time_to_target_s"]["median"] or math.nan for row in (first, *others[:1])]
     factor = others[0]["ratio_to_best"]["median"] if others else None
-    if factor is not None and None not in times and first["runs"] > 1:
-        quotient, paired = (words.format_factor(value) for value in (times[1] / times[0], factor))
+    if factor is not None and not any(map(math.isnan, times)) and first["runs"] > 1:
+        quotient, paired = (format_factor(value) for value in (times[1] / times[0], factor))
         note = words.paired(summary) or ""
         wanted = f"{paired} for {others[0]['label']}, where the medians' quotient is {quotient}"
         assert quotient == paired or wanted in note
@@ -165,7 +167,7 @@ def check_words(summary: Summary, shown: dict[str, dict[str, str]], text: str) -
         assert equal["time_s"] == first["time_to_target_s"]["median"]
     headline = summary["verdict"]["text"]
     if summary["verdict"]["settled"] and factor is not None:
-        assert f"{words.format_factor(factor)} as fast as {others[0]['label']}" in headline
+        assert f"{format_factor(factor)} as fast as {others[0]['label']}" in headline
 
 
 def check_figures(study: Any, summary: Summary) -> None:

@@ -117,8 +117,8 @@ repeats: 3
 seed: 0
 """
     tuning = [
-        Tuned(label="sync", chosen={"optimizer.lr": chosen}, at_edge=[], metric="test_accuracy", trials=[])
-        for _ in range(chosen is not None)
+        Tuned(label="sync", chosen={"optimizer.lr": value}, at_edge=[], metric="test_accuracy", trials=[])
+        for value in ([] if chosen is None else [chosen])
     ]
     parts = begin_parts(tmp_path / "r", "simulate", "s", False, bool, lambda: scenario, print)
     schemes = {"sync": "all_reduce", "ring": "gossip"}

@@ -28,7 +28,7 @@ def test_the_first_to_be_through_ends_it_where_nobody_waits() -> None:
     assert pace == Pace(4.0, (4.0, 1.6), (0.0, 1.6), 16.0)  # worker 1 is at 1.5 of the 2.5 s of its second
     assert pace.step_s == pytest.approx(4 / 2.8)
     assert pace.average_s == [None, 2.5]
-    assert sum(pace.shares) == pytest.approx(1.0)
+    assert pace.shares == pytest.approx([4 / 5.6, 1.6 / 5.6])
     assert unevenness(pace.shares) == pytest.approx(2.5)
 
 

@@ -304,7 +304,7 @@ def test_a_small_weight_is_told() -> None:
 
     def program(worker: Worker, options: Any) -> Program:
         made = job.scheme.program(worker, options)
-        masses[-1].w = masses[-1].w * 1e-4  # type: ignore[operator]
+        masses[-1].w = masses[-1].w * 1e-4  # type: ignore[operator,assignment]
         return cast("Program", made)
 
     run = simulated(replace(job, scheme=replace(job.scheme, program=program)))
