@@ -28,13 +28,12 @@ def test_every_registered_scheme_is_here() -> None:
 def test_bytes_per_step_are_those_that_are_claimed(scheme: str, options: Options, models: float) -> None:
     """Within 1 %: what else is sent, losses and weights, is small beside a model."""
     job = make_job(
-        scheme, options, task="quadratic", task_options={"dimension": SIZE, "examples": 48}, cv=0.3,
+        scheme, options, task="quadratic", task_options={"dimension": SIZE, "examples": 48},
+        cv=0.0 if scheme == "sgp" and options.get("asynchronous") else 0.3,  # mass goes on after steps
         workers=WORKERS, momentum=0.0 if scheme == "eamsgd" else 0.9, max_iterations=STEPS, every=STEPS,
         batch_size=4, record_events=False,
     )  # fmt: skip
-    pace = simulated(job).pace
-    assert pace is not None
-    models_sent = pace.bytes_sent / sum(pace.steps) / (4 * SIZE)
+    models_sent = simulated(job).bytes_sent / WORKERS / STEPS / (4 * SIZE)
     assert models_sent == pytest.approx(models, rel=0.01)
 
 
