@@ -140,7 +140,7 @@ def test_auto_is_the_best_and_a_better_network_costs_no_time(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(drawn(payloads=("10 kB", "300 kB", "1 MB")), better)
 def test_auto_is_the_best_and_a_better_network_costs_no_time_in_a_long_draw(
     asked: dict[str, Any], change: tuple[float, float]

@@ -201,9 +201,7 @@ def agree(form: Any, cluster: dict[str, Any]) -> None:
     assert min(cost.compute_s, cost.latency_s, cost.bandwidth_s) >= -1e-9 * cost.step_s, (form, cluster)
 
 
-quick = settings(
-    max_examples=4, deadline=None, derandomize=True,
-)  # fmt: skip
+quick = settings(max_examples=4, deadline=None, derandomize=True)
 
 
 @quick
@@ -213,8 +211,8 @@ def test_all_commands_agree(form: Any, cluster: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(quick, max_examples=20)
-@given(clusters())
-def test_all_commands_agree_for_every_form(cluster: dict[str, Any]) -> None:
-    for form in ALL_FORMS:
-        agree(form, cluster)
+@pytest.mark.parametrize("form", ALL_FORMS, ids=str)
+@settings(quick, max_examples=2)
+@given(cluster=clusters())
+def test_all_commands_agree_for_every_form(form: Any, cluster: dict[str, Any]) -> None:
+    agree(form, cluster)
