@@ -149,8 +149,7 @@ def block_completion_s(
 ) -> Floats:
     """When each rank [ranks] has sent and received all its blocks, as ``completion_s`` of one by one.
 
-    With another axis [clusters] in all arguments the
-    schedule runs on several clusters at once.
+    With another axis [clusters] in all arguments the schedule runs on several clusters at once.
 
     Args:
         schedule: any.

@@ -137,7 +137,7 @@ class Forward(Operation[None]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encode(Operation[None]):
-    """The time in which a worker encodes, or decodes, so many elements: a number, or one of each worker [n].
+    """The time in which a worker encodes, or decodes, ``elements``: a number, or one of each worker [n].
 
     It is time only, and none at all where ``cluster.compute.encoding`` has no rate for the codec.
     """

@@ -181,7 +181,7 @@ class PaceMarks:
         return len(self._marks) - 1 - (self.in_step and self._marks[-1].lacking > 0)
 
     def is_known(self, number: int) -> bool:
-        """Whether all is known of the end of so many cycles."""
+        """Whether all is known of the end of cycle ``number``."""
         return number < len(self._marks) and not self._marks[number].lacking
 
     def lose(self, rank: int) -> None:
@@ -189,7 +189,7 @@ class PaceMarks:
         self._lost.add(rank)
 
     def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> None:
-        """A worker has done a step, and sent so many bytes so far. Called in the order of time."""
+        """Count a worker's step, and the ``bytes_sent`` by its end. Called in the order of time."""
         before = self._latest[rank]
         averages = before.averages + (bytes_sent > before.bytes_sent)
         now = self._latest[rank] = _Done(time_s, step + 1.0, averages, bytes_sent)
@@ -215,8 +215,8 @@ class PaceMarks:
         mark.done[rank] = done
 
     def at(self, number: int) -> Pace:
-        """All from the beginning to the end of so many cycles; who is within a step has done none of it
-        where its end was not seen."""
+        """The pace up to the end of cycle ``number``; of a step whose end was not seen nothing
+        counts."""
         mark = self._marks[number]
         done = [each or latest for each, latest in zip(mark.done, self._latest, strict=True)]
         return self._pace(mark.time_s, done)

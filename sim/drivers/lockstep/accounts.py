@@ -78,22 +78,31 @@ class StackedOperation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BytesSent:
-    """What workers have sent; mostly all send alike, which one number counts.
+class Counts:
+    """A count of each worker; mostly all grow alike, which one number says.
+
+    >>> Counts().plus(3).plus(np.array([0, 2])).of_all(2).tolist()
+    [3, 5]
 
     Attributes:
-        alike: by each of them.
-        beside: by each, beside that: [n], or 0 for nothing.
+        alike: of each of them.
+        beside: of each, beside that: [n], or 0 for nothing.
     """
 
     alike: int = 0
     beside: int | Integers = 0
 
-    def plus(self, num_bytes: int | Integers) -> BytesSent:
-        """With what is sent further: one number for all, or each worker's."""
-        if isinstance(num_bytes, np.ndarray):
-            return BytesSent(self.alike, self.beside + num_bytes)
-        return BytesSent(self.alike + num_bytes, self.beside)
+    def plus(self, more: int | Integers) -> Counts:
+        """With more of the same: one number for all, or each worker's."""
+        if isinstance(more, np.ndarray):
+            return Counts(self.alike, self.beside + more)
+        return Counts(self.alike + more, self.beside)
+
+    def grown_from(self, before: Counts) -> int | Integers:
+        """Whether each worker's count has grown, as 0 or 1: one number for all, or each worker's."""
+        if self.alike > before.alike or self.beside is before.beside:
+            return int(self.alike > before.alike)
+        return (np.asarray(self.beside) > before.beside).astype(np.int64)
 
     def of_all(self, workers: int) -> Integers:
         """By each worker [n]."""
@@ -122,7 +131,7 @@ class StackedAccounts:
         self._names: set[str] = set()
         self._wait_s = np.zeros(workers)
         self._communicate_s = np.zeros(workers)
-        self._bytes = BytesSent()
+        self._bytes = Counts()
 
     def add(self, operation: StackedOperation) -> None:
         """Enter an operation, or put it aside until it is certain that all of it happens."""

@@ -18,7 +18,7 @@ from ...training.scoring import Scorer
 from ..blocks import PlacedBlocks
 from ..job import Job
 from ..outcome import Outcome
-from .accounts import BytesSent, StackedAccounts, StackedOperation
+from .accounts import Counts, StackedAccounts, StackedOperation
 from .collectives import CollectiveTimes
 from .durations import Durations
 from .messages import MixTimes
@@ -49,7 +49,7 @@ class LockstepClock:
         self._mixes = MixTimes(job.transfer, may_be_cut)
         self._collectives = CollectiveTimes(job)
         self._now_s: Floats = np.zeros(n)
-        self._sent = BytesSent()
+        self._sent = Counts()
         self._done = 0
         self._begun: dict[int, StackedOperation] = {}  # started, by handle, not yet waited for
         self.messages = self.work = 0

@@ -21,7 +21,7 @@ from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
 from ...training.snapshots import Keep, PublishedInOrder, StepOfAll
 from ..job import Job
-from .accounts import BytesSent
+from .accounts import Counts
 
 MOST_STEPS_HELD: Final = 16
 """Steps that are held before they are handed over, though no instant to score is complete,"""
@@ -67,8 +67,8 @@ class _Step:
 
     number: int
     times_s: Floats
-    bytes_sent: BytesSent
-    averages: Integers
+    bytes_sent: Counts
+    averages: Counts
     published: PublishedRows
 
 
@@ -94,13 +94,13 @@ class PublishedSteps:
         self._num_known = 0  # and of all
         self.over_s = 0.0 if scorer.over else math.inf
 
-    def add(self, times_s: Floats, bytes_sent: BytesSent, published: PublishedRows) -> None:
+    def add(self, times_s: Floats, bytes_sent: Counts, published: PublishedRows) -> None:
         """All workers have done the next step, each at its time [n], having sent so many bytes."""
-        number, before, averages = 0, BytesSent(), np.zeros(self._job.workers, np.int64)
+        number, before, averages = 0, Counts(), Counts()
         if self._steps:
             last = self._steps[-1]
             number, before, averages = last.number + 1, last.bytes_sent, last.averages
-        averages = averages + (bytes_sent.of_all(len(averages)) > before.of_all(len(averages)))
+        averages = averages.plus(bytes_sent.grown_from(before))
         self._steps.append(_Step(number, times_s, bytes_sent, averages, published))
         if not self._may_be_cut and len(self._steps) > 1:
             self._steps.popleft()
@@ -195,7 +195,7 @@ class PublishedSteps:
             if published.leader is not None:
                 leaders |= {rank: published.leader[rank] for rank in ranks}
             done[happened] = step.number + 1
-            averages[happened] = step.averages[happened]
+            averages[happened] = step.averages.of_all(len(averages))[happened]
             last_s = max(last_s, float(step.times_s[happened].max(initial=0.0)))
         pace = Pace(last_s, tuple(done.astype(float).tolist()), tuple(averages.tolist()))
         return finals, leaders[min(leaders)] if leaders else None, done, pace

@@ -97,7 +97,7 @@ def _timed_s(job: Job, names: Mapping[str, str], cycle: int) -> tuple[float, dic
 
 
 def _run_s(job: Job, steps: int) -> tuple[float, int]:
-    """So many steps of each worker, in seconds, and in messages.
+    """Seconds and messages of a run of ``steps`` steps of each worker.
 
     Raises:
         RunError: the scheme cannot do without values.

@@ -107,16 +107,16 @@ class CompressedAllReduce:
         return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards)
 
     def share(self, length: int, groups: Groups | None = None) -> float:
-        """This worker's share of so many elements; a shard of a model that stands for more is filled up."""
+        """This worker's share of a value's elements; a shard of a model that stands for more is filled up."""
         return length / self.worker.members(groups).shape[-1]
 
     async def spends(self, encoded: float = 0, decoded: float = 0, pattern: Pattern | None = None) -> None:
-        """Pass the time in which this worker encodes so many elements, and decodes so many.
+        """Pass the time in which this worker encodes and decodes values.
 
         Args:
             encoded: elements of values.
             decoded: elements of values; of the largest elements alone, only these count.
-            pattern: a value of so many comes from each neighbour in it.
+            pattern: one value comes from each neighbour in it.
         """
         if self.codec is None or self.adds:
             return

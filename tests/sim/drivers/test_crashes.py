@@ -138,6 +138,7 @@ def test_the_model_of_who_is_gone_is_not_scored() -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_processes_crash_alike() -> None:
     asked = scenario(DOWNPOUR)
     with Processes(popen=warm.popen, timeout_s=20.0) as processes:

@@ -69,7 +69,7 @@ def predict(scenario: Scenario) -> None:
     assert needed is None or math.isfinite(needed)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(scenarios)
 def test_every_prediction_is_finite(scenario: Scenario) -> None:
     predict(scenario)
