@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
-from ..records.comparison import Trajectory, relative_difference
+from ..records.comparison import Trajectory, score_difference
 from ..records.run import LOST, Evaluation, Run, exact_exchanges, sum_tolerance
 from ..training.scoring import Scorer, as_row, as_they_are, iterate_digest, score_models
 from ..training.snapshots import Published
@@ -78,18 +78,9 @@ def score_again(
 def worst_difference(
     job: Job, evaluations: Sequence[Evaluation], models: Mapping[Combination, Tensor]
 ) -> tuple[int, float]:
-    """How many evaluations could be scored again, and by how much a score is off, at most.
-
-    The consensus distance is left out: it may be nearly zero.
-    """
+    """How many evaluations could be scored again, and their largest ``score_difference``."""
     pairs = [(each, again) for each in evaluations if (again := score_again(job, each, models)) is not None]
-    differences = (
-        relative_difference(value, each.metrics.get(name))
-        for each, again in pairs
-        for name, value in again.items()
-        if name != "consensus_distance"
-    )
-    return len(pairs), max(differences, default=0.0)
+    return len(pairs), max((score_difference(again, each.metrics) for each, again in pairs), default=0.0)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from ..drivers.job import Job
 from ..drivers.replay import ShortRecordError, replay
 from ..errors import InputError, RunError, did_you_mean, quote, shorten
 from ..program.operations import Publish
-from ..records.comparison import relative_difference
+from ..records.comparison import score_difference
 from ..records.folder import read_results, runs_of
 from ..records.run import Run, sum_tolerance
 from ..scenario.schema import parse
@@ -107,7 +107,7 @@ def _replay_run(job: Job, workload: Workload, task: Task, run: Run, validated: b
     recorded = run.evaluations[-1].metrics.get("train_loss") if run.evaluations else None
     if difference is None and recorded is not None and job.on != "averaged":
         scores = score_models(workload, task, finals, (job.on,))[job.on]
-        difference = relative_difference(scores["train_loss"], recorded)
+        difference = score_difference({"train_loss": scores["train_loss"]}, {"train_loss": recorded})
     return Replayed(run, digest(finals) == run.digest, difference)
 
 

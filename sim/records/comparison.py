@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NotRequired
 
@@ -206,15 +206,7 @@ class Pair:
         common = [e for e in p.evaluations if _models_of(e) in scores]
         if not any(e.step for e in common):
             return "no combination of models was scored on both sides", None
-        worst = max(
-            (
-                relative_difference(value, scores[_models_of(e)].get(name))
-                for e in common
-                for name, value in e.metrics.items()
-                if name != "consensus_distance"
-            ),
-            default=0.0,
-        )
+        worst = max(score_difference(e.metrics, scores[_models_of(e)]) for e in common)
         if self.same_gradients and exact_exchanges(p.exchanges) and exact_exchanges(m.exchanges):
             if worst == 0.0 and p.iterations != m.iterations:
                 return f"the same scores at all {len(common)} common steps", True
@@ -237,11 +229,30 @@ def _lost_in(evaluation: Evaluation) -> tuple[int, ...]:
     return tuple(worker for worker, step in enumerate(evaluation.steps) if step == LOST)
 
 
-def relative_difference(score: float | None, reference: float | None) -> float:
-    """How far a score is from another one, as a share of that; infinite where only one of them exists."""
+def score_difference(scores: Mapping[str, float | None], reference: Mapping[str, float | None]) -> float:
+    """The largest distance of scores of the same models: of accuracies in shares of the examples, of others
+    as a share of the reference. The consensus distance is left out: it may be nearly zero.
+
+    >>> round(score_difference({"train_loss": 2.002}, {"train_loss": 2.0}), 9)
+    0.001
+    >>> score_difference({"test_accuracy": 26 / 256}, {"test_accuracy": 25 / 256}) == 1 / 256
+    True
+    """
+    return max(
+        (
+            _difference(name, value, reference.get(name))
+            for name, value in scores.items()
+            if name != "consensus_distance"
+        ),
+        default=0.0,
+    )
+
+
+def _difference(metric: str, score: float | None, reference: float | None) -> float:
     if score is None or reference is None:
         return 0.0 if score is reference else math.inf
-    return abs(score - reference) / max(abs(reference), 1e-12)
+    counted = metric.startswith("test_accuracy")
+    return abs(score - reference) / (1.0 if counted else max(abs(reference), 1e-12))
 
 
 def error_pct(predicted: float, measured: float) -> float:

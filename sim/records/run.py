@@ -278,7 +278,7 @@ class Run:
 SUM_TOLERANCE: Final = 1e-5
 """Relative difference of scores up to which a library's sums, made in another order, count as the same."""
 HALF_SUM_TOLERANCE: Final = 2e-2
-"""The same of sums in 16 bits: bfloat16 rounds each by up to 0.4 per cent, and a score may count examples."""
+"""The same of sums in 16 bits: bfloat16 rounds each by up to 0.4 per cent."""
 
 _EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive"})
 """Exchanges in which every sum is made by the workers themselves, in the same order on both sides."""

@@ -84,6 +84,7 @@ def _scheme(path: str, function: Callable[..., Any]) -> Scheme:
         raise InputError(f"{quote(path)}: {error}") from None
 
     def program(worker: Worker, options: Settings) -> Program:
+        worker = replace(worker, start=worker.start.clone())  # the users' own code may write into it
         given = {name: getattr(options, name) for name in type(options).model_fields}
         with user_code.report_errors(quote(path), SchemeError):
             returned = function(worker, **given)

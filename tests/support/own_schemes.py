@@ -87,6 +87,12 @@ async def stumbles(worker: Worker) -> None:
         await worker.publish(k, x)
 
 
+async def in_place(worker: Worker) -> None:
+    x = worker.start
+    async for k in worker.steps():
+        await worker.publish(k, x.add_(1))
+
+
 def not_async(worker: Worker) -> Any:
     return worker.start
 

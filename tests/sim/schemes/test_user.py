@@ -83,6 +83,14 @@ def test_a_point_to_point_scheme_runs() -> None:
     assert run.iterations == 7
 
 
+def test_each_worker_and_run_has_a_start_of_its_own() -> None:
+    job = make_job(own("in_place"), **WORKLOAD)
+    before = job.start.clone()
+    for finals in (run_events(job).finals, run_events(job).finals):
+        assert all(torch.allclose(final, before + 7) for final in finals)
+    assert torch.equal(job.start, before)
+
+
 def test_it_stands_in_a_scenario_with_its_options() -> None:
     text = FLAT.replace("local_sgd: {period: 8}", f"{own('lazy')}: {{period: 4, rates: [1, 0.5]}}")
     found = parse(text)
