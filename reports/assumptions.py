@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from paceline.sim.records.run import LOST
+from paceline.sim.records.run import LOST, UNTIMED_ENCODING
 from paceline.sim.records.scenario_facts import TransportRecord, all_reduce_of
 from paceline.sim.records.summary import SchemeSummary, Summary
 
@@ -42,6 +42,8 @@ def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any
         if _at(scenario, "cluster", "profile") is not None:
             algorithm = "gloo_ring"
         texts.append(f"all-reduce by {algorithm}")
+    if UNTIMED_ENCODING in operations:
+        texts.append("values are encoded in no time")
     chosen = [
         value
         for each in summary.get("tuning", [])

@@ -39,7 +39,7 @@ from ..errors import RunError, SchemeError
 from ..network.network import Network, Route
 from ..program import operations as ops
 from ..records.accounting import PaceMarks
-from ..records.run import Pace
+from ..records.run import Pace, untimed
 from ..scenario.entries import SchemeEntry
 from ..scenario.schema import Scenario
 from ..schemes import SCHEMES, find_scheme
@@ -129,7 +129,7 @@ def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list
         "crashes": crash,
         "slow periods that come once": once,
     }
-    return [phrase for phrase, there in phrases.items() if there]
+    return [*(phrase for phrase, there in phrases.items() if there), *untimed(followed.exchanges)]
 
 
 def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:

@@ -26,6 +26,9 @@ ANY_SOURCE: Final = "receive_any"
 HALF_SUM: Final = "sum_in_16_bits"
 """Stands among ``Run.exchanges`` beside ``all_reduce`` where values were added up in 16 bits."""
 
+UNTIMED_ENCODING: Final = "encode_in_no_time"
+"""Stands among ``Run.exchanges`` where values were encoded, and the scenario says nothing of how fast."""
+
 BRACKET: Final = 0.02
 """Share of the time up to which the crossing of the target is narrowed down."""
 INSTANT: Final = 1e-9
@@ -239,7 +242,7 @@ class Run:
     ``software``, and TCP settings by their names; {} in a folder that was written before it was recorded."""
     exchanges: tuple[str, ...] | None = None
     """Names of the operations by which the workers exchanged anything, sorted, with ``ANY_SOURCE`` where one
-    received from anybody and ``HALF_SUM`` where values were added up in 16 bits; None in a folder that was
+    received from anybody, ``HALF_SUM`` and ``UNTIMED_ENCODING``; None in a folder that was
     written before they were recorded."""
     iterates: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     """For each worker the digests of its kept models, in order; of measured runs, and not in folders."""
@@ -275,12 +278,18 @@ class Run:
         return next((e for e in self.evaluations if e.time_s >= self.time_to_target_s), None)
 
 
+def untimed(exchanges: Collection[str]) -> list[str]:
+    """What simulated steps with these ``Run.exchanges`` leave out, as phrases."""
+    phrase = "the time to encode and decode values, of which `cluster.compute.encoding` says nothing"
+    return [phrase] if UNTIMED_ENCODING in exchanges else []
+
+
 SUM_TOLERANCE: Final = 1e-5
 """Relative difference of scores up to which a library's sums, made in another order, count as the same."""
 HALF_SUM_TOLERANCE: Final = 2e-2
 """The same of sums in 16 bits: bfloat16 rounds each by up to 0.4 per cent."""
 
-_EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive"})
+_EXACT_EXCHANGES: Final = frozenset({"mix", "send", "receive", UNTIMED_ENCODING})
 """Exchanges in which every sum is made by the workers themselves, in the same order on both sides."""
 
 

@@ -12,7 +12,7 @@ from ..config.units import format_seconds
 from ..errors import InputError, quote
 from .equal_terms import equal_terms, score_at
 from .intervals import FEWEST, UNKNOWN, finite, of_median, of_ratio
-from .run import Evaluation, Run, Source
+from .run import Evaluation, Run, Source, untimed
 from .scenario_facts import Goal, TransportRecord, read_facts
 from .summary import (
     SUMMARY_VERSION,
@@ -228,10 +228,12 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
 
 def _left_out(group: Sequence[Run]) -> list[str]:
     """What the time of a step does not count, as phrases."""
-    idle_s = _mean([run.time_s.idle for run in group])
-    if not idle_s:
-        return []
-    return [f"an idle end of {format_seconds(idle_s)}, after the first worker was through"]
+    phrases = []
+    if idle_s := _mean([run.time_s.idle for run in group]):
+        phrases.append(f"an idle end of {format_seconds(idle_s)}, after the first worker was through")
+    if group[0].source == "simulated":
+        phrases += untimed([name for run in group for name in run.exchanges or ()])
+    return phrases
 
 
 def _shares(group: Sequence[Run]) -> Shares:

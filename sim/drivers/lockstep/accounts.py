@@ -128,7 +128,7 @@ class StackedAccounts:
         self._uncertain: deque[StackedOperation] = deque()
         self._rows: list[tuple[StackedOperation, NDArray[np.bool_] | None]] = []
         self._num_rows = 0
-        self._names: set[str] = set()
+        self.names: set[str] = set()
         self._wait_s = np.zeros(workers)
         self._communicate_s = np.zeros(workers)
         self._bytes = Counts()
@@ -155,9 +155,9 @@ class StackedAccounts:
 
     def _enter(self, operation: StackedOperation, ended: NDArray[np.bool_] | None) -> None:
         if operation.name not in _NO_OPERATIONS:
-            self._names.add(operation.name)
+            self.names.add(operation.name)
         if operation.in_half:
-            self._names.add(HALF_SUM)
+            self.names.add(HALF_SUM)
         if operation.blocks:
             exposed_s = operation.end_s - operation.start_s
             waited_s = operation.peer_s - operation.start_s
@@ -192,7 +192,7 @@ class StackedAccounts:
         return [
             TimeBreakdown(
                 rank, num_bytes, done, wait_s, communicate_s,
-                ended_s=end_s if end_s is not None and end_s <= until_s else None, operations=self._names,
+                ended_s=end_s if end_s is not None and end_s <= until_s else None, operations=self.names,
             )
             for rank, (num_bytes, done, wait_s, communicate_s, end_s) in enumerate(rows)
         ]  # fmt: skip

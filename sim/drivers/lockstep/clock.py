@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...errors import NotInLockstep
 from ...program import operations as ops
-from ...records.run import INSTANT
+from ...records.run import INSTANT, UNTIMED_ENCODING
 from ...seeds import Floats, Integers
 from ...training.scoring import Scorer
 from ..blocks import PlacedBlocks
@@ -78,6 +78,8 @@ class LockstepClock:
         elif isinstance(operation, ops.Encode):
             took_s = self._job.encode_s(operation)
             if took_s is None:
+                if not isinstance(operation.codec, str):
+                    self._accounts.names.add(UNTIMED_ENCODING)
                 return
             end_s = self._now_s + np.asarray(took_s)
             self._enter("encode", self._now_s, end_s, self._now_s, self._now_s, blocks=False)

@@ -18,6 +18,7 @@ from ...program.encoding import Payload, decoded
 from ...program.operations import Handle, Operation
 from ...program.worker import Program
 from ...records.accounting import TimeBreakdown
+from ...records.run import UNTIMED_ENCODING
 from ..job import Job
 
 
@@ -221,6 +222,8 @@ class Runner(ABC, Generic[_P]):
 
     def _encode(self, task: CoroutineTask[_P], operation: ops.Encode) -> Any:
         if self.job.encode_s(operation) is None:
+            if not isinstance(operation.codec, str):
+                task.breakdown.operations.add(UNTIMED_ENCODING)
             return None
         task.waiting = operation
         self.issue(task, operation, None)

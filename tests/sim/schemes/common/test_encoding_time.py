@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ import torch
 
 from paceline.sim.drivers.replay import replay
 from paceline.sim.experiments.simulate import simulate
+from paceline.sim.experiments.step_cost import step_cost
+from paceline.sim.records.run import UNTIMED_ENCODING, untimed
+from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import parse
 from tests.support.both_drivers import assert_the_same, job_of
 from tests.support.factory import make_job, run_events, simulated
@@ -88,9 +92,7 @@ def test_a_run_is_replayed_with_it(options: Options) -> None:
     assert all(torch.equal(a, b) for a, b in zip(finals, run_events(job).finals, strict=True))
 
 
-def test_gains_that_were_reported_with_a_slow_encoder() -> None:
-    """ResNet-18 at 100 Mbit/s among 4 workers: 2.65 and 6.2 times, where bytes alone say 13.7 and 20."""
-    scenario = """\
+GAINS = """\
 name: gains
 workload: {timing_only: true, batch_size: 32, payload: 44.8 MB}
 cluster:
@@ -99,16 +101,35 @@ cluster:
   network: {latency: 0.1 ms, bandwidth: 100 Mbit/s}
 schemes:
   - all_reduce
+  - all_reduce: {compression: {bf16: true}, label: halves}
   - all_reduce: {compression: {qsgd: {bits: 2}}, label: two bits}
   - all_reduce: {compression: {top_k: {share: 0.01}}, label: top-k}
 stop: {max_iterations: 4}
 """
 
+
+def test_gains_that_were_reported_with_a_slow_encoder() -> None:
+    """ResNet-18 at 100 Mbit/s among 4 workers: 2.65 and 6.2 times, where bytes alone say 13.7 and 20."""
+
     def gains(rate: str) -> list[float]:
-        plain, *others = (
-            run.wall_clock_s for run in simulate(parse(scenario.replace("RATE", rate), "gains"))
+        plain, _, *others = (
+            run.wall_clock_s for run in simulate(parse(GAINS.replace("RATE", rate), "gains"))
         )
         return [plain / each for each in others]
 
     assert gains("1000 TB/s") == pytest.approx([13.7, 20.5], rel=0.01)
     assert gains("82 MB/s") == pytest.approx([2.65, 6.2], rel=0.08)  # one rate for both
+
+
+@pytest.mark.parametrize("engine", ["lockstep", "event"])
+@pytest.mark.parametrize("rate", ["qsgd: 1 GB/s", "top_k: 1 GB/s"])
+def test_encoding_without_a_rate_is_named_by_every_command(rate: str, engine: Any) -> None:
+    scenario = parse(GAINS.replace("qsgd: RATE, top_k: RATE", rate))
+    runs = list(simulate(scenario, engine=engine))
+    without = "two bits" if "top_k" in rate else "top-k"
+    assert [run.label for run in runs if UNTIMED_ENCODING in (run.exchanges or ())] == [without]
+    said = untimed([UNTIMED_ENCODING])
+    steps = {cost.label: cost.leaves_out for cost in map(partial(step_cost, scenario), scenario.schemes)}
+    rows = {row["label"]: row["leaves_out"] for row in summarise("gains", runs)["summary"]}
+    for phrases in (steps, rows):
+        assert [label for label, each in phrases.items() if set(said) & set(each)] == [without]
