@@ -53,9 +53,9 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
 from paceline.sim.network.settings import QueueName
 from paceline.sim.network.tcp.settings import Congestion, HostTuning, TcpSettings
-from paceline.sim.records.comparison import error_pct, relative_difference
+from paceline.sim.records.comparison import error_pct
 from paceline.sim.records.intervals import of_runs
-from paceline.sim.records.run import SUM_TOLERANCE, Run, exact_exchanges
+from paceline.sim.records.run import SUM_TOLERANCE, Run, exact_exchanges, score_difference
 
 MOST_WORKERS: Final = max(cell.workers for cell in CELLS)
 _REPEATS_NOISY: Final[Mapping[HostTuning, int]] = {"tuned": 10, "stock": 4}
@@ -342,7 +342,11 @@ def _likeness(predicted: CampaignResult, measured: CampaignResult) -> str:
     if predicted.digest == measured.digest:
         return "same bits"
     exact = exact_exchanges(predicted.exchanges) and exact_exchanges(measured.exchanges)
-    if exact or measured.loss is None or relative_difference(predicted.loss, measured.loss) > SUM_TOLERANCE:
+    if (
+        exact
+        or measured.loss is None
+        or score_difference({"train_loss": predicted.loss}, {"train_loss": measured.loss}) > SUM_TOLERANCE
+    ):
         return "**differ**"
     return f"loss within {SUM_TOLERANCE:g}"
 

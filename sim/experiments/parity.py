@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
-from ..records.comparison import Trajectory, score_difference
-from ..records.run import LOST, Evaluation, Run, exact_exchanges, sum_tolerance
+from ..records.comparison import Trajectory
+from ..records.run import LOST, Evaluation, Run, exact_exchanges, score_difference, sum_tolerance
 from ..training.scoring import Scorer, as_row, as_they_are, iterate_digest, score_models
 from ..training.snapshots import Published
 

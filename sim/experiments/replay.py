@@ -13,9 +13,8 @@ from ..drivers.job import Job
 from ..drivers.replay import ShortRecordError, replay
 from ..errors import InputError, RunError, did_you_mean, quote, shorten
 from ..program.operations import Publish
-from ..records.comparison import score_difference
 from ..records.folder import read_results, runs_of
-from ..records.run import Run, sum_tolerance
+from ..records.run import Run, score_difference, sum_tolerance
 from ..scenario.schema import parse
 from ..training.scoring import digest, score_models
 from ..workloads.workload import Task, Workload

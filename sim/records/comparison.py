@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NotRequired
 
@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from ..errors import shorten
 from .intervals import DRAWN_RUNS
-from .run import LOST, Evaluation, Run, exact_exchanges, sum_tolerance
+from .run import LOST, Evaluation, Run, exact_exchanges, score_difference, sum_tolerance
 from .summarise import summarise
 from .summary import SchemeSummary, is_by_step
 
@@ -227,32 +227,6 @@ def _models_of(evaluation: Evaluation) -> tuple[int, ...]:
 def _lost_in(evaluation: Evaluation) -> tuple[int, ...]:
     """Workers that were gone. Steps of a rank that died with its log are not known, and so count as none."""
     return tuple(worker for worker, step in enumerate(evaluation.steps) if step == LOST)
-
-
-def score_difference(scores: Mapping[str, float | None], reference: Mapping[str, float | None]) -> float:
-    """The largest distance of scores of the same models: of accuracies in shares of the examples, of others
-    as a share of the reference. The consensus distance is left out: it may be nearly zero.
-
-    >>> round(score_difference({"train_loss": 2.002}, {"train_loss": 2.0}), 9)
-    0.001
-    >>> score_difference({"test_accuracy": 26 / 256}, {"test_accuracy": 25 / 256}) == 1 / 256
-    True
-    """
-    return max(
-        (
-            _difference(name, value, reference.get(name))
-            for name, value in scores.items()
-            if name != "consensus_distance"
-        ),
-        default=0.0,
-    )
-
-
-def _difference(metric: str, score: float | None, reference: float | None) -> float:
-    if score is None or reference is None:
-        return 0.0 if score is reference else math.inf
-    counted = metric.startswith("test_accuracy")
-    return abs(score - reference) / (1.0 if counted else max(abs(reference), 1e-12))
 
 
 def error_pct(predicted: float, measured: float) -> float:

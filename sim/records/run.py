@@ -10,6 +10,7 @@ A run is one scheme under one seed. A result folder holds all runs of one comman
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NotRequired
@@ -309,3 +310,29 @@ def sum_tolerance(exchanges: Collection[str] | None) -> float:
     (1e-05, 0.02)
     """
     return HALF_SUM_TOLERANCE if exchanges is not None and HALF_SUM in exchanges else SUM_TOLERANCE
+
+
+def score_difference(scores: Mapping[str, float | None], reference: Mapping[str, float | None]) -> float:
+    """The largest distance of scores of the same models: of accuracies in shares of the examples, of others
+    as a share of the reference. The consensus distance is left out: it may be nearly zero.
+
+    >>> round(score_difference({"train_loss": 2.002}, {"train_loss": 2.0}), 9)
+    0.001
+    >>> score_difference({"test_accuracy": 26 / 256}, {"test_accuracy": 25 / 256}) == 1 / 256
+    True
+    """
+    return max(
+        (
+            _difference(name, value, reference.get(name))
+            for name, value in scores.items()
+            if name != "consensus_distance"
+        ),
+        default=0.0,
+    )
+
+
+def _difference(metric: str, score: float | None, reference: float | None) -> float:
+    if score is None or reference is None:
+        return 0.0 if score is reference else math.inf
+    counted = metric.startswith("test_accuracy")
+    return abs(score - reference) / (1.0 if counted else max(abs(reference), 1e-12))

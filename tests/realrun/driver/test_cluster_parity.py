@@ -268,8 +268,7 @@ def test_sums_in_16_bits_differ_by_their_rounding_only(
     for final, expected in zip(finals, run_events(job).finals, strict=True):
         most = 6 * (2**-8 if options["compression"] == {"bf16": True} else 2**-11)
         assert ((final - expected).norm() / (expected - job.start).norm()).item() < most
-    verdict = compare_iterates(job, TypeAdapter(Run).validate_python(measured))
-    assert verdict["same"], verdict["says"]
+    assert (verdict := compare_iterates(job, TypeAdapter(Run).validate_python(measured)))["same"], verdict
 
 
 @pytest.mark.parametrize("half", [BF16, FP16], ids=["bf16", "fp16"])
