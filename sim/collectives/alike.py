@@ -69,6 +69,7 @@ def _followed(begin_s: Floats, num_bytes: Floats, peak: Floats, load: Floats, ca
         next_s = min(ends_s.min(initial=np.inf), begin_s[begin_s > now_s].min(initial=np.inf))
         over = ends_s <= next_s + TIE * abs(next_s)
         ended_s[on[over]] = ends_s[over]
+        on, rates = on[~over], rates[~over]
         rest[on] = np.maximum(rest[on] - rates * (next_s - now_s), 0.0)
         now_s = next_s
     return ended_s
@@ -84,6 +85,8 @@ def _fair(peak: Floats, load: Floats, capacity: Floats) -> Floats:
         full = share <= level * (1 + TIE)
         stop = rising & ((peak <= level * (1 + TIE)) | (load[:, full] > 0).any(axis=1))
         rates[stop] = level
-        free = np.maximum(free - level * load[stop].sum(axis=0), 0.0)
+        used = load[stop].sum(axis=0)
+        busy = used > 0  # the level may be infinite
+        free[busy] = np.maximum(free[busy] - level * used[busy], 0.0)
         rising &= ~stop
     return rates

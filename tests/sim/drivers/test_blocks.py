@@ -254,6 +254,15 @@ def test_flows_of_which_few_differ_take_what_all_of_them_take(
     assert placed._all_at_once(ready_s) == pytest.approx(_solve_s(placed, ready_s), rel=1e-9)
 
 
+@pytest.mark.parametrize("late", [(0.0,) * 4, (0.0, 0.0, -1.0, -0.2)])
+def test_links_inside_hosts_may_be_infinitely_fast(late: tuple[float, ...]) -> None:
+    network = network_of(4, latency="1 ms", bandwidth="1 Gbit/s", host={"gpus": 2})
+    placed = place_blocks(exchange(((2, 2),), 4_000_000), (0, 1, 2, 3), TransferModel(network))
+    done_s = placed._all_at_once(late)
+    assert done_s == pytest.approx(_solve_s(placed, late))
+    assert max(done_s) == pytest.approx(0.001 + 4 * 1_000_000 / 1.25e8)
+
+
 @pytest.mark.parametrize("sites", [(256,), (64,) * 4, ((8,) * 32,)])
 def test_an_exchange_among_256_is_priced_in_bulk(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """65,280 blocks: by a recursion in a flat network, as a few kinds of flows between hosts or sites."""
