@@ -259,6 +259,10 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     device = device or torch.device("cpu")
     workload, cluster, stop = scenario.workload, scenario.cluster, scenario.stop
     chosen = scenario.collectives.chosen
+    names = chosen.get(entry.label, {}) if isinstance(chosen, dict) else {}
+    inside = scenario.collectives.inside
+    if inside == "auto":
+        inside = names.get("inside", "workers")
     transport = TRANSPORTS[cluster.network.transport]
     method: Method = "batched" if scenario.gradients == "batched" else "looped"
     task = find_task(workload.task)
@@ -331,7 +335,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         ),
         transport=transport,
         all_reduce=scenario.collectives.all_reduce,
-        chosen=Algorithms(chosen.get(entry.label, {}) if isinstance(chosen, dict) else {}),
+        chosen=Algorithms(names),
+        sums_inside=None if inside == "workers" else inside,
         segments=_segments(profile, start.numel(), buckets)
         if problem is None or standing is not None
         else problem.workload.segments,

@@ -243,6 +243,29 @@ def test_compressed_values_have_the_same_bits(
     _same_iterates(job, measured)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("all_reduce", QSGD),
+        ("local_sgd", {"period": 3, "momentum": "mixed", **TOP_K}),
+        ("diloco", {"period": 4, "fragments": 2, "delay": 1, **QSGD}),
+        ("fedavg", {"period": 3, **QSGD}),
+    ],
+)
+def test_sites_that_encode_their_sum_have_the_same_bits(
+    four: Pool, scheme: str, options: dict[str, Any]
+) -> None:
+    """A sum of two workers' values is rounded in one way only; codes of it are as those of a value."""
+    sites, cluster = {"a": 2, "b": 2}, {"sums_inside": "sites", **WORKLOAD, **PADDED}
+    measured = _measured(four, scheme, options, sites=sites, **cluster)
+    job = make_job(scheme, options, workers=4, network=sites_of(sites), **cluster)
+    predicted = simulated(job)
+    assert (measured["digest"], measured["bytes_sent"]) == (predicted.digest, predicted.bytes_sent)
+    assert tuple(measured["exchanges"]) == predicted.exchanges
+    assert predicted.bytes_sent != simulated(replace(job, sums_inside=None)).bytes_sent
+    _same_iterates(job, measured)
+
+
 @pytest.mark.parametrize("payload", [{}, PADDED], ids=["own size", "padded"])
 @pytest.mark.parametrize(
     ("scheme", "options"),
