@@ -28,6 +28,7 @@ from ..scenario.parts import Evaluate, format_keep
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
+from ..schemes.common.inside import possible_units
 from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
@@ -131,18 +132,30 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
     chosen: str | dict[str, dict[str, str]] | None = None
     collectives = scenario.collectives.model_copy(update={"chosen": None})
     undecided = scenario.model_copy(update={"collectives": collectives})
-    if TRANSPORTS[scenario.cluster.network.transport].by_price:
-        names = {
-            entry.label: choose(clock_only(prepare(undecided, entry, undecided.seed))) for entry in entries
-        }
-        chosen = {label: each for label, each in names.items() if each} or None
-    elif scenario.collectives.all_reduce == AUTO_ALGORITHM:
+    by_price = TRANSPORTS[scenario.cluster.network.transport].by_price
+    names: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        job = clock_only(prepare(undecided, entry, undecided.seed))
+        units = units_to_encode(undecided, job)
+        names[entry.label] = choose(job, units) if by_price or any(units) else {}
+    if not by_price and scenario.collectives.all_reduce == AUTO_ALGORITHM:
         job = prepare(undecided, undecided.schemes[0], undecided.seed)
         chosen = job.algorithm(*job.by_site(tuple(range(job.workers))), job.num_bytes(job.start))
+        names = {label: each | {"all_reduce": chosen} for label, each in names.items() if any(names.values())}
+    chosen = {label: each for label, each in names.items() if each} or chosen
     if scenario.collectives.chosen == chosen:
         return scenario
     collectives = scenario.collectives.model_copy(update={"chosen": chosen})
     return scenario.model_copy(update={"collectives": collectives})
+
+
+def units_to_encode(scenario: Scenario, job: Job) -> tuple[str | None, ...]:
+    """What ``Job.sums_inside`` is chosen from; nothing where it makes no difference to the job."""
+    if not job.scheme.encodes(job.options) or job.scheme.inside(job.options) is not None:
+        return ()
+    if scenario.collectives.inside != "auto":
+        return (job.sums_inside,)
+    return (None, *possible_units(job.transfer.network))
 
 
 def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:

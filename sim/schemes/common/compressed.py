@@ -180,7 +180,7 @@ class CompressedAllReduce:
         return mean
 
     async def begin(self, value: Tensor, index: int, groups: Groups | None = None) -> AverageUnderWay:
-        """Begin what ``all_reduce`` does, and go on; what units do inside is waited for here and at the end."""
+        """Begin what ``all_reduce`` does, and go on; what units do inside is waited for here, and at last."""
         if self.adds:
             payload = self.payload(value, "mean/out", index)
             handle = await self.worker.begin(ops.AllReduce(payload, groups))

@@ -14,6 +14,7 @@ a unit of its own.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -49,6 +50,16 @@ def count_units(inside: str | None, network: Network) -> int:
     if inside is None:
         return network.num_hosts
     return len(unit_groups(network.nodes if inside == "hosts" else network.site_of))
+
+
+def possible_units(network: Network) -> tuple[str, ...]:
+    """The places that can act as one: those that ``check_inside`` does not refuse."""
+    fitting = []
+    for inside in ("hosts", "sites"):
+        with suppress(InputError):
+            check_inside(inside, network)
+            fitting.append(inside)
+    return tuple(fitting)
 
 
 def check_inside(inside: str | None, network: Network) -> None:
