@@ -273,7 +273,7 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     workload, cluster, stop = scenario.workload, scenario.cluster, scenario.stop
     chosen = scenario.collectives.chosen
     names = chosen.get(entry.label, {}) if isinstance(chosen, dict) else {}
-    inside = scenario.collectives.inside
+    inside: str = scenario.collectives.inside
     if inside == "auto":
         inside = names.get("inside", "workers")
     transport = TRANSPORTS[cluster.network.transport]
