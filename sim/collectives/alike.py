@@ -53,10 +53,13 @@ def time_alike(
 
 def _refined(colour: Integers, of: Integers, met: Integers) -> Integers:
     """Split colours by the colours that are met: ``of[i]`` meets one of colour ``met[i]``."""
-    hashed = np.random.default_rng(0).integers(2**63, size=met.max(initial=0) + 1, dtype=np.uint64)
-    sums = np.zeros(len(colour), np.uint64)
-    np.add.at(sums, of, hashed[met])
-    return np.unique(np.stack([colour.astype(np.uint64), sums]), axis=1, return_inverse=True)[1].reshape(-1)
+    draws = np.random.default_rng(0)
+    own, others = (
+        draws.integers(2**63, size=1 + each.max(initial=0), dtype=np.uint64) for each in (colour, met)
+    )
+    sums = own[colour]
+    np.add.at(sums, of, others[met])
+    return np.unique(sums, return_inverse=True)[1].reshape(-1)
 
 
 def _followed(

@@ -99,8 +99,13 @@ SCHEMES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("scheme", "options"), SCHEMES)
 @pytest.mark.parametrize("inside", ["hosts", "sites"])
-def test_lockstep_computes_the_same_models(scheme: str, options: dict[str, Any], inside: str) -> None:
-    job = job_of(scheme, options, inside, sharing="none", momentum=0.0 if scheme == "slowmo" else 0.9)
+@pytest.mark.parametrize("sharing", ["none", "max_min"])
+def test_lockstep_computes_the_same_models(
+    scheme: str, options: dict[str, Any], inside: str, sharing: str
+) -> None:
+    """Also where the shards of all units meet on a pipe or a card."""
+    momentum = 0.0 if scheme == "slowmo" else 0.9
+    job = job_of(scheme, options, inside, sharing=sharing, momentum=momentum, transport="ideal")
     close(run_lockstep(job).numpy(), finals_of(job))
     runs = [simulate_job(job, engine=engine) for engine in ("event", "lockstep")]
     assert runs[0].wall_clock_s == pytest.approx(runs[1].wall_clock_s, rel=1e-12)
