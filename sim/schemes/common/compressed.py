@@ -14,6 +14,13 @@ everybody's encoded value is gathered instead, since the mean has other elements
 times the encoded value. What a worker did not send of v stays there, and goes with the next (error feedback):
 sent = Q(v + e),  e <- v + e - sent.
 
+Where ``Worker.sums_inside`` says so, the workers of each host or site add up first, as they are: a
+reduce-scatter inside, so that each has a shard of their mean. It encodes that alone, and keeps what it does
+not send of it; workers in the same place of all units average their shards as above, and all gather them
+inside. So between units go the codes of one value for each of them, in the place of one for each worker
+(BytePS: Jiang et al., OSDI 2020, where a machine's GPUs add up before they push; INTELLECT-1, arXiv
+2412.01152, int8 between nodes of several GPUs).
+
 Momentum: which tensors of a worker travel with its model when models are averaged.
 
 ``local``: the model alone; every worker keeps the buffers of its optimiser. One model on the wire.
@@ -67,19 +74,19 @@ class CompressedAllReduce:
     between: CompressedAllReduce | None = None
 
     @cached_property
-    def units(self) -> Units:
+    def _units(self) -> Units:
         """Whose values are added up before they are encoded; shards of a unit's value have been."""
         return Units(self.worker, self.worker.sums_inside if self.shards == 1 else None)
 
     def _between_units(self, value: Tensor) -> CompressedAllReduce:
         if self.between is None:
-            shards = self.units.members
+            shards = self._units.members
             self.between = CompressedAllReduce(self.worker, self.compression, value.shape[-1], shards)
         return self.between
 
     def _adds_inside(self, groups: Groups | None) -> bool:
         """Whether members of a unit add up their values first: in averages of everybody."""
-        return groups is None and self.units.across is not None
+        return groups is None and self._units.across is not None
 
     @property
     def codec(self) -> Codec | None:
@@ -164,9 +171,9 @@ class CompressedAllReduce:
             return await self.worker.all_reduce(self.payload(value, "mean/out", index), groups)
         length = value.shape[-1]
         if self._adds_inside(groups):
-            shard = await self.units.scatter(value)
-            mean = await self._between_units(value).all_reduce(shard, index, self.units.across)
-            return await self.units.gather(mean, length)
+            shard = await self._units.scatter(value)
+            mean = await self._between_units(value).all_reduce(shard, index, self._units.across)
+            return await self._units.gather(mean, length)
         elements = self.elements(length)
         await self.spends(encoded=elements)
         if isinstance(self.codec, TopK):
@@ -186,9 +193,9 @@ class CompressedAllReduce:
             handle = await self.worker.begin(ops.AllReduce(payload, groups))
             return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
         if self._adds_inside(groups):
-            shard = await self.units.scatter(value)
-            begun = await self._between_units(value).begin(shard, index, self.units.across)
-            return replace(begun, gathers=partial(self.units.gather, length=value.shape[-1]))
+            shard = await self._units.scatter(value)
+            begun = await self._between_units(value).begin(shard, index, self._units.across)
+            return replace(begun, gathers=partial(self._units.gather, length=value.shape[-1]))
         await self.spends(encoded=self.elements(value.shape[-1]))
         if isinstance(self.codec, TopK):
             handle = await self.worker.begin(self.gathering_all(value, index, groups))
