@@ -149,6 +149,14 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
     return scenario.model_copy(update={"collectives": collectives})
 
 
+def with_units(scenario: Scenario) -> Scenario:
+    """A scenario for real runs, with what was chosen where models depend on it: whose values are encoded."""
+    for entry in scenario.schemes:
+        if any(units_to_encode(scenario, prepare(scenario, entry, scenario.seed))):
+            return with_chosen(scenario, scenario.schemes)
+    return scenario
+
+
 def units_to_encode(scenario: Scenario, job: Job) -> tuple[str | None, ...]:
     """What ``Job.sums_inside`` is chosen from; nothing where it makes no difference to the job."""
     if not job.scheme.encodes(job.options) or job.scheme.inside(job.options) is not None:

@@ -9,7 +9,6 @@ from ..config.code_files import reading_results
 from ..errors import InputError
 from ..records.folder import Results, read_results, write_results
 from ..scenario.schema import Scenario, dump, over_transport, parse
-from .prepare import with_chosen
 from .simulate import simulate
 
 
@@ -47,7 +46,6 @@ def _price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], No
         if scenario.cluster.network.transport in (None, backend):
             continue
         again = over_transport(scenario, backend)
-        again = with_chosen(again, again.schemes)
         say(f"{folder}: predicting again over {backend}, which carried the measurement")
         out = scratch / f"{folder.name}-over-{backend}"
         write_results(out, dump(again), again.name, list(simulate(again)))

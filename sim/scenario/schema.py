@@ -324,7 +324,8 @@ def _wrong_value(target: TargetSettings, lowest: float, highest: float) -> str:
 def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
     """The scenario as ``name`` would carry it; one with a profile keeps the profile's transport.
 
-    An algorithm of the all-reduce that ``name`` does not have becomes ``auto``.
+    An algorithm of the all-reduce that ``name`` does not have becomes ``auto``. Of what was chosen it stays
+    whose values are encoded, as models depend on it.
     """
     cluster, collectives = scenario.cluster, scenario.collectives
     if cluster.profile is not None or cluster.network.transport == name:
@@ -332,7 +333,9 @@ def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
     network = cluster.network.model_copy(update={"transport": name})
     forced = collectives.all_reduce
     kept = is_import_path(forced) or forced in TRANSPORTS[name].all_reduce
-    algorithms = {"all_reduce": forced if kept else AUTO_ALGORITHM, "chosen": None}
+    chosen = collectives.chosen if isinstance(collectives.chosen, dict) else {}
+    units = {label: {"inside": each["inside"]} for label, each in chosen.items() if "inside" in each}
+    algorithms = {"all_reduce": forced if kept else AUTO_ALGORITHM, "chosen": units or None}
     update = {
         "cluster": cluster.model_copy(update={"network": network}),
         "collectives": collectives.model_copy(update=algorithms),

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.realrun.launch.cells import requested_job, run_requests
 from paceline.sim.experiments.check import check
-from paceline.sim.experiments.prepare import prepare, resolve, resolved_in
+from paceline.sim.experiments.prepare import prepare, resolve, resolved_in, with_units
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.experiments.step_cost import encodes
 from paceline.sim.records.scenario_facts import all_reduce_of, sums_inside_of
@@ -101,6 +102,17 @@ def test_check_says_whose_values_are_encoded(given: dict[str, Any], says: str | 
     assert encodes(resolved, resolved.schemes[0]) == says
 
 
-def test_another_transport_makes_its_own_choice() -> None:
-    again = over_transport(resolve(asked(inside="sites"), CPU), "gloo")
-    assert (again.collectives.inside, again.collectives.chosen) == ("sites", None)
+def test_real_runs_encode_as_the_simulation_of_the_scenario_does() -> None:
+    """Also over gloo, by whose price it might be the other form: the models are the same."""
+    chosen = with_units(asked())
+    carried = over_transport(chosen, "gloo")
+    assert carried.collectives.chosen == {"codes": {"inside": "sites"}}
+    for scenario in (resolve(asked(), CPU), chosen, carried, parse(dump(carried))):
+        assert [prepare(scenario, each, 0).sums_inside for each in scenario.schemes] == ["sites", None]
+    jobs = [requested_job(request, 0) for request in run_requests(chosen)]
+    assert [job.sums_inside for job in jobs] == ["sites", None]
+
+
+def test_nothing_is_chosen_for_real_runs_where_it_makes_no_difference() -> None:
+    for scenario in (asked(sites="{a: 1, b: 1}"), asked(scheme="{all_reduce: {label: codes}}")):
+        assert with_units(scenario) is scenario
