@@ -171,8 +171,8 @@ class CompressedAllReduce:
             return await self.worker.all_reduce(self.payload(value, "mean/out", index), groups)
         length = value.shape[-1]
         if self._adds_inside(groups):
-            shard = await self._units.scatter(value)
-            mean = await self._between_units(value).all_reduce(shard, index, self._units.across)
+            between = self._between_units(value)
+            mean = await between.all_reduce(await self._units.scatter(value), index, self._units.across)
             return await self._units.gather(mean, length)
         elements = self.elements(length)
         await self.spends(encoded=elements)
