@@ -108,10 +108,8 @@ def others(asked: dict[str, Any], resolved: Scenario) -> Iterator[Scenario]:
                 yield resolve(scenario(**asked, all_reduce=name), CPU)
     unit = "hosts" if asked["form"] == "hosts of GPUs" else "sites"
     for inside in ("workers", unit) if "inside" in names else ():
-        update = {"inside": inside, "chosen": None}
-        yield resolve(
-            resolved.model_copy(update={"collectives": resolved.collectives.model_copy(update=update)}), CPU
-        )
+        forced = resolved.collectives.model_copy(update={"inside": inside, "chosen": None})
+        yield resolve(resolved.model_copy(update={"collectives": forced}), CPU)
     for what, algorithms in (("shares", SHARES), ("broadcast", BROADCASTS)):
         for name in algorithms if what in names else ():
             update = {"chosen": {label: {**names, what: name}}}
