@@ -116,7 +116,7 @@ def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{row['label']}: the fastest worker does {100 * max(shares):.2g} % of all steps, the slowest "
             f"{100 * min(shares):.2g} %{span}."
         )
-    sentences += [f"What {words.listed(labels)} encodes: {each}." for each, labels in encoded.items()]
+    sentences += [f"Encoded by {words.listed(labels)}: {each}." for each, labels in encoded.items()]
     for phrase, labels in left_out.items():
         of = "" if len(labels) == len(rows) else f" of {words.listed(labels)}"
         sentences.append(f"Left out of a step{of}: {phrase}.")
