@@ -77,6 +77,7 @@ def _followed(
         next_s = min(ends_s.min(initial=np.inf), begin_s[begin_s > now_s].min(initial=np.inf))
         over = ends_s <= next_s + TIE * abs(next_s)
         ended_s[flows[over]] = ends_s[over]
+        flows, rates = flows[~over], rates[~over]
         rest[flows] = np.maximum(rest[flows] - rates * (next_s - now_s), 0.0)
         now_s = next_s
     return ended_s
@@ -95,6 +96,8 @@ def _fair(peak: Floats, crossings: Crossings, capacity: Floats) -> Floats:
         stop &= rising
         rates[stop] = level
         stopped, rising = stop[of], rising & ~stop
-        free = np.maximum(free - level * np.bincount(on[stopped], load[stopped], len(capacity)), 0.0)
+        used = np.bincount(on[stopped], load[stopped], len(capacity))
+        busy = used > 0  # the level may be infinite
+        free[busy] = np.maximum(free[busy] - level * used[busy], 0.0)
         of, on, load = of[~stopped], on[~stopped], load[~stopped]
     return rates
