@@ -82,6 +82,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
     """The resolved scenario and "", or "" and why there is none."""
+    from paceline.sim.experiments.prepare import with_units
     from paceline.sim.scenario.schema import dump, load
 
     try:
@@ -89,7 +90,7 @@ def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
             raise InputError("name a scenario: torchrun --nproc-per-node N -m paceline.realrun SCENARIO")
         if arguments.trace and arguments.out is None:
             raise InputError("--trace writes into the result folder: add --out DIR")
-        return dump(load(arguments.scenario, arguments.set)), ""
+        return dump(with_units(load(arguments.scenario, arguments.set))), ""
     except InputError as error:
         return "", str(error)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.sim.records.run import LOST, UNTIMED_ENCODING
-from paceline.sim.records.scenario_facts import TransportRecord, all_reduce_of
+from paceline.sim.records.scenario_facts import TransportRecord, all_reduce_of, sums_inside_of
 from paceline.sim.records.summary import SchemeSummary, Summary
 
 from .words import percent
@@ -44,6 +44,8 @@ def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any
         texts.append(f"all-reduce by {algorithm}")
     if UNTIMED_ENCODING in operations:
         texts.append("values are encoded in no time")
+    if unit := sums_inside_of(collectives or {}, row["label"]):
+        texts.append(f"codes of the sum of each {unit}'s workers")
     chosen = [
         value
         for each in summary.get("tuning", [])

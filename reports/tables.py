@@ -96,9 +96,11 @@ _SAME_SHARES: Final = 1.05
 
 
 def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What stands under times per step: workers that do unlike numbers of steps, and what is left out."""
-    sentences, left_out = [], dict[str, list[str]]()
+    """What stands under times per step: unlike numbers of steps, what is encoded, and what is left out."""
+    sentences, left_out, encoded = [], dict[str, list[str]](), dict[str, list[str]]()
     for row in rows:
+        if phrase := row.get("encodes"):
+            encoded.setdefault(phrase, []).append(row["label"])
         for phrase in row.get("leaves_out", []):
             left_out.setdefault(phrase, []).append(row["label"])
         shares = [share for share in row.get("step_shares", []) if share is not None]
@@ -114,6 +116,7 @@ def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{row['label']}: the fastest worker does {100 * max(shares):.2g} % of all steps, the slowest "
             f"{100 * min(shares):.2g} %{span}."
         )
+    sentences += [f"Encoded by {words.listed(labels)}: {each}." for each, labels in encoded.items()]
     for phrase, labels in left_out.items():
         of = "" if len(labels) == len(rows) else f" of {words.listed(labels)}"
         sentences.append(f"Left out of a step{of}: {phrase}.")

@@ -69,6 +69,7 @@ def realrun(
     from paceline.realrun.launch.length import with_lengths
     from paceline.realrun.launch.processes import Processes, check_processes, measure_runs
     from paceline.realrun.launch.slurm import script
+    from paceline.sim.experiments.prepare import with_units
     from paceline.sim.network.build import build_network
     from paceline.sim.scenario.schema import load, over_transport
 
@@ -89,7 +90,7 @@ def realrun(
             "network emulated), or start it on one: torchrun --nproc-per-node N -m paceline.realrun "
             "SCENARIO, or --slurm for a script"
         )
-    loaded = load(scenario, changes or [])
+    loaded = with_units(load(scenario, changes or []))
     check_processes(loaded.cluster.workers)
     runs: list[Run] = []
     interrupted = False

@@ -15,7 +15,7 @@ from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError, quote, shorten
 from paceline.sim.experiments.bounds import describe_schemes
 from paceline.sim.experiments.parity import compare_iterates
-from paceline.sim.experiments.prepare import prepare, seeds_of
+from paceline.sim.experiments.prepare import prepare, seeds_of, with_units
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
@@ -129,7 +129,7 @@ def validate(
     """
     check_options(scenario, steps, tolerance_pct)
     transport = scenario.cluster.backend if profile is None else profile.hosts.transport
-    both = over_transport(with_step_limit(scenario, steps), transport)
+    both = over_transport(with_units(with_step_limit(scenario, steps)), transport)
     ranks.shape(build_network(both.cluster.network, both.cluster.workers))
     done = _Done(both, profile, warnings=_other_all_reduce(both))
     failure = ""

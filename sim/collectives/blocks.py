@@ -206,6 +206,20 @@ def _before(keys: Integers) -> Integers:
     return before
 
 
+def side_by_side(schedules: Sequence[BlockSchedule]) -> BlockSchedule:
+    """Schedules without a tail that go on at once, the ranks of each behind those of the ones before."""
+    blocks: list[CollectiveBlock] = []
+    ranks = 0
+    for schedule in schedules:
+        first = len(blocks)
+        for source, destination, num_bytes, pieces, *needs in schedule.blocks:
+            after, room, behind = (tuple(first + number for number in each) for each in needs)
+            ends = source + ranks, destination + ranks
+            blocks.append(CollectiveBlock(*ends, num_bytes, pieces, after, room, behind))
+        ranks += schedule.ranks
+    return BlockSchedule(ranks, tuple(blocks))
+
+
 def without_rendezvous(schedule: Schedule) -> BlockSchedule:
     """The messages of a table with a window of 1 as blocks, for receives that are posted ahead.
 

@@ -124,7 +124,7 @@ class PlacedBlocks(PlacedCollective):
         return done_s, done_s
 
     def _all_at_once(self, ready_s: tuple[float, ...]) -> list[float]:
-        """As flows of which few differ; none where one block waits for another, or too many differ."""
+        """As flows, those that are alike as one; none where one block waits for another."""
         model, schedule, joined_s = self.model, self.schedule, np.array(ready_s)
         plain = model.sharing == "max_min" and model.queue == "fair" and not model.tcp and not model.uneven
         if schedule.any_needs or not plain:
@@ -138,8 +138,6 @@ class PlacedBlocks(PlacedCollective):
             routes.links,
             model.efficiency * np.array([link.bandwidth_bytes_per_s for link in model.network.links]),
         )
-        if left_s is None:
-            return []
         np.maximum.at(joined_s, ends[0], left_s)
         np.maximum.at(joined_s, ends[1], left_s + routes.latency_s)
         done_s: list[float] = joined_s.tolist()

@@ -88,6 +88,7 @@ class Job:
         transport: what carries messages and collectives.
         all_reduce: algorithm of the all-reduce; ``auto``: the transport's choice.
         chosen: what ``auto`` stands for.
+        sums_inside: ``hosts`` or ``sites``, whose workers add up what is encoded then; None: nobody does.
         priced: on which network ``auto`` is priced, where it is not that of ``transfer``.
         segments: (name, start, stop) of the layers in backward order; none where they are not known.
         ready_at: when each of them is ready, as a fraction of a gradient's duration; none: by its parameters.
@@ -126,6 +127,7 @@ class Job:
     events_until_step: int | None = None
     transport: TransportRules = TRANSPORTS[None]
     chosen: Algorithms = field(default_factory=Algorithms)
+    sums_inside: str | None = None
     priced: TransferModel | None = None
     ready_at: tuple[float, ...] = ()
     forward: tuple[float, ...] = ()
@@ -169,6 +171,7 @@ class Job:
             sites=self.transfer.network.site_of,
             hosts=self.transfer.network.nodes,
             element_bytes=self.bytes_per_parameter,
+            sums_inside=self.sums_inside,
         )
 
     def pace_marks(self) -> PaceMarks:

@@ -28,7 +28,7 @@ from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from .prepare import over_profile, prepare, resolve
 from .simulate import engine_of
-from .step_cost import StepCost, step_cost, training_s
+from .step_cost import StepCost, encodes, step_cost, training_s
 
 TRIAL_S: Final = 3.0
 """Processor seconds that the trial of synchronous SGD may take."""
@@ -202,6 +202,7 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
     rows = [
         _row(resolved, cost, effort)
         | _engine(*engines[cost.label])
+        | {"encodes": encodes(resolved, entry)}
         | {"memory": memory_record(resolved.workload, resolved.cluster, entry, resolved.seed)}
         for cost, entry in zip(costs, resolved.schemes, strict=True)
     ]

@@ -28,6 +28,7 @@ from ..scenario.parts import Evaluate, format_keep
 from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
+from ..schemes.common.inside import possible_units
 from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
@@ -131,18 +132,38 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
     chosen: str | dict[str, dict[str, str]] | None = None
     collectives = scenario.collectives.model_copy(update={"chosen": None})
     undecided = scenario.model_copy(update={"collectives": collectives})
-    if TRANSPORTS[scenario.cluster.network.transport].by_price:
-        names = {
-            entry.label: choose(clock_only(prepare(undecided, entry, undecided.seed))) for entry in entries
-        }
-        chosen = {label: each for label, each in names.items() if each} or None
-    elif scenario.collectives.all_reduce == AUTO_ALGORITHM:
+    by_price = TRANSPORTS[scenario.cluster.network.transport].by_price
+    names: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        job = clock_only(prepare(undecided, entry, undecided.seed))
+        units = units_to_encode(undecided, job)
+        names[entry.label] = choose(job, units) if by_price or any(units) else {}
+    if not by_price and scenario.collectives.all_reduce == AUTO_ALGORITHM:
         job = prepare(undecided, undecided.schemes[0], undecided.seed)
         chosen = job.algorithm(*job.by_site(tuple(range(job.workers))), job.num_bytes(job.start))
+        names = {label: each | {"all_reduce": chosen} for label, each in names.items() if any(names.values())}
+    chosen = {label: each for label, each in names.items() if each} or chosen
     if scenario.collectives.chosen == chosen:
         return scenario
     collectives = scenario.collectives.model_copy(update={"chosen": chosen})
     return scenario.model_copy(update={"collectives": collectives})
+
+
+def with_units(scenario: Scenario) -> Scenario:
+    """A scenario for real runs, with what was chosen where models depend on it: whose values are encoded."""
+    for entry in scenario.schemes:
+        if any(units_to_encode(scenario, prepare(scenario, entry, scenario.seed))):
+            return with_chosen(scenario, scenario.schemes)
+    return scenario
+
+
+def units_to_encode(scenario: Scenario, job: Job) -> tuple[str | None, ...]:
+    """What ``Job.sums_inside`` is chosen from; nothing where it makes no difference to the job."""
+    if not job.scheme.encodes(job.options) or job.scheme.inside(job.options) is not None:
+        return ()
+    if scenario.collectives.inside != "auto":
+        return (job.sums_inside,)
+    return (None, *possible_units(job.transfer.network))
 
 
 def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:
@@ -259,6 +280,10 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
     device = device or torch.device("cpu")
     workload, cluster, stop = scenario.workload, scenario.cluster, scenario.stop
     chosen = scenario.collectives.chosen
+    names = chosen.get(entry.label, {}) if isinstance(chosen, dict) else {}
+    inside: str = scenario.collectives.inside
+    if inside == "auto":
+        inside = names.get("inside", "workers")
     transport = TRANSPORTS[cluster.network.transport]
     method: Method = "batched" if scenario.gradients == "batched" else "looped"
     task = find_task(workload.task)
@@ -331,7 +356,8 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
         ),
         transport=transport,
         all_reduce=scenario.collectives.all_reduce,
-        chosen=Algorithms(chosen.get(entry.label, {}) if isinstance(chosen, dict) else {}),
+        chosen=Algorithms(names),
+        sums_inside=None if inside == "workers" else inside,
         segments=_segments(profile, start.numel(), buckets)
         if problem is None or standing is not None
         else problem.workload.segments,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -45,7 +46,7 @@ from ..scenario.schema import Scenario
 from ..schemes import SCHEMES, find_scheme
 from ..training.scoring import Scorer, as_they_are
 from ..training.snapshots import Published
-from .prepare import clock_only, over_profile, prepare
+from .prepare import clock_only, over_profile, prepare, units_to_encode
 
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends."""
@@ -130,6 +131,20 @@ def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list
         "slow periods that come once": once,
     }
     return [*(phrase for phrase, there in phrases.items() if there), *untimed(followed.exchanges)]
+
+
+def encodes(scenario: Scenario, entry: SchemeEntry) -> str | None:
+    """Whose values a scheme encodes for averages, as a phrase; None where there are no others to be had."""
+    job = prepare(scenario, entry, scenario.seed)
+    units, network = units_to_encode(scenario, job), job.transfer.network
+    if any(units):
+        one = job.sums_inside
+        return f"the sum of each {one.removesuffix('s')}'s workers" if one else "each worker's own values"
+    for place, places in (("hosts", network.nodes), ("sites", network.site_of)) if units else ():
+        sizes = Counter(places).values()
+        if len(sizes) > 1 and max(sizes) > min(sizes):
+            return f"each worker's own values, as {place} have {min(sizes)} to {max(sizes)} workers"
+    return None
 
 
 def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:

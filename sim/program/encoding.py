@@ -164,7 +164,7 @@ def encode(
     elif isinstance(codec, TopK):
         parts = _largest(codec, value)
     else:
-        parts = _quantised(codec, value, uniform())
+        parts = _quantised(codec, value, uniform)
     length = value.shape[-1]
     return Encoded(codec, parts, length, value.dtype, length if whole is None else whole, shards)
 
@@ -201,8 +201,9 @@ def decoded(value: Payload) -> Tensor:
     codes, norms = value.parts
     levels = _unpacked(codes, value.codec, value.length).to(value.dtype)
     scale = (norms / value.codec.levels).to(value.dtype)
-    width = value.codec.width(value.length)
-    return levels * scale.repeat_interleave(width, dim=-1)[..., : value.length]
+    if scale.shape[-1] > 1:
+        scale = scale.repeat_interleave(value.codec.width(value.length), dim=-1)[..., : value.length]
+    return levels * scale
 
 
 def message_bytes(value: Payload, element_bytes: float) -> int:
@@ -260,10 +261,13 @@ def _encoded_bytes(codec: Codec, elements: int) -> int:
     return codec.code_bytes(elements) + _NORM_BYTES * -(-elements // codec.bucket)
 
 
-def _quantised(codec: Qsgd, value: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
+def _quantised(codec: Qsgd, value: Tensor, uniform: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
     """Codes of the elements, and norms of the buckets."""
     length, s = value.shape[-1], codec.levels
     width = codec.width(length)
+    if not value.any():  # as where nothing is trained: no numbers are needed
+        norms = value.new_zeros((*value.shape[:-1], -(-length // width)), dtype=torch.float32)
+        return _packed(torch.zeros_like(value, dtype=torch.int8), codec), norms
     padded = torch.nn.functional.pad(value, (0, -length % width))
     buckets = padded.reshape(*value.shape[:-1], -1, width)
     rounded = torch.linalg.vector_norm(buckets, dim=-1).to(torch.float32)
@@ -271,7 +275,7 @@ def _quantised(codec: Qsgd, value: Tensor, drawn: Tensor) -> tuple[Tensor, Tenso
     norms = norms.where(rounded > 0, rounded)
     scale = (s / norms.where(rounded > 0, 1.0)).to(value.dtype)
     scaled = value.abs() * scale.repeat_interleave(width, dim=-1)[..., :length]
-    levels = (scaled + drawn).floor_().clamp_(max=s)
+    levels = (scaled + uniform()).floor_().clamp_(max=s)
     return _packed((levels * value.sign()).to(torch.int8), codec), norms
 
 

@@ -96,6 +96,7 @@ class Worker:
         sites: the site of each of the n workers, as a number.
         hosts: its host, likewise; workers of one host are its GPUs.
         element_bytes: what one element of a value stands for on the wire.
+        sums_inside: ``hosts`` or ``sites``, whose workers add up what is encoded then; None: nobody does.
     """
 
     ranks: tuple[int, ...]
@@ -106,6 +107,7 @@ class Worker:
     sites: tuple[int, ...] = ()
     hosts: tuple[int, ...] = ()
     element_bytes: float = 4.0
+    sums_inside: str | None = None
 
     @property
     def rank(self) -> int:

@@ -191,6 +191,13 @@ def all_reduce_of(collectives: Mapping[str, Any], label: str | None = None) -> s
     return " or ".join(sorted(names)) or wanted
 
 
+def sums_inside_of(collectives: Mapping[str, Any], label: str) -> str | None:
+    """The unit, ``host`` or ``site``, whose sums a scheme encodes by resolved ``collectives``; None: none."""
+    chosen = collectives.get("chosen")
+    inside = chosen.get(label, {}).get("inside", "workers") if isinstance(chosen, dict) else "workers"
+    return {"hosts": "host", "sites": "site"}.get(inside)
+
+
 def _latencies_s(settings: object) -> Iterator[float]:
     """All latencies that stand in a network's settings."""
     if isinstance(settings, tuple):

@@ -308,6 +308,12 @@ class CollectiveSettings(Settings):
         "of (workers, bytes), as package.module:name; what `qsgd` and `top_k` encode takes none of them, as "
         "it cannot be added up on its way",
     )
+    inside: Literal["auto", "workers", "hosts", "sites"] = Field(
+        default="auto",
+        description="whose values are added up before `qsgd` and `top_k` encode them for an average of all: "
+        "those of each host, or of each site, which have equally many workers, or every worker's own are "
+        "encoded; auto: that with which a scheme's step is shortest",
+    )
     chosen: str | dict[str, dict[str, str]] | None = Field(
         default=None,
         description="written by Paceline: what auto is for a whole model among all workers; with ideal, "

@@ -39,6 +39,7 @@ from ..network.tcp.settings import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..schemes import find_scheme
+from ..schemes.common.inside import check_inside
 from ..training.scoring import scored_on
 from ..workloads import find_task
 from . import overrides
@@ -261,6 +262,11 @@ class Scenario(Settings):
                 all_reduce_named(name)(self.cluster.workers, 2**20)
             except InputError as error:
                 yield Mistake(("collectives", "all_reduce"), str(error))
+        if (inside := self.collectives.inside) in ("hosts", "sites"):
+            try:
+                check_inside(inside, build_network(self.cluster.network, self.cluster.workers))
+            except InputError as error:
+                yield Mistake(("collectives", "inside"), str(error).removeprefix("inside: "))
 
     def _wrong_statistics(self) -> Iterator[Mistake]:
         if isinstance(self.repeats, AutoRepeats) and self.stop.target is None:
@@ -318,7 +324,8 @@ def _wrong_value(target: TargetSettings, lowest: float, highest: float) -> str:
 def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
     """The scenario as ``name`` would carry it; one with a profile keeps the profile's transport.
 
-    An algorithm of the all-reduce that ``name`` does not have becomes ``auto``.
+    An algorithm of the all-reduce that ``name`` does not have becomes ``auto``. Of what was chosen it stays
+    whose values are encoded, as models depend on it.
     """
     cluster, collectives = scenario.cluster, scenario.collectives
     if cluster.profile is not None or cluster.network.transport == name:
@@ -326,8 +333,13 @@ def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
     network = cluster.network.model_copy(update={"transport": name})
     forced = collectives.all_reduce
     kept = is_import_path(forced) or forced in TRANSPORTS[name].all_reduce
-    all_reduce = CollectiveSettings(all_reduce=forced if kept else AUTO_ALGORITHM)
-    update = {"cluster": cluster.model_copy(update={"network": network}), "collectives": all_reduce}
+    chosen = collectives.chosen if isinstance(collectives.chosen, dict) else {}
+    units = {label: {"inside": each["inside"]} for label, each in chosen.items() if "inside" in each}
+    algorithms = {"all_reduce": forced if kept else AUTO_ALGORITHM, "chosen": units or None}
+    update = {
+        "cluster": cluster.model_copy(update={"network": network}),
+        "collectives": collectives.model_copy(update=algorithms),
+    }
     return scenario.model_copy(update=update)
 
 

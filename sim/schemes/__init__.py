@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ..config.user_code import is_import_path
 from ..errors import InputError
 from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp, tracking
+from .common.compressed import encodes_averages
 from .common.names import explain_unknown
 from .outer import diloco, fedavg, halos, slowmo
 from .quorum.options import leaves_out
@@ -20,12 +21,12 @@ SCHEMES: Mapping[str, Scheme] = {
             "all_reduce", all_reduce.all_reduce, all_reduce.AllReduceOptions, True, all_reduce.check,
             averages=True, bucket_bytes=all_reduce.bucket_bytes, held=all_reduce.held,
             depends_on_timing=leaves_out,
-            averages_gradients=all_reduce.averages_gradients,
+            averages_gradients=all_reduce.averages_gradients, encodes=encodes_averages,
         ),
         Scheme(
             "local_sgd", local_sgd.local_sgd, local_sgd.LocalSgdOptions, True, local_sgd.check,
             averages=True, cycle=one_period, long_run=local_sgd.without_warmup, held=local_sgd.held,
-            depends_on_timing=leaves_out,
+            depends_on_timing=leaves_out, encodes=encodes_averages,
         ),
         Scheme(
             "adaptive_local_sgd", local_sgd.adaptive_local_sgd, local_sgd.AdaptiveLocalSgdOptions, True,
@@ -71,11 +72,11 @@ SCHEMES: Mapping[str, Scheme] = {
         Scheme(
             "diloco", diloco.diloco, diloco.DilocoOptions, True, diloco.check, averages=True,
             cycle=one_period, parts=diloco.fragments, check_network=diloco.check_network, held=diloco.held,
-            depends_on_timing=leaves_out, inside=as_inside_says,
+            depends_on_timing=leaves_out, encodes=encodes_averages, inside=as_inside_says,
         ),
         Scheme(
             "slowmo", slowmo.slowmo, slowmo.SlowmoOptions, True, averages=True, cycle=one_period,
-            held=slowmo.held,
+            held=slowmo.held, encodes=encodes_averages,
         ),
         Scheme(
             "gradient_tracking", tracking.gradient_tracking, tracking.TrackingOptions, True,
@@ -92,7 +93,7 @@ SCHEMES: Mapping[str, Scheme] = {
         ),
         Scheme(
             "fedavg", fedavg.fedavg, fedavg.FedavgOptions, True, fedavg.check, averages=True,
-            cycle=one_period, held=fedavg.held, depends_on_timing=leaves_out,
+            cycle=one_period, held=fedavg.held, depends_on_timing=leaves_out, encodes=encodes_averages,
         ),
     )
 }  # fmt: skip

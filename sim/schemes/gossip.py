@@ -132,7 +132,7 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
             await average.spends(encoded=shard.shape[-1])
             combined = add_lost_part(await combine(k, shard, payload), shard, payload)
             await average.spends(decoded=shard.shape[-1], pattern=units.pattern(plan.at(k)))
-            x, state = unpack(await units.gather(combined, own), state, options.momentum)
+            x, state = unpack(await units.gather(combined, own.shape[-1]), state, options.momentum)
         else:
             own = pack(x, state, options.momentum)
             shard = units.shard(own)
@@ -142,6 +142,6 @@ async def gossip(worker: Worker, options: GossipOptions) -> None:
             gradient = await units.gradient(x)
             combined = add_lost_part(await worker.wait(combining), shard, payload)
             await average.spends(decoded=shard.shape[-1], pattern=units.pattern(plan.at(k)))
-            x, state = unpack(await units.gather(combined, own), state, options.momentum)
+            x, state = unpack(await units.gather(combined, own.shape[-1]), state, options.momentum)
             x, state = worker.optimizer.update(x, gradient, state)
         await worker.publish(k, x)

@@ -24,7 +24,7 @@ def accept_any_number(options: Settings, workers: int) -> None:
 
 
 def never(options: Settings) -> bool:
-    """The ``depends_on_timing`` of a scheme whose options do not bear on that."""
+    """The ``depends_on_timing``, or ``encodes``, of a scheme whose options do not bear on that."""
     return False
 
 
@@ -105,6 +105,7 @@ class Scheme:
         held: of its options, what a worker holds in memory; None: that is not known.
         depends_on_timing: whether its options make its iterates depend on the clock: workers that do not wait
             for each other, or averages without stragglers.
+        encodes: of its options, whether averages are encoded, so that they cannot be added up on their way.
         inside: of its options, the places whose workers act as one, ``hosts`` or ``sites``; None: each acts
             alone.
     """
@@ -124,6 +125,7 @@ class Scheme:
     long_run: Callable[[Any], Any] = keep_options
     held: Callable[[Any, Sizes], Held] | None = None
     depends_on_timing: Callable[[Any], bool] = never
+    encodes: Callable[[Any], bool] = never
     inside: Callable[[Any], str | None] = act_alone
 
     @property

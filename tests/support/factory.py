@@ -104,6 +104,7 @@ def make_job(
     record_events: bool = True,
     buckets: int = 0,
     encoding: dict[str, str] | None = None,
+    sums_inside: str | None = None,
 ) -> Job:
     """A job with the given parts; without a task only the clock matters.
 
@@ -143,6 +144,7 @@ def make_job(
             streams=streams,
         ),
         all_reduce=all_reduce,
+        sums_inside=sums_inside,
         transport=TRANSPORTS[transport],
         segments=equal_segments(start.numel(), buckets)
         if buckets

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ...collectives.blocks import BlockSchedule
+from ...collectives.blocks import BlockSchedule, side_by_side
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
-from ..blocks import place_blocks
+from ..blocks import PlacedBlocks, place_blocks
 from ..collectives import PRICED_WORK, Placed, place_rounds
 from ..job import Job
 from ..tables import place_table
@@ -41,19 +41,21 @@ class Collected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JoinedCollective:
-    """A collective of one group that its members are about to join.
+    """A collective of one group, or those of all groups at once, that its members are about to join.
 
     Attributes:
         placed: on which hosts.
         last_s: when the last member joins it.
         ready_s: when each does, counted from then.
         root: of a broadcast, else -1.
+        last_of_group_s: when the last one of its own group does, of each member.
     """
 
     placed: Placed
     last_s: float
     ready_s: tuple[float, ...]
     root: int
+    last_of_group_s: float | Floats
 
 
 class CollectiveTimes:
@@ -104,8 +106,8 @@ class CollectiveTimes:
                 end_s[members] = last_s + np.array(done_s)
                 last_of_all_s[members] = np.maximum(joined_s[members], joined_s[each.root])
             else:
-                end_s[members] = last_s + np.maximum(done_s, 0.0)
-                last_of_all_s[members] = last_s
+                end_s[members] = np.maximum(last_s + np.array(done_s), each.last_of_group_s)
+                last_of_all_s[members] = each.last_of_group_s
             meets_all = self._shared and not placed.access_only
             self._idle_s[members] = last_s + (max(done_s) if meets_all else np.array(idle_s))
             sent[members] = placed.bytes_sent
@@ -130,11 +132,34 @@ class CollectiveTimes:
             placed = self._placed.get((*signature, root, group))
             if placed is None:
                 placed = self._placed[*signature, root, group] = self._place(_of_one_worker(operation), group)
-            times_s = joined_s[list(placed.members)]
-            last_s = float(times_s.max())
-            joined.append(JoinedCollective(placed, last_s, tuple((times_s - last_s).tolist()), root))
+            joined.append(self._join(placed, joined_s, root))
+        if self._shared and len(joined) > 1 and not all(each.placed.access_only for each in joined):
+            joined = [self._join_together(operation, joined, joined_s)]
         self._joined = operation, joined_s, joined
         return joined
+
+    def _join(self, placed: Placed, joined_s: Floats, root: int = -1) -> JoinedCollective:
+        times_s = joined_s[list(placed.members)]
+        last_s = float(times_s.max())
+        return JoinedCollective(placed, last_s, tuple((times_s - last_s).tolist()), root, last_s)
+
+    def _join_together(
+        self, operation: Any, apart: list[JoinedCollective], joined_s: Floats
+    ) -> JoinedCollective:
+        """The collectives of groups that meet on links, as one."""
+        key = tuple(id(each.placed) for each in apart)  # they are kept
+        placed = self._placed.get(key)
+        if placed is None:
+            each_placed = [each.placed for each in apart if isinstance(each.placed, PlacedBlocks)]
+            tails = any(each.schedule.tail for each in each_placed)
+            if tails or len(each_placed) < len(apart) or isinstance(operation, ops.Broadcast):
+                name = ops.name_of(type(operation))
+                raise NotInLockstep(f"{name}: groups share links with each other (network.sharing)")
+            schedule = side_by_side([each.schedule for each in each_placed])
+            members = tuple(host for each in each_placed for host in each.members)
+            placed = self._placed[key] = place_blocks(schedule, members, self._job.transfer)
+        of_groups = np.repeat([each.last_s for each in apart], [len(each.placed.members) for each in apart])
+        return replace(self._join(placed, joined_s), last_of_group_s=of_groups)
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...]) -> Placed:
         job, name = self._job, ops.name_of(type(operation))
@@ -149,8 +174,6 @@ class CollectiveTimes:
         )  # fmt: skip
         if placed is None:
             raise NotInLockstep(f"{name}: its messages have to be followed one by one (network.transport)")
-        if self._shared and len(members) < job.workers and not placed.access_only:
-            raise NotInLockstep(f"{name}: groups share links with each other (network.sharing)")
         return placed
 
 

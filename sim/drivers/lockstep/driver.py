@@ -169,5 +169,5 @@ def _seen_by_scheme(job: Job) -> tuple[Any, ...]:
     return (
         job.scheme, job.options, job.workers, job.seed, job.optimizer, job.bytes_per_parameter, job.segments,
         job.max_iterations, job.transfer.network.site_of, job.transfer.network.node_of,
-        len(job.start),
+        len(job.start), job.sums_inside,
     )  # fmt: skip

@@ -9,7 +9,7 @@ of a kind; the shortest step decides.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -38,11 +38,12 @@ _EVEN: Final = 1e-9
 """Relative difference of steps below which the first of two algorithms is kept."""
 
 
-def choose(job: Job) -> dict[str, str]:
+def choose(job: Job, units: Sequence[str | None]) -> dict[str, str]:
     """Choose the algorithms of a job's collectives: what it is for -> the name, or ``BY_PRICE``.
 
     Args:
         job: on the clock alone.
+        units: what its ``sums_inside`` is chosen from, if it matters; the choice is named ``inside``.
 
     Returns:
         Nothing where it has no such collectives, cannot do without values, or has too long a cycle.
@@ -56,10 +57,24 @@ def choose(job: Job) -> dict[str, str]:
     cycle = steady.scheme.cycle(steady.options, steady.units)
     if cycle * steady.workers > _MOST_WORK:
         return {}
-    try:
-        best_s, kinds = _timed_s(steady, {}, cycle)
-    except RunError:
-        return {}
+    best_s, best = math.inf, {}
+    for inside in units or (None,):
+        try:
+            took_s, names = _fastest(replace(steady, sums_inside=inside), cycle)
+        except RunError:
+            return {}
+        if took_s < best_s * (1 - _EVEN):
+            best_s, best = took_s, names | ({"inside": inside or "workers"} if any(units) else {})
+    return best
+
+
+def _fastest(steady: Job, cycle: int) -> tuple[float, dict[str, str]]:
+    """A cycle in the long run with the best algorithms, and their names.
+
+    Raises:
+        RunError: the scheme cannot do without values.
+    """
+    best_s, kinds = _timed_s(steady, {}, cycle)
     names: dict[str, str] = {}
     for what, taken in kinds.items():
         order, sites, num_bytes = max(taken, key=lambda each: (len(each[0]), each[2]))
@@ -74,7 +89,7 @@ def choose(job: Job) -> dict[str, str]:
                 took_s, _ = _timed_s(steady, {**names, what: name}, cycle)
                 if took_s < best_s * (1 - _EVEN):
                     best_s, names[what] = took_s, name
-    return names
+    return best_s, names
 
 
 def _timed_s(job: Job, names: Mapping[str, str], cycle: int) -> tuple[float, dict[str, Payloads]]:
@@ -87,7 +102,7 @@ def _timed_s(job: Job, names: Mapping[str, str], cycle: int) -> tuple[float, dic
     job = replace(job, chosen=algorithms)
     begin, end = _CYCLES
     begin_s, work = _run_s(job, begin * cycle)
-    if not algorithms.taken:
+    if not algorithms.taken and not job.scheme.encodes(job.options):
         return begin_s, {}
     if (job.transfer.tcp is not None or job.transfer.queue != "fair") and work < _MUCH_WORK:
         begin, end = _CYCLES_OF_WINDOWS

@@ -174,6 +174,7 @@ def _about(job: Job, problem: TrainingProblem) -> str:
             "bytes_per_parameter": job.bytes_per_parameter,
             "sites": job.transfer.network.site_of,
             "hosts": job.transfer.network.node_of,
+            "sums_inside": job.sums_inside,
         },
         sort_keys=True,
     )

@@ -17,7 +17,7 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...workloads.layers.settings import LayerProfile
 from ..prepare import resolve
-from ..step_cost import left_out
+from ..step_cost import encodes, left_out
 from .bandwidth import UTILISATIONS, Utilisation
 from .scaling_law import CAVEAT, HOFFMANN
 
@@ -114,6 +114,7 @@ def _row(scenario: Scenario, entry: SchemeEntry, batch: int, tokens: float | Non
         "step_shares": step.pace.shares,
         "average_s": step.pace.average_s,
         "leaves_out": left_out(scenario, entry, step),
+        "encodes": encodes(scenario, entry),
         "tokens_per_s": batch / step.step_s if step.step_s else None,
         "utilisation": utilisation.share,
         "needed_bytes_per_s": needed,

@@ -14,6 +14,13 @@ everybody's encoded value is gathered instead, since the mean has other elements
 times the encoded value. What a worker did not send of v stays there, and goes with the next (error feedback):
 sent = Q(v + e),  e <- v + e - sent.
 
+Where ``Worker.sums_inside`` says so, the workers of each host or site add up first, as they are: a
+reduce-scatter inside, so that each has a shard of their mean. It encodes that alone, and keeps what it does
+not send of it; workers in the same place of all units average their shards as above, and all gather them
+inside. So between units go the codes of one value for each of them, in the place of one for each worker
+(BytePS: Jiang et al., OSDI 2020, where a machine's GPUs add up before they push; INTELLECT-1, arXiv
+2412.01152, int8 between nodes of several GPUs).
+
 Momentum: which tensors of a worker travel with its model when models are averaged.
 
 ``local``: the model alone; every worker keeps the buffers of its optimiser. One model on the wire.
@@ -26,8 +33,10 @@ NeurIPS 2021 (arXiv 2110.13363), for gossip.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -36,11 +45,12 @@ from torch import Tensor
 from ...errors import InputError
 from ...program import operations as ops
 from ...program.averaging import mean_model
-from ...program.encoding import Codec, Compression, Encoded, Payload, TopK, as_shard, decoded, encode
+from ...program.encoding import HALF, Codec, Compression, Encoded, Payload, TopK, as_shard, decoded, encode
 from ...program.groups import Groups, shards
 from ...program.pattern import Pattern
 from ...program.worker import State, Worker
 from .held import Sizes, encoded_share
+from .inside import Units
 
 
 @dataclass
@@ -52,6 +62,8 @@ class CompressedAllReduce:
         compression: a scheme's option of that name; None: values travel as they are.
         whole, shards: where values are shards: of how many elements, and how many there are.
         left: with ``top_k``, what this worker has not sent of the values so far, [..., d]; None at first.
+        between: where units encode once for all their members, the average of this worker's shards among
+            them; None at first.
     """
 
     worker: Worker
@@ -59,6 +71,22 @@ class CompressedAllReduce:
     whole: int = 0
     shards: int = 1
     left: Tensor | None = None
+    between: CompressedAllReduce | None = None
+
+    @cached_property
+    def _units(self) -> Units:
+        """Whose values are added up before they are encoded; shards of a unit's value have been."""
+        return Units(self.worker, self.worker.sums_inside if self.shards == 1 else None)
+
+    def _between_units(self, value: Tensor) -> CompressedAllReduce:
+        if self.between is None:
+            shards = self._units.members
+            self.between = CompressedAllReduce(self.worker, self.compression, value.shape[-1], shards)
+        return self.between
+
+    def _adds_inside(self, groups: Groups | None) -> bool:
+        """Whether members of a unit add up their values first: in averages of everybody."""
+        return groups is None and self._units.across is not None
 
     @property
     def codec(self) -> Codec | None:
@@ -106,9 +134,13 @@ class CompressedAllReduce:
         own_shape = value.shape[1:] if self.worker.vectorised else value.shape
         return encode(codec, value, lambda: self.worker.uniform(purpose, index, own_shape), whole, shards)
 
+    def elements(self, length: int) -> float:
+        """Elements of the model that a value [..., length] stands for, without what fills up a shard."""
+        return length if self.shards == 1 else self.whole / self.shards
+
     def share(self, length: int, groups: Groups | None = None) -> float:
-        """This worker's share of a value's elements; a shard of a model that stands for more is filled up."""
-        return length / self.worker.members(groups).shape[-1]
+        """This worker's share of a value's elements."""
+        return self.elements(length) / self.worker.members(groups).shape[-1]
 
     async def spends(self, encoded: float = 0, decoded: float = 0, pattern: Pattern | None = None) -> None:
         """Pass the time in which this worker encodes and decodes values.
@@ -138,24 +170,33 @@ class CompressedAllReduce:
         if self.adds:
             return await self.worker.all_reduce(self.payload(value, "mean/out", index), groups)
         length = value.shape[-1]
-        await self.spends(encoded=length)
+        if self._adds_inside(groups):
+            between = self._between_units(value)
+            mean = await between.all_reduce(await self._units.scatter(value), index, self._units.across)
+            return await self._units.gather(mean, length)
+        elements = self.elements(length)
+        await self.spends(encoded=elements)
         if isinstance(self.codec, TopK):
             gathered = await self.gathering_all(value, index, groups)
-            await self.spends(decoded=gathered.shape[-1])
+            await self.spends(decoded=elements * (gathered.shape[-1] // length))
             return self.mean_of_gathered(gathered, length)
         shard = await self.scattering(value, index, groups)
-        await self.spends(encoded=self.share(length, groups), decoded=length)
+        await self.spends(encoded=self.share(length, groups), decoded=elements)
         mean = await self.gathering(shard, length, index, groups)
-        await self.spends(decoded=length)
+        await self.spends(decoded=elements)
         return mean
 
     async def begin(self, value: Tensor, index: int, groups: Groups | None = None) -> AverageUnderWay:
-        """Begin what ``all_reduce`` does, and go on."""
+        """Begin what ``all_reduce`` does, and go on; what units do inside is waited for here, and at last."""
         if self.adds:
             payload = self.payload(value, "mean/out", index)
             handle = await self.worker.begin(ops.AllReduce(payload, groups))
             return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
-        await self.spends(encoded=value.shape[-1])
+        if self._adds_inside(groups):
+            shard = await self._units.scatter(value)
+            begun = await self._between_units(value).begin(shard, index, self._units.across)
+            return replace(begun, gathers=partial(self._units.gather, length=value.shape[-1]))
+        await self.spends(encoded=self.elements(value.shape[-1]))
         if isinstance(self.codec, TopK):
             handle = await self.worker.begin(self.gathering_all(value, index, groups))
             return AverageUnderWay(self, handle, index, value.shape[-1], 0, groups)
@@ -205,6 +246,7 @@ class AverageUnderWay:
         length: d, the elements of the value.
         halves: how many halves are still to come.
         groups: see ``paceline.sim.program.operations.AllReduce``.
+        gathers: makes a value of this mean of a shard; None: it is one.
     """
 
     average: CompressedAllReduce
@@ -213,6 +255,7 @@ class AverageUnderWay:
     length: int
     halves: int
     groups: Groups | None = None
+    gathers: Callable[[Tensor], Coroutine[Any, Any, Tensor]] | None = None
 
     async def go_on(self) -> None:
         """Wait for the first half and begin the second, where there is one to come."""
@@ -221,7 +264,7 @@ class AverageUnderWay:
         self.halves = 0
         shard = await self.average.worker.wait(self.handle)
         share = self.average.share(self.length, self.groups)
-        await self.average.spends(encoded=share, decoded=self.length)
+        await self.average.spends(encoded=share, decoded=self.average.elements(self.length))
         gathering = self.average.gathering(shard, self.length, self.index, self.groups)
         self.handle = await self.average.worker.begin(gathering)
 
@@ -229,9 +272,17 @@ class AverageUnderWay:
         """The mean [..., d]."""
         await self.go_on()
         mean: Tensor = await self.average.worker.wait(self.handle)
-        await self.average.spends(decoded=mean.shape[-1])
-        whole = isinstance(self.average.codec, TopK)
-        return self.average.mean_of_gathered(mean, self.length) if whole else mean
+        values = mean.shape[-1] // self.length
+        await self.average.spends(decoded=self.average.elements(self.length) * values)
+        if isinstance(self.average.codec, TopK):
+            mean = self.average.mean_of_gathered(mean, self.length)
+        return mean if self.gathers is None else await self.gathers(mean)
+
+
+def encodes_averages(options: Any) -> bool:
+    """The ``encodes`` of a scheme with an option ``compression``."""
+    compression: Compression | None = options.compression
+    return compression is not None and compression.codec not in HALF
 
 
 def refuse_top_k(compression: Compression | None) -> None:

@@ -3,7 +3,7 @@
     units = Units(worker, options.inside)
     gradient = await units.gradient(x)             the mean over this worker's unit
     shard = units.shard(value)                     what this worker sends to other units
-    value = await units.gather(shard, value)       the unit's value again, from its members' shards
+    value = await units.gather(shard, length)      the unit's value again, from its members' shards
 
 A unit has one model, the same bits on all members, and its batch is those of all members together. Between
 units each member sends the shard of the model that it owns, to and from the members in its place in other
@@ -14,6 +14,7 @@ a unit of its own.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -49,6 +50,16 @@ def count_units(inside: str | None, network: Network) -> int:
     if inside is None:
         return network.num_hosts
     return len(unit_groups(network.nodes if inside == "hosts" else network.site_of))
+
+
+def possible_units(network: Network) -> tuple[str, ...]:
+    """The places that can act as one: those that ``check_inside`` does not refuse."""
+    fitting = []
+    for inside in ("hosts", "sites"):
+        with suppress(InputError):
+            check_inside(inside, network)
+            fitting.append(inside)
+    return tuple(fitting)
 
 
 def check_inside(inside: str | None, network: Network) -> None:
@@ -99,15 +110,19 @@ class Units:
         gradient = await self._worker.gradient(x)
         return gradient if self._groups is None else await self._worker.all_reduce(gradient, self._groups)
 
+    async def scatter(self, value: Tensor) -> Tensor:
+        """This worker's shard of the mean of all members' values [..., d]: [..., ceil(d / members)]."""
+        return await self._worker.reduce_scatter(value, self._groups)
+
     def shard(self, value: Tensor) -> Tensor:
         """What this worker sends of its unit's ``value`` [..., d]: [..., ceil(d / members)]."""
         return value if self._groups is None else self._worker.shard(value, self._groups)
 
-    async def gather(self, shard: Tensor, like: Tensor) -> Tensor:
-        """Join the shards of all members to a value of the form of ``like`` [..., d]."""
+    async def gather(self, shard: Tensor, length: int) -> Tensor:
+        """Join the shards of all members to a value [..., length]."""
         if self._groups is None:
             return shard
-        return await self._worker.all_gather_shards(shard, like.shape[-1], self._groups)
+        return await self._worker.all_gather_shards(shard, length, self._groups)
 
     def pattern(self, pattern: Pattern) -> Pattern:
         """The pattern among workers of a pattern among units: each member hears those in its own place."""

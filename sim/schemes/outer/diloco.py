@@ -204,7 +204,7 @@ class Fragment:
         """The outer step, and the model x [..., d] with it."""
         mean = await self._mean.wait() if isinstance(self._mean, AverageUnderWay) else self._mean
         assert mean is not None
-        mean = await self._units.gather(mean, self.value)
+        mean = await self._units.gather(mean, self.value.shape[-1])
         self._mean = None
         self.value, self._state = self._rule.update(self.value, mean, self._state)
         merged = self.value

@@ -161,29 +161,6 @@ def test_all_reduce_differs_by_rounding_only(
         assert ((final - expected).norm() / expected.norm()).item() < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("scheme", "options"),
-    [
-        ("gossip", {"topology": "complete", "inside": "sites"}),
-        ("diloco", {"period": 3, "inside": "sites"}),
-        ("diloco", {"period": 4, "fragments": 2, "delay": 1, "inside": "sites"}),
-    ],
-)
-def test_workers_of_a_site_act_as_one_on_processes_too(
-    four: Pool, scheme: str, options: dict[str, Any]
-) -> None:
-    sites = {"a": 2, "b": 2}
-    measured, finals = _measured_with_finals(four, scheme, options, sites=sites, **WORKLOAD)
-    job = make_job(scheme, options, workers=4, network=sites_of(sites), **WORKLOAD)
-    predicted = simulated(job)
-    assert measured["bytes_sent"] == predicted.bytes_sent
-    assert tuple(measured["exchanges"]) == predicted.exchanges
-    assert finals[0].equal(finals[1])
-    assert finals[2].equal(finals[3])
-    for final, expected in zip(finals, run_events(job).finals, strict=True):
-        assert ((final - expected).norm() / expected.norm()).item() < 1e-5
-
-
 def test_workers_agree_on_what_is_needed_first(four: Pool) -> None:
     """They fill buckets at different times; how often they ask each other depends on these."""
     options = {"overlap": True, "send_order": "needed_first", "next_forward": True}

@@ -278,6 +278,8 @@ def test_an_exchange_among_256_is_priced_in_bulk(sites: Sites, monkeypatch: pyte
     placed = place_blocks(exchange(sites, 25_000_001), tuple(range(256)), TransferModel(network))
     busiest = 64 * 64 if len(sites) > 1 else 8 * 248 if isinstance(sites[0], tuple) else 255
     assert price_s(placed) == pytest.approx(0.001 + busiest * 25_000_001 / 256 / 1.25e9, rel=1e-4)
+    one_by_one_s = tuple(1e-4 * (rank % 64) for rank in range(256))  # as behind a ring
+    assert price_s(placed) < max(placed.completion(one_by_one_s)[0]) < price_s(placed) + 1e-4 * 63
 
 
 def test_a_ring_goes_site_by_site() -> None:

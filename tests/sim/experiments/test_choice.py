@@ -44,7 +44,14 @@ FORMS = {
         "sites: {{a: 2, b: 3}}, within: {{latency: 0.1 ms, bandwidth: 10 Gbit/s}}, between: {{" + FLAT + "}}",
     ),
 }
+TWO_SITES = "sites: {{a: 3, b: 3}}, within: {{latency: 0.1 ms, bandwidth: 10 Gbit/s}}, "
+FORMS["equal sites"] = ("", TWO_SITES + "between: {{" + FLAT + "}}")
 TOP_K = "{all_reduce: {compression: {top_k: {share: 0.05}}}}"
+CODES = (
+    TOP_K,
+    "{all_reduce: {compression: {qsgd: {bits: 8}}}}",
+    "{diloco: {period: 4, delay: 1, compression: {qsgd: {bits: 4}}}}",
+)
 SCHEMES = (
     "all_reduce",
     "{local_sgd: {period: 4}}",
@@ -97,8 +104,12 @@ def others(asked: dict[str, Any], resolved: Scenario) -> Iterator[Scenario]:
     (label, names), *_ = taken.items()
     if "all_reduce" in names:
         for name in TRANSPORTS["ideal"].choices:
-            if name != "hierarchical" or asked["form"] in ("sites", "hosts of GPUs"):
+            if name != "hierarchical" or asked["form"] in ("sites", "equal sites", "hosts of GPUs"):
                 yield resolve(scenario(**asked, all_reduce=name), CPU)
+    unit = "hosts" if asked["form"] == "hosts of GPUs" else "sites"
+    for inside in ("workers", unit) if "inside" in names else ():
+        forced = resolved.collectives.model_copy(update={"inside": inside, "chosen": None})
+        yield resolve(resolved.model_copy(update={"collectives": forced}), CPU)
     for what, algorithms in (("shares", SHARES), ("broadcast", BROADCASTS)):
         for name in algorithms if what in names else ():
             update = {"chosen": {label: {**names, what: name}}}
@@ -137,6 +148,23 @@ def test_auto_is_the_best_and_a_better_network_costs_no_time(
     asked: dict[str, Any], change: tuple[float, float]
 ) -> None:
     keeps_the_laws(asked, *change)
+
+
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(drawn(forms=("hosts of GPUs", "equal sites")), st.sampled_from(CODES), better)
+def test_auto_is_the_best_where_hosts_or_sites_may_encode(
+    asked: dict[str, Any], scheme: str, change: tuple[float, float]
+) -> None:
+    keeps_the_laws({**asked, "scheme": scheme}, *change)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(drawn(forms=("hosts of GPUs", "equal sites")), st.sampled_from(CODES), better)
+def test_auto_is_the_best_where_hosts_or_sites_may_encode_in_a_long_draw(
+    asked: dict[str, Any], scheme: str, change: tuple[float, float]
+) -> None:
+    keeps_the_laws({**asked, "scheme": scheme}, *change)
 
 
 @pytest.mark.slow

@@ -108,6 +108,19 @@ def test_a_bucket_beyond_the_value_is_as_wide_as_the_value() -> None:
     assert wide.num_bytes == fitting.num_bytes == 4 * 88 + 4  # 88 times eight codes, one norm
 
 
+@pytest.mark.parametrize("bits", [2, 3, 8])
+@pytest.mark.parametrize("length", [1, 7, 513])
+def test_zeros_take_the_same_parts_and_no_random_numbers(bits: int, length: int) -> None:
+    nothing = torch.zeros(3, length)
+    almost = nothing.index_fill(-1, torch.tensor([0]), 1e-30)
+    zeros = encode(Qsgd(bits=bits), nothing, lambda: pytest.fail("drawn"))
+    others = encode(Qsgd(bits=bits), almost, lambda: torch.zeros(3, length))
+    assert decoded(zeros).equal(nothing)
+    assert [(each.shape, each.dtype) for each in zeros.parts] == [
+        (each.shape, each.dtype) for each in others.parts
+    ]
+
+
 def test_bf16_rounds_to_the_nearest() -> None:
     value = torch.tensor([1.0, 1.0 + 2.0**-7, 1.0 + 2.0**-10, -3.0])
     found = encode("bf16", value, lambda: value)

@@ -213,6 +213,26 @@ def test_workers_hold_what_their_scheme_declares(name: str, options: dict[str, A
     assert held - SMALL <= declared.total <= held + SLACK, (held, declared)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("all_reduce", EIGHT_BITS),
+        ("local_sgd", {"period": 3, **EIGHT_BITS}),
+        ("diloco", {"period": 6, "delay": 1, **EIGHT_BITS}),
+        ("slowmo", {"period": 3, **EIGHT_BITS}),
+    ],
+    ids=str,
+)
+def test_workers_whose_host_encodes_hold_no_more(name: str, options: dict[str, Any]) -> None:
+    job = make_job(
+        name, options, workers=WORKERS, task="quadratic", method="looped", network=cluster(),
+        task_options={"dimension": PARAMETERS, "examples": 64}, max_iterations=STEPS, record_events=False,
+        sums_inside="hosts",
+    )  # fmt: skip
+    assert job.scheme.held is not None
+    assert most_held(job) - SMALL <= job.scheme.held(job.options, Sizes(WORKERS)).total
+
+
 def test_the_sum_of_what_is_held() -> None:
     assert Held(optimizer=2, anchors=1, outer_momentum=1, in_flight=0.5).total == 6.5
     assert torch.zeros(PARAMETERS).untyped_storage().nbytes() == 4 * PARAMETERS
