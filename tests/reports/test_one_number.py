@@ -191,7 +191,7 @@ def test_one_name_one_number(tmp_path_factory: pytest.TempPathFactory, runs: lis
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, phases=[Phase.generate])
+@settings(max_examples=12, deadline=None, phases=[Phase.generate])
 @given(races())
 def test_one_name_one_number_at_length(tmp_path_factory: pytest.TempPathFactory, runs: list[Run]) -> None:
     check(runs, tmp_path_factory.mktemp("race"))

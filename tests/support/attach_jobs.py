@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,12 +18,16 @@ from paceline.realrun.attach import attach as attaching
 from paceline.realrun.attach.attach import Attached, attach
 from paceline.realrun.driver.run import run_job
 from paceline.realrun.group.group import Group
+from paceline.sim.drivers.job import Job
 from paceline.sim.errors import PacelineError
 from paceline.sim.training.gradients import TrainingProblem
 from paceline.sim.workloads.supervised import initial_weights
 from tests.support import nccl_rules as nccl_rules  # its backend is known once it is imported
 from tests.support.cluster_pool import default_group
 from tests.support.factory import make_problem
+
+TO_CONNECT_S = 30.0
+"""For ranks of jobs in which one is to die later."""
 
 
 def _model(seed: int) -> nn.Sequential:
@@ -55,9 +58,17 @@ def _whole(value: torch.Tensor) -> torch.Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def _dies_at(operation: int, worker: int) -> None:
-    """This process is to end when worker ``worker`` is its own and comes to that operation of its scheme."""
-    vars(attaching)["run_job"] = partial(run_job, faults={worker: operation})
+def _dies_at(operation: int, worker: int, timeout_s: float) -> None:
+    """This process is to end when worker ``worker`` is its own and comes to that operation of its scheme.
+
+    Others have ``timeout_s`` for their answers from the run on: on a busy machine to connect takes longer.
+    """
+
+    def dying(group: Group, job: Job, **options: Any) -> Any:
+        group.life.patience_s = timeout_s
+        return run_job(group, job, **options | {"timeout_s": timeout_s, "faults": {worker: operation}})
+
+    vars(attaching)["run_job"] = dying
 
 
 def train(
@@ -77,7 +88,8 @@ def train(
     ``dies``: number of the operation of its scheme at which rank 0 ends.
     """
     if dies is not None:
-        _dies_at(dies, 0)
+        _dies_at(dies, 0, timeout_s)
+        timeout_s = TO_CONNECT_S
     default_group(group)
     model = _model(seed)
     problem = make_problem("digits-mlp", group.size, seed, "looped", 32)
@@ -126,7 +138,7 @@ def train_together(
     """
     leads = dies is not None and any(dies[0] == team[0] for team in teams)
     if dies is not None and leads:
-        _dies_at(dies[1], [team[0] for team in sorted(teams)].index(dies[0]))
+        _dies_at(dies[1], [team[0] for team in sorted(teams)].index(dies[0]), timeout_s)
     default_group(group)
     inside = next(
         made for made in [dist.new_group(team) for team in teams] if isinstance(made, dist.ProcessGroup)

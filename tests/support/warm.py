@@ -25,7 +25,8 @@ import torch.distributed.run
 _PRELOAD = [
     "tests.support.cluster_pool", "tests.support.factory", "tests.contract.cases", "sklearn.datasets",
     "paceline.commands.app", "paceline.realrun.attach.attach", "paceline.realrun.launch.serve",
-    "paceline.realrun.calibration.probes", "torch.distributed.run", "torch._dynamo",
+    "paceline.realrun.calibration.probes", "torch.distributed.run", "torch._dynamo", "paceline.reports.files",
+    "paceline.sim.experiments.replay", "paceline.sim.topology.search", "networkx", "pyarrow.parquet",
 ]  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def test_every_prediction_is_finite(scenario: Scenario) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(scenarios)
 def test_every_prediction_is_finite_in_a_long_draw(scenario: Scenario) -> None:
     predict(scenario)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import Phase, given, settings
@@ -48,6 +50,7 @@ def run(scheme: str, g: int, d: int) -> Run:
     return next(iter(simulate(scenario)))
 
 
+@cache
 def sent(scheme: str, g: int, d: int) -> int:
     return run(scheme, g, d).bytes_sent
 
@@ -65,7 +68,7 @@ def test_small_models_send_the_payload(scheme: str, compression: str, g: int, d:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, phases=[Phase.generate])
+@settings(max_examples=60, deadline=None, phases=[Phase.generate])
 @given(st.sampled_from(SCHEMES), st.sampled_from(COMPRESSIONS), st.integers(2, 6), st.integers(8, 80))
 def test_small_models_send_the_payload_at_length(scheme: str, compression: str, g: int, d: int) -> None:
     check(scheme, compression, g, d)
