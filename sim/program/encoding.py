@@ -265,7 +265,7 @@ def _quantised(codec: Qsgd, value: Tensor, uniform: Callable[[], Tensor]) -> tup
     """Codes of the elements, and norms of the buckets."""
     length, s = value.shape[-1], codec.levels
     width = codec.width(length)
-    if not value.any():  # as where nothing is trained: no numbers are needed
+    if value.is_cpu and not value.any():  # as where nothing is trained; a device would have to be waited for
         norms = value.new_zeros((*value.shape[:-1], -(-length // width)), dtype=torch.float32)
         return _packed(torch.zeros_like(value, dtype=torch.int8), codec), norms
     padded = torch.nn.functional.pad(value, (0, -length % width))
