@@ -207,7 +207,7 @@ def _before(keys: Integers) -> Integers:
 
 
 def side_by_side(schedules: Sequence[BlockSchedule]) -> BlockSchedule:
-    """Schedules without a tail that go on at once, the ranks of each behind those of the ones before."""
+    """Schedules without a tail at the same time, the ranks of each behind those of the ones before."""
     blocks: list[CollectiveBlock] = []
     ranks = 0
     for schedule in schedules:

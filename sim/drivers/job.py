@@ -36,7 +36,7 @@ from ..network.transfer import TransferModel
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, TransportRules
 from ..program import operations as ops
 from ..program.averaging import root_of
-from ..program.encoding import Encoded, Payload, Qsgd, TopK, message_bytes, shard_bytes
+from ..program.encoding import Encoded, Payload, TopK, message_bytes, shard_bytes
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
@@ -233,8 +233,8 @@ class Job:
 
     def encode_s(self, operation: ops.Encode) -> float | Tensor | None:
         """Seconds that a worker, or each, encodes; None where nothing is said of it, and it takes no time."""
-        rates, codec = self.compute.compute.encoding, operation.codec
-        rate = rates.qsgd if isinstance(codec, Qsgd) else rates.top_k if isinstance(codec, TopK) else None
+        rates = self.compute.compute.encoding
+        rate = rates.top_k if isinstance(operation.codec, TopK) else rates.qsgd
         return None if rate is None else operation.elements * self.bytes_per_parameter / rate
 
     def ready_fractions(self) -> tuple[float, ...]:

@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from torch import Tensor
 
-from .encoding import Codec, Encoded, Payload
+from .encoding import Encoded, Payload, Qsgd, TopK
 from .groups import Groups
 from .pattern import Pattern
 
@@ -142,7 +142,7 @@ class Encode(Operation[None]):
     It is time only, and none at all where ``cluster.compute.encoding`` has no rate for the codec.
     """
 
-    codec: Codec
+    codec: Qsgd | TopK
     elements: float | Tensor
 
 

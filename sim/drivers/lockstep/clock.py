@@ -78,8 +78,7 @@ class LockstepClock:
         elif isinstance(operation, ops.Encode):
             took_s = self._job.encode_s(operation)
             if took_s is None:
-                if not isinstance(operation.codec, str):
-                    self._accounts.names.add(UNTIMED_ENCODING)
+                self._accounts.names.add(UNTIMED_ENCODING)
                 return
             end_s = self._now_s + np.asarray(took_s)
             self._enter("encode", self._now_s, end_s, self._now_s, self._now_s, blocks=False)

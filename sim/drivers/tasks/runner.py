@@ -222,8 +222,7 @@ class Runner(ABC, Generic[_P]):
 
     def _encode(self, task: CoroutineTask[_P], operation: ops.Encode) -> Any:
         if self.job.encode_s(operation) is None:
-            if not isinstance(operation.codec, str):
-                task.breakdown.operations.add(UNTIMED_ENCODING)
+            task.breakdown.operations.add(UNTIMED_ENCODING)
             return None
         task.waiting = operation
         self.issue(task, operation, None)

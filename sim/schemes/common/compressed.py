@@ -150,14 +150,15 @@ class CompressedAllReduce:
             decoded: elements of values; of the largest elements alone, only these count.
             pattern: one value comes from each neighbour in it.
         """
-        if self.codec is None or self.adds:
+        codec = self.codec
+        if codec is None or isinstance(codec, str):  # to round to 16 bits takes no time
             return
         values: float | Tensor = 1
         if pattern is not None:
             counts = [len(pattern.sources[rank]) for rank in self.worker.ranks]
             values = torch.tensor(counts) if self.worker.vectorised else counts[0]
-        came = decoded * (self.codec.share if isinstance(self.codec, TopK) else 1)
-        await ops.Encode(self.codec, encoded + came * values)
+        came = decoded * (codec.share if isinstance(codec, TopK) else 1)
+        await ops.Encode(codec, encoded + came * values)
 
     async def all_reduce(self, value: Tensor, index: int, groups: Groups | None = None) -> Tensor:
         """The mean of ``value`` over this worker's group; of a rounded one an unbiased estimate.
@@ -187,7 +188,7 @@ class CompressedAllReduce:
         return mean
 
     async def begin(self, value: Tensor, index: int, groups: Groups | None = None) -> AverageUnderWay:
-        """Begin what ``all_reduce`` does, and go on; what units do inside is waited for here, and at last."""
+        """Begin what ``all_reduce`` does; the parts inside units are waited for, here and at last."""
         if self.adds:
             payload = self.payload(value, "mean/out", index)
             handle = await self.worker.begin(ops.AllReduce(payload, groups))

@@ -28,15 +28,7 @@ from paceline.sim.training.scoring import as_they_are, digest
 from tests.support.cluster_jobs import run_scheme
 from tests.support.cluster_pool import Pool, Pools
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated, sites_of
-
-WORKLOAD: dict[str, Any] = {
-    "task": "digits-mlp",
-    "compute_s": 0.004,
-    "momentum": 0.9,
-    "every": 4,
-    "max_iterations": 12,
-}
-PADDED: dict[str, Any] = {"bytes_per_parameter": 37.0}
+from tests.support.small_runs import PADDED, QSGD, TOP_K, WORKLOAD, measure
 
 
 @pytest.fixture(params=[4, pytest.param(8, marks=pytest.mark.slow)])
@@ -45,17 +37,7 @@ def pool(request: pytest.FixtureRequest, pools: Pools) -> Pool:
 
 
 def _measured(pool: Pool, scheme: str, options: dict[str, Any], **job: Any) -> dict[str, Any]:
-    return _measured_with_finals(pool, scheme, options, **job)[0]
-
-
-def _measured_with_finals(
-    pool: Pool, scheme: str, options: dict[str, Any], **job: Any
-) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    answers = pool.ask(run_scheme, scheme=scheme, options=options, **job)
-    assert answers[0]["error"] is None
-    record: dict[str, Any] = answers[0]["run"]
-    assert (record["source"], record["status"]) == ("measured", "completed")
-    return record, [torch.tensor(answer["final"]) for answer in answers]
+    return measure(pool, scheme, options, **job)[0]
 
 
 def _same_iterates(job: Job, record: dict[str, Any]) -> None:
@@ -150,7 +132,7 @@ def test_own_schemes_and_topologies_have_the_same_bits(
 def test_all_reduce_differs_by_rounding_only(
     four: Pool, scheme: str, options: dict[str, Any], payload: dict[str, Any]
 ) -> None:
-    measured, finals = _measured_with_finals(four, scheme, options, **WORKLOAD, **payload)
+    measured, finals = measure(four, scheme, options, **WORKLOAD, **payload)
     job = make_job(scheme, options, workers=4, **WORKLOAD, **payload)
     predicted = simulated(job)
     assert measured["bytes_sent"] == predicted.bytes_sent
@@ -164,7 +146,7 @@ def test_all_reduce_differs_by_rounding_only(
 def test_workers_agree_on_what_is_needed_first(four: Pool) -> None:
     """They fill buckets at different times; how often they ask each other depends on these."""
     options = {"overlap": True, "send_order": "needed_first", "next_forward": True}
-    measured, finals = _measured_with_finals(four, "all_reduce", options, **WORKLOAD)
+    measured, finals = measure(four, "all_reduce", options, **WORKLOAD)
     job = make_job("all_reduce", options, workers=4, **WORKLOAD)
     assert measured["bytes_sent"] == pytest.approx(simulated(job).bytes_sent, rel=0.01)
     for final, expected in zip(finals, run_events(job).finals, strict=True):
@@ -174,7 +156,7 @@ def test_workers_agree_on_what_is_needed_first(four: Pool) -> None:
 def test_equal_buckets_of_a_payload_cut_through_layers(four: Pool) -> None:
     """Seven buckets of 4,810 elements: one with parts of both layers, and several in each."""
     options = {"overlap": True, "bucket": "25 kB"}
-    measured, finals = _measured_with_finals(four, "all_reduce", options, buckets=7, **WORKLOAD, **PADDED)
+    measured, finals = measure(four, "all_reduce", options, buckets=7, **WORKLOAD, **PADDED)
     job = make_job("all_reduce", options, workers=4, buckets=7, **WORKLOAD, **PADDED)
     predicted = simulated(job)
     for events in (predicted.events, [Event(**event) for event in measured["events"]]):
@@ -186,10 +168,8 @@ def test_equal_buckets_of_a_payload_cut_through_layers(four: Pool) -> None:
         assert ((final - expected).norm() / expected.norm()).item() < 1e-5
 
 
-QSGD: dict[str, Any] = {"compression": {"qsgd": {"bits": 4, "bucket": 64}}}
 BF16: dict[str, Any] = {"compression": {"bf16": True}}
 FP16: dict[str, Any] = {"compression": {"fp16": True}}
-TOP_K: dict[str, Any] = {"compression": {"top_k": {"share": 0.1}}}
 
 
 @pytest.mark.parametrize("payload", [{}, PADDED], ids=["own size", "padded"])
@@ -236,7 +216,7 @@ def test_sums_in_16_bits_differ_by_their_rounding_only(
     four: Pool, scheme: str, options: dict[str, Any], payload: dict[str, Any]
 ) -> None:
     """gloo adds up in an order of its own: of four values each mean is off by 6 roundings of 2^-8 at most."""
-    measured, finals = _measured_with_finals(four, scheme, options, **WORKLOAD, **payload)
+    measured, finals = measure(four, scheme, options, **WORKLOAD, **payload)
     job = make_job(scheme, options, workers=4, **WORKLOAD, **payload)
     predicted = simulated(job)
     assert measured["bytes_sent"] == predicted.bytes_sent
@@ -251,7 +231,7 @@ def test_sums_in_16_bits_differ_by_their_rounding_only(
 @pytest.mark.parametrize("half", [BF16, FP16], ids=["bf16", "fp16"])
 def test_a_hierarchy_of_workers_adds_up_in_16_bits_too(four: Pool, half: dict[str, Any]) -> None:
     sites, cluster = {"a": 2, "b": 2}, {"all_reduce": "hierarchical", **WORKLOAD}
-    measured, finals = _measured_with_finals(four, "all_reduce", half, sites=sites, **cluster)
+    measured, finals = measure(four, "all_reduce", half, sites=sites, **cluster)
     job = make_job("all_reduce", half, workers=4, network=sites_of(sites), **cluster)
     assert measured["bytes_sent"] == pytest.approx(simulated(job).bytes_sent, rel=1e-3)  # parts of elements
     most = 6 * (2**-8 if half is BF16 else 2**-11)

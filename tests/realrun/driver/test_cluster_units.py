@@ -6,33 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from pydantic import TypeAdapter
 
 from paceline.sim.experiments.parity import compare_iterates
 from paceline.sim.records.run import Run
-from tests.support.cluster_jobs import run_scheme
 from tests.support.cluster_pool import Pool
 from tests.support.factory import make_job, run_events, simulated, sites_of
-
-WORKLOAD: dict[str, Any] = {
-    "task": "digits-mlp",
-    "compute_s": 0.004,
-    "momentum": 0.9,
-    "every": 4,
-    "max_iterations": 12,
-}
-PADDED: dict[str, Any] = {"bytes_per_parameter": 37.0}
-QSGD: dict[str, Any] = {"compression": {"qsgd": {"bits": 4, "bucket": 64}}}
-TOP_K: dict[str, Any] = {"compression": {"top_k": {"share": 0.1}}}
-
-
-def _measured(
-    pool: Pool, scheme: str, options: dict[str, Any], **job: Any
-) -> tuple[dict[str, Any], list[torch.Tensor]]:
-    answers = pool.ask(run_scheme, scheme=scheme, options=options, **job)
-    assert answers[0]["error"] is None
-    return answers[0]["run"], [torch.tensor(answer["final"]) for answer in answers]
+from tests.support.small_runs import PADDED, QSGD, TOP_K, WORKLOAD, measure
 
 
 @pytest.mark.parametrize(
@@ -47,7 +27,7 @@ def test_workers_of_a_site_act_as_one_on_processes_too(
     four: Pool, scheme: str, options: dict[str, Any]
 ) -> None:
     sites = {"a": 2, "b": 2}
-    measured, finals = _measured(four, scheme, options, sites=sites, **WORKLOAD)
+    measured, finals = measure(four, scheme, options, sites=sites, **WORKLOAD)
     job = make_job(scheme, options, workers=4, network=sites_of(sites), **WORKLOAD)
     predicted = simulated(job)
     assert measured["bytes_sent"] == predicted.bytes_sent
@@ -72,7 +52,7 @@ def test_sites_that_encode_their_sum_have_the_same_bits(
 ) -> None:
     """A sum of two workers' values is rounded in one way only; codes of it are as those of a value."""
     sites, cluster = {"a": 2, "b": 2}, {"sums_inside": "sites", **WORKLOAD, **PADDED}
-    measured, _ = _measured(four, scheme, options, sites=sites, **cluster)
+    measured, _ = measure(four, scheme, options, sites=sites, **cluster)
     job = make_job(scheme, options, workers=4, network=sites_of(sites), **cluster)
     predicted = simulated(job)
     assert (measured["digest"], measured["bytes_sent"]) == (predicted.digest, predicted.bytes_sent)
