@@ -152,8 +152,6 @@ def transport(summary: Summary) -> list[str]:
 def carried(known: TransportRecord, all_reduces: bool) -> list[str]:
     """What carries the bytes, by which all-reduce if there is one, and what is not validated; sentences."""
     all_reduce = known["all_reduce"].replace("_", " ")
-    if "hierarchical" in known["all_reduce"]:
-        all_reduce += " (but codes and largest elements go straight to whoever adds them up)"
     by = f"; its all-reduce is {all_reduce}" if all_reduces else ""
     sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}{by}."]
     if known["not_validated"]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...records.accounting import EventLog, TimeBreakdown
-from ...records.run import HALF_SUM, RESUMPTIONS, Event
+from ...records.run import HALF_SUM, RESUMPTIONS, UNTIMED_ENCODING, Event
 from ...seeds import Floats, Integers
 
 _NO_OPERATIONS: Final = RESUMPTIONS | {"next_step"}
@@ -168,7 +168,9 @@ class StackedAccounts:
             self._communicate_s += exposed_s
         self._bytes = self._bytes.plus(operation.num_bytes)
         log = self._log
-        if log is None or log.full or (log.until_step is not None and operation.step >= log.until_step):
+        if operation.name == UNTIMED_ENCODING or log is None or log.full:
+            return
+        if log.until_step is not None and operation.step >= log.until_step:
             return
         self._rows.append((operation, ended))
         self._num_rows += self._workers if ended is None else int(ended.sum())

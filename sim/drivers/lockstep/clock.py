@@ -78,7 +78,8 @@ class LockstepClock:
         elif isinstance(operation, ops.Encode):
             took_s = self._job.encode_s(operation)
             if took_s is None:
-                self._accounts.names.add(UNTIMED_ENCODING)
+                now_s = self._now_s
+                self._enter(UNTIMED_ENCODING, now_s, now_s, now_s, now_s, blocks=False)
                 return
             end_s = self._now_s + np.asarray(took_s)
             self._enter("encode", self._now_s, end_s, self._now_s, self._now_s, blocks=False)

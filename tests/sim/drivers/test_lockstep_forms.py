@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from hypothesis import event, given, reject, settings
+from hypothesis import event, example, given, reject, settings
 from hypothesis import strategies as st
 
 from paceline.sim.compute.model import ComputeModel
@@ -88,6 +88,11 @@ def computing(job: Job, compute: str) -> Job:
     limit_s=st.sampled_from([None, 4.2]),
     trains=st.booleans(),
 )
+@example(  # over before anything is encoded
+    which=("local_sgd", {"period": 4, **EIGHT_BITS}), topology="", workers=2, network={"latency_s": 0.0},
+    transport=None, sharing="max_min", compute="a trace each", stragglers="none", momentum=0.0, drops=False,
+    limit_s=4.2, trains=False,
+)  # fmt: skip
 def test_where_lockstep_is_taken_both_drivers_agree(
     which: tuple[str, Options], topology: str, workers: int, network: Options, transport: str | None,
     sharing: str, compute: str, stragglers: str, momentum: float, drops: bool, limit_s: float | None,
