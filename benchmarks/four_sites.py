@@ -12,9 +12,9 @@ from typing import Final
 
 import torch
 
+from paceline.sim.experiments.costs.bandwidth import Utilisation
+from paceline.sim.experiments.costs.scaling_law import HOFFMANN, ScalingLaw
 from paceline.sim.experiments.prepare import resolve
-from paceline.sim.experiments.throughput.bandwidth import Utilisation
-from paceline.sim.experiments.throughput.scaling_law import HOFFMANN, ScalingLaw
 from paceline.sim.scenario.schema import load
 
 SCENARIO: Final = "llm/four-sites"

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import paceline
 from benchmarks.bars import Bar, Part, at_most, print_bars
-from paceline.sim.experiments.check import check
+from paceline.sim.experiments.costs.check import check
 from paceline.sim.experiments.prepare import device_named
 from paceline.sim.scenario.schema import resolve_scenario
 

@@ -35,7 +35,7 @@ from paceline.sim.config.units import parse_bytes, parse_seconds
 from paceline.sim.errors import RunError
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.network.tcp.settings import RECEIVE_BUFFER_BYTES, WINDOW_SHARE
+from paceline.sim.network.stock_tcp import RECEIVE_BUFFER_BYTES, WINDOW_SHARE
 from paceline.sim.network.transport import GLOO_FACTORS
 from paceline.sim.program.pattern import Pattern
 from paceline.sim.program.worker import Worker

@@ -19,7 +19,7 @@ import time
 
 import numpy as np
 
-from paceline.sim.network.sharing import FairSharing
+from paceline.sim.traffic.sharing import FairSharing
 
 BANDWIDTH_BYTES_PER_S = 1e9
 SIZE_BYTES = 5e6

@@ -1,4 +1,4 @@
-"""Single messages between stock hosts of the lab, beside the law of ``paceline.sim.network.tcp.windows``.
+"""Single messages between stock hosts of the lab, beside the law of ``paceline.sim.traffic.tcp.windows``.
 
     python -m benchmarks.tcp                       all congestion controls -> docs/tcp.md
     python -m benchmarks.tcp --congestion cubic    one of them, on standard output
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.alone import leave_alone
 from docs.make.page import renewed
 from paceline.realrun.lab import Lab
 from paceline.realrun.lab.check import ProbeProcess
@@ -29,9 +30,8 @@ from paceline.sim.config.files import write_atomically
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.settings import NetworkSettings
-from paceline.sim.network.tcp.alone import leave_alone
-from paceline.sim.network.tcp.settings import Congestion, TcpSettings
-from paceline.sim.network.tcp.windows import Connection
+from paceline.sim.network.stock_tcp import Congestion, TcpSettings
+from paceline.sim.traffic.tcp.windows import Connection
 
 PAGE: Final = Path("docs/tcp.md")
 MARK: Final = "<!-- Below: python -m benchmarks.tcp -->\n"

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from paceline.sim.config.child_process import end_with_parent
-from paceline.sim.config.interpreter import outlast_readers
+from paceline.sim.config.user_code.child_process import end_with_parent
+from paceline.sim.config.user_code.interpreter import outlast_readers
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _command(arguments: argparse.Namespace, environment: MutableMapping[str, str
 
 def _run(arguments: argparse.Namespace, environment: MutableMapping[str, str]) -> int:
     """Take part in all runs of a scenario under torchrun; returns the exit status. One rank alone prints."""
-    from paceline.sim.experiments.bounds import describe_schemes
+    from paceline.sim.experiments.costs.bounds import describe_schemes
     from paceline.sim.records import folder
     from paceline.sim.records.unfinished import NOTHING_KEPT
     from paceline.sim.scenario.schema import dump, over_transport
@@ -244,7 +244,7 @@ def _say(text: str) -> None:
 
 def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[Run]) -> None:
     """Print what the runs have given, as the arguments want it; nothing where there are none."""
-    from paceline.sim.experiments.bounds import describe_schemes
+    from paceline.sim.experiments.costs.bounds import describe_schemes
     from paceline.sim.records.summarise import summarise_resolved
     from paceline.sim.scenario.schema import dump, over_transport, parse
 

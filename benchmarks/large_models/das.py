@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from paceline.sim.workloads.layers.layer import fully_connected
-from paceline.sim.workloads.layers.parallelism import (
+from benchmarks.large_models.closed_forms.parallelism import (
     best_groups,
     exchanged_bytes,
     fewest_examples,
     most_nodes,
     operations_per_byte,
 )
+from benchmarks.large_models.closed_forms.scaling import ComputeNode, speed_up, step_time
+from paceline.sim.workloads.layers.layer import fully_connected
 from paceline.sim.workloads.layers.presets import PRESETS
-from paceline.sim.workloads.layers.scaling import ComputeNode, speed_up, step_time
 
 # Nodes by their operations per byte [M, medium], and what they allow.
 NODES: Final = {"10 Gbit/s Ethernet": 546.0, "FDR InfiniBand": 336.0}
@@ -197,12 +197,12 @@ register blocking of the paper are not modelled.
 
 ## Speed-ups (the same paper) [S]
 
-`sim/workloads/layers/scaling.py`: data parallel convolutions, averaged by a thread of communication and
-waited for layer by layer; fully connected layers hybrid, their exchanges waited for; one core of each node
-for the messages; images times rows of outputs in rounds on the other cores. Nothing is fitted to a speed-up
-on several nodes. What one node does in a second is published: 27.9 images of VGG-A on Cori, 4,600 frames of
-speech, 397 / 14.2 images on AWS [M, medium]; OverFeat is taken to compute at VGG-A's rate. Messages are sent
-and received one after the other (overlap 0). The networks:
+`benchmarks/large_models/closed_forms/scaling.py`: data parallel convolutions, averaged by a thread of
+communication and waited for layer by layer; fully connected layers hybrid, their exchanges waited for; one
+core of each node for the messages; images times rows of outputs in rounds on the other cores. Nothing is
+fitted to a speed-up on several nodes. What one node does in a second is published: 27.9 images of VGG-A on
+Cori, 4,600 frames of speech, 397 / 14.2 images on AWS [M, medium]; OverFeat is taken to compute at VGG-A's
+rate. Messages are sent and received one after the other (overlap 0). The networks:
 
 - *Cori*: its nodes' share of the links between all, 45 TB/s of bisection for 12,076 nodes; latency 3.7 us
   [S: NERSC's pages on Cori]. *Neighbours*: 8 GB/s between two nodes [S: there], as if no link were shared.

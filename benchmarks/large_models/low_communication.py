@@ -9,9 +9,13 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.large_models.closed_forms.low_communication import (
+    BACKWARD_SHARE,
+    LowCommunication,
+    ring_share,
+)
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import parse
-from paceline.sim.workloads.layers.low_communication import BACKWARD_SHARE, LowCommunication, ring_share
 
 PAYLOAD: Final = 0.84
 """Of 16 bits a parameter, recovered from table 4 of streaming DiLoCo (outside facts, section 3.1) [C]."""

@@ -11,7 +11,7 @@ from benchmarks.validation.bundles import committed, section, with_table
 from benchmarks.validation.design import MEETING_SCHEMES
 from paceline.sim.network.profile import Profile
 from paceline.sim.network.settings import QueueName
-from paceline.sim.network.tcp.settings import HostTuning
+from paceline.sim.network.stock_tcp import HostTuning
 from paceline.sim.records.comparison import kendall_tau
 
 PageRow = dict[str, Any]

@@ -18,7 +18,7 @@ from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.network.build import build_network
 from paceline.sim.network.profile import Profile
 from paceline.sim.network.settings import QueueName
-from paceline.sim.network.tcp.settings import TcpSettings
+from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.records.run import Run
 from paceline.sim.scenario.schema import Scenario, parse
 

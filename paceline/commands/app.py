@@ -24,7 +24,7 @@ from paceline.commands import measure, predict
 from paceline.commands.console import AsJson, ReportFile, print_json, say, terminal
 from paceline.commands.sweep import sweep
 from paceline.commands.topology import topology_app
-from paceline.sim.config.interpreter import SharedState, name_some, outlast_readers
+from paceline.sim.config.user_code.interpreter import SharedState, name_some, outlast_readers
 from paceline.sim.errors import InputError, PacelineError
 
 _HELP_WIDTH: Final = 100
@@ -130,7 +130,7 @@ def report(
         }
         again: list[Path] = []
         if len(own) > 1:
-            from paceline.sim.experiments.reprice import price_again
+            from paceline.sim.experiments.costs.reprice import price_again
 
             again = price_again(own, Path(scratch), say)
         shown = [opened[path][0] if path in opened else path for path in folders]
@@ -299,8 +299,8 @@ def _end_unforeseen(error: Exception, replaced: Sequence[str]) -> int:
     """Say what nobody has foreseen: a mistake of ours, or of code that changes what all of Python shares."""
     if sys.flags.dev_mode:
         raise error
-    from paceline.sim.config.code_files import code_files
-    from paceline.sim.config.user_code import format_error, format_line
+    from paceline.sim.config.user_code.call import format_error, format_line
+    from paceline.sim.config.user_code.code_files import code_files
 
     last = traceback.extract_tb(error.__traceback__)[-1]
     text, where = format_error(error), format_line(last.filename, last.lineno)

@@ -28,7 +28,7 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
-from paceline.commands.patience import patience
+from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, shorten
 
 if TYPE_CHECKING:

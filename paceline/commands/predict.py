@@ -28,7 +28,7 @@ from paceline.commands.console import (
     terminal,
     watching,
 )
-from paceline.commands.patience import patience
+from paceline.sim.config.user_code.patience import patience
 
 if TYPE_CHECKING:
     from paceline.sim.records.run import Run
@@ -50,7 +50,7 @@ def simulate(
     """Predict: real gradients under a virtual clock, for every scheme and seed."""
     from paceline.sim.experiments import prepare
     from paceline.sim.experiments import simulate as simulator
-    from paceline.sim.experiments.bounds import describe_schemes
+    from paceline.sim.experiments.costs.bounds import describe_schemes
     from paceline.sim.experiments.jobs import JobProcesses, check_jobs
     from paceline.sim.network import profile as profiles
     from paceline.sim.scenario.lines import name_lines
@@ -112,8 +112,8 @@ def check(
 ) -> None:
     """Say what a scenario means: cluster, routes, what a step costs, time to simulate."""
     from paceline.reports import tables
-    from paceline.sim.experiments import check as checking
     from paceline.sim.experiments import prepare
+    from paceline.sim.experiments.costs import check as checking
     from paceline.sim.scenario.lines import name_lines
     from paceline.sim.scenario.schema import load
 
@@ -141,7 +141,7 @@ def throughput(
 ) -> None:
     """Say how fast a language model trains, and which bandwidth that needs."""
     from paceline.reports import tables
-    from paceline.sim.experiments.throughput import tokens as counting
+    from paceline.sim.experiments.costs import tokens as counting
     from paceline.sim.scenario.lines import name_lines
     from paceline.sim.scenario.schema import load
 
@@ -159,7 +159,7 @@ def replay(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="a result folder with all events")],
 ) -> None:
     """Run recorded runs again in one process, and compare what comes out."""
-    from paceline.sim.config.code_files import code_files
+    from paceline.sim.config.user_code.code_files import code_files
     from paceline.sim.devices import one_thread
     from paceline.sim.experiments.replay import verify_replay
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from paceline.commands import app
-from paceline.commands.patience import PATIENCE_S
+from paceline.sim.config.user_code.patience import PATIENCE_S
 
 
 def main() -> NoReturn:
@@ -21,7 +21,7 @@ def main() -> NoReturn:
     try:
         app.main()
     except SystemExit as ended:
-        from paceline.sim.config.code_files import code_files
+        from paceline.sim.config.user_code.code_files import code_files
 
         names = sorted(file.name for file in code_files().values())
         if names:

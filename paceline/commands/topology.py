@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from paceline.commands.console import AsJson, Force, check_out_file, print_json, say, terminal
-from paceline.commands.patience import patience
 from paceline.sim.config.limits import MAX_SEED
+from paceline.sim.config.user_code.patience import patience
 from paceline.sim.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tupl
         raise InputError(f"--workers {workers}: the cluster of {scenario} has {there}; leave it out")
     if objective == "spectral":
         return None, there
-    from paceline.sim.experiments.averaging_time import AveragingStepTime
+    from paceline.sim.experiments.costs.averaging_time import AveragingStepTime
 
     return AveragingStepTime(loaded), there
 

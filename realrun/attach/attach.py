@@ -34,8 +34,8 @@ from torch._C._distributed_c10d import Store
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute
 from paceline.sim.config import files
-from paceline.sim.config.code_files import script_folder, search_beside
 from paceline.sim.config.limits import MAX_SEED, MAX_STEPS
+from paceline.sim.config.user_code.code_files import script_folder, search_beside
 from paceline.sim.config.yaml_file import validate_document
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten

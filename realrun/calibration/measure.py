@@ -29,7 +29,7 @@ from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, MeasuredRange
 from paceline.sim.network.settings import NetworkSettings, QueueName
-from paceline.sim.network.tcp.settings import TcpSettings, describe_hosts
+from paceline.sim.network.stock_tcp import TcpSettings, describe_hosts
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.encoding import Codec, Qsgd, TopK, decoded, encode
 from paceline.sim.records.run import Event, Run

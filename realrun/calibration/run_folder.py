@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from paceline.sim.config.code_files import reading_results
+from paceline.sim.config.user_code.code_files import reading_results
 from paceline.sim.errors import InputError, quote, shorten
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.network.profile import HostKind

@@ -31,7 +31,7 @@ from paceline.sim.errors import InputError, PacelineError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network, free_network
 from paceline.sim.network.profile import HostKind, MeasuredRange
-from paceline.sim.network.tcp.settings import TcpSettings, describe_hosts
+from paceline.sim.network.stock_tcp import TcpSettings, describe_hosts
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.averaging import COLLECTIVES

@@ -13,7 +13,7 @@ from paceline.sim.config.files import format_json
 from paceline.sim.config.limits import MAX_STEPS
 from paceline.sim.devices import one_thread
 from paceline.sim.errors import InputError, RunError, quote, shorten
-from paceline.sim.experiments.bounds import describe_schemes
+from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.parity import compare_iterates
 from paceline.sim.experiments.prepare import prepare, seeds_of, with_units
 from paceline.sim.experiments.simulate import simulate_job
@@ -21,7 +21,7 @@ from paceline.sim.network import profile as profiles
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
 from paceline.sim.network.profile import HostKind, Profile
-from paceline.sim.network.tcp.settings import describe_hosts
+from paceline.sim.network.stock_tcp import describe_hosts
 from paceline.sim.network.transport import AUTO_ALGORITHM, TRANSPORTS
 from paceline.sim.records.comparison import (
     DEFAULT_TOLERANCE_PCT,

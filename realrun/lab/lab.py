@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
-from paceline.sim.network.tcp.settings import HostTuning, TcpSettings
+from paceline.sim.network.stock_tcp import HostTuning, TcpSettings
 
 from . import enter, kernel
 from .hosts import INTERFACE, address

@@ -31,7 +31,7 @@ from typing import Generic, Protocol, TypeVar
 from typing_extensions import override
 
 from paceline.sim.errors import InputError
-from paceline.sim.network.fifo import CellQueues
+from paceline.sim.traffic.fifo import CellQueues
 
 MTU_BYTES = 1500
 
@@ -275,7 +275,7 @@ def _order(num_links: int, paths: Iterable[Path]) -> list[int]:
 
 
 class Fifo(Queue[P]):
-    """Serves packets in order of arrival at every link: ``paceline.sim.network.fifo``.
+    """Serves packets in order of arrival at every link: ``paceline.sim.traffic.fifo``.
 
     Arguments as for ``Fair``.
     """

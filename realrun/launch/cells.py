@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError, shorten
-from paceline.sim.experiments.bounds import describe_schemes
+from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.prepare import prepare, seeds_of
 from paceline.sim.network.network import Network
 from paceline.sim.records.run import Run

@@ -23,8 +23,8 @@ from typing import Any, Final, NoReturn
 
 from torch._C._distributed_c10d import Store
 
-from paceline.sim.config.code_files import add_folders
 from paceline.sim.config.problems import format_message
+from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.errors import InputError, PacelineError
 
 from ..group.group import Group, join, leave

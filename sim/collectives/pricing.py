@@ -189,7 +189,7 @@ def _at_most_one_each(ready: Integers, source: Integers, first: int) -> tuple[tu
 
 @dataclass(frozen=True)
 class StreamCosts:
-    """What a stream of bytes per pair of ranks adds; see ``paceline.sim.drivers.streams``.
+    """What a stream of bytes per pair of ranks adds; see ``paceline.sim.traffic.streams``.
 
     Attributes:
         buffer_bytes: what the sender's socket takes off its hands.

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache, lru_cache
 
-from ..config import user_code
 from ..config.problems import format_value
+from ..config.user_code import call as user_code
 from ..errors import Deadlock, InputError, did_you_mean, quote
 from .algorithms import ALL_REDUCE
 from .schedule import Schedule, critical_path_s

@@ -3,7 +3,7 @@
 Where all members begin together, what one worker sends is what every worker sends, and all messages of a
 round get the same rate: of each kind of link one stands for all. So a round is one flow, however many workers
 there are, and collectives that meet on the links share them as a few such flows do. The rates are the max-min
-fair ones of the messages one by one (``sim/network/sharing.py``), the instants theirs to rounding; where the
+fair ones of the messages one by one (``sim/traffic/sharing.py``), the instants theirs to rounding; where the
 payload does not divide by the number of workers, all have the longest message, a byte longer at most.
 """
 

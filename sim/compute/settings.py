@@ -13,11 +13,11 @@ from pydantic_core import CoreSchema
 from typing_extensions import override
 
 from .. import seeds
-from ..config import user_code
 from ..config.limits import MAX_BATCH, MAX_FACTOR, MAX_TIME_S
 from ..config.problems import mistake, place_errors
 from ..config.settings import OneOf, Settings, read_beside
 from ..config.units import BoundedSeconds, BytesPerSecond, FlopsPerSecond, Steps
+from ..config.user_code import call as user_code
 from ..jitter import Jitter
 from . import attached
 from .batch_sizes import seconds_at

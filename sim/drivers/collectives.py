@@ -20,18 +20,18 @@ from ..collectives.symmetric import (
     bytes_of_rounds,
     symmetric_rounds,
 )
-from ..config.user_code import format_error, with_line
+from ..config.user_code.call import format_error, with_line
 from ..errors import SchemeError
 from ..program import operations as ops
 from ..program.averaging import combined, part
 from ..program.encoding import Payload, decoded
-from .blocks import BlockFlows, Completion, PlacedBlocks, PlacedCollective, place_blocks
-from .clock import Clock
+from ..traffic.blocks import BlockFlows, Completion, PlacedBlocks, PlacedCollective, place_blocks
+from ..traffic.clock import Clock
+from ..traffic.rendezvous import Tag
+from ..traffic.tables import CollectiveRun, PlacedTable, place_table
+from ..traffic.transfers import Transfers
 from .job import Job
 from .pending import Pending
-from .rendezvous import Tag
-from .tables import CollectiveRun, PlacedTable, place_table
-from .transfers import Transfers
 
 PRICED_WORK: Final = 64
 """Messages of each member as which a collective that is priced as a whole counts at most."""

@@ -16,7 +16,6 @@ from typing_extensions import override
 from ..devices import older_objects_left_alone
 from ..errors import Deadlock, PeerLost
 from ..network.profile import MessageRange
-from ..network.wake_up_delays import WakeUpDelays
 from ..program import operations as ops
 from ..program.averaging import COLLECTIVES, root_of
 from ..program.encoding import decoded
@@ -24,17 +23,18 @@ from ..program.groups import members
 from ..program.worker import Program
 from ..records.accounting import TimeBreakdown
 from ..records.run import ANY_SOURCE, Event
+from ..traffic.clock import Clock
+from ..traffic.streams import Streams
+from ..traffic.transfers import PATTERN_TAG, Transfers
+from ..traffic.wake_up_delays import WakeUpDelays
 from ..training.gradients import Deferred, loss_given
 from ..training.scoring import Scorer
-from .clock import Clock
 from .collectives import CollectivesInFlight
 from .job import Job
 from .outcome import Outcome, describe_deaths
 from .pending import Pending
-from .streams import Streams
 from .tasks.clocked import ClockedRunner
 from .tasks.runner import SUSPENDED, CoroutineTask, mix_values
-from .transfers import PATTERN_TAG, Transfers
 
 _Task = CoroutineTask[Pending]
 

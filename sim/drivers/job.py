@@ -41,11 +41,11 @@ from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes.scheme import Scheme
+from ..traffic.blocks import fastest
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
-from .blocks import fastest
 
 BY_PRICE: Final = "fastest_for_each"
 """The algorithm of a collective is what ``fastest`` finds for its size and group."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Final, Protocol, Self, TypeVar
 
-from ..config import user_code
-from ..config.child_process import prepare, tell_parent
-from ..config.code_files import code_folders
+from ..config.user_code import call as user_code
+from ..config.user_code.child_process import prepare, tell_parent
+from ..config.user_code.code_files import code_folders
 from ..devices import one_thread
 from ..errors import InputError, PacelineError
 from ..records.run import Run

@@ -40,7 +40,7 @@ from ..workloads.layers.settings import LayerProfile
 from ..workloads.partition import Batches, shards
 from ..workloads.sampler import Sampler
 from ..workloads.workload import Task
-from .costs.choice import choose
+from .choice import choose
 from .memory import check_memory, check_task_memory
 
 MAX_EVENTS = 1_000_000

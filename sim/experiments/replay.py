@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..config.code_files import reading_results
+from ..config.user_code.code_files import reading_results
 from ..drivers.job import Job
 from ..drivers.replay import ShortRecordError, replay
 from ..errors import InputError, RunError, did_you_mean, quote, shorten

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any, Final
 
-from ..config import user_code
 from ..config.limits import MAX_TIME_S, MIN_RATE
+from ..config.user_code import call as user_code
 from ..errors import InputError, did_you_mean, quote, shorten
 from .forms.graph import Graph
 from .forms.varying import Variation

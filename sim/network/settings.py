@@ -24,7 +24,7 @@ from .forms.graph import Graph
 from .forms.quantities import Count, Rate
 from .forms.sites import Between, Within, by_pair, find_wrong_pairs
 from .forms.varying import Variation
-from .tcp.settings import HostTuning, TcpSettings
+from .stock_tcp import HostTuning, TcpSettings
 
 TransportName = Literal["ideal", "gloo", "nccl"]
 QueueName = Literal["fair", "fifo"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..collectives.symmetric import EqualLinks
 from .network import Network
-from .tcp.settings import TcpSettings
+from .stock_tcp import TcpSettings
 
 
 @dataclass(frozen=True)

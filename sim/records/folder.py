@@ -22,16 +22,16 @@ from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
 from ..errors import InputError, shorten
 from .comparison import Comparison
-from .contradictions import (
+from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
+from .formats.trace import write_trace
+from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
+from .integrity.contradictions import (
     MAX_TEXT,
     find_contradiction,
     find_foreign_comparison,
     find_missing_runs,
     longest_text,
 )
-from .formats.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
-from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
-from .formats.trace import write_trace
 from .run import Evaluation, Machine, Pace, Run, TimeShare
 from .scenario_facts import read_facts
 from .summarise import summarise, summarise_resolved

@@ -25,7 +25,7 @@ from ..config.files import claim_folder, remove, remove_unfinished_writes, write
 from ..config.yaml_file import read_bytes
 from ..errors import InputError, shorten
 from . import folder as result_folder
-from .formats.checksums import verify_checksums, write_checksums
+from .integrity.checksums import verify_checksums, write_checksums
 from .run import Run
 from .summary import SUMMARY_VERSION, SchemeFacts, Tuned
 

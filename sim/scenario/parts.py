@@ -28,13 +28,13 @@ from ..config.limits import MAX_MODEL_BYTES, MAX_STEPS, MAX_STRAGGLERS, MAX_WORK
 from ..config.problems import Mistake, mistake, place_errors, raise_mistakes
 from ..config.settings import Settings
 from ..config.units import BoundedSeconds, Bytes, Steps
-from ..config.user_code import is_import_path
+from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
 from ..network.build import build_network
 from ..network.forms.graph import Graph
 from ..network.profile import Profile
 from ..network.settings import NetworkSettings, QueueName
-from ..network.tcp.settings import HostTuning
+from ..network.stock_tcp import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..training.snapshots import ASSUMED_STEPS, KEPT_APART, KEPT_BYTES, Keep

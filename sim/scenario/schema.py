@@ -26,16 +26,17 @@ from pydantic import (
 )
 
 from ..collectives.registry import all_reduce_named
-from ..config import user_code, yaml_file
-from ..config.code_files import script_folder, search_beside
+from ..config import yaml_file
 from ..config.limits import MAX_NAME, MAX_SCHEMES, MAX_SEED
 from ..config.problems import Mistake, explain, mistake, raise_mistakes
 from ..config.settings import Settings
-from ..config.user_code import is_import_path
+from ..config.user_code import call as user_code
+from ..config.user_code.call import is_import_path
+from ..config.user_code.code_files import script_folder, search_beside
 from ..errors import InputError, did_you_mean, quote, shorten
 from ..network.build import build_network
 from ..network.settings import QueueName, TransportName
-from ..network.tcp.settings import HostTuning
+from ..network.stock_tcp import HostTuning
 from ..network.transport import AUTO_ALGORITHM, TRANSPORTS
 from ..records.run import On
 from ..schemes import find_scheme

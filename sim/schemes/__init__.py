@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..config.user_code import is_import_path
+from ..config.user_code.call import is_import_path
 from ..errors import InputError
 from . import ad_psgd, all_reduce, gossip, leader_sgd, local_sgd, parameter_server, sgp, tracking
 from .common.compressed import encodes_averages

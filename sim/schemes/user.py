@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from ..config import user_code
 from ..config.limits import MAX_TIME_S
 from ..config.problems import format_value
 from ..config.settings import Settings
-from ..config.user_code import options_of
+from ..config.user_code import call as user_code
+from ..config.user_code.call import options_of
 from ..errors import InputError, PacelineError, SchemeError, quote, shorten
 from ..program import operations as ops
 from ..program.encoding import Encoded, Payload, decoded

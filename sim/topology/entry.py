@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from ..config.problems import explain
 from ..config.settings import Named, Settings, keyed
-from ..config.user_code import is_import_path, load_object
+from ..config.user_code.call import is_import_path, load_object
 from ..errors import InputError, did_you_mean, quote
 from .graphs import files, static
 from .graphs.static import Graphs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..config.user_code import is_import_path
+from ..config.user_code.call import is_import_path
 from ..errors import InputError, did_you_mean, quote
 from .tasks.digits import DIGITS_CNN, DIGITS_MLP
 from .tasks.images import CIFAR_CNN7, CIFAR_RESNET20, DIGITS_RESNET20, MNIST_CNN

@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config import user_code
-from ..config.interpreter import LeftWhole
 from ..config.limits import MAX_EXAMPLES
 from ..config.settings import Settings
-from ..config.user_code import options_of
+from ..config.user_code import call as user_code
+from ..config.user_code.call import options_of
+from ..config.user_code.interpreter import LeftWhole
 from ..devices import torch_random
 from ..errors import InputError, RunError, quote, shorten
 from .supervised import TRIED, Examples, initial_weights, supervised

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.sim.config.code_files import search_beside
+from paceline.sim.config.user_code.code_files import search_beside
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
 from paceline.sim.training.scoring import digest
 from tests.support.factory import make_job, run_events, simulated

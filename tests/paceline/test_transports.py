@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.sim.experiments.reprice import price_again
+from paceline.sim.experiments.costs.reprice import price_again
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.folder import read_results, write_results

@@ -72,7 +72,7 @@ def test_the_cluster_driver_shares_what_has_no_clock() -> None:
 
 
 def test_only_the_virtual_clock_imports_simpy() -> None:
-    assert _importers("simpy") == {"sim/drivers/clock.py", "sim/drivers/event.py"}
+    assert _importers("simpy") == {"sim/traffic/clock.py", "sim/drivers/event.py"}
 
 
 def test_only_realrun_imports_torch_distributed() -> None:

@@ -12,8 +12,8 @@ import torch
 
 from paceline.sim.compute.model import ComputeModel
 from paceline.sim.compute.settings import Compute, Straggler
-from paceline.sim.config.code_files import add_folders
 from paceline.sim.config.settings import Settings
+from paceline.sim.config.user_code.code_files import add_folders
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.outcome import Outcome, run_record

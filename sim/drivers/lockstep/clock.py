@@ -14,8 +14,8 @@ from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...records.run import INSTANT, UNTIMED_ENCODING
 from ...seeds import Floats, Integers
+from ...traffic.blocks import PlacedBlocks
 from ...training.scoring import Scorer
-from ..blocks import PlacedBlocks
 from ..job import Job
 from ..outcome import Outcome
 from .accounts import Counts, StackedAccounts, StackedOperation

@@ -14,10 +14,10 @@ from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
-from ..blocks import PlacedBlocks, place_blocks
+from ...traffic.blocks import PlacedBlocks, place_blocks
+from ...traffic.tables import place_table
 from ..collectives import PRICED_WORK, Placed, place_rounds
 from ..job import Job
-from ..tables import place_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,8 +19,8 @@ from typing_extensions import override
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import COLLECTIVES
+from ...traffic.blocks import complete_together
 from ...training.scoring import Scorer
-from ..blocks import complete_together
 from ..job import Job
 from ..outcome import Outcome
 from ..tasks.runner import InFlight

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from torch import Tensor
 
-from ...config.user_code import format_error, with_line
+from ...config.user_code.call import format_error, with_line
 from ...errors import RunError, SchemeError
 from ...program import operations as ops
 from ...program.averaging import weighted_sum

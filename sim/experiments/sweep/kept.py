@@ -31,7 +31,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ...config.files import save_atomically
-from ...config.user_code import is_import_path
+from ...config.user_code.call import is_import_path
 from ...drivers.job import Job
 from ...errors import InputError
 from ...records.unfinished import code_version

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...config import user_code
+from ...config.user_code import call as user_code
 from ...errors import InputError, quote
 from ..matrix import from_networkx
 from .files import ranked

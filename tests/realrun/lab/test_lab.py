@@ -21,7 +21,7 @@ from paceline.realrun.lab.check import LabCheck, check, render
 from paceline.realrun.lab.lab import python_environment
 from paceline.sim.errors import InputError, RunError
 from paceline.sim.network.network import Link, Network
-from paceline.sim.network.tcp.settings import TcpSettings
+from paceline.sim.network.stock_tcp import TcpSettings
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 

@@ -12,7 +12,7 @@ from tests.support.alive import wait_for_end
 
 CHILD = """
 import os, signal, sys
-from paceline.sim.config.child_process import end_with_parent
+from paceline.sim.config.user_code.child_process import end_with_parent
 sys.platform = sys.argv[1]
 end_with_parent(orders=sys.argv[2] == "orders")
 print(os.getpid(), flush=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paceline.realrun.lab.lab import python_environment
-from paceline.sim.config import user_code
+from paceline.sim.config.user_code import call as user_code
 from paceline.sim.errors import InputError
 from paceline.sim.scenario import schema
 from tests.sim.scenario.test_schema import FLAT

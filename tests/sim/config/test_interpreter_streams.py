@@ -8,7 +8,7 @@ import sys
 
 WRITES = """
 import sys
-from paceline.sim.config.interpreter import outlast_readers
+from paceline.sim.config.user_code.interpreter import outlast_readers
 
 outlast_readers()
 sys.stderr.write("at once")

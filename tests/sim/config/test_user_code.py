@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.sim.config import user_code
+from paceline.sim.config.user_code import call as user_code
 from paceline.sim.errors import InputError
 from paceline.sim.scenario.schema import parse
 from tests.sim.scenario.test_schema import FLAT

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from paceline.sim.collectives.hierarchy import Sites
 from paceline.sim.collectives.pipelines import PIPELINES, double_tree, exchange
 from paceline.sim.config.settings import Settings
-from paceline.sim.drivers import blocks
-from paceline.sim.drivers.blocks import PlacedBlocks, _solve_s, fastest, place_blocks, price_s
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
 from paceline.sim.errors import Deadlock, PeerLost
@@ -22,6 +20,8 @@ from paceline.sim.network.transfer import TransferModel
 from paceline.sim.network.transport import TRANSPORTS
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
+from paceline.sim.traffic import blocks
+from paceline.sim.traffic.blocks import PlacedBlocks, _solve_s, fastest, place_blocks, price_s
 from tests.support.factory import flat_network, make_job, make_scheme, network_of, run_events
 
 laws = settings(deadline=None, derandomize=True, max_examples=25)

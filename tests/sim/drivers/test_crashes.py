@@ -14,9 +14,9 @@ from paceline.reports.tables import render_summary, warnings
 from paceline.reports.words import failures
 from paceline.sim.drivers.replay import replay
 from paceline.sim.errors import InputError
+from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate
-from paceline.sim.experiments.step_cost import step_cost
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise
 from paceline.sim.records.summary import Summary

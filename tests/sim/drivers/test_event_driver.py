@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.drivers.lockstep.stacked import run_lockstep
-from paceline.sim.drivers.rendezvous import Transfer, forget, take_first
 from paceline.sim.errors import Deadlock, PeerLost, RunError
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
+from paceline.sim.traffic.rendezvous import Transfer, forget, take_first
 from paceline.sim.training.scoring import digest
 from tests.support.factory import NoOptions, make_job, make_scheme, run_events, simulated
 

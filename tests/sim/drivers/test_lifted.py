@@ -28,12 +28,12 @@ from paceline.sim.collectives.pipelines import (
     recursive_doubling,
 )
 from paceline.sim.collectives.schedule import Round, Schedule
-from paceline.sim.drivers.blocks import place_blocks, price_s
-from paceline.sim.drivers.clock import Clock
-from paceline.sim.drivers.tables import place_table
-from paceline.sim.drivers.transfers import Transfers
 from paceline.sim.network.network import Network
 from paceline.sim.network.transfer import TransferModel
+from paceline.sim.traffic.blocks import place_blocks, price_s
+from paceline.sim.traffic.clock import Clock
+from paceline.sim.traffic.tables import place_table
+from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import network_of
 
 laws = settings(deadline=None, derandomize=True, max_examples=60)

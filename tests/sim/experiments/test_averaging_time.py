@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.sim.experiments.averaging_time import AveragingStepTime
+from paceline.sim.experiments.costs.averaging_time import AveragingStepTime
 from paceline.sim.scenario.schema import Scenario, parse
 from paceline.sim.topology.search import Budget, EdgeArray, Request, search
 from paceline.sim.topology.search.graph import lattice, random_regular_edges

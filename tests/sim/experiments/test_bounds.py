@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from paceline.sim.experiments import bounds as bounding
-from paceline.sim.experiments import step_cost
-from paceline.sim.experiments.bounds import describe_schemes, measure_bounds
+from paceline.sim.experiments.costs import bounds as bounding
+from paceline.sim.experiments.costs import step_cost
+from paceline.sim.experiments.costs.bounds import describe_schemes, measure_bounds
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
 from paceline.sim.records.summary import Bounds

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from paceline.commands.app import app
 from paceline.reports.tables import render_check
 from paceline.sim.drivers.job import Job
-from paceline.sim.experiments import step_cost as step_costs
-from paceline.sim.experiments.check import Effort, check, models_scored, most_steps, route_kinds
+from paceline.sim.experiments.costs import step_cost as step_costs
+from paceline.sim.experiments.costs.check import Effort, check, models_scored, most_steps, route_kinds
+from paceline.sim.experiments.costs.step_cost import Followed, StepCost, step_cost
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.experiments.step_cost import Followed, StepCost, step_cost
 from paceline.sim.network.build import build_network
 from paceline.sim.scenario.ready import ready_scenarios
 from paceline.sim.scenario.schema import parse

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from paceline.sim.collectives.pipelines import BROADCASTS, SHARES, nccl_choice
 from paceline.sim.drivers.job import Job
-from paceline.sim.experiments.costs import choice
+from paceline.sim.experiments import choice
+from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.prepare import clock_only, prepare, resolve
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.experiments.step_cost import step_cost
 from paceline.sim.network.transport import TRANSPORTS
 from paceline.sim.scenario.schema import Scenario, dump, parse
 

@@ -19,7 +19,7 @@ from paceline.commands.app import app
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import jobs
 from paceline.sim.experiments import simulate as simulator
-from paceline.sim.experiments.bounds import describe_schemes
+from paceline.sim.experiments.costs.bounds import describe_schemes
 from paceline.sim.experiments.jobs import JobProcesses, PlannedRun, check_jobs
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.records.run import Run
@@ -256,7 +256,7 @@ def test_one_thread_is_enough_where_the_system_allows_no_more(monkeypatch: pytes
 def test_what_was_handed_over_from_python_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = load("scenarios/one-rack.yaml")
     assert jobs._can_be_sent(scenario)
-    monkeypatch.setattr("paceline.sim.config.user_code._GIVEN", {"digits-cnn": object()})
+    monkeypatch.setattr("paceline.sim.config.user_code.call._GIVEN", {"digits-cnn": object()})
     assert not jobs._can_be_sent(scenario)
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.experiments import step_cost as step_costs
-from paceline.sim.experiments.bounds import measure_bounds
+from paceline.sim.experiments.costs import step_cost as step_costs
+from paceline.sim.experiments.costs.bandwidth import Utilisation
+from paceline.sim.experiments.costs.bounds import measure_bounds
+from paceline.sim.experiments.costs.step_cost import follow_whole, step_cost, whole_job
 from paceline.sim.experiments.prepare import clock_only, prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.experiments.step_cost import follow_whole, step_cost, whole_job
-from paceline.sim.experiments.throughput.bandwidth import Utilisation
 from paceline.sim.records.run import Run
 from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import Scenario, resolve_scenario

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.experiments import bounds, step_cost
-from paceline.sim.experiments.bounds import measure_bounds
-from paceline.sim.experiments.check import check
+from paceline.sim.experiments.costs import bounds, step_cost
+from paceline.sim.experiments.costs.bandwidth import Utilisation
+from paceline.sim.experiments.costs.bounds import measure_bounds
+from paceline.sim.experiments.costs.check import check
 from paceline.sim.experiments.prepare import resolve
 from paceline.sim.experiments.simulate import simulate
-from paceline.sim.experiments.throughput.bandwidth import Utilisation
 from paceline.sim.scenario.schema import Scenario, parse
 
 CPU = torch.device("cpu")

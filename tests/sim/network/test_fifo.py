@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.network.fifo import FifoSharing
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
+from paceline.sim.traffic.fifo import FifoSharing
 from tests.support.factory import flat_network, make_job, make_scheme, run_events
 
 Sent = tuple[float, tuple[int, ...], float, float]

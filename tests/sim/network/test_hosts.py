@@ -7,7 +7,7 @@ import math
 import pytest
 
 from paceline.sim.errors import InputError
-from paceline.sim.experiments.check import route_kinds
+from paceline.sim.experiments.costs.check import route_kinds
 from paceline.sim.network.network import Network
 from paceline.sim.scenario.schema import parse
 from tests.support.factory import network_of

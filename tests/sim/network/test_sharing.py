@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.network import sharing as module
-from paceline.sim.network.sharing import FairSharing, rtt_weight
+from paceline.sim.traffic import sharing as module
+from paceline.sim.traffic.sharing import FairSharing, rtt_weight
 
 CLOSE = 1e-9
 

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.network.tcp.alone import leave_alone
-from paceline.sim.network.tcp.flight import Queues
-from paceline.sim.network.tcp.settings import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
-from paceline.sim.network.tcp.windows import Connection
+from benchmarks.alone import leave_alone
+from paceline.sim.network.stock_tcp import SEGMENT_BYTES, Congestion, TcpSettings, describe_hosts
 from paceline.sim.network.transfer import TransferModel
 from paceline.sim.program.worker import Worker
+from paceline.sim.traffic.tcp.flight import Queues
+from paceline.sim.traffic.tcp.windows import Connection
 from tests.support.factory import flat_network, make_job, make_scheme, run_events
 
 IW = 10 * SEGMENT_BYTES

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from paceline.sim.errors import Deadlock, InputError
 from paceline.sim.network.build import build_network
 from paceline.sim.network.network import Network
-from paceline.sim.network.sharing import FairSharing
-from paceline.sim.network.tcp.settings import TcpSettings
+from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.network.variation import AddedLatencies, bandwidth_changes
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
 from paceline.sim.scenario.schema import dump, load, parse
+from paceline.sim.traffic.sharing import FairSharing
 from tests.sim.scenario.test_schema import FLAT
 from tests.support.factory import NoOptions, make_job, make_scheme, network_of, one_message, run_events
 

@@ -14,7 +14,7 @@ import pytest
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import compare
 from paceline.sim.records.folder import VALIDATION_FILE, read_results, write_results
-from paceline.sim.records.formats.checksums import write_checksums
+from paceline.sim.records.integrity.checksums import write_checksums
 from paceline.sim.records.run import Run
 from tests.hostile import sandbox
 from tests.support.made_runs import made_event, made_run, made_scenario

@@ -7,7 +7,7 @@ import pytest
 from paceline.sim.errors import InputError
 from paceline.sim.experiments.prepare import prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.network.tcp.settings import TcpSettings
+from paceline.sim.network.stock_tcp import TcpSettings
 from paceline.sim.scenario.schema import Scenario, dump, parse
 
 TEXT = """

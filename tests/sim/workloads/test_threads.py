@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.sim.config import code_files, user_code
+from paceline.sim.config.user_code import call as user_code
+from paceline.sim.config.user_code import code_files
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate
 from paceline.sim.scenario.schema import parse

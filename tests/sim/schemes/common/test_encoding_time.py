@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from paceline.sim.drivers.replay import replay
+from paceline.sim.experiments.costs.step_cost import step_cost
 from paceline.sim.experiments.simulate import simulate
-from paceline.sim.experiments.step_cost import step_cost
 from paceline.sim.records.run import UNTIMED_ENCODING, untimed
 from paceline.sim.records.summarise import summarise
 from paceline.sim.scenario.schema import parse

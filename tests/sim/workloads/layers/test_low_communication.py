@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.workloads.layers.low_communication import (
+from benchmarks.large_models.closed_forms.low_communication import (
     BACKWARD_SHARE,
     LowCommunication,
     ring_share,

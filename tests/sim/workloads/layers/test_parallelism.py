@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sim.workloads.layers.layer import Layer
-from paceline.sim.workloads.layers.parallelism import (
+from benchmarks.large_models.closed_forms.parallelism import (
     best_groups,
     exchanged_bytes,
     fewest_examples,
     most_nodes,
     operations_per_byte,
 )
+from paceline.sim.workloads.layers.layer import Layer
 from paceline.sim.workloads.layers.presets import PRESETS
 
 WIDTH = 4096

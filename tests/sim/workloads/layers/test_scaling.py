@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.large_models.closed_forms.parallelism import exchanged_bytes
+from benchmarks.large_models.closed_forms.scaling import (
+    ComputeNode,
+    forward_s,
+    group_choice,
+    speed_up,
+    step_time,
+)
 from paceline.sim.workloads.layers.layer import Layer, fully_connected
-from paceline.sim.workloads.layers.parallelism import exchanged_bytes
-from paceline.sim.workloads.layers.scaling import ComputeNode, forward_s, group_choice, speed_up, step_time
 
 NODE = ComputeNode(flops_per_s=1000.0, cores=4, bytes_per_s=100.0)
 

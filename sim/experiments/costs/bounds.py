@@ -21,19 +21,19 @@ from typing import Final
 import numpy as np
 from typing_extensions import override
 
-from ..compute.model import ComputeModel
-from ..devices import one_thread
-from ..drivers.job import Job
-from ..errors import RunError
-from ..network.network import Network
-from ..network.transfer import TransferModel
-from ..records.summary import Bounds, Cost, SchemeFacts
-from ..scenario.device_memory import memory_record
-from ..scenario.entries import SchemeEntry
-from ..scenario.schema import Scenario
-from ..schemes import find_scheme
-from ..seeds import Floats
-from .jobs import ALONE, JobProcesses
+from ...compute.model import ComputeModel
+from ...devices import one_thread
+from ...drivers.job import Job
+from ...errors import RunError
+from ...network.network import Network
+from ...network.transfer import TransferModel
+from ...records.summary import Bounds, Cost, SchemeFacts
+from ...scenario.device_memory import memory_record
+from ...scenario.entries import SchemeEntry
+from ...scenario.schema import Scenario
+from ...schemes import find_scheme
+from ...seeds import Floats
+from ..jobs import ALONE, JobProcesses
 from .step_cost import follow, whole_job
 
 FOLLOWED_STEPS: Final = 64

@@ -18,15 +18,15 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 from pydantic import create_model
 from pydantic.errors import PydanticSchemaGenerationError
 
-from ..errors import InputError, PacelineError, did_you_mean, quote, shorten
+from ...errors import InputError, PacelineError, did_you_mean, quote, shorten
+from ..problems import error_text, format_value, one_line
+from ..settings import Settings
 from . import code_files
-from .problems import error_text, format_value, one_line
-from .settings import Settings
 
 _T = TypeVar("_T")
 
 _NOT_USERS: Final = (
-    str(Path(__file__).parents[2]) + os.sep,
+    str(Path(__file__).parents[3]) + os.sep,
     *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
     "<",
 )
@@ -64,8 +64,8 @@ def load_object(path: str) -> Any:
     """Return the object at ``package.module:name``.
 
     A scenario may come from a stranger: what it names has to be written by the user, or by the authors of an
-    installed package that declares it (``paceline.sim.config.code_files``). What a module has only imported
-    counts by the file in which it is defined.
+    installed package that declares it (``paceline.sim.config.user_code.code_files``). What a module has only
+    imported counts by the file in which it is defined.
 
     Raises:
         InputError: there is no such module or name, importing the module fails, or it is not the user's.

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from .layer import Layer
+from paceline.sim.workloads.layers.layer import Layer
 
 SIZE_BYTES: Final = 4
 """Of a number on the wire."""

@@ -17,9 +17,9 @@ from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ...workloads.layers.settings import LayerProfile
 from ..prepare import resolve
-from ..step_cost import encodes, left_out
 from .bandwidth import UTILISATIONS, Utilisation
 from .scaling_law import CAVEAT, HOFFMANN
+from .step_cost import encodes, left_out
 
 _HOUR_S: Final = 3600.0
 MAX_TOKENS: Final = 1e24

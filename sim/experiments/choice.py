@@ -15,16 +15,16 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from ...collectives.pipelines import least_latencies
-from ...compute.model import steady_compute
-from ...drivers.blocks import MAX_FLOWS, place_blocks
-from ...drivers.collectives import TrafficMet
-from ...drivers.event import EventDriver
-from ...drivers.job import BY_PRICE, Algorithms, Job, Payloads
-from ...drivers.lockstep.driver import LockstepDriver
-from ...drivers.lockstep.exact import why_not
-from ...errors import NotInLockstep, RunError
-from ...schemes import SCHEMES
+from ..collectives.pipelines import least_latencies
+from ..compute.model import steady_compute
+from ..drivers.collectives import TrafficMet
+from ..drivers.event import EventDriver
+from ..drivers.job import BY_PRICE, Algorithms, Job, Payloads
+from ..drivers.lockstep.driver import LockstepDriver
+from ..drivers.lockstep.exact import why_not
+from ..errors import NotInLockstep, RunError
+from ..schemes import SCHEMES
+from ..traffic.blocks import MAX_FLOWS, place_blocks
 
 _CYCLES: Final = (1, 3)
 """The cycles that begin and end what is timed, where they differ by who joins when alone."""

@@ -14,8 +14,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from ...config.settings import Settings
-from ...config.units import Bytes
+from ..config.settings import Settings
+from ..config.units import Bytes
 
 HostTuning = Literal["tuned", "stock"]
 Congestion = Literal["cubic", "reno", "bbr"]

@@ -37,9 +37,9 @@ from collections import deque
 from math import inf
 from typing import Final
 
+from ...network.stock_tcp import SEGMENT_BYTES, TcpSettings
 from .flight import Chunk, Departure, Queues
 from .hystart import HyStart, Leaving
-from .settings import SEGMENT_BYTES, TcpSettings
 
 _REFILLED: Final = 0.75
 """Of a send buffer, what is full on average while a host fills it: Linux wakes a sender when half of what it

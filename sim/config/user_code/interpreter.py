@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final, TextIO, cast
 
 from typing_extensions import Buffer, override
 
-from ..errors import InputError
+from ...errors import InputError
 
 _BUILTINS: Final = vars(builtins)
 """Known before anybody can take ``vars`` away."""

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
-from ..errors import MAX_QUOTED, quote
-from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
-from .run import LOST, NO_METRICS, Source
-from .scenario_facts import ScenarioFacts
-from .summary import SUMMARY_VERSION, RunRow, Summary
+from ...config.limits import MAX_STEPS, MAX_TIME_S, MAX_WORKERS
+from ...errors import MAX_QUOTED, quote
+from ..formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
+from ..run import LOST, NO_METRICS, Source
+from ..scenario_facts import ScenarioFacts
+from ..summary import SUMMARY_VERSION, RunRow, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .comparison import Comparison
+    from ..comparison import Comparison
 
 MAX_TEXT: Final = 100_000
 """Letters of one text in a summary, at most: a message that a run has ended with."""

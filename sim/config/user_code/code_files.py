@@ -27,13 +27,13 @@ from typing import Final
 
 from typing_extensions import override
 
-from ..errors import InputError, did_you_mean, quote
+from ...errors import InputError, did_you_mean, quote
 from .interpreter import LeftWhole
 
 CODE_GROUP: Final = "paceline.code"
 """Entry points of installed packages: each names a module that scenarios may name, with all modules in it."""
 
-_PACKAGE: Final = Path(__file__).parents[2]
+_PACKAGE: Final = Path(__file__).parents[3]
 _OURS: Final = frozenset(
     folder for name in (".", "sim", "realrun", "reports")
     for folder in (_PACKAGE / name, (_PACKAGE / name).resolve())

@@ -6,7 +6,7 @@ Without a profile there are no delays. With one, workers that would begin togeth
 from __future__ import annotations
 
 from .. import seeds
-from .transfer import TransferModel
+from ..network.transfer import TransferModel
 
 
 class WakeUpDelays:

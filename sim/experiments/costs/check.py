@@ -15,19 +15,19 @@ from typing import Any, Final
 
 import torch
 
-from ..compute.measure import timer_of
-from ..compute.model import steady_compute
-from ..devices import one_thread
-from ..drivers.job import Job
-from ..network.network import Network
-from ..program.averaging import mean_model
-from ..records.scenario_facts import read_facts
-from ..scenario.device_memory import memory_record
-from ..scenario.entries import SchemeEntry
-from ..scenario.repeats import max_repeats
-from ..scenario.schema import Scenario, dump
-from .prepare import over_profile, prepare, resolve
-from .simulate import engine_of
+from ...compute.measure import timer_of
+from ...compute.model import steady_compute
+from ...devices import one_thread
+from ...drivers.job import Job
+from ...network.network import Network
+from ...program.averaging import mean_model
+from ...records.scenario_facts import read_facts
+from ...scenario.device_memory import memory_record
+from ...scenario.entries import SchemeEntry
+from ...scenario.repeats import max_repeats
+from ...scenario.schema import Scenario, dump
+from ..prepare import over_profile, prepare, resolve
+from ..simulate import engine_of
 from .step_cost import StepCost, encodes, step_cost, training_s
 
 TRIAL_S: Final = 3.0

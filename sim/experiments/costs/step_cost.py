@@ -28,25 +28,25 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from ..compute.model import steady_compute
-from ..compute.settings import Straggler
-from ..drivers.collectives import TrafficMet
-from ..drivers.event import EventDriver
-from ..drivers.job import Job
-from ..drivers.lockstep.driver import LockstepDriver
-from ..drivers.lockstep.exact import why_not
-from ..drivers.lockstep.stacked import StackedTask
-from ..errors import RunError, SchemeError
-from ..network.network import Network, Route
-from ..program import operations as ops
-from ..records.accounting import PaceMarks
-from ..records.run import Pace, untimed
-from ..scenario.entries import SchemeEntry
-from ..scenario.schema import Scenario
-from ..schemes import SCHEMES, find_scheme
-from ..training.scoring import Scorer, as_they_are
-from ..training.snapshots import Published
-from .prepare import clock_only, over_profile, prepare, units_to_encode
+from ...compute.model import steady_compute
+from ...compute.settings import Straggler
+from ...drivers.collectives import TrafficMet
+from ...drivers.event import EventDriver
+from ...drivers.job import Job
+from ...drivers.lockstep.driver import LockstepDriver
+from ...drivers.lockstep.exact import why_not
+from ...drivers.lockstep.stacked import StackedTask
+from ...errors import RunError, SchemeError
+from ...network.network import Network, Route
+from ...program import operations as ops
+from ...records.accounting import PaceMarks
+from ...records.run import Pace, untimed
+from ...scenario.entries import SchemeEntry
+from ...scenario.schema import Scenario
+from ...schemes import SCHEMES, find_scheme
+from ...training.scoring import Scorer, as_they_are
+from ...training.snapshots import Published
+from ..prepare import clock_only, over_profile, prepare, units_to_encode
 
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends."""

@@ -19,7 +19,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .layer import Layer
+from paceline.sim.workloads.layers.layer import Layer
+
 from .parallelism import SIZE_BYTES, exchanged_bytes
 
 

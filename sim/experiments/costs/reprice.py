@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..config.code_files import reading_results
-from ..errors import InputError
-from ..records.folder import Results, read_results, write_results
-from ..scenario.schema import Scenario, dump, over_transport, parse
-from .simulate import simulate
+from ...config.user_code.code_files import reading_results
+from ...errors import InputError
+from ...records.folder import Results, read_results, write_results
+from ...scenario.schema import Scenario, dump, over_transport, parse
+from ..simulate import simulate
 
 
 def price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], None]) -> list[Path]:

@@ -17,7 +17,7 @@ from ...network.forms.sites import DEFAULT
 from ...scenario.entries import SchemeEntry
 from ...scenario.schema import Scenario
 from ..prepare import with_chosen
-from ..step_cost import ENOUGH_PART_WORK, Followed, follow, follow_whole, on_free_network, whole_job
+from .step_cost import ENOUGH_PART_WORK, Followed, follow, follow_whole, on_free_network, whole_job
 
 UTILISATIONS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Shares of a step that are computing, for which a bandwidth is looked for."""

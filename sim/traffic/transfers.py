@@ -13,15 +13,12 @@ from functools import partial
 from typing import Final
 
 from .. import seeds
-from ..network.fifo import FifoSharing
-from ..network.sharing import FairSharing, rtt_weight
-from ..network.tcp.flight import Queues
-from ..network.tcp.windows import Connection
 from ..network.transfer import TransferModel
 from ..network.variation import Latencies, bandwidth_changes, peak_bytes_per_s
 from ..program.encoding import Payload
 from ..program.operations import ANY
 from .clock import LATE, Clock
+from .fifo import FifoSharing
 from .rendezvous import (
     Announced,
     Notice,
@@ -34,6 +31,9 @@ from .rendezvous import (
     post_send,
     take_first,
 )
+from .sharing import FairSharing, rtt_weight
+from .tcp.flight import Queues
+from .tcp.windows import Connection
 
 _EVEN: Final = 1_000
 """The weight of an even share, where shares are drawn: weights are whole numbers."""

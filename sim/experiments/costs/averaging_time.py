@@ -28,18 +28,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..config.settings import Settings
-from ..errors import RunError
-from ..program.pattern import Pattern
-from ..program.worker import Worker
-from ..scenario.schema import Scenario
-from ..schemes.scheme import Scheme
-from ..seeds import Floats
-from ..topology.matrix import undirected
-from ..topology.search import EdgeArray
-from ..topology.weights import metropolis
-from .prepare import clock_only, prepare
-from .simulate import simulate_job
+from ...config.settings import Settings
+from ...errors import RunError
+from ...program.pattern import Pattern
+from ...program.worker import Worker
+from ...scenario.schema import Scenario
+from ...schemes.scheme import Scheme
+from ...seeds import Floats
+from ...topology.matrix import undirected
+from ...topology.search import EdgeArray
+from ...topology.weights import metropolis
+from ..prepare import clock_only, prepare
+from ..simulate import simulate_job
 
 TIMED_STEPS: Final = 60
 """Steps of the recursion, and of the event driver."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, NoReturn
 
-from paceline.sim.config.user_code import is_users_file
+from paceline.sim.config.user_code.call import is_users_file
 from paceline.sim.errors import InputError
 
 PATIENCE_S: Final = 8

@@ -11,7 +11,7 @@ from typing import Final
 from ...config.files import write_atomically
 from ...config.yaml_file import read_text
 from ...errors import InputError, shorten
-from .tables import MAX_FILE_BYTES
+from ..formats.tables import MAX_FILE_BYTES
 
 CHECKSUMS_FILE: Final = "checksums.sha256"
 """SHA-256 of the other files."""

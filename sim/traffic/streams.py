@@ -1,6 +1,6 @@
 """Messages over one stream of bytes per ordered pair of hosts, as gloo sends them over TCP.
 
-What differs from the ideal transfers of ``paceline.sim.drivers.transfers``:
+What differs from the ideal transfers of ``paceline.sim.traffic.transfers``:
 
 - **Order.** Messages of one stream follow each other; they do not share its bandwidth.
 - **Announcements** are bytes of the stream too: one that is posted while messages wait in its direction
