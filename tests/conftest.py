@@ -24,6 +24,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is followed for a few cycles only: enough where its exact time is not looked at."""
+    from paceline.sim.experiments.costs import bandwidth, bounds, step_cost
+
+    monkeypatch.setattr(step_cost, "ENOUGH_WORK", 300)
+    monkeypatch.setattr(bandwidth, "ENOUGH_PART_WORK", 300)
+    monkeypatch.setattr(bounds, "BOUNDS_WORK", 300)
+
+
 @pytest.fixture(scope="module")
 def pools() -> Iterator[Pools]:
     """Processes by their number, for one file; see ``tests.support.cluster_pool``."""

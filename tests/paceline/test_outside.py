@@ -169,17 +169,15 @@ def test_a_users_parts_run_in_their_own_loop(
 # --- names --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [["list"], ["simulate", "outside.yaml"]])
-def test_modules_of_our_folders_names_are_the_users(words: list[str], folder: Path) -> None:
+def test_modules_of_our_folders_names_are_the_users(folder: Path) -> None:
     for name in ("sim.py", "realrun.py", "reports/__init__.py"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("raise RuntimeError('this is the module of the user')\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline", *words], env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "paceline", "simulate", "outside.yaml"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
-    assert "all_reduce" in done.stdout or "pairs" in done.stdout
+    assert "pairs" in done.stdout
 
 
 # --- installed ----------------------------------------------------------------------------------

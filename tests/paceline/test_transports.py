@@ -37,6 +37,7 @@ def scenario(tmp_path: Path) -> Path:
     return path
 
 
+pytestmark = pytest.mark.usefixtures("little_work")
 Command = Callable[..., tuple[int, str]]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.sim.scenario.schema import load, parse
+from paceline.sim.scenario.schema import parse
 from tests.support import warm
 
 ROOT = Path(__file__).parents[2]
@@ -59,13 +59,6 @@ def _command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit) as end:
         paceline.main()
     assert end.value.code == 0, words
-
-
-@pytest.mark.parametrize("name", ["four-regions", "two-sites", "campus", "one-rack"])
-def test_scenarios_to_copy_run(name: str) -> None:
-    changes = ["stop={max_iterations: 2}", "repeats=1", "gradients=looped", "evaluate.every=2 steps"]
-    study = paceline.simulate(load(ROOT / "scenarios" / f"{name}.yaml", changes), progress=False)
-    assert {run.status for run in study.runs} == {"completed"}
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=lambda page: page.stem)

@@ -41,6 +41,7 @@ def test_unseen_batch_sizes() -> None:
     assert none == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_ranks_that_share_a_device() -> None:
     found = gpu_parts.sharing(CPU, ranks=2, steps=3)
     assert found["difference"] == 0.0

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.experiments.costs import bounds, step_cost
 from paceline.sim.experiments.costs.bandwidth import Utilisation
 from paceline.sim.experiments.costs.bounds import measure_bounds
 from paceline.sim.experiments.costs.check import check
@@ -41,12 +40,7 @@ scenarios = st.builds(
 )
 
 
-@pytest.fixture(autouse=True)
-def _little_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few steps do to find out whether there is an answer."""
-    for bound in ("ENOUGH_WORK", "ENOUGH_PART_WORK"):
-        monkeypatch.setattr(step_cost, bound, 300)
-    monkeypatch.setattr(bounds, "BOUNDS_WORK", 300)
+pytestmark = pytest.mark.usefixtures("little_work")
 
 
 def predict(scenario: Scenario) -> None:

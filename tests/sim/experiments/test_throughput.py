@@ -66,6 +66,7 @@ def test_tokens_hours_and_bytes_by_hand(answer: dict[str, Any]) -> None:
             assert by_hand * (1 - 1e-6) <= needed <= by_hand * (1 + 1.01 * PRECISION)
 
 
+@pytest.mark.usefixtures("little_work")
 @pytest.mark.parametrize(
     ("network", "links"),
     [

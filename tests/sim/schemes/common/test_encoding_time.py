@@ -121,6 +121,7 @@ def test_gains_that_were_reported_with_a_slow_encoder() -> None:
     assert gains("82 MB/s") == pytest.approx([2.65, 6.2], rel=0.08)  # one rate for both
 
 
+@pytest.mark.usefixtures("little_work")
 @pytest.mark.parametrize("engine", ["lockstep", "event"])
 @pytest.mark.parametrize("rate", ["qsgd: 1 GB/s", "top_k: 1 GB/s"])
 def test_encoding_without_a_rate_is_named_by_every_command(rate: str, engine: Any) -> None:
