@@ -184,9 +184,6 @@ def _message_key(source: int, destination: int, tag: str, number: int) -> str:
 def _bytes_sent(job: Job, operation: ops.Operation[Any], group: tuple[int, ...], rank: int) -> int:
     """What a rank sends in a collective, as the simulator counts it; some all-reduces are blocks alone."""
     no_table = isinstance(operation, ops.AllReduce) and job.all_reduce in _BLOCKS_ALONE
-    if job.transport.nccl_collectives or no_table:
-        blocks = job.blocks_of(operation, group, rank)
-        if blocks is not None:
-            schedule, order = blocks
-            return schedule.bytes_sent[order.index(rank)]
-    return job.part_of(operation, group, rank).bytes_sent
+    look_up = job.collective_of if job.transport.nccl_collectives or no_table else job.table_of
+    collective, order = look_up(operation, group, rank)
+    return collective.bytes_sent[order.index(rank)]

@@ -28,8 +28,9 @@ from .algorithms import (
     halving_doubling_all_reduce,
     recursive_doubling_all_reduce,
 )  # fmt: skip
-from .blocks import BlockSchedule, CollectiveBlock, in_turn, without_rendezvous
+from .collective import Collective, CollectiveBlock, of_blocks, posted_ahead
 from .hierarchy import Sites, count_ranks, crosses, hierarchical_all_reduce, host_sizes
+from .ordering import in_turn, without_rendezvous
 from .schedule import Schedule, refuse_many, split_evenly
 
 RING_PIECES: Final = 64
@@ -40,7 +41,7 @@ TREE_SEGMENT_BYTES: Final = 64 * 1024
 
 
 @lru_cache(maxsize=64)
-def ring(sites: Sites, num_bytes: int) -> BlockSchedule:
+def ring(sites: Sites, num_bytes: int) -> Collective:
     """A pipelined ring: reduce-scatter, then all-gather, of one chunk per rank.
 
     With S bytes on n equal hosts, a latency of L and chunks that take c = S / (n bandwidth), of m pieces, it
@@ -50,7 +51,7 @@ def ring(sites: Sites, num_bytes: int) -> BlockSchedule:
     return _around(n, split_evenly(num_bytes, n), range(2 * (n - 1)), RING_PIECES)
 
 
-def _around(n: int, chunks: list[int], steps: range, pieces: int) -> BlockSchedule:
+def _around(n: int, chunks: list[int], steps: range, pieces: int) -> Collective:
     """So many steps around a ring; in step k rank r passes chunk r - k on to rank r + 1."""
     refuse_many("a ring", n, n * len(steps))
     numbers: dict[tuple[int, int], int] = {}
@@ -63,33 +64,33 @@ def _around(n: int, chunks: list[int], steps: range, pieces: int) -> BlockSchedu
                 numbers[step, rank] = len(blocks)
                 after = () if before is None else (before,)
                 blocks.append(CollectiveBlock(rank, (rank + 1) % n, size, min(pieces, size), after))
-    return BlockSchedule(n, in_turn(blocks, (n,)))
+    return in_turn(of_blocks(n, blocks), (n,))
 
 
 @lru_cache(maxsize=64)
-def recursive_doubling(sites: Sites, num_bytes: int) -> BlockSchedule:
+def recursive_doubling(sites: Sites, num_bytes: int) -> Collective:
     """Recursive doubling of all bytes, each exchange as soon as its sender has the exchange before."""
     return _in_rounds(recursive_doubling_all_reduce(count_ranks(sites), num_bytes), sites)
 
 
 @lru_cache(maxsize=64)
-def halving_doubling(sites: Sites, num_bytes: int) -> BlockSchedule:
+def halving_doubling(sites: Sites, num_bytes: int) -> Collective:
     """Recursive halving and doubling, each exchange as soon as its sender has the exchange before."""
     return _in_rounds(halving_doubling_all_reduce(count_ranks(sites), num_bytes), sites)
 
 
-def _in_rounds(schedule: Schedule, sites: Sites) -> BlockSchedule:
+def _in_rounds(schedule: Schedule, sites: Sites) -> Collective:
     """The messages of a table; in a flat network they come to a rank one after another, as they go."""
     return _in_turn_if_flat(without_rendezvous(schedule), sites)
 
 
-def _in_turn_if_flat(schedule: BlockSchedule, sites: Sites) -> BlockSchedule:
+def _in_turn_if_flat(collective: Collective, sites: Sites) -> Collective:
     """In a flat network block after block: that takes as long, and no two blocks are on a link at once."""
-    return schedule if crosses(sites) else replace(schedule, blocks=in_turn(schedule.blocks, sites))
+    return collective if crosses(sites) else in_turn(collective, sites)
 
 
 @lru_cache(maxsize=64)
-def double_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
+def double_tree(sites: Sites, num_bytes: int) -> Collective:
     """Half of the payload over each of two binary trees: to the root in segments, and back.
 
     Who is a leaf of one tree is inside the other, up to one rank, so that both trees together keep all links
@@ -100,7 +101,7 @@ def double_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
     return _over_trees((_tree(n, 0), _tree(n, 1 % n)), sites, num_bytes, TREE_SEGMENTS)
 
 
-def _over_trees(trees: Sequence[list[int]], sites: Sites, num_bytes: int, segments: int) -> BlockSchedule:
+def _over_trees(trees: Sequence[list[int]], sites: Sites, num_bytes: int, segments: int) -> Collective:
     """An equal part of the payload over each of some trees, given by the parent of each rank."""
     n = len(trees[0])
     planned: list[tuple[bool, int, int, int, int, int]] = []  # (down, level, segment, tree, child, bytes)
@@ -126,7 +127,7 @@ def _over_trees(trees: Sequence[list[int]], sites: Sites, num_bytes: int, segmen
         numbers[down, tree, segment, child] = len(blocks)
         after = tuple(numbers[need] for need in needs)
         blocks.append(CollectiveBlock(source, destination, size, after=after))
-    return BlockSchedule(n, in_turn(blocks, sites))
+    return in_turn(of_blocks(n, blocks), sites)
 
 
 def _tree(n: int, shift: int) -> list[int]:
@@ -177,20 +178,20 @@ def _depths(parents: list[int]) -> list[int]:
 
 
 @lru_cache(maxsize=64)
-def hierarchical(sites: Sites, num_bytes: int) -> BlockSchedule:
+def hierarchical(sites: Sites, num_bytes: int) -> Collective:
     """Inside hosts and sites, then between sites, then back; a rank's sends of one phase share its links."""
     return without_rendezvous(hierarchical_all_reduce(sites, num_bytes))
 
 
 @lru_cache(maxsize=64)
-def ring_share(sites: Sites, num_bytes: int) -> BlockSchedule:
+def ring_share(sites: Sites, num_bytes: int) -> Collective:
     """Half of the pipelined ring: a reduce-scatter, or an all-gather of ``num_bytes`` in all."""
     n = count_ranks(sites)
     return _around(n, split_evenly(num_bytes, n), range(n - 1), RING_PIECES)
 
 
 @lru_cache(maxsize=64)
-def exchange(sites: Sites, num_bytes: int) -> BlockSchedule:
+def exchange(sites: Sites, num_bytes: int) -> Collective:
     """Everybody's shares straight to all others: a reduce-scatter or an all-gather.
 
     On n equal hosts it takes (n - 1) / n num_bytes / bandwidth and one latency. There a rank sends to the
@@ -200,38 +201,35 @@ def exchange(sites: Sites, num_bytes: int) -> BlockSchedule:
     n = count_ranks(sites)
     refuse_many("an exchange of all with all", n, n * (n - 1))
     shares, ranks = np.array(split_evenly(num_bytes, n)), np.arange(n)
-    blocks: list[CollectiveBlock] = []
-    for step in range(1, n):  # a million of a thousand ranks: no arithmetic for each
-        destinations = (ranks + step) % n
-        sent = shares[destinations]
-        ends = (each[sent > 0].tolist() for each in (ranks, destinations, sent))
-        blocks += map(CollectiveBlock, *ends)
-    return _in_turn_if_flat(BlockSchedule(n, tuple(blocks)), sites)
+    source = np.tile(ranks, n - 1)
+    destination = (source + np.repeat(np.arange(1, n), n)) % n
+    sent = shares[destination] > 0
+    source, destination = source[sent], destination[sent]
+    return _in_turn_if_flat(posted_ahead(n, source, destination, shares[destination]), sites)
 
 
 @lru_cache(maxsize=64)
-def chain_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
+def chain_broadcast(sites: Sites, num_bytes: int) -> Collective:
     """From rank 0 along all ranks, in pieces that are passed on as they come."""
     return _chain(count_ranks(sites), num_bytes, min(RING_PIECES, max(1, num_bytes)))
 
 
 @lru_cache(maxsize=64)
-def tree_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
+def tree_broadcast(sites: Sites, num_bytes: int) -> Collective:
     """A binomial tree from rank 0; over one way a rank sends to one child after another."""
-    at_once = without_rendezvous(gloo_broadcast(count_ranks(sites), num_bytes, 0))
-    return replace(at_once, blocks=in_turn(at_once.blocks, sites))
+    return in_turn(without_rendezvous(gloo_broadcast(count_ranks(sites), num_bytes, 0)), sites)
 
 
-def _chain(n: int, num_bytes: int, pieces: int) -> BlockSchedule:
+def _chain(n: int, num_bytes: int, pieces: int) -> Collective:
     links = range(n - 1) if num_bytes else ()
     blocks = [
         CollectiveBlock(rank, rank + 1, num_bytes, pieces, (rank - 1,) if rank else ()) for rank in links
     ]
-    return BlockSchedule(n, tuple(blocks))
+    return of_blocks(n, blocks)
 
 
 @lru_cache(maxsize=64)
-def barrier(n: int) -> BlockSchedule:
+def barrier(n: int) -> Collective:
     """A barrier of empty messages, by dissemination."""
     return _in_rounds(dissemination_barrier(n), (n,))
 
@@ -265,27 +263,27 @@ tree, a card of unknown speed, what a tree gets of it, and by how much more that
 
 
 @lru_cache(maxsize=64)
-def nccl_ring(sites: Sites, num_bytes: int) -> BlockSchedule:
+def nccl_ring(sites: Sites, num_bytes: int) -> Collective:
     """NCCL's all-reduce around a ring: loops over chunks, in slices, with room for two chunks ahead."""
     n = count_ranks(sites)
     return _nccl_loops(n, num_bytes, range(2 * (n - 1)))
 
 
 @lru_cache(maxsize=64)
-def nccl_reduce_scatter(sites: Sites, num_bytes: int) -> BlockSchedule:
+def nccl_reduce_scatter(sites: Sites, num_bytes: int) -> Collective:
     """NCCL's reduce-scatter: the first half of its ring all-reduce."""
     n = count_ranks(sites)
     return _nccl_loops(n, num_bytes, range(n - 1))
 
 
 @lru_cache(maxsize=64)
-def nccl_all_gather(sites: Sites, num_bytes: int) -> BlockSchedule:
+def nccl_all_gather(sites: Sites, num_bytes: int) -> Collective:
     """NCCL's all-gather of ``num_bytes`` in all: the second half of its ring all-reduce."""
     n = count_ranks(sites)
     return _nccl_loops(n, num_bytes, range(n - 1))
 
 
-def _nccl_loops(n: int, num_bytes: int, steps: range) -> BlockSchedule:
+def _nccl_loops(n: int, num_bytes: int, steps: range) -> Collective:
     loops = max(1, -(-num_bytes // (n * NCCL_CHUNK_BYTES)))
     together = -(-loops // NCCL_MAX_LOOPS)
     refuse_many("a ring", n, n * len(steps) * -(-loops // together))
@@ -313,7 +311,7 @@ def _nccl_loops(n: int, num_bytes: int, steps: range) -> BlockSchedule:
                             () if room is None else (room,),
                         )
                     )
-    return BlockSchedule(n, in_turn(blocks, (n,)), tail=_nccl_tail(n, num_bytes))
+    return in_turn(of_blocks(n, blocks, _nccl_tail(n, num_bytes)), (n,))
 
 
 def _nccl_tail(n: int, num_bytes: int) -> float:
@@ -321,7 +319,7 @@ def _nccl_tail(n: int, num_bytes: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def nccl_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
+def nccl_tree(sites: Sites, num_bytes: int) -> Collective:
     """NCCL's all-reduce over a double binary tree of hosts, in each of which the GPUs are a chain.
 
     The first GPU of a host talks to other hosts, in both trees; behind it each GPU gives what it has to the
@@ -350,7 +348,7 @@ def nccl_tree(sites: Sites, num_bytes: int) -> BlockSchedule:
 
 
 @lru_cache(maxsize=64)
-def nccl_broadcast(sites: Sites, num_bytes: int) -> BlockSchedule:
+def nccl_broadcast(sites: Sites, num_bytes: int) -> Collective:
     """NCCL's broadcast: along the ring from rank 0, a quarter of a chunk at a time."""
     n = count_ranks(sites)
     pieces = max(1, -(-num_bytes // (NCCL_CHUNK_BYTES // 4)))
@@ -385,7 +383,7 @@ def nccl_choice(sites: Sites, num_bytes: int) -> str:
     return "nccl_ring" if ring_s <= tree_s else "nccl_tree"
 
 
-PIPELINES: Final[Mapping[str, Callable[[Sites, int], BlockSchedule]]] = MappingProxyType(
+PIPELINES: Final[Mapping[str, Callable[[Sites, int], Collective]]] = MappingProxyType(
     {
         "ring": ring,
         "double_tree": double_tree,
@@ -398,10 +396,10 @@ PIPELINES: Final[Mapping[str, Callable[[Sites, int], BlockSchedule]]] = MappingP
 )
 """All-reduces by name."""
 
-SHARES: Final[Mapping[str, Callable[[Sites, int], BlockSchedule]]] = MappingProxyType(
+SHARES: Final[Mapping[str, Callable[[Sites, int], Collective]]] = MappingProxyType(
     {"ring_share": ring_share, "exchange": exchange}
 )
-BROADCASTS: Final[Mapping[str, Callable[[Sites, int], BlockSchedule]]] = MappingProxyType(
+BROADCASTS: Final[Mapping[str, Callable[[Sites, int], Collective]]] = MappingProxyType(
     {"tree": tree_broadcast, "chain": chain_broadcast}
 )
 """Reduce-scatters (and all-gathers), and broadcasts from rank 0, of which ``ideal`` takes the fastest."""

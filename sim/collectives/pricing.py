@@ -1,190 +1,253 @@
-"""When the members of a table of rounds are through that have their links for themselves: all ranks at once.
+"""Completion times of a collective on links of its own.
 
-Messages are sorted into *waves*: whoever is in a wave needs only what earlier waves have brought, so that a
-wave is a few operations on arrays over all ranks. The times are those of the messages one by one, each of
-which starts when both sides are there.
+Posts and blocks are sorted into *steps*: a step needs only the steps before it, and is a few operations on
+arrays. The times are those of the blocks one by one. Of the pieces of a block only the first and the last
+count: their arrivals are a convex sequence, as maxima of sums, so that the last piece of the next
+block waits for its link from the first piece on, or for the last piece to arrive, and for nothing in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import Deadlock
 from ..seeds import Floats, Integers
-from .schedule import Round, Schedule
+from .collective import Collective, Lists, of_rounds
+from .schedule import Schedule
 
 _NEVER_BEFORE: Final = 1e-12
 """Relative difference within which a message that ends when another is handed over has not ended before."""
 
-
-@dataclass(frozen=True, eq=False)
-class TableWave:
-    """Rounds that are posted, and then messages that pass.
-
-    Attributes:
-        posts: places of rounds; each array's after those of the array before.
-        messages: slices of ``TableWaves``' messages; in each of them no rank sends two.
-    """
-
-    posts: tuple[Integers, ...]
-    messages: tuple[slice, ...]
+_VECTORISE_FROM: Final = 24
+"""Blocks in a step, on average, from which arrays are faster than plain Python."""
 
 
 @dataclass(frozen=True, eq=False)
-class TableWaves:
-    """The messages of a table of rounds, wave by wave.
-
-    A rank's rounds have consecutive places, behind as many empty ones as the window has.
+class Needs:
+    """What is needed in one step of what was before.
 
     Attributes:
-        ranks: how many take part.
-        window: of the schedule.
-        lengths: [ranks] places of each rank.
-        waves: in order.
-        sender_round, receiver_round: [messages] places of the rounds in which it is sent and received.
-        source, destination: [messages] ranks.
-        num_bytes: [messages].
-        number: [messages] counts all messages by source, then by destination, then in order.
-        one_each: no round has two receives.
+        flat: what is needed, side by side.
+        first: where in ``flat`` that of each begins; None: each needs one.
+        rows: who of the step needs anything.
+        owner: for each of ``flat``, who of the step needs it.
     """
 
-    ranks: int
-    window: int
-    lengths: Integers
-    waves: tuple[TableWave, ...]
-    sender_round: Integers
-    receiver_round: Integers
-    source: Integers
-    destination: Integers
-    num_bytes: Floats
-    number: Integers
-    one_each: bool
+    flat: Integers
+    first: Integers | None
+    rows: Integers | slice
+    owner: Integers
+
+    def raise_to(self, values: Floats, others: Floats) -> None:
+        """Raise ``values`` of a step [its size, ...] to at least the ``others`` of what each needs."""
+        if self.first is not None:
+            others = np.maximum.reduceat(others, self.first, axis=0)
+        if isinstance(self.rows, slice):
+            np.maximum(values, others, out=values)
+        else:
+            values[self.rows] = np.maximum(values[self.rows], others)
 
 
-@lru_cache(maxsize=32)
-def lay_out(schedule: Schedule) -> TableWaves:
-    """Sort the messages of a table into waves.
+@dataclass(frozen=True, eq=False)
+class PostStep:
+    """Posts of one step.
+
+    Attributes:
+        here: their positions.
+        before: positions of the posts before them.
+        ends: of blocks, by position for the sender, and as many positions further on for the receiver.
+    """
+
+    here: slice
+    before: Integers
+    ends: Needs | None
+
+
+@dataclass(frozen=True, eq=False)
+class BlockStep:
+    """Blocks of one step.
+
+    Attributes:
+        here: their positions.
+        after, room, behind: positions of blocks.
+    """
+
+    here: slice
+    after: Needs | None
+    room: Needs | None
+    behind: Needs | None
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A collective in steps; a block's or a post's *position* is its place in this order.
+
+    Attributes:
+        collective: what it is of.
+        numbers: [B] blocks by position.
+        posts: [P] posts by position; first the joinings, in the order of ranks.
+        offered, posted: [B] positions of posts, by position.
+        steps: one after another, without the joinings.
+    """
+
+    collective: Collective
+    numbers: Integers
+    posts: Integers
+    offered: Integers
+    posted: Integers
+    steps: tuple[PostStep | BlockStep, ...]
+
+    @cached_property
+    def wide(self) -> bool:
+        """Whether arrays are faster than plain Python."""
+        return len(self.numbers) >= _VECTORISE_FROM * max(2, len(self.steps))
+
+    @cached_property
+    def of_ranks(self) -> tuple[Integers, Integers]:
+        """Sent blocks, arrived blocks and posts, rank by rank, and where those of each rank begin."""
+        c = self.collective
+        rank = np.concatenate((c.source[self.numbers], c.destination[self.numbers], c.post_rank[self.posts]))
+        order = np.argsort(rank, kind="stable")
+        return order, np.searchsorted(rank[order], np.arange(c.ranks))
+
+    @cached_property
+    def plain(self) -> tuple[PlainPost | PlainBlock, ...]:
+        """Posts and blocks one by one, in an order in which none needs a later one."""
+        c = self.collective
+        ends, after, room, behind = (each.tolist() for each in (c.ends, c.after, c.room, c.behind))
+        rank, before = c.post_rank.tolist(), c.post_before.tolist()
+        blocks = list(
+            zip(*(each.tolist() for each in (c.source, c.destination, c.offered, c.posted)), strict=True)
+        )
+        nodes: list[PlainPost | PlainBlock] = []
+        for step in self.steps:
+            if isinstance(step, PostStep):
+                for post in self.posts[step.here].tolist():
+                    of = rank[post]
+                    parts = [(each, blocks[each][0] != of) for each in ends[post]]
+                    nodes.append(PlainPost(post, of, before[post], parts))
+            else:
+                for number in self.numbers[step.here].tolist():
+                    source, destination, offered, posted = blocks[number]
+                    needs = after[number], room[number], behind[number]
+                    pieces = float(c.pieces[number])
+                    nodes.append(PlainBlock(number, source, destination, offered, posted, pieces, *needs))
+        return tuple(nodes)
+
+
+class PlainPost(NamedTuple):
+    """A post: its number, rank, the post before, and its ends: blocks, and whether the rank receives them."""
+
+    post: int
+    rank: int
+    before: int
+    ends: list[tuple[int, bool]]
+
+
+class PlainBlock(NamedTuple):
+    """A block, with the numbers of the posts and blocks that it needs."""
+
+    number: int
+    source: int
+    destination: int
+    offered: int
+    posted: int
+    pieces: float
+    after: list[int]
+    room: list[int]
+    behind: list[int]
+
+
+@lru_cache(maxsize=64)
+def lay_out(collective: Collective, streams: bool = False) -> Layout:
+    """Sort posts and blocks into steps.
+
+    Args:
+        collective: any.
+        streams: blocks are also behind those before them over the same stream.
 
     Raises:
-        ValueError: sends and receives do not match.
-        Deadlock: some rounds can never be reached.
+        Deadlock: some posts can never happen.
     """
-    n, window = len(schedule.rounds), schedule.window
-    counts = np.array([len(rounds) for rounds in schedule.rounds], dtype=np.int64)
-    lengths = counts + window
-    first = np.cumsum(lengths) - counts  # the place of each rank's first round
-    sends = _list_messages(schedule, first, lambda one: one.sends)
-    receives = _list_messages(schedule, first, lambda one: one.receives)
-    sends = sends[np.argsort(sends[:, 0] * n + sends[:, 1], kind="stable")]
-    receives = receives[np.argsort(receives[:, 1] * n + receives[:, 0], kind="stable")]
-    if len(sends) != len(receives) or np.any(sends[:, :3] != receives[:, [1, 0, 2]]):
-        raise ValueError("what is sent in this table is not what is received")
-    waves, order = _waves_of_table(counts, first, window, sends[:, 3], receives[:, 3], sends[:, 0])
-    return TableWaves(
-        ranks=n,
-        window=window,
-        lengths=lengths,
-        waves=waves,
-        sender_round=sends[order, 3],
-        receiver_round=receives[order, 3],
-        source=sends[order, 0],
-        destination=sends[order, 1],
-        num_bytes=sends[order, 2].astype(np.float64),
-        number=order,
-        one_each=len(np.unique(receives[:, 3])) == len(receives),
+    c, behind = collective, collective.streams if streams else collective.behind
+    num_posts, num_blocks = len(c.post_rank), c.messages
+    later = np.flatnonzero(c.post_before >= 0)
+    blocks = num_posts + np.arange(num_blocks)
+    needing = [later, c.ends.owner, blocks, blocks]
+    needed = [c.post_before[later], num_posts + c.ends.flat, c.offered, c.posted]
+    for lists in (c.after, c.room, behind):
+        needing.append(num_posts + lists.owner)
+        needed.append(num_posts + lists.flat)
+    waiting = np.concatenate(needing)
+    missing = np.bincount(waiting, minlength=num_posts + num_blocks)
+    then = Lists.grouped(np.concatenate(needed), waiting, num_posts + num_blocks)
+    order, ready = [], np.flatnonzero(missing == 0)
+    while len(ready):
+        order.append(ready)
+        freed, _ = then.of(ready)
+        np.subtract.at(missing, freed, 1)
+        freed = np.sort(freed[missing[freed] == 0])
+        ready = freed[np.diff(freed, prepend=-1) > 0]
+    if missing.any():
+        raise _deadlock(c, missing > 0)
+    return _in_steps(c, order, behind)
+
+
+def _deadlock(c: Collective, never: NDArray[np.bool_]) -> Deadlock:
+    """Name the first round of each rank that is never complete; ``never`` [P + B] has what never happens."""
+    stuck = never[: len(c.post_rank)].copy()
+    for posts in (c.offered, c.posted):
+        np.logical_or.at(stuck, posts, never[len(c.post_rank) :])
+    rounds = [np.flatnonzero(c.post_rank == rank)[1:] for rank in range(c.ranks)]
+    return Deadlock(
+        tuple(
+            f"worker {rank} in round {int(stuck[own].argmax())} of {len(own)}"
+            for rank, own in enumerate(rounds)
+            if stuck[own].any()
+        )
     )
 
 
-def _list_messages(
-    schedule: Schedule, first: Integers, of: Callable[[Round], tuple[tuple[int, int], ...]]
-) -> Integers:
-    """Rank, peer, bytes and place of the round of each message [messages, 4], in the order of posting."""
-    tables = [np.empty((0, 4), dtype=np.int64)]
-    for rank, rounds in enumerate(schedule.rounds):
-        distinct = {id(one): one for one in rounds}  # few, often repeated
-        numbers = {key: number for number, key in enumerate(distinct)}
-        which = np.fromiter(map(numbers.__getitem__, map(id, rounds)), dtype=np.int64, count=len(rounds))
-        messages = [of(one) for one in distinct.values()]
-        sizes = np.array([len(each) for each in messages], dtype=np.int64)
-        flat = np.array([message for each in messages for message in each], dtype=np.int64).reshape(-1, 2)
-        index, position = _ragged((np.cumsum(sizes) - sizes)[which], sizes[which])
-        table = np.empty((len(index), 4), dtype=np.int64)
-        table[:, 0], table[:, 1:3], table[:, 3] = rank, flat[index], first[rank] + position
-        tables.append(table)
-    return np.concatenate(tables)
+def _in_steps(c: Collective, order: list[Integers], behind: Lists) -> Layout:
+    num_posts, num_blocks = len(c.post_rank), c.messages
+    nodes = np.concatenate(order)
+    posts, numbers = nodes[nodes < num_posts], nodes[nodes >= num_posts] - num_posts
+    at_post, at = np.empty(num_posts, np.int64), np.empty(num_blocks, np.int64)
+    at_post[posts], at[numbers] = np.arange(num_posts), np.arange(num_blocks)
+    receiver = c.source[c.ends.flat] != c.post_rank[c.ends.owner]
+    ends = Lists(c.ends.start, at[c.ends.flat] + num_blocks * receiver)
+    after, room, behind = (Lists(each.start, at[each.flat]) for each in (c.after, c.room, behind))
+    steps: list[PostStep | BlockStep] = []
+    seen, passed = 0, 0
+    for each in order:
+        some, others = each[each < num_posts], each[each >= num_posts] - num_posts
+        if len(some) and seen:  # the joinings are given
+            here = slice(seen, seen + len(some))
+            steps.append(PostStep(here, at_post[c.post_before[some]], _needs(ends, some)))
+        if len(others):
+            here = slice(passed, passed + len(others))
+            steps.append(BlockStep(here, *(_needs(lists, others) for lists in (after, room, behind))))
+        seen, passed = seen + len(some), passed + len(others)
+    return Layout(c, numbers, posts, at_post[c.offered[numbers]], at_post[c.posted[numbers]], tuple(steps))
 
 
-def _ragged(starts: Integers, lengths: Integers) -> tuple[Integers, Integers]:
-    """The indices start, start + 1, ... of each row, row after row, and the row of each."""
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return starts[owner] + within, owner
-
-
-def _waves_of_table(
-    counts: Integers, first: Integers, window: int, sent_in: Integers, received_in: Integers, source: Integers
-) -> tuple[tuple[TableWave, ...], Integers]:
-    """Let each message pass as soon as both its rounds are posted: the waves, and the messages in order."""
-    places = int((counts + window).sum())
-    number = np.arange(len(sent_in))
-    ends = np.concatenate((sent_in, received_in))
-    by_place = np.argsort(ends, kind="stable")
-    messages_at = np.concatenate((number, number))[by_place]
-    open_at = np.bincount(ends, minlength=places)
-    first_at = np.cumsum(open_at) - open_at
-    sides = np.zeros(len(sent_in), dtype=np.int8)
-    begun, complete = np.zeros_like(counts), np.zeros_like(counts)
-    waves: list[TableWave] = []
-    order: list[Integers] = []
-    num_passed = 0
-    active = np.arange(len(counts))
-    while True:
-        posts: list[Integers] = []
-        while True:
-            moving = active
-            while moving.size:
-                moving = moving[complete[moving] < begun[moving]]
-                moving = moving[open_at[first[moving] + complete[moving]] == 0]
-                complete[moving] += 1
-            can = (begun[active] < counts[active]) & (begun[active] < complete[active] + window)
-            ranks = active[can]
-            if not ranks.size:
-                break
-            posts.append(first[ranks] + begun[ranks])
-            begun[ranks] += 1
-        if not posts:
-            break
-        posted = np.concatenate(posts)
-        index, _ = _ragged(first_at[posted], open_at[posted])
-        touched = messages_at[index]
-        np.add.at(sides, touched, 1)
-        ready = np.sort(touched[sides[touched] == 2])
-        ready = ready[np.diff(ready, prepend=-1) > 0]  # both sides may have been posted just now
-        np.subtract.at(open_at, sent_in[ready], 1)
-        np.subtract.at(open_at, received_in[ready], 1)
-        slices, ready = _at_most_one_each(ready, source[ready], num_passed)
-        waves.append(TableWave(tuple(posts), slices))
-        order.append(ready)
-        num_passed += len(ready)
-        active = np.flatnonzero(complete < counts)
-    stuck = np.flatnonzero(complete < counts)
-    if stuck.size:
-        raise Deadlock(tuple(f"worker {rank} in round {complete[rank]} of {counts[rank]}" for rank in stuck))
-    return tuple(waves), np.concatenate([np.empty(0, dtype=np.int64), *order])
-
-
-def _at_most_one_each(ready: Integers, source: Integers, first: int) -> tuple[tuple[slice, ...], Integers]:
-    """Cut messages, sorted by source, into slices in which no source stands twice, and reorder them so."""
-    occurrence = np.arange(len(ready)) - np.searchsorted(source, source)
-    sizes = np.bincount(occurrence)
-    stops = (first + np.cumsum(sizes)).tolist()
-    slices = tuple(slice(stop - size, stop) for stop, size in zip(stops, sizes.tolist(), strict=True))
-    return slices, ready[np.argsort(occurrence, kind="stable")]
+def _needs(lists: Lists, rows: Integers) -> Needs | None:
+    """What each of some rows needs."""
+    flat, lengths = lists.of(rows)
+    if not len(flat):
+        return None
+    some = np.flatnonzero(lengths)
+    return Needs(
+        flat,
+        None if len(some) == len(flat) else (np.cumsum(lengths) - lengths)[some],
+        slice(None) if len(some) == len(rows) else some,
+        np.repeat(np.arange(len(rows)), lengths),
+    )
 
 
 @dataclass(frozen=True)
@@ -203,127 +266,215 @@ class StreamCosts:
 
 
 @dataclass(frozen=True, eq=False)
-class MessageCosts:
-    """What the messages of a table cost that have their links for themselves, in the order of ``TableWaves``.
+class BlockCosts:
+    """The costs of blocks on links of their own: arrays [B], or [B, clusters] for several clusters.
 
     Attributes:
-        busy_s: [messages] from the first byte that leaves to the last.
-        latency_s: [messages] one way.
-        announce_s: [messages] until the sender knows of a receive.
-        overhead_s: software, before the first byte leaves.
-        stream: None: a message is sent when its last byte has left; else all that a rank sends goes over one
-            stream, first come first served.
+        piece_s: that a piece keeps its links busy.
+        latency_s, back_s: one way, and of the way back.
+        overhead_s: of software, before the first piece of a block leaves; one, or of each cluster.
+        announcements: ways back that it takes until the sender knows of a receive.
+        stream: None: a block is sent when its last byte has left.
     """
 
-    busy_s: Floats
+    piece_s: Floats
     latency_s: Floats
-    announce_s: Floats
-    overhead_s: float
+    back_s: Floats
+    overhead_s: float | Floats = 0.0
+    announcements: float = 0.0
     stream: StreamCosts | None = None
 
 
-def table_completion_s(table: TableWaves, ready_s: Floats, costs: MessageCosts) -> tuple[Floats, Floats]:
-    """When each rank is through all its rounds, and from when on nothing of it is on its links.
+def completion_s(layout: Layout, ready_s: Floats, costs: BlockCosts) -> tuple[Floats, Floats]:
+    """When each rank is through, and from when on nothing of it is on its links.
 
-    Exact where no link ever has two messages at once.
+    Exact where no link ever has two blocks at once. Two ranks swap 100 bytes, on links that carry 100 bytes a
+    second with half a second of latency, one of them late:
 
-    >>> swap = Schedule(
-    ...     rounds=(
-    ...         (Round(receives=((1, 100),), sends=((1, 100),)),),
-    ...         (Round(receives=((0, 100),), sends=((0, 100),)),),
-    ...     ),
-    ...     window=1,
-    ... )
+    >>> from paceline.sim.collectives.collective import CollectiveBlock, of_blocks
+    >>> swap = of_blocks(2, [CollectiveBlock(0, 1, 100), CollectiveBlock(1, 0, 100)])
     >>> each = np.ones(2)
-    >>> costs = MessageCosts(busy_s=each, latency_s=each / 2, announce_s=each * 0, overhead_s=0.0)
-    >>> table_completion_s(lay_out(swap), np.array([0.0, 2.0]), costs)[0].tolist()
+    >>> costs = BlockCosts(piece_s=each, latency_s=each / 2, back_s=each / 2)
+    >>> completion_s(lay_out(swap), np.array([0.0, 2.0]), costs)[0].tolist()
     [3.5, 3.5]
 
     Args:
-        table: from ``lay_out``.
-        ready_s: [ranks] when each joins; it may be negative.
-        costs: of the messages.
+        layout: from ``lay_out``, of streams where the costs are.
+        ready_s: [ranks], or [ranks, clusters], when each joins; it may be negative.
+        costs: of blocks by number.
 
     Returns:
-        Two arrays [ranks]. With streams a rank can be through before its last bytes have left.
+        Two arrays as ``ready_s``. With streams a rank can be through before its last bytes have left.
     """
-    posted_s = np.repeat(ready_s, table.lengths)
-    ended_s = posted_s.copy()  # of a round: the latest of its messages so far
-    streams = None if costs.stream is None else _StreamsOfRanks(table, costs.busy_s, costs.stream, ready_s)
-    for wave in table.waves:
-        for places in wave.posts:
-            at_s = np.maximum(posted_s[places - 1], ended_s[places - table.window])
-            posted_s[places] = at_s
-            ended_s[places] = at_s
-        for part in wave.messages:
-            sent_in, received_in = table.sender_round[part], table.receiver_round[part]
-            start_s = np.maximum(posted_s[sent_in], posted_s[received_in] + costs.announce_s[part])
-            start_s += costs.overhead_s
-            if streams is None:
-                sent_s = through_s = start_s + costs.busy_s[part]
-                arrived_s = through_s + costs.latency_s[part]
-            else:
-                sent_s, through_s, copied_s = streams.hand_over(part, start_s)
-                arrived_s = through_s + costs.latency_s[part] + copied_s
-            ended_s[sent_in] = np.maximum(ended_s[sent_in], sent_s)
-            if table.one_each:
-                ended_s[received_in] = np.maximum(ended_s[received_in], arrived_s)
-            else:
-                np.maximum.at(ended_s, received_in, arrived_s)
-    starts = np.cumsum(table.lengths) - table.lengths
-    done_s = np.maximum.reduceat(ended_s, starts)
-    return done_s, done_s if streams is None else streams.free_s
+    c, n, more = layout.collective, layout.collective.messages, ready_s.shape[1:]
+    if not (layout.wide or more or costs.stream):
+        done_s = _one_by_one(layout, ready_s, costs)
+        return done_s, done_s
+    piece_s, latency_s, back_s = (
+        each[layout.numbers] for each in (costs.piece_s, costs.latency_s, costs.back_s)
+    )
+    busy_s = c.pieces[layout.numbers].reshape(-1, *(1 for _ in more)) * piece_s
+    at_s = np.empty((len(layout.posts), *more))
+    at_s[: c.ranks] = ready_s
+    first_s, last_s = np.empty((n, *more)), np.empty((n, *more))  # when the first and the last piece has left
+    ended_s = np.empty((2 * n, *more))  # for the senders, then for the receivers
+    sockets = None if costs.stream is None else _Sockets(layout, piece_s, costs.stream)
+    for step in layout.steps:
+        here = step.here
+        if isinstance(step, PostStep):
+            then_s = at_s[step.before]
+            if step.ends is not None:
+                step.ends.raise_to(then_s, ended_s[step.ends.flat])
+            at_s[here] = then_s
+            continue
+        posted_s = at_s[layout.posted[here]]
+        if costs.announcements:
+            posted_s += costs.announcements * back_s[here]
+        begin_s = np.maximum(at_s[layout.offered[here]], posted_s)
+        end_s = begin_s.copy() if step.after is not None or step.room is not None else None
+        for needs, way_s in ((step.after, latency_s), (step.room, None)):
+            if needs is None or end_s is None:
+                continue
+            added_s = back_s[here][needs.owner] if way_s is None else way_s[needs.flat]
+            needs.raise_to(begin_s, first_s[needs.flat] + added_s)
+            needs.raise_to(end_s, last_s[needs.flat] + added_s)
+        begin_s += costs.overhead_s
+        copied_s: Floats | float = 0.0
+        if sockets is not None:
+            copied_s = sockets.copied_s(here)
+            begin_s += copied_s
+        handed_s = begin_s.copy() if sockets is not None else begin_s
+        if step.behind is not None:
+            step.behind.raise_to(begin_s, last_s[step.behind.flat])
+        first_s[here] = begin_s + piece_s[here]
+        last_s[here] = begin_s + busy_s[here]
+        if end_s is not None:
+            last_s[here] = np.maximum(last_s[here], end_s + costs.overhead_s + piece_s[here])
+        ended_s[here] = last_s[here]
+        if sockets is not None:
+            ended_s[here] = sockets.take(here, handed_s, begin_s, last_s[here])
+        ended_s[n + here.start : n + here.stop] = last_s[here] + latency_s[here] + copied_s
+    order, first = layout.of_ranks
+    done_s = np.maximum.reduceat(np.concatenate((ended_s, at_s))[order], first, axis=0)
+    idle_s = done_s
+    if sockets is not None:
+        idle_s = ready_s.copy()
+        np.maximum.at(idle_s, c.source[layout.numbers], last_s)
+    if c.tail and n:
+        done_s += c.tail * costs.latency_s.max(axis=0)
+    return done_s, idle_s
 
 
-class _StreamsOfRanks:
-    """One stream per rank, to whomever it sends.
+def critical_path_s(schedule: Schedule, latency_s: float, bandwidth_bytes_per_s: float) -> float:
+    """Seconds that a schedule takes on equal hosts behind one non-blocking switch, if all begin together.
 
-    Attributes:
-        free_s: [ranks] when the last byte so far has left.
+    A transfer's bytes start when both sides have reached its round (rendezvous; the announcement takes no
+    time). It has left after bytes / bandwidth and has arrived ``latency_s`` later. Each host's access link is
+    full duplex.
+
+    Exact where no access link has two transfers at once in one direction, as with a window of 1 and rounds of
+    one message each way. Elsewhere the transfers of one direction are taken one after another, in the order
+    of the rounds; sharing the link fairly (as the event driver does) can take longer or shorter.
+
+    Args:
+        schedule: any table whose sends and receives match.
+        latency_s: one way, end to end.
+        bandwidth_bytes_per_s: of every access link, each way.
+
+    Raises:
+        Deadlock: some rounds can never be reached.
     """
+    table = of_rounds(schedule)
+    pairs = [_in_turn(lists, table.post_rank) for lists in (table.sends, table.receives)]
+    later, before = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    c = replace(table, behind=Lists.grouped(later, before, table.messages))
+    latency_s_of = np.full(c.messages, latency_s)
+    costs = BlockCosts(c.num_bytes / bandwidth_bytes_per_s, latency_s_of, latency_s_of)
+    return float(completion_s(lay_out(c), np.zeros(c.ranks), costs)[0].max())
 
-    def __init__(self, table: TableWaves, busy_s: Floats, costs: StreamCosts, ready_s: Floats) -> None:
-        self._table = table
-        self._busy_s = busy_s
-        self._costs = costs
-        self.free_s = ready_s.copy()
-        by_number = np.empty(len(table.number))
-        by_number[table.number] = table.num_bytes
-        self._bytes_before = np.cumsum(by_number) - by_number  # by number, of the messages of all ranks
-        sent = np.bincount(table.source, weights=table.num_bytes, minlength=table.ranks)
+
+def _in_turn(lists: Lists, rank: Integers) -> tuple[Integers, Integers]:
+    """Blocks and the block before each, in the order in which each rank posts them."""
+    owner = rank[lists.owner]
+    met = owner[1:] == owner[:-1]
+    return lists.flat[1:][met], lists.flat[:-1][met]
+
+
+def _one_by_one(layout: Layout, ready_s: Floats, costs: BlockCosts) -> Floats:
+    """``completion_s`` without streams, in plain Python: faster for few blocks."""
+    c = layout.collective
+    piece_s, latency_s, back_s = costs.piece_s.tolist(), costs.latency_s.tolist(), costs.back_s.tolist()
+    overhead_s, announcements = float(costs.overhead_s), costs.announcements
+    done_s: list[float] = ready_s.tolist()
+    at_s = [*done_s, *(0.0 for _ in range(len(layout.posts) - c.ranks))]
+    first_left_s, last_left_s = [0.0] * c.messages, [0.0] * c.messages
+    for node in layout.plain:
+        if isinstance(node, PlainPost):
+            post, rank, before, ends = node
+            at = at_s[before]
+            for number, comes in ends:
+                at = max(at, last_left_s[number] + latency_s[number] if comes else last_left_s[number])
+            at_s[post] = at
+            done_s[rank] = max(done_s[rank], at)
+            continue
+        number, source, destination, offered, posted, pieces, after, room, behind = node
+        first_s = max(at_s[offered], at_s[posted] + announcements * back_s[number])
+        last_s = first_s
+        for each in after:
+            first_s = max(first_s, first_left_s[each] + latency_s[each])
+            last_s = max(last_s, last_left_s[each] + latency_s[each])
+        for each in room:
+            first_s = max(first_s, first_left_s[each] + back_s[number])
+            last_s = max(last_s, last_left_s[each] + back_s[number])
+        begin_s = max([first_s + overhead_s, *(last_left_s[each] for each in behind)])
+        left_s = begin_s + pieces * piece_s[number]
+        if after or room:
+            left_s = max(left_s, last_s + overhead_s + piece_s[number])
+        first_left_s[number], last_left_s[number] = begin_s + piece_s[number], left_s
+        done_s[source] = max(done_s[source], left_s)
+        done_s[destination] = max(done_s[destination], left_s + latency_s[number])
+    tail_s = c.tail * max(latency_s, default=0.0)
+    return np.array([each + tail_s for each in done_s])
+
+
+class _Sockets:
+    """What the sockets of one stream per pair of ranks take off the senders' hands."""
+
+    def __init__(self, layout: Layout, busy_s: Floats, costs: StreamCosts) -> None:
+        c = layout.collective
+        self._numbers, self._busy_s, self._costs = layout.numbers, busy_s, costs
+        self._bytes, self._by_position = c.num_bytes, c.num_bytes[layout.numbers]
+        # Blocks of tables are numbered stream by stream.
+        self._stream = np.unique(c.source * c.ranks + c.destination, return_inverse=True)[1]
+        self._before = np.cumsum(c.num_bytes) - c.num_bytes
+        self._head = np.flatnonzero(np.diff(self._stream, prepend=-1))  # the first of which bytes are left
+        self._ends_s = np.empty(len(self._bytes))
+        sent = np.bincount(self._stream, weights=c.num_bytes)
         self._all_fit = bool(sent.max(initial=0.0) <= costs.buffer_bytes)
-        num_sent = np.bincount(table.source, minlength=table.ranks)
-        self._head = np.cumsum(num_sent) - num_sent  # by rank: its first message of which bytes are left
-        self._ends_s = np.empty(len(table.number))  # by number
 
-    def hand_over(self, part: slice, start_s: Floats) -> tuple[Floats, Floats, Floats]:
-        """At most one message per rank: when it is sent, when its bytes have left, what copying it takes."""
-        source, num_bytes = self._table.source[part], self._table.num_bytes[part]
-        busy_s = self._busy_s[part]
-        copied_s = self._costs.device_copy_s_per_byte * num_bytes
-        handed_s = start_s + copied_s
-        begin_s = np.maximum(handed_s, self.free_s[source])
-        end_s = begin_s + busy_s
-        self.free_s[source] = end_s
-        taken_s = handed_s
+    def copied_s(self, here: slice) -> Floats:
+        """What copying the blocks from, or to, a device takes."""
+        return self._costs.device_copy_s_per_byte * self._by_position[here]
+
+    def take(self, here: slice, handed_s: Floats, begin_s: Floats, end_s: Floats) -> Floats:
+        """When blocks are sent for their senders, at most one of each stream."""
+        num_bytes, taken_s = self._by_position[here], handed_s
         if not self._all_fit:
-            fits = self._unsent_bytes(part, handed_s, end_s) <= self._costs.buffer_bytes
+            fits = self._unsent_bytes(self._numbers[here], handed_s, end_s) <= self._costs.buffer_bytes
             buffered = np.minimum(num_bytes, self._costs.buffer_bytes)
-            rest_s = busy_s * (1.0 - buffered / np.maximum(num_bytes, 1.0))
+            rest_s = self._busy_s[here] * (1.0 - buffered / np.maximum(num_bytes, 1.0))
             taken_s = np.where(fits, handed_s, begin_s + rest_s)
-        return taken_s + self._costs.copy_s_per_byte * num_bytes, end_s, copied_s
+        return taken_s + self._costs.copy_s_per_byte * num_bytes
 
-    def _unsent_bytes(self, part: slice, handed_s: Floats, end_s: Floats) -> Floats:
-        """Bytes of each stream's messages that have not ended when one is handed over, with its own."""
-        number, source = self._table.number[part], self._table.source[part]
-        self._ends_s[number] = end_s
-        before_s = handed_s - _NEVER_BEFORE * np.abs(handed_s)
+    def _unsent_bytes(self, numbers: Integers, handed_s: Floats, end_s: Floats) -> Floats:
+        """Bytes of each stream's blocks that have not ended when one is handed over, with its own."""
+        self._ends_s[numbers] = end_s
+        stream, before_s = self._stream[numbers], handed_s - _NEVER_BEFORE * np.abs(handed_s)
         while True:
-            head = self._head[source]
-            gone = (head < number) & (self._ends_s[head] < before_s)
+            head = self._head[stream]
+            gone = (head < numbers) & (self._ends_s[head] < before_s)
             if not gone.any():
                 break
-            self._head[source[gone]] += 1
-        of_it = self._table.num_bytes[part]
-        unsent: Floats = self._bytes_before[number] + of_it - self._bytes_before[head]
+            self._head[stream[gone]] += 1
+        unsent: Floats = self._before[numbers] + self._bytes[numbers] - self._before[head]
         return unsent

@@ -10,7 +10,8 @@ from ..config.problems import format_value
 from ..config.user_code import call as user_code
 from ..errors import Deadlock, InputError, did_you_mean, quote
 from .algorithms import ALL_REDUCE
-from .schedule import Schedule, critical_path_s
+from .pricing import critical_path_s
+from .schedule import Schedule
 
 
 def all_reduce_named(name: str) -> Callable[[int, int], Schedule]:

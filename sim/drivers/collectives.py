@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 from typing_extensions import override
@@ -25,10 +25,10 @@ from ..errors import SchemeError
 from ..program import operations as ops
 from ..program.averaging import combined, part
 from ..program.encoding import Payload, decoded
-from ..traffic.blocks import BlockFlows, Completion, PlacedBlocks, PlacedCollective, place_blocks
 from ..traffic.clock import Clock
+from ..traffic.flows import Flows
+from ..traffic.placing import Completion, Placed, PlacedBlocks, place
 from ..traffic.rendezvous import Tag
-from ..traffic.tables import CollectiveRun, PlacedTable, place_table
 from ..traffic.transfers import Transfers
 from .job import Job
 from .pending import Pending
@@ -44,7 +44,7 @@ class TrafficMet(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedRounds(PlacedCollective):
+class PlacedRounds(Placed):
     """A hierarchical all-reduce among all workers of a cluster whose sites, hosts and links are alike.
 
     Attributes:
@@ -59,29 +59,16 @@ class PlacedRounds(PlacedCollective):
     sites: Sites
     num_bytes: int
 
-    @property
-    def messages(self) -> int:
-        """How many it has."""
-        return len(self.members) * sum(each.messages for each in self.rounds)
-
-    @cached_property
-    def bytes_sent(self) -> tuple[int, ...]:
-        """Bytes that each rank sends."""
-        return (bytes_of_rounds(self.rounds),) * len(self.members)
-
     @override
     def _price(self, ready_s: tuple[float, ...]) -> Completion:
         """Where not all begin together, each message for itself."""
         if len(set(ready_s)) > 1:
-            blocks = hierarchical(self.sites, self.num_bytes)
-            return place_blocks(blocks, self.members, self.model).completion(ready_s)
+            collective = hierarchical(self.sites, self.num_bytes)
+            return place(collective, self.members, self.model).completion(ready_s)
         begun_s = ready_s[0] + self.model.launch_s
         end_s = begun_s + alone_s(self.rounds, self.links, self.model.block_overhead_s)
         done_s = [end_s] * len(self.members)
         return done_s, done_s
-
-
-Placed = PlacedBlocks | PlacedTable | PlacedRounds
 
 
 def place_rounds(job: Job, operation: ops.Operation[Any], members: tuple[int, ...]) -> PlacedRounds | None:
@@ -98,7 +85,9 @@ def place_rounds(job: Job, operation: ops.Operation[Any], members: tuple[int, ..
     rounds = symmetric_rounds(sites, num_bytes, links)
     if rounds is None:
         return None
-    return PlacedRounds(order, job.transfer, False, rounds, links, sites, num_bytes)
+    messages = len(order) * sum(each.messages for each in rounds)
+    sent = (bytes_of_rounds(rounds),) * len(order)
+    return PlacedRounds(order, job.transfer, False, messages, sent, rounds, links, sites, num_bytes)
 
 
 class RoundsInFlight:
@@ -187,13 +176,15 @@ class _CollectiveInFlight:
         "waiting",
     )
 
-    def __init__(self, members: tuple[int, ...], placed: Placed | None, priced: bool, begun: int) -> None:
+    def __init__(
+        self, members: tuple[int, ...], placed: PlacedBlocks | PlacedRounds, priced: bool, begun: int
+    ) -> None:
         self.members = members
         self.placed = placed
         self.priced = priced  # once all members have joined
         self.begun = begun  # transfers of the run when the first member joined
         self.can_wait = True  # no member does anything beside it
-        self.flows: BlockFlows | None = None
+        self.flows: Flows | None = None
         self.joined_s: dict[int, float] = {}
         self.waiting: dict[int, Pending] = {}  # of those whose blocks are not through
         self.inputs: dict[int, Payload | None] = {}
@@ -229,7 +220,7 @@ class CollectivesInFlight:
         priced: bool,
     ) -> None:
         self._alone = alone
-        self._placed: dict[tuple[int, tuple[int, ...]], Placed | None] = {}
+        self._placed: dict[tuple[int, tuple[int, ...]], PlacedBlocks] = {}
         self._job = job
         self._clock = clock
         self._transfers = transfers
@@ -278,18 +269,10 @@ class CollectivesInFlight:
             self._join_rounds(collective, placed, pending, tag)
             return
         self.check_idle(rank)
-        if collective.priced and placed is not None:
+        if collective.priced:
             self._join_priced(collective, placed, pending, tag)
-        elif isinstance(placed, PlacedBlocks):
-            self._join(collective, placed, pending, tag)
         else:
-            own = self._job.part_of(operation, members, rank)
-            pending.bytes = own.bytes_sent
-            ended = partial(self._finished, tag=tag)
-            if own.rounds:
-                CollectiveRun(pending, rank, own, tag, self._transfers, self._clock, ended).advance()
-            else:
-                self._clock.at(self._clock.now, ended, pending)
+            self._join(collective, placed, pending, tag)
 
     def waiting_for(self, worker: int) -> list[Pending]:
         """The operations of all collectives that ``worker`` has not joined and that cannot end without it."""
@@ -336,28 +319,19 @@ class CollectivesInFlight:
 
         self._rounds.start(placed, finished)
 
-    def _place(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> Placed | None:
-        """A collective on hosts, as blocks or as a table; None where it only goes message by message."""
-        blocks = self._job.blocks_of(operation, members, rank)
-        if blocks is not None:
-            of_blocks, order = blocks
-            key = id(of_blocks), order
-            if key not in self._placed:
-                self._placed[key] = place_blocks(of_blocks, order, self._job.transfer)
-            return self._placed[key]
-        if not self._priced:
-            return None
-        table, order = self._job.table_of(operation, members, rank)
-        key = id(table), order
+    def _place(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> PlacedBlocks:
+        """A collective on hosts."""
+        collective, order = self._job.collective_of(operation, members, rank)
+        key = id(collective), order
         if key not in self._placed:
-            self._placed[key] = place_table(table, order, self._job.transfer)
+            self._placed[key] = place(collective, order, self._job.transfer)
         return self._placed[key]
 
-    def _can_be_priced(self, placed: Placed | None, pending: Pending) -> bool:
+    def _can_be_priced(self, placed: PlacedBlocks | PlacedRounds, pending: Pending) -> bool:
         """Whether nothing that is under way can meet a collective, whose first member joins now."""
         transfer = self._job.transfer
         depends = transfer.network.varies or transfer.uneven or transfer.tcp or transfer.queue != "fair"
-        if not self._priced or placed is None or depends:
+        if not self._priced or depends or (isinstance(placed, PlacedBlocks) and placed.one_by_one):
             return False
         shared = transfer.sharing != "none"
         free = placed.access_only or not shared
@@ -398,6 +372,7 @@ class CollectivesInFlight:
         recursion = (
             collective.flows is None
             and placed.own_links
+            and not placed.collective.rendezvous
             and (everybody or placed.access_only)
             and not isinstance(pending.operation, ops.Broadcast)
             and self._alone(pending)
@@ -407,13 +382,12 @@ class CollectivesInFlight:
                 self._end_all(collective, placed, tag)
             return
         if collective.flows is None:
-            collective.flows = BlockFlows(
-                placed, self._clock, self._transfers, partial(self._through, collective, tag)
-            )
-            for rank in collective.waiting:
-                collective.flows.join(placed.position[rank])
+            ended = partial(self._finished, tag=tag)
+            collective.flows = placed.flows(self._clock, self._transfers, tag, ended)
+            for rank, each in collective.waiting.items():
+                collective.flows.join(placed.position[rank], each)
         else:
-            collective.flows.join(placed.position[pending.task.rank])
+            collective.flows.join(placed.position[pending.task.rank], pending)
 
     def _end_all(self, collective: _CollectiveInFlight, placed: Placed, tag: Tag) -> None:
         """All members have joined, and what they send has all links for itself."""
@@ -429,10 +403,6 @@ class CollectivesInFlight:
                 self._idle_s[host] = now_s + left_s
         if self._priced and self._job.transfer.sharing != "none" and not placed.access_only:
             self._all_idle_s = now_s + max(done_s)
-
-    def _through(self, collective: _CollectiveInFlight, tag: Tag, rank: int) -> None:
-        assert collective.placed is not None
-        self._finished(collective.waiting[collective.placed.members[rank]], tag)
 
     def _finished(self, pending: Pending, tag: Tag) -> None:
         """A worker has come through all rounds of its collective."""

@@ -238,7 +238,7 @@ class EventDriver(ClockedRunner[Pending]):
         """Give up what one side of a transfer belongs to: the other side's worker is dead."""
         side, rank = lost
         self._transfers.drop(side)
-        pending: Pending = side if isinstance(side, Pending) else side.run.owner
+        pending: Pending = side if isinstance(side, Pending) else side.owner
         task = pending.task
         if not task.alive or pending.done:
             return

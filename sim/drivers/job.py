@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..collectives import algorithms
-from ..collectives.blocks import BlockSchedule
+from ..collectives.collective import Collective, of_rounds
 from ..collectives.hierarchy import Sites, hierarchical_all_reduce
 from ..collectives.pipelines import (
     BROADCASTS,
@@ -28,7 +28,7 @@ from ..collectives.pipelines import (
     nccl_reduce_scatter,
 )  # fmt: skip
 from ..collectives.registry import all_reduce_named
-from ..collectives.schedule import RankRounds, Schedule, among
+from ..collectives.schedule import Schedule
 from ..compute.model import ComputeModel
 from ..config.settings import Settings
 from ..errors import SchemeError
@@ -41,7 +41,7 @@ from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes.scheme import Scheme
-from ..traffic.blocks import fastest
+from ..traffic.choice import fastest
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
@@ -272,9 +272,9 @@ class Job:
             if operation.start <= start and stop <= operation.stop
         }
 
-    def blocks_of(
+    def _blocks_of(
         self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
-    ) -> tuple[BlockSchedule, tuple[int, ...]] | None:
+    ) -> tuple[Collective, tuple[int, ...]] | None:
         """A collective among ``members`` as blocks, and who plays which rank of it, site by site.
 
         None where its receives are not posted ahead.
@@ -323,7 +323,7 @@ class Job:
 
     def _choice(
         self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int
-    ) -> Callable[[Sites, int], BlockSchedule]:
+    ) -> Callable[[Sites, int], Collective]:
         return self.choices[what][self._take(what, order, sites, num_bytes)]
 
     def _take(self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int) -> str:
@@ -337,7 +337,7 @@ class Job:
         return taken[key]
 
     @cached_property
-    def choices(self) -> Mapping[str, Mapping[str, Callable[[Sites, int], BlockSchedule]]]:
+    def choices(self) -> Mapping[str, Mapping[str, Callable[[Sites, int], Collective]]]:
         """What there is a choice for -> its algorithms by name."""
         all_reduces = {name: PIPELINES[name] for name in self.transport.choices}
         return {"all_reduce": all_reduces, "shares": SHARES, "broadcast": BROADCASTS}
@@ -372,18 +372,22 @@ class Job:
             return nccl_choice(sites, num_bytes)
         return self._take("all_reduce", members, sites, num_bytes)
 
-    def part_of(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> RankRounds:
-        """The part of ``rank`` in a collective among ``members``.
+    def collective_of(
+        self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
+    ) -> tuple[Collective, tuple[int, ...]]:
+        """A collective among ``members``, and who plays which rank of it.
 
         Raises:
             SchemeError: the root of a broadcast is not one of the members.
         """
-        return among(*self.table_of(operation, members, rank))[rank]
+        if blocks := self._blocks_of(operation, members, rank):
+            return blocks
+        return self.table_of(operation, members, rank)
 
     def table_of(
         self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
-    ) -> tuple[Schedule, tuple[int, ...]]:
-        """A collective among ``members`` as a table of rounds, and who plays which rank of it.
+    ) -> tuple[Collective, tuple[int, ...]]:
+        """A collective among ``members`` with rendezvous, and who plays which rank of it.
 
         Raises:
             SchemeError: the root of a broadcast is not one of the members.
@@ -392,7 +396,7 @@ class Job:
         n = len(members)
         match operation:
             case ops.AllReduce(value=value):
-                return self._all_reduce_table(members, self.num_bytes(value))
+                schedule, members = self._all_reduce_table(members, self.num_bytes(value))
             case ops.ReduceScatter(value=Encoded() as value):
                 schedule = algorithms.direct_reduce_scatter(n, self.num_bytes(value))
             case ops.ReduceScatter(value=value):
@@ -413,7 +417,7 @@ class Job:
                 schedule = spread(n, self.num_bytes(value), members.index(root_of(operation, rank, members)))
             case _:
                 schedule = algorithms.dissemination_barrier(n)
-        return schedule, members
+        return of_rounds(schedule), members
 
     def _all_reduce_table(self, members: tuple[int, ...], num_bytes: int) -> tuple[Schedule, tuple[int, ...]]:
         name = self.transport.choices[0] if self.all_reduce == AUTO_ALGORITHM else self.all_reduce

@@ -24,7 +24,8 @@ from ..drivers.lockstep.driver import LockstepDriver
 from ..drivers.lockstep.exact import why_not
 from ..errors import NotInLockstep, RunError
 from ..schemes import SCHEMES
-from ..traffic.blocks import MAX_FLOWS, place_blocks
+from ..traffic.choice import MAX_FLOWS
+from ..traffic.placing import place
 
 _CYCLES: Final = (1, 3)
 """The cycles that begin and end what is timed, where they differ by who joins when alone."""
@@ -84,7 +85,7 @@ def _fastest(steady: Job, cycle: int) -> tuple[float, dict[str, str]]:
             least = least_latencies(name, sites)
             if name == names[what] or math.isinf(least) or least * hop_s > best_s:
                 continue
-            placed = place_blocks(build(sites, num_bytes), order, steady.transfer)
+            placed = place(build(sites, num_bytes), order, steady.transfer)
             if placed.own_links or placed.messages <= MAX_FLOWS:
                 took_s, _ = _timed_s(steady, {**names, what: name}, cycle)
                 if took_s < best_s * (1 - _EVEN):

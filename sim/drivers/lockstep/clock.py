@@ -14,7 +14,7 @@ from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...records.run import INSTANT, UNTIMED_ENCODING
 from ...seeds import Floats, Integers
-from ...traffic.blocks import PlacedBlocks
+from ...traffic.placing import PlacedBlocks
 from ...training.scoring import Scorer
 from ..job import Job
 from ..outcome import Outcome

@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ...collectives.blocks import BlockSchedule, side_by_side
+from ...collectives.collective import side_by_side
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import root_of
 from ...program.encoding import Encoded, Payload
 from ...program.groups import partition
 from ...seeds import Floats, Integers
-from ...traffic.blocks import PlacedBlocks, place_blocks
-from ...traffic.tables import place_table
-from ..collectives import PRICED_WORK, Placed, place_rounds
+from ...traffic.placing import Placed, PlacedBlocks, place
+from ..collectives import PRICED_WORK, place_rounds
 from ..job import Job
 
 
@@ -150,14 +149,13 @@ class CollectiveTimes:
         key = tuple(id(each.placed) for each in apart)  # they are kept
         placed = self._placed.get(key)
         if placed is None:
-            each_placed = [each.placed for each in apart if isinstance(each.placed, PlacedBlocks)]
-            tails = any(each.schedule.tail for each in each_placed)
-            if tails or len(each_placed) < len(apart) or isinstance(operation, ops.Broadcast):
+            all_placed = [each.placed for each in apart if isinstance(each.placed, PlacedBlocks)]
+            collectives = [each.collective for each in all_placed]
+            if isinstance(operation, ops.Broadcast) or any(c.rendezvous or c.tail for c in collectives):
                 name = ops.name_of(type(operation))
                 raise NotInLockstep(f"{name}: groups share links with each other (network.sharing)")
-            schedule = side_by_side([each.schedule for each in each_placed])
-            members = tuple(host for each in each_placed for host in each.members)
-            placed = self._placed[key] = place_blocks(schedule, members, self._job.transfer)
+            members = tuple(host for each in all_placed for host in each.members)
+            placed = self._placed[key] = place(side_by_side(collectives), members, self._job.transfer)
         of_groups = np.repeat([each.last_s for each in apart], [len(each.placed.members) for each in apart])
         return replace(self._join(placed, joined_s), last_of_group_s=of_groups)
 
@@ -167,12 +165,8 @@ class CollectiveTimes:
             rounds = place_rounds(job, operation, members)
             if rounds is not None:
                 return rounds
-        blocks = job.blocks_of(operation, members, members[0])
-        schedule, order = blocks or job.table_of(operation, members, members[0])
-        placed = place_blocks(schedule, order, job.transfer) if isinstance(schedule, BlockSchedule) else (
-            place_table(schedule, order, job.transfer)
-        )  # fmt: skip
-        if placed is None:
+        placed = place(*job.collective_of(operation, members, members[0]), job.transfer)
+        if placed.one_by_one:
             raise NotInLockstep(f"{name}: its messages have to be followed one by one (network.transport)")
         return placed
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 from ...errors import NotInLockstep
 from ...program import operations as ops
 from ...program.averaging import COLLECTIVES
-from ...traffic.blocks import complete_together
+from ...traffic.placing import complete_together
 from ...training.scoring import Scorer
 from ..job import Job
 from ..outcome import Outcome

@@ -26,7 +26,8 @@ from paceline.sim.collectives.algorithms import (
     ring_gather_chunks,
     ring_reduce_scatter,
 )
-from paceline.sim.collectives.schedule import Round, Schedule, among, critical_path_s
+from paceline.sim.collectives.pricing import critical_path_s
+from paceline.sim.collectives.schedule import Round, Schedule
 from paceline.sim.errors import Deadlock
 
 MIB = 1024 * 1024
@@ -483,15 +484,3 @@ def test_a_reduce_scatter_and_a_gather_of_chunks_make_a_ring_all_reduce(n: int, 
         assert first.rounds[rank] + second.rounds[rank] == whole.rounds[rank]
     if num_bytes % n == 0:  # (n - 1) / n of the payload each, Das et al.
         assert sent(first) == sent(second) == [(n - 1) * num_bytes // n] * n
-
-
-def test_a_group_has_the_same_table_with_other_names() -> None:
-    parts = among(ring_all_reduce(3, 9), (1, 4, 7))
-    whole = ring_all_reduce(3, 9)
-    name = {0: 1, 1: 4, 2: 7}
-    for rank, member in name.items():
-        for mine, one in zip(parts[member].rounds, whole.rounds[rank], strict=True):
-            assert mine.sends == tuple((name[peer], size) for peer, size in one.sends)
-            assert mine.receives == tuple((name[peer], size) for peer, size in one.receives)
-        assert parts[member].bytes_sent == sent(whole)[rank]
-        assert parts[member].window == whole.window

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.collectives import algorithms, pipelines
-from paceline.sim.collectives.blocks import BlockCost, BlockSchedule, completion_s
+from paceline.sim.collectives.collective import Collective
 from paceline.sim.collectives.pipelines import (
     NCCL_CHUNK_BYTES,
     NCCL_TAIL,
@@ -27,6 +27,7 @@ from paceline.sim.collectives.pipelines import (
     tree_broadcast,
 )
 from paceline.sim.errors import RunError
+from tests.support.collectives import blocks_of, ends_s
 
 MIB = 2**20
 laws = settings(deadline=None, derandomize=True, max_examples=60)
@@ -34,18 +35,19 @@ sites_of = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 
 
 def brute_force_s(
-    schedule: BlockSchedule, ready_s: list[float], rate: float, latency_s: float, overhead_s: float
+    schedule: Collective, ready_s: list[float], rate: float, latency_s: float, overhead_s: float
 ) -> list[float]:
     """Every piece is a message of its own, moved by a queue of events.
 
     A host sends one message at a time and receives one at a time, in the order of the blocks, and a message
     leaves when its sender has the piece that it is made of and its destination has room.
     """
-    messages = [(number, k) for number, block in enumerate(schedule.blocks) for k in range(block.pieces)]
+    blocks = blocks_of(schedule)
+    messages = [(number, k) for number, block in enumerate(blocks) for k in range(block.pieces)]
     out: dict[int, deque[tuple[int, int]]] = defaultdict(deque)
     into: dict[int, deque[tuple[int, int]]] = defaultdict(deque)
     for message in messages:
-        block = schedule.blocks[message[0]]
+        block = blocks[message[0]]
         out[block.source].append(message)
         into[block.destination].append(message)
     there: dict[tuple[int, int], float] = {}
@@ -59,7 +61,7 @@ def brute_force_s(
         if not out[rank]:
             continue
         number, k = out[rank][0]
-        block = schedule.blocks[number]
+        block = blocks[number]
         if into[block.destination][0] != (number, k):
             continue
         needs = [there.get((each, k)) for each in block.after]
@@ -85,12 +87,8 @@ def brute_force_s(
     return [each + schedule.tail * latency_s for each in done_s]
 
 
-def costs(schedule: BlockSchedule, rate: float, latency_s: float) -> list[BlockCost]:
-    return [BlockCost(b.num_bytes / b.pieces / rate, latency_s, latency_s) for b in schedule.blocks]
-
-
-def took_s(schedule: BlockSchedule, rate: float, latency_s: float) -> float:
-    return max(completion_s(schedule, [0.0] * schedule.ranks, costs(schedule, rate, latency_s)))
+def took_s(schedule: Collective, rate: float, latency_s: float) -> float:
+    return max(ends_s(schedule, [0.0] * schedule.ranks, rate, latency_s))
 
 
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name != "hierarchical"])
@@ -107,7 +105,7 @@ def test_the_recursion_is_the_schedule_message_by_message(
     name: str, n: int, num_bytes: int, rate: float, latency_s: float, overhead_s: float, late: list[float]
 ) -> None:
     schedule = PIPELINES[name]((n,), num_bytes)
-    found = completion_s(schedule, late[:n], costs(schedule, rate, latency_s), overhead_s)
+    found = ends_s(schedule, late[:n], rate, latency_s, overhead_s)
     assert found == pytest.approx(brute_force_s(schedule, late[:n], rate, latency_s, overhead_s), rel=1e-9)
 
 
@@ -120,13 +118,12 @@ def test_every_rank_gets_what_the_others_have(name: str, sites: tuple[int, ...],
     n = schedule.ranks
     held = [{rank} for rank in range(n)]
     carried: list[set[int]] = []
-    for block in schedule.blocks:
+    blocks = blocks_of(schedule)
+    for block in blocks:
         assert all(each < len(carried) for each in (*block.after, *block.room))
-        assert all(schedule.blocks[each].destination == block.source for each in block.after)
+        assert all(blocks[each].destination == block.source for each in block.after)
         own = {block.source}.union(*(carried[each] for each in block.after))
-        own = own.union(
-            *(carried[each] for each in block.behind if schedule.blocks[each].source == block.source)
-        )
+        own = own.union(*(carried[each] for each in block.behind if blocks[each].source == block.source))
         carried.append(own)
         held[block.destination] |= carried[-1]
     if num_bytes >= n:
@@ -213,7 +210,7 @@ def test_nccl_takes_its_tree_between_two_hosts_of_several_gpus() -> None:
 def test_nccls_tree_is_a_chain_inside_a_host_and_a_tree_between_first_gpus() -> None:
     """Three hosts of 3, 3 and 2 GPUs in two sites; a payload of two bytes has one segment for each tree."""
     tree = PIPELINES["nccl_tree"](((3, 3), (2,)), 2)
-    edges = sorted((block.source, block.destination) for block in tree.blocks)
+    edges = sorted((block.source, block.destination) for block in blocks_of(tree))
     inside = [(1, 0), (2, 1), (4, 3), (5, 4), (7, 6)]
     between = [(0, 3), (6, 3), (3, 6), (0, 6)]  # to the parents: hosts 0 and 2 under 1, then 1 and 0 under 2
     up = [*inside, *inside, *between]
@@ -243,7 +240,7 @@ def test_the_parts_of_an_all_reduce_take_what_their_messages_take(
     build: Any, n: int, num_bytes: int, rate: float, latency_s: float, late: list[float]
 ) -> None:
     schedule = build((n,), num_bytes)
-    found = completion_s(schedule, late[:n], costs(schedule, rate, latency_s))
+    found = ends_s(schedule, late[:n], rate, latency_s)
     assert found == pytest.approx(brute_force_s(schedule, late[:n], rate, latency_s, 0.0), rel=1e-9)
     total = n - 1 if num_bytes else 0
     assert sum(schedule.bytes_sent) == total * num_bytes

@@ -20,8 +20,9 @@ from paceline.sim.network.transfer import TransferModel
 from paceline.sim.network.transport import TRANSPORTS
 from paceline.sim.program import operations as ops
 from paceline.sim.program.worker import Worker
-from paceline.sim.traffic import blocks
-from paceline.sim.traffic.blocks import PlacedBlocks, _solve_s, fastest, place_blocks, price_s
+from paceline.sim.traffic import choice, placing
+from paceline.sim.traffic.choice import fastest
+from paceline.sim.traffic.placing import Placed, _solve_s, place, price_s
 from tests.support.factory import flat_network, make_job, make_scheme, network_of, run_events
 
 laws = settings(deadline=None, derandomize=True, max_examples=25)
@@ -60,7 +61,7 @@ def test_flows_take_what_the_recursion_takes(
     name: str, n: int, num_bytes: int, bandwidth: float, latency_s: float, overhead_s: float
 ) -> None:
     model = TransferModel(flat_network(n, latency_s, bandwidth), overhead_s=overhead_s)
-    placed = place_blocks(PIPELINES[name]((n,), num_bytes), tuple(range(n)), model)
+    placed = place(PIPELINES[name]((n,), num_bytes), tuple(range(n)), model)
     assert placed.own_links
     assert placed.access_only
     flows_s = price_s(replace(placed, own_links=False))
@@ -175,7 +176,7 @@ def test_an_exchange_fills_all_pipes_between_sites(sites: tuple[int, ...], host:
         within={"latency": "0.1 ms", "bandwidth": host},
         between={"latency": "75 ms", "bandwidth": "10 Gbit/s"},
     )  # fmt: skip
-    placed = place_blocks(exchange(sites, 13_480_000_000), tuple(range(n)), TransferModel(network))
+    placed = place(exchange(sites, 13_480_000_000), tuple(range(n)), TransferModel(network))
     assert price_s(placed) == pytest.approx(right_s, rel=1e-6)
     if len(sites) > 1:
         across = 13_480_000_000 / n * (n / len(sites)) ** 2
@@ -212,7 +213,7 @@ def test_trees_fill_all_pipes_between_sites() -> None:
         4, sites={f"s{number}": 1 for number in range(4)}, within={"latency": "0 s", "bandwidth": "4 Tbit/s"},
         between={"latency": "0 s", "bandwidth": "10 Gbit/s"},
     )  # fmt: skip
-    placed = place_blocks(double_tree((1,) * 4, 10**9), tuple(range(4)), TransferModel(network))
+    placed = place(double_tree((1,) * 4, 10**9), tuple(range(4)), TransferModel(network))
     assert price_s(placed) == pytest.approx(10**9 / 1.25e9)
 
 
@@ -225,7 +226,7 @@ def test_two_hosts_send_a_payload_over_their_cards_once_each_way_by_a_tree(
     """1 GiB at 60 Gbit/s is 143 ms; a GPU's links inside its host are in use beside the card."""
     host = {"gpus": 8, "latency": "5 us", "bandwidth": "120 GB/s"}
     model = TransferModel(network_of(16, latency="20 us", bandwidth="60 Gbit/s", host=host))
-    placed = place_blocks(PIPELINES[name](((8, 8),), 2**30), tuple(range(16)), model)
+    placed = place(PIPELINES[name](((8, 8),), 2**30), tuple(range(16)), model)
     assert low_s < price_s(placed) < high_s
     assert placed.own_links  # priced by a recursion, however many segments there are
     assert placed.messages < 10_000
@@ -249,7 +250,7 @@ def test_flows_of_which_few_differ_take_what_all_of_them_take(
         between={"latency": "40 ms", "bandwidth": f"{pipe} Gbit/s"},
     )  # fmt: skip
     model = TransferModel(network, overhead_s=0.001, efficiency=0.9)
-    placed = place_blocks(exchange(sites, num_bytes), tuple(range(n)), model)
+    placed = place(exchange(sites, num_bytes), tuple(range(n)), model)
     ready_s = tuple(late[:n])
     assert placed._all_at_once(ready_s) == pytest.approx(_solve_s(placed, ready_s), rel=1e-9)
 
@@ -257,7 +258,7 @@ def test_flows_of_which_few_differ_take_what_all_of_them_take(
 @pytest.mark.parametrize("late", [(0.0,) * 4, (0.0, 0.0, -1.0, -0.2)])
 def test_links_inside_hosts_may_be_infinitely_fast(late: tuple[float, ...]) -> None:
     network = network_of(4, latency="1 ms", bandwidth="1 Gbit/s", host={"gpus": 2})
-    placed = place_blocks(exchange(((2, 2),), 4_000_000), (0, 1, 2, 3), TransferModel(network))
+    placed = place(exchange(((2, 2),), 4_000_000), (0, 1, 2, 3), TransferModel(network))
     done_s = placed._all_at_once(late)
     assert done_s == pytest.approx(_solve_s(placed, late))
     assert max(done_s) == pytest.approx(0.001 + 4 * 1_000_000 / 1.25e8)
@@ -266,7 +267,7 @@ def test_links_inside_hosts_may_be_infinitely_fast(late: tuple[float, ...]) -> N
 @pytest.mark.parametrize("sites", [(256,), (64,) * 4, ((8,) * 32,)])
 def test_an_exchange_among_256_is_priced_in_bulk(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """65,280 blocks: by a recursion in a flat network, as a few kinds of flows between hosts or sites."""
-    monkeypatch.setattr(blocks, "_solve_s", lambda *_: pytest.fail("block by block"))
+    monkeypatch.setattr(placing, "_solve_s", lambda *_: pytest.fail("block by block"))
     link = {"latency": "1 ms", "bandwidth": "10 Gbit/s"}
     if len(sites) > 1:
         network = network_of(256, sites=dict.fromkeys("abcd", 64), within=link, between=link)
@@ -275,7 +276,7 @@ def test_an_exchange_among_256_is_priced_in_bulk(sites: Sites, monkeypatch: pyte
         network = network_of(256, **link, host=inside)
     else:
         network = network_of(256, **link)
-    placed = place_blocks(exchange(sites, 25_000_001), tuple(range(256)), TransferModel(network))
+    placed = place(exchange(sites, 25_000_001), tuple(range(256)), TransferModel(network))
     busiest = 64 * 64 if len(sites) > 1 else 8 * 248 if isinstance(sites[0], tuple) else 255
     assert price_s(placed) == pytest.approx(0.001 + busiest * 25_000_001 / 256 / 1.25e9, rel=1e-4)
     one_by_one_s = tuple(1e-4 * (rank % 64) for rank in range(256))  # as behind a ring
@@ -289,19 +290,19 @@ def test_a_ring_goes_site_by_site() -> None:
     job = all_reduce_job("ring", 1_000_000, workers=5, network=mixed)
     order, sites = job.by_site((0, 1, 2, 3, 4))
     assert (order, sites) == ((0, 2, 4, 1, 3), (3, 2))
-    assert place_blocks(PIPELINES["ring"](sites, 1_000_000), order, job.transfer).own_links
+    assert place(PIPELINES["ring"](sites, 1_000_000), order, job.transfer).own_links
 
 
 def test_the_choice_is_made_once_for_each_size_and_group(monkeypatch: pytest.MonkeyPatch) -> None:
     priced: list[int] = []
-    real = blocks.price_s
+    real = placing.price_s
 
-    def count(placed: PlacedBlocks) -> float:
-        priced.append(placed.schedule.ranks)
+    def count(placed: Placed) -> float:
+        priced.append(len(placed.members))
         return real(placed)
 
-    monkeypatch.setattr(blocks, "price_s", count)
-    monkeypatch.setattr(blocks, "_prices", {})
+    monkeypatch.setattr(choice, "price_s", count)
+    monkeypatch.setattr(choice, "_prices", {})
     model = TransferModel(network_of(5, **SITES))
     choices = {name: PIPELINES[name] for name in IDEAL}
     names = [fastest(choices, (3, 2), 10**6, tuple(range(5)), model) for _ in range(3)]

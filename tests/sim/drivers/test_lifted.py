@@ -18,8 +18,9 @@ from paceline.sim.collectives.algorithms import (
     recursive_doubling_all_reduce,
     ring_all_reduce,
 )
-from paceline.sim.collectives.blocks import BlockSchedule, without_rendezvous
+from paceline.sim.collectives.collective import Collective, of_rounds
 from paceline.sim.collectives.hierarchy import Sites, hierarchical_all_reduce
+from paceline.sim.collectives.ordering import without_rendezvous
 from paceline.sim.collectives.pipelines import (
     barrier,
     exchange,
@@ -30,9 +31,8 @@ from paceline.sim.collectives.pipelines import (
 from paceline.sim.collectives.schedule import Round, Schedule
 from paceline.sim.network.network import Network
 from paceline.sim.network.transfer import TransferModel
-from paceline.sim.traffic.blocks import place_blocks, price_s
 from paceline.sim.traffic.clock import Clock
-from paceline.sim.traffic.tables import place_table
+from paceline.sim.traffic.placing import place, price_s
 from paceline.sim.traffic.transfers import Transfers
 from tests.support.factory import network_of
 
@@ -148,8 +148,8 @@ class PostedAhead:
                 self._transfers.carry(rank, peer, size, message, self.clock.now)
 
 
-def lifted_s(schedule: BlockSchedule, model: TransferModel) -> float:
-    return price_s(place_blocks(schedule, tuple(range(schedule.ranks)), model))
+def lifted_s(schedule: Collective, model: TransferModel) -> float:
+    return price_s(place(schedule, tuple(range(schedule.ranks)), model))
 
 
 def check_lifted(data: st.DataObject) -> None:
@@ -199,7 +199,5 @@ def test_an_all_to_all_of_our_own_takes_what_it_takes_as_a_table() -> None:
     model = TransferModel(network)
     others = [[(peer, 5_000_000) for peer in range(4) if peer != rank] for rank in range(4)]
     table = Schedule(tuple((Round(tuple(each), tuple(each)),) for each in others), 1)
-    placed = place_table(table, tuple(range(4)), model)
-    assert placed is not None
-    assert price_s(placed) == pytest.approx(0.047)
+    assert price_s(place(of_rounds(table), tuple(range(4)), model)) == pytest.approx(0.047)
     assert lifted_s(without_rendezvous(table), model) == pytest.approx(0.047)

@@ -1,0 +1,305 @@
+"""A collective as blocks and posts, in arrays.
+
+A *block* is bytes from one rank to another, in equal pieces. A *post* is a point in the program of one rank:
+it happens after the post before it, when some of the rank's blocks have ended (sent, for the sender; arrived,
+for the receiver). The first post of a rank is its joining. A block can leave when its sender has offered it
+and its receiver has posted it: a round of a table is one post; receives posted ahead belong to the joining.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ..seeds import Floats, Integers
+from .schedule import Round, Schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """A list of numbers for each of some rows, side by side.
+
+    >>> lists = Lists.of_rows([(4, 5), (), (6,)])
+    >>> lists.start.tolist(), lists.flat.tolist(), lists.owner.tolist()
+    ([0, 2, 2, 3], [4, 5, 6], [0, 0, 2])
+
+    Attributes:
+        start: [rows + 1] row i is ``flat[start[i] : start[i + 1]]``.
+        flat: the numbers.
+    """
+
+    start: Integers
+    flat: Integers
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Sequence[int]]) -> Lists:
+        """The rows as they are."""
+        start = np.cumsum([0, *map(len, rows)])
+        return cls(start, np.array([number for row in rows for number in row], dtype=np.int64))
+
+    @classmethod
+    def grouped(cls, owner: Integers, numbers: Integers, rows: int) -> Lists:
+        """``numbers`` by the row that owns each of them, in their order."""
+        start = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=rows))))
+        return cls(start, numbers[np.argsort(owner, kind="stable")])
+
+    @classmethod
+    def empty(cls, rows: int) -> Lists:
+        """Nothing in any row."""
+        return cls(np.zeros(rows + 1, np.int64), np.empty(0, np.int64))
+
+    @cached_property
+    def owner(self) -> Integers:
+        """The row of each number."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    def of(self, rows: Integers) -> tuple[Integers, Integers]:
+        """The numbers of some rows, side by side, and how many each row has."""
+        lengths = self.start[rows + 1] - self.start[rows]
+        index = np.arange(lengths.sum()) + np.repeat(self.start[rows] - np.cumsum(lengths) + lengths, lengths)
+        return self.flat[index], lengths
+
+    def inverse(self, rows: int) -> Lists:
+        """The rows in which each number below ``rows`` stands."""
+        return Lists.grouped(self.flat, self.owner, rows)
+
+    def tolist(self) -> list[list[int]]:
+        """As lists of Python's."""
+        flat, start = self.flat.tolist(), self.start.tolist()
+        return [flat[begin:end] for begin, end in pairwise(start)]
+
+
+class CollectiveBlock(NamedTuple):
+    """Bytes that one rank sends to another.
+
+    Attributes:
+        source, destination: ranks.
+        num_bytes: in all its pieces.
+        pieces: equal pieces, one or more.
+        after: blocks, by number, whose k-th piece has to be there before the k-th piece of this one can
+            leave. They have as many pieces.
+        room: blocks, by number, whose k-th piece has to have left (and word of it to have come back) before
+            there is room for the k-th piece of this one at its destination.
+        behind: blocks, by number, that have to have left altogether before this one leaves.
+    """
+
+    source: int
+    destination: int
+    num_bytes: int
+    pieces: int = 1
+    after: tuple[int, ...] = ()
+    room: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Collective:
+    """B blocks and P posts, of which those up to the number of ranks are the joinings.
+
+    Attributes:
+        ranks: how many take part.
+        source, destination: [B] ranks.
+        num_bytes, pieces: [B] whole numbers.
+        offered, posted: [B] the post of its source, and that of its destination, from which on it can leave.
+        post_rank: [P] whose it is.
+        post_before: [P] the post of the same rank before it; -1: it is a joining.
+        ends: [P] blocks that have to end for the post's rank before it happens.
+        after: [B] blocks whose k-th piece has to be there before the k-th of this one leaves.
+        room: [B] blocks whose k-th piece has to have left, and word of it to be back, before that.
+        behind: [B] blocks that have to have left altogether.
+        receives, sends: [P] blocks in the order in which they are posted and offered.
+        rendezvous: the sender hears of each receive.
+        tail: what a library adds, in one-way latencies of the longest route.
+    """
+
+    ranks: int
+    source: Integers
+    destination: Integers
+    num_bytes: Floats
+    pieces: Floats
+    offered: Integers
+    posted: Integers
+    post_rank: Integers
+    post_before: Integers
+    ends: Lists
+    after: Lists
+    room: Lists
+    behind: Lists
+    receives: Lists
+    sends: Lists
+    rendezvous: bool
+    tail: float = 0.0
+
+    @property
+    def messages(self) -> int:
+        """How many blocks there are."""
+        return len(self.source)
+
+    @cached_property
+    def bytes_sent(self) -> tuple[int, ...]:
+        """Bytes that each rank sends."""
+        sent = np.bincount(self.source, weights=self.num_bytes, minlength=self.ranks)
+        return tuple(int(each) for each in sent)
+
+    @cached_property
+    def any_needs(self) -> bool:
+        """Whether a block waits for another one."""
+        lists = self.ends, self.after, self.room, self.behind
+        return any(len(each.flat) for each in lists)
+
+    @cached_property
+    def streams(self) -> Lists:
+        """[B] the block before over the same stream: one goes from each rank to each other one."""
+        return Lists.grouped(*fronts(self.source * self.ranks + self.destination), self.messages)
+
+
+def fronts(keys: Integers) -> tuple[Integers, Integers]:
+    """Places whose key has occurred before, and for each the last such place before it."""
+    order = np.argsort(keys, kind="stable")
+    equal = keys[order[1:]] == keys[order[:-1]]
+    return order[1:][equal], order[:-1][equal]
+
+
+def of_blocks(ranks: int, blocks: Sequence[CollectiveBlock], tail: float = 0.0) -> Collective:
+    """Blocks whose receives are posted ahead: every rank has posted everything when it joins.
+
+    Args:
+        ranks: how many take part.
+        blocks: in an order in which no block needs a later one, or is behind a later one.
+        tail: see ``Collective``.
+    """
+    source, destination, num_bytes, pieces = (
+        np.array([block[column] for block in blocks], dtype=np.int64) for column in range(4)
+    )
+    return replace(
+        posted_ahead(ranks, source, destination, num_bytes),
+        pieces=pieces.astype(np.float64),
+        after=Lists.of_rows([block.after for block in blocks]),
+        room=Lists.of_rows([block.room for block in blocks]),
+        behind=Lists.of_rows([block.behind for block in blocks]),
+        tail=tail,
+    )
+
+
+def posted_ahead(
+    ranks: int, source: Integers, destination: Integers, num_bytes: Integers | Floats
+) -> Collective:
+    """Blocks [B] of one piece that need nothing but their two ranks."""
+    numbers, none = np.arange(len(source)), Lists.empty(len(source))
+    return Collective(
+        ranks=ranks,
+        source=source,
+        destination=destination,
+        num_bytes=num_bytes.astype(np.float64),
+        pieces=np.ones(len(source)),
+        offered=source,
+        posted=destination,
+        post_rank=np.arange(ranks),
+        post_before=np.full(ranks, -1),
+        ends=Lists.empty(ranks),
+        after=none,
+        room=none,
+        behind=none,
+        receives=Lists.grouped(destination, numbers, ranks),
+        sends=Lists.grouped(source, numbers, ranks),
+        rendezvous=False,
+    )
+
+
+def side_by_side(collectives: Sequence[Collective]) -> Collective:
+    """Collectives at the same time, the ranks of each behind those of the ones before.
+
+    Args:
+        collectives: of blocks that are posted ahead, without a tail.
+    """
+    first = np.cumsum([0, *(c.messages for c in collectives)])
+    ranks = np.cumsum([0, *(c.ranks for c in collectives)])
+
+    def joined(columns: Iterable[Integers], shifts: Integers) -> Integers:
+        return np.concatenate([each + shift for each, shift in zip(columns, shifts, strict=False)])
+
+    def lists(of: Sequence[Lists]) -> Lists:
+        owners, numbers = (joined(each, first) for each in zip(*((o.owner, o.flat) for o in of), strict=True))
+        return Lists.grouped(owners, numbers, int(first[-1]))
+
+    source = joined((c.source for c in collectives), ranks)
+    destination = joined((c.destination for c in collectives), ranks)
+    num_bytes = np.concatenate([c.num_bytes for c in collectives])
+    return replace(
+        posted_ahead(int(ranks[-1]), source, destination, num_bytes),
+        pieces=np.concatenate([c.pieces for c in collectives]),
+        after=lists([c.after for c in collectives]),
+        room=lists([c.room for c in collectives]),
+        behind=lists([c.behind for c in collectives]),
+    )
+
+
+@lru_cache(maxsize=64)
+def of_rounds(schedule: Schedule) -> Collective:
+    """A table of rounds: each is one post, which waits for the ends of the round that leaves the window.
+
+    Raises:
+        ValueError: sends and receives do not match.
+    """
+    n, window = len(schedule.rounds), schedule.window
+    counts = np.array([len(rounds) for rounds in schedule.rounds], dtype=np.int64)
+    first = n + np.cumsum(counts) - counts
+    num_posts = n + int(counts.sum())
+    post_rank = np.concatenate((np.arange(n), np.repeat(np.arange(n), counts)))
+    post_before = np.concatenate((np.full(n, -1), np.arange(n, num_posts) - 1))
+    post_before[first[counts > 0]] = np.flatnonzero(counts)
+    sends = _list_messages(schedule, first, "sends")
+    receives = _list_messages(schedule, first, "receives")[:, [1, 0, 2, 3]]
+    # The k-th send from a to b meets the k-th receive: blocks are numbered by source, destination and k.
+    pairs = [each[:, 0] * n + each[:, 1] for each in (sends, receives)]
+    orders = [np.argsort(each, kind="stable") for each in pairs]
+    numbers = [np.argsort(each) for each in orders]
+    in_posts = [
+        Lists.grouped(each[:, 3], number, num_posts)
+        for each, number in zip((sends, receives), numbers, strict=True)
+    ]
+    sends, receives = sends[orders[0]], receives[orders[1]]
+    if len(sends) != len(receives) or (sends[:, :3] != receives[:, :3]).any():
+        raise ValueError("what is sent in this table is not what is received")
+    none, number = Lists.empty(len(sends)), np.arange(len(sends))
+    at = np.concatenate((sends[:, 3], receives[:, 3]))
+    waits = at + window < (first + counts)[post_rank[at]]
+    return Collective(
+        ranks=n,
+        source=sends[:, 0].copy(),
+        destination=sends[:, 1].copy(),
+        num_bytes=sends[:, 2].astype(np.float64),
+        pieces=np.ones(len(sends)),
+        offered=sends[:, 3].copy(),
+        posted=receives[:, 3].copy(),
+        post_rank=post_rank,
+        post_before=post_before,
+        ends=Lists.grouped((at + window)[waits], np.concatenate((number, number))[waits], num_posts),
+        after=none,
+        room=none,
+        behind=none,
+        receives=in_posts[1],
+        sends=in_posts[0],
+        rendezvous=True,
+    )
+
+
+def _list_messages(schedule: Schedule, first: Integers, what: str) -> Integers:
+    """Rank, peer, bytes and post of each message [messages, 4], in the order of posting."""
+    tables = [np.empty((0, 4), dtype=np.int64)]
+    for rank, rounds in enumerate(schedule.rounds):
+        distinct: dict[int, Round] = {id(one): one for one in rounds}  # few, often repeated
+        places = {key: place for place, key in enumerate(distinct)}
+        which = np.fromiter((places[id(one)] for one in rounds), dtype=np.int64, count=len(rounds))
+        messages = Lists.of_rows([[v for m in getattr(one, what) for v in m] for one in distinct.values()])
+        flat, lengths = messages.of(which)
+        table = np.empty((len(flat) // 2, 4), dtype=np.int64)
+        table[:, 0], table[:, 1:3] = rank, flat.reshape(-1, 2)
+        table[:, 3] = first[rank] + np.repeat(np.arange(len(rounds)), lengths // 2)
+        tables.append(table)
+    return np.concatenate(tables)

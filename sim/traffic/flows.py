@@ -1,0 +1,355 @@
+"""One collective on its way, block by block, through a network that others may use too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..collectives.collective import Collective
+from ..collectives.pricing import BlockCosts
+from ..network.transfer import TransferModel
+from ..program.encoding import Payload
+from .clock import Clock
+from .rendezvous import Tag
+from .transfers import Transfers
+
+
+@dataclass(frozen=True, eq=False)
+class _Wiring:
+    """What waits for what in a collective, in plain lists by block, by post or by rank.
+
+    Attributes:
+        source, destination, num_bytes, pieces: by block.
+        rank: by post.
+        receives, sends: by post, its blocks in the order of posting.
+        own: by post, all of them, by source.
+        next_post: by post; -1: the rank has no more.
+        before: by post, see ``Collective``.
+        num_ends: by post, how many ends of blocks it waits for.
+        waited_for: by block, the post that its sender's end counts for, and its receiver's; -1: none.
+        needs: by block, how many others have to have a piece there, or to have made room.
+        in_front: by block, how many have to have left.
+        needed_by, room_for, then: by block, who waits for what it brings, for its room, and behind it.
+        num_open: by rank, how many ends of blocks it has.
+    """
+
+    source: list[int]
+    destination: list[int]
+    num_bytes: list[float]
+    pieces: list[float]
+    rank: list[int]
+    receives: list[list[int]]
+    sends: list[list[int]]
+    own: list[list[int]]
+    next_post: list[int]
+    before: list[int]
+    num_ends: list[int]
+    waited_for: list[list[int]]
+    needs: list[int]
+    in_front: list[int]
+    needed_by: list[list[int]]
+    room_for: list[list[int]]
+    then: list[list[int]]
+    num_open: list[int]
+
+
+@lru_cache(maxsize=64)
+def _wire(c: Collective) -> _Wiring:
+    source, destination, n = c.source.tolist(), c.destination.tolist(), c.messages
+    rank, before, ends = c.post_rank.tolist(), c.post_before.tolist(), c.ends.tolist()
+    next_post, waited_for = [-1] * len(rank), [[-1, -1] for _ in source]
+    num_open = [0] * c.ranks
+    for post, (of, earlier) in enumerate(zip(rank, before, strict=True)):
+        if earlier >= 0:
+            next_post[earlier] = post
+        for block in ends[post]:
+            waited_for[block][source[block] != of] = post
+    for of in (*source, *destination):
+        num_open[of] += 1
+    receives, sends = c.receives.tolist(), c.sends.tolist()
+    after, room, behind = c.after.tolist(), c.room.tolist(), c.behind.tolist()
+    then = c.behind.inverse(n).tolist()
+    for block, waiting in enumerate(then):  # its sender's own first
+        waiting.sort(key=lambda each: source[each] != source[block])
+    return _Wiring(
+        source=source,
+        destination=destination,
+        num_bytes=c.num_bytes.tolist(),
+        pieces=c.pieces.tolist(),
+        rank=rank,
+        receives=receives,
+        sends=sends,
+        own=[
+            sorted((*a, *b), key=lambda each: (source[each], each))
+            for a, b in zip(receives, sends, strict=True)
+        ],
+        next_post=next_post,
+        before=before,
+        num_ends=[len(each) for each in ends],
+        waited_for=waited_for,
+        needs=[len(a) + len(b) for a, b in zip(after, room, strict=True)],
+        in_front=[len(each) for each in behind],
+        needed_by=c.after.inverse(n).tolist(),
+        room_for=c.room.inverse(n).tolist(),
+        then=then,
+        num_open=num_open,
+    )
+
+
+class Flows:
+    """The blocks of a collective: posts happen, and blocks leave when all that they need is there.
+
+    Args:
+        collective: of blocks.
+        members: hosts, by rank.
+        model: how its messages travel.
+        costs: of its blocks.
+        clock, transfers: virtual time, and what moves the bytes.
+        tag: of the messages, where senders hear of receives.
+        finished: called with the owner of a rank when that has sent and received all.
+    """
+
+    def __init__(
+        self,
+        collective: Collective,
+        members: tuple[int, ...],
+        model: TransferModel,
+        costs: BlockCosts,
+        clock: Clock,
+        transfers: Transfers,
+        tag: Tag,
+        finished: Callable[[Any], None],
+    ) -> None:
+        self._members = members
+        self._launch_s = model.launch_s
+        self._overhead_s = model.block_overhead_s
+        self._tail_s = collective.tail * float(costs.latency_s.max(initial=0.0))
+        self._costs = costs
+        self._clock = clock
+        self._transfers = transfers
+        self._tag = tag
+        self._finished = finished
+        self._wiring = wiring = _wire(collective)
+        self._rendezvous = collective.rendezvous
+        self.owners: dict[int, Any] = {}
+        self._happened = [False] * len(wiring.rank)
+        self._ends_open = wiring.num_ends.copy()
+        self._ready_s = [0.0] * len(wiring.rank)  # when the last of a post's ends was
+        self._ready = [not number for number in wiring.num_ends]
+        self._open = wiring.num_open.copy()
+        self._last_end_s = [0.0] * collective.ranks
+        blocks = range(
+            0 if self._rendezvous else len(wiring.source)
+        )  # else what meets what is the transfers'
+        self._not_posted = [2 for _ in blocks]
+        self._posted_s = [0.0 for _ in blocks]
+        self._in_front = wiring.in_front.copy()
+        self._first_needs, self._last_needs = wiring.needs.copy(), wiring.needs.copy()
+        self._first_s = [0.0 for _ in blocks]  # when the first piece of all that a block needs was there
+        self._last_s = [0.0 for _ in blocks]  # when the last piece was
+        self._left: dict[int, float] = {}  # blocks whose bytes have left, but not all that they need is there
+
+    def join(self, rank: int, owner: Any) -> None:
+        """A rank is there: its first posts happen as soon as it has launched its part."""
+        self.owners[rank] = owner
+        if self._launch_s:
+            self._clock.at(self._clock.now + self._launch_s, self._launched, rank)
+        else:
+            self._launched(rank)
+
+    def _launched(self, rank: int) -> None:
+        self._happen(rank)
+        if not self._wiring.num_open[rank]:
+            self._clock.at(self._clock.now, self._finished, self.owners[rank])
+
+    def _happen(self, post: int) -> None:
+        """A post happens, and those after it that wait for nothing else."""
+        wiring = self._wiring
+        while True:
+            self._happened[post] = True
+            if self._rendezvous:
+                self._meet(post)
+            else:
+                for block in wiring.own[post]:
+                    self._not_posted[block] -= 1
+                    self._posted_s[block] = self._clock.now
+                for block in wiring.own[post]:
+                    self._try(block)
+            post = wiring.next_post[post]
+            if post < 0 or not self._ready[post]:
+                return
+
+    def _meet(self, post: int) -> None:
+        wiring, members, transfers = self._wiring, self._members, self._transfers
+        rank = wiring.rank[post]
+        for block in wiring.receives[post]:
+            end = _End(self, block, 1, rank)
+            transfers.receive(members[wiring.source[block]], members[rank], self._tag, end, 0)
+        for block in wiring.sends[post]:
+            end, num_bytes = _End(self, block, 0, rank), int(wiring.num_bytes[block])
+            transfers.send(members[rank], members[wiring.destination[block]], self._tag, num_bytes, end, None)
+
+    def end(self, block: int, side: int, rank: int, time_s: float) -> None:
+        """A block ends at ``time_s``, now or later: for its sender (side 0), or for its receiver (1)."""
+        if time_s > self._last_end_s[rank]:
+            self._last_end_s[rank] = time_s
+        self._open[rank] -= 1
+        post = self._wiring.waited_for[block][side]
+        if post >= 0:
+            if time_s > self._ready_s[post]:
+                self._ready_s[post] = time_s
+            self._ends_open[post] -= 1
+            if not self._ends_open[post]:
+                self._clock.at(self._ready_s[post], self._all_ended, post)
+        if not self._open[rank]:
+            self._clock.at(self._last_end_s[rank] + self._tail_s, self._finished, self.owners[rank])
+
+    def _all_ended(self, post: int) -> None:
+        self._ready[post] = True
+        if self._happened[self._wiring.before[post]]:
+            self._happen(post)
+
+    # --- blocks whose receives are posted ahead ---------------------------------------------------
+
+    def _try(self, block: int) -> None:
+        """Let a block leave, if it can now."""
+        if not (self._not_posted[block] or self._first_needs[block] or self._in_front[block]):
+            self._not_posted[block] = -1
+            ready_s = max(self._first_s[block], self._posted_s[block])
+            start_s = max(self._clock.now, ready_s + self._overhead_s)
+            pieces = self._wiring.pieces[block]
+            self._carry(block, self._wiring.num_bytes[block] / pieces, pieces == 1, start_s)
+
+    def _carry(self, block: int, num_bytes: float, last: bool, start_s: float) -> None:
+        wiring, members = self._wiring, self._members
+        ends = members[wiring.source[block]], members[wiring.destination[block]]
+        self._transfers.carry(*ends, num_bytes, _Piece(self, block, last), start_s)
+
+    def first_left(self, block: int, time_s: float) -> None:
+        """The first piece of several has left at ``time_s``, now or later."""
+        self._clock.at(time_s, self._rest, block)
+
+    def _rest(self, block: int) -> None:
+        wiring = self._wiring
+        self._make_room(block, self._first_there)
+        rest = wiring.num_bytes[block] * (wiring.pieces[block] - 1) / wiring.pieces[block]
+        self._carry(block, rest, True, self._clock.now)
+
+    def _make_room(self, block: int, call: Callable[[int], None]) -> None:
+        for each in self._wiring.room_for[block]:
+            self._clock.at(self._clock.now + float(self._costs.back_s[each]), call, each)
+
+    def first_arrived(self, block: int, time_s: float) -> None:
+        """The first piece of a block arrives at ``time_s``."""
+        if self._wiring.needed_by[block]:
+            self._clock.at(time_s, self._pass_on, (block, self._first_there))
+
+    def _pass_on(self, arrived: tuple[int, Callable[[int], None]]) -> None:
+        block, call = arrived
+        for each in self._wiring.needed_by[block]:
+            call(each)
+
+    def _first_there(self, block: int) -> None:
+        """One more of the blocks that a block needs has its first piece there."""
+        self._first_needs[block] -= 1
+        self._first_s[block] = self._clock.now
+        if not self._first_needs[block]:
+            self._try(block)
+
+    def _last_there(self, block: int) -> None:
+        self._last_needs[block] -= 1
+        self._last_s[block] = self._clock.now
+        if not self._last_needs[block] and block in self._left:
+            self._all_left(block, self._left.pop(block))
+
+    def last_left(self, block: int, time_s: float, arrival_s: float) -> None:
+        """The links have let the bytes of a block through at ``time_s``; they arrive at ``arrival_s``."""
+        self._clock.at(time_s, self._bytes_left, (block, arrival_s - time_s))
+
+    def _bytes_left(self, left: tuple[int, float]) -> None:
+        block, latency_s = left
+        if self._last_needs[block]:
+            self._left[block] = latency_s
+        else:
+            self._all_left(block, latency_s)
+
+    def _all_left(self, block: int, latency_s: float) -> None:
+        """What a block needs is there to its last piece; that one still has to leave."""
+        if self._wiring.pieces[block] > 1 and self._wiring.needs[block]:
+            left_s = self._last_s[block] + self._overhead_s + float(self._costs.piece_s[block])
+            if left_s > self._clock.now:
+                self._clock.at(left_s, self._through, (block, latency_s))
+                return
+        self._through((block, latency_s))
+
+    def _through(self, left: tuple[int, float]) -> None:
+        """The last piece of a block has left."""
+        (block, latency_s), wiring, now_s = left, self._wiring, self._clock.now
+        self._make_room(block, self._both_there if wiring.pieces[block] == 1 else self._last_there)
+        self._clock.at(now_s + latency_s, self._arrived, block)
+        self.end(block, 0, wiring.source[block], now_s)
+        for each in wiring.then[block]:
+            self._in_front[each] -= 1
+            if not self._in_front[each]:
+                self._try(each)
+
+    def _both_there(self, block: int) -> None:
+        self._last_there(block)
+        self._first_there(block)
+
+    def _arrived(self, block: int) -> None:
+        wiring = self._wiring
+        self._pass_on((block, self._both_there if wiring.pieces[block] == 1 else self._last_there))
+        self.end(block, 1, wiring.destination[block], self._clock.now)
+
+
+class _End:
+    """One end of a block that meets the other one."""
+
+    __slots__ = ("block", "flows", "rank", "side")
+
+    def __init__(self, flows: Flows, block: int, side: int, rank: int) -> None:
+        self.flows = flows
+        self.block = block
+        self.side = side
+        self.rank = rank
+
+    @property
+    def owner(self) -> Any:
+        """Whose it is."""
+        return self.flows.owners[self.rank]
+
+    def sent(self, time_s: float, peer_s: float) -> None:
+        """The send is complete at ``time_s``."""
+        self.flows.end(self.block, self.side, self.rank, time_s)
+
+    def received(self, slot: int, value: Payload | None, source: int, time_s: float, peer_s: float) -> None:
+        """The receive is complete at ``time_s``."""
+        self.flows.end(self.block, self.side, self.rank, time_s)
+
+
+class _Piece:
+    """The first piece of a block, or all of it that has not left before."""
+
+    __slots__ = ("block", "flows", "last", "left_s")
+
+    def __init__(self, flows: Flows, block: int, last: bool) -> None:
+        self.flows = flows
+        self.block = block
+        self.last = last
+        self.left_s = 0.0
+
+    def sent(self, time_s: float, peer_s: float) -> None:
+        """It has left at ``time_s``, now or later."""
+        self.left_s = time_s
+        if not self.last:
+            self.flows.first_left(self.block, time_s)
+
+    def received(self, slot: int, value: object, source: int, time_s: float, peer_s: float) -> None:
+        """It arrives at ``time_s``; what it is a piece of has left before."""
+        if self.last:
+            self.flows.last_left(self.block, self.left_s, time_s)
+        else:
+            self.flows.first_arrived(self.block, time_s)
