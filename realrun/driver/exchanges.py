@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from paceline.sim.collectives.algorithms import ALL_REDUCE
-from paceline.sim.collectives.pipelines import PIPELINES
 from paceline.sim.drivers.job import Job
 from paceline.sim.drivers.tasks.runner import mix_values
 from paceline.sim.program import operations as ops
@@ -22,9 +20,6 @@ from .drain import PostedCounts
 from .pending import ClusterPending
 from .rank import Rank
 from .rank_log import Exchange
-
-_BLOCKS_ALONE: Final = PIPELINES.keys() - ALL_REDUCE.keys() - {"hierarchical"}
-"""All-reduces that have no table of messages."""
 
 
 class ExchangeListener(Protocol):
@@ -156,7 +151,7 @@ class Exchanges:
         """Begin a collective: the library's, but for an all-reduce that follows hosts and sites."""
         collectives, forced = self._transport.collectives, self._job.all_reduce
         if isinstance(operation, ops.AllReduce) and forced == "hierarchical" and len(group) > 1:
-            return collectives.hierarchical(operation.value, *self._job.by_site(group), number)
+            return collectives.hierarchical(operation.value, *self._job.choice.by_site(group), number)
         return collectives.begin(operation, group, number)
 
     def reply(self, pending: ClusterPending) -> Any:
@@ -182,8 +177,6 @@ def _message_key(source: int, destination: int, tag: str, number: int) -> str:
 
 
 def _bytes_sent(job: Job, operation: ops.Operation[Any], group: tuple[int, ...], rank: int) -> int:
-    """What a rank sends in a collective, as the simulator counts it; some all-reduces are blocks alone."""
-    no_table = isinstance(operation, ops.AllReduce) and job.all_reduce in _BLOCKS_ALONE
-    look_up = job.collective_of if job.transport.nccl_collectives or no_table else job.table_of
-    collective, order = look_up(operation, group, rank)
+    """What a rank sends in a collective, as the simulator counts it."""
+    collective, order = job.choice.collective_of(operation, group, rank)
     return collective.bytes_sent[order.index(rank)]

@@ -22,9 +22,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 
 from .schedule import Round, Schedule, refuse_many, split_evenly
 
@@ -285,19 +284,6 @@ def _broadcast(n: int, num_bytes: int, root: int, at_once: bool) -> Schedule:
 
 
 @lru_cache(maxsize=64)
-def ring_all_gather(n: int, num_bytes: int) -> Schedule:
-    """Every rank's block of ``num_bytes`` once around the ring: n - 1 rounds, one after another.
-
-    On n equal hosts it takes (n - 1) (latency + num_bytes / bandwidth).
-
-    Raises:
-        ValueError: n is not positive or num_bytes is negative.
-    """
-    _check(n, num_bytes)
-    return _gather_ring(n, (num_bytes,), window=1)
-
-
-@lru_cache(maxsize=64)
 def gloo_all_gather(n: int, num_bytes: int) -> Schedule:
     """gloo's all-gather: the ring with each block of ``num_bytes`` cut in two, two halves in flight.
 
@@ -307,19 +293,15 @@ def gloo_all_gather(n: int, num_bytes: int) -> Schedule:
         ValueError: n is not positive or num_bytes is negative.
     """
     _check(n, num_bytes)
-    return _gather_ring(n, (num_bytes // 2, num_bytes - num_bytes // 2), window=2)
-
-
-def _gather_ring(n: int, parts: tuple[int, ...], window: int) -> Schedule:
-    """Pass every rank's block on to the next rank, part by part; without bytes there is nothing to do."""
-    hops = n - 1 if sum(parts) else 0
-    refuse_many("a ring", n, n * hops * len(parts))
+    halves = num_bytes // 2, num_bytes - num_bytes // 2
+    hops = n - 1 if num_bytes else 0
+    refuse_many("a ring", n, 2 * n * hops)
     return Schedule(
         tuple(
-            tuple(Round((((rank - 1) % n, part),), (((rank + 1) % n, part),)) for part in parts) * hops
+            tuple(Round((((rank - 1) % n, half),), (((rank + 1) % n, half),)) for half in halves) * hops
             for rank in range(n)
         ),
-        window,
+        window=2,
     )
 
 
@@ -339,16 +321,6 @@ def dissemination_barrier(n: int) -> Schedule:
         ),
         1,
     )
-
-
-ALL_REDUCE: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
-    {
-        "ring_stop_and_wait": ring_all_reduce,
-        "gloo_ring": gloo_ring_all_reduce,
-        "halving_doubling": halving_doubling_all_reduce,
-        "recursive_doubling": recursive_doubling_all_reduce,
-    }
-)
 
 
 def _check(n: int, num_bytes: int) -> None:

@@ -14,10 +14,9 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -270,15 +269,8 @@ def nccl_ring(sites: Sites, num_bytes: int) -> Collective:
 
 
 @lru_cache(maxsize=64)
-def nccl_reduce_scatter(sites: Sites, num_bytes: int) -> Collective:
-    """NCCL's reduce-scatter: the first half of its ring all-reduce."""
-    n = count_ranks(sites)
-    return _nccl_loops(n, num_bytes, range(n - 1))
-
-
-@lru_cache(maxsize=64)
-def nccl_all_gather(sites: Sites, num_bytes: int) -> Collective:
-    """NCCL's all-gather of ``num_bytes`` in all: the second half of its ring all-reduce."""
+def nccl_share(sites: Sites, num_bytes: int) -> Collective:
+    """NCCL's reduce-scatter, or its all-gather of ``num_bytes`` in all: half of its ring all-reduce."""
     n = count_ranks(sites)
     return _nccl_loops(n, num_bytes, range(n - 1))
 
@@ -382,27 +374,6 @@ def nccl_choice(sites: Sites, num_bytes: int) -> str:
     tree_s += 2 * num_bytes / (NCCL_TREE_SHARE * raised * NCCL_BYTES_PER_S)
     return "nccl_ring" if ring_s <= tree_s else "nccl_tree"
 
-
-PIPELINES: Final[Mapping[str, Callable[[Sites, int], Collective]]] = MappingProxyType(
-    {
-        "ring": ring,
-        "double_tree": double_tree,
-        "halving_doubling": halving_doubling,
-        "recursive_doubling": recursive_doubling,
-        "hierarchical": hierarchical,
-        "nccl_ring": nccl_ring,
-        "nccl_tree": nccl_tree,
-    }
-)
-"""All-reduces by name."""
-
-SHARES: Final[Mapping[str, Callable[[Sites, int], Collective]]] = MappingProxyType(
-    {"ring_share": ring_share, "exchange": exchange}
-)
-BROADCASTS: Final[Mapping[str, Callable[[Sites, int], Collective]]] = MappingProxyType(
-    {"tree": tree_broadcast, "chain": chain_broadcast}
-)
-"""Reduce-scatters (and all-gathers), and broadcasts from rank 0, of which ``ideal`` takes the fastest."""
 
 MAX_RING_RANKS: Final = 256
 """Where a choice goes by price, a ring of more is left out: it has 2 (n - 1) n blocks."""

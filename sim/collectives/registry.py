@@ -1,81 +1,102 @@
-"""All-reduce algorithms by name: ours, and the user's own."""
+"""The algorithms of collectives: a new one is a function and a line here.
+
+Transports are called as in ``cluster.network.transport``; "" is that of result folders of older versions.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from functools import cache, lru_cache
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final, NamedTuple
 
-from ..config.problems import format_value
-from ..config.user_code import call as user_code
-from ..errors import Deadlock, InputError, did_you_mean, quote
-from .algorithms import ALL_REDUCE
-from .pricing import critical_path_s
+from . import algorithms as tables
+from . import pipelines
+from .collective import Collective, of_rounds
+from .hierarchy import Sites, count_ranks, hierarchical_all_reduce
 from .schedule import Schedule
 
+Builder = Callable[[Sites, int], Collective]
+"""Builds a collective of the bytes of a payload among the ranks of some sites."""
 
-def all_reduce_named(name: str) -> Callable[[int, int], Schedule]:
-    """The algorithm of a name, or of a function at ``package.module:name`` that takes (workers, bytes).
 
-    What a user's function returns is checked: every message is received, and nobody waits in a circle.
+class Algorithm(NamedTuple):
+    """An algorithm of a collective.
 
-    Raises:
-        InputError: there is no such algorithm or function. The algorithm raises it where its table is wrong.
+    Attributes:
+        name: as in scenarios and records.
+        operation: ``all_reduce``; ``reduce_scatter``, ``all_gather``, or ``shares`` for both; ``scatter``, a
+            reduce-scatter of values that cannot be added on their way; ``broadcast``, from rank 0;
+            ``barrier``.
+        build: of (sites, bytes in all).
+        auto: transports that take it on their own: of several algorithms that with which a step is shortest,
+            NCCL by its own estimate.
+        named: transports that take it where a scenario names it.
+        by_site: its ranks are in the order of sites and hosts, not of workers.
     """
-    if not user_code.is_import_path(name):
-        if name not in ALL_REDUCE:
-            raise InputError(f"unknown choice {quote(name)}; {did_you_mean(name, ALL_REDUCE)}")
-        return ALL_REDUCE[name]
-    function = user_code.load_object(name)  # what is not there is refused at once
-    if not callable(function):
-        raise InputError(
-            f"{quote(name)} is {format_value(function)}; it must be a function of (workers, bytes)"
-        )
-    return _users(name, function)
+
+    name: str
+    operation: str
+    build: Builder
+    auto: tuple[str, ...]
+    named: tuple[str, ...] = ()
+    by_site: bool = True
 
 
-@lru_cache(maxsize=64)
-def _users(name: str, function: Callable[..., object]) -> Callable[[int, int], Schedule]:
-    """The user's algorithm; ``function`` is a part of the key, as it may be defined anew under its name."""
-
-    @cache
-    def checked(workers: int, num_bytes: int) -> Schedule:
-        arguments = {"workers": workers, "bytes": num_bytes}
-        schedule = user_code.call(name, arguments, user_code.instance_of(Schedule), "a paceline.Schedule")
-        who = user_code.format_call(name, arguments)
-        with user_code.report_errors(f"a look at the schedule that {who} returned"):
-            why = _find_mistake(schedule, workers)
-        if why:
-            raise InputError(f"{who} returned a schedule {why}{user_code.format_place(function)}")
-        return schedule
-
-    return checked
+def posted(
+    operation: str,
+    name: str,
+    table: Callable[[int, int], Schedule],
+    auto: tuple[str, ...],
+    named: tuple[str, ...] = (),
+) -> Algorithm:
+    """An algorithm of rounds: a rank posts one when those before it are complete, as gloo does."""
+    return Algorithm(name, operation, lambda s, b: of_rounds(table(count_ranks(s), b)), auto, named, False)
 
 
-def _find_mistake(schedule: Schedule, workers: int) -> str:
-    """Say what in a user's schedule cannot be, as the end of a sentence; "" where there is nothing."""
-    if len(schedule.rounds) != workers:
-        return f"with rounds for {len(schedule.rounds)} workers"
-    if type(schedule.window) is not int or schedule.window < 1:
-        return f"whose window is {format_value(schedule.window)}; it must be a whole number from 1"
-    sent: Counter[tuple[int, int, int]] = Counter()
-    received: Counter[tuple[int, int, int]] = Counter()
-    for rank, rounds in enumerate(schedule.rounds):
-        for one in rounds:
-            for peer, size in (*one.sends, *one.receives):
-                if type(peer) is not int or not 0 <= peer < workers or peer == rank:
-                    return f"in which {rank} has a message from or to {format_value(peer)}"
-                if type(size) is not int or size < 0:
-                    return f"with a message of {format_value(size)}; its bytes must be a whole number from 0"
-            sent.update((rank, peer, size) for peer, size in one.sends)
-            received.update((peer, rank, size) for peer, size in one.receives)
-    for source, destination, size in (sent - received) + (received - sent):
-        return (
-            f"in which, of the messages of {size} bytes from {source} to {destination}, "
-            f"{sent[source, destination, size]} are sent and {received[source, destination, size]} received"
-        )
-    try:
-        critical_path_s(schedule, 0.0, 1.0)
-    except Deadlock as error:
-        return f"that cannot be carried out: {error}"
-    return ""
+ALGORITHMS: Final = (
+    # Of equally fast ones the first is taken.
+    Algorithm("halving_doubling", "all_reduce", pipelines.halving_doubling, ("ideal",)),
+    Algorithm("double_tree", "all_reduce", pipelines.double_tree, ("ideal",)),
+    Algorithm("hierarchical", "all_reduce", pipelines.hierarchical, ("ideal",), ("nccl",)),
+    Algorithm("ring", "all_reduce", pipelines.ring, ("ideal",)),
+    Algorithm("recursive_doubling", "all_reduce", pipelines.recursive_doubling, (), ("ideal",)),
+    Algorithm("nccl_ring", "all_reduce", pipelines.nccl_ring, ("nccl",)),
+    Algorithm("nccl_tree", "all_reduce", pipelines.nccl_tree, ("nccl",)),
+    posted("all_reduce", "gloo_ring", tables.gloo_ring_all_reduce, ("gloo",), ("", "ideal")),
+    posted("all_reduce", "ring_stop_and_wait", tables.ring_all_reduce, ("",), ("ideal", "gloo")),
+    posted("all_reduce", "halving_doubling", tables.halving_doubling_all_reduce, (), ("", "gloo")),
+    posted("all_reduce", "recursive_doubling", tables.recursive_doubling_all_reduce, (), ("", "gloo")),
+    Algorithm(
+        "hierarchical", "all_reduce", lambda s, b: of_rounds(hierarchical_all_reduce(s, b)), (), ("", "gloo")
+    ),
+    Algorithm("ring_share", "shares", pipelines.ring_share, ("ideal",)),
+    Algorithm("exchange", "shares", pipelines.exchange, ("ideal",)),
+    Algorithm("nccl_ring", "shares", pipelines.nccl_share, ("nccl",)),
+    posted("reduce_scatter", "ring", tables.ring_reduce_scatter, ("", "gloo")),
+    posted("all_gather", "ring", tables.ring_gather_chunks, ("",)),
+    posted("all_gather", "gloo_ring", lambda n, b: tables.gloo_all_gather(n, b // n), ("gloo",)),
+    Algorithm("exchange", "scatter", pipelines.exchange, ("ideal", "nccl")),
+    posted("scatter", "exchange", tables.direct_reduce_scatter, ("", "gloo")),
+    Algorithm("tree", "broadcast", pipelines.tree_broadcast, ("ideal",)),
+    Algorithm("chain", "broadcast", pipelines.chain_broadcast, ("ideal",)),
+    Algorithm("nccl_chain", "broadcast", pipelines.nccl_broadcast, ("nccl",)),
+    posted("broadcast", "binomial", lambda n, b: tables.binomial_broadcast(n, b, 0), ("",)),
+    posted("broadcast", "gloo_binomial", lambda n, b: tables.gloo_broadcast(n, b, 0), ("gloo",)),
+    Algorithm("dissemination", "barrier", lambda s, _: pipelines.barrier(count_ranks(s)), ("ideal", "nccl")),
+    posted("barrier", "dissemination", lambda n, _: tables.dissemination_barrier(n), ("", "gloo")),
+)
+
+
+@cache
+def algorithms(operation: str, transport: str, named: bool = False) -> Mapping[str, Algorithm]:
+    """The algorithms that a transport takes for an operation on its own, or also where they are named.
+
+    >>> list(algorithms("all_gather", "ideal")), list(algorithms("all_reduce", "nccl", True))
+    (['ring_share', 'exchange'], ['hierarchical', 'nccl_ring', 'nccl_tree'])
+    """
+    kinds = ("shares", operation) if operation in ("reduce_scatter", "all_gather") else (operation,)
+    return {
+        each.name: each
+        for each in ALGORITHMS
+        if each.operation in kinds and (transport in each.auto or (named and transport in each.named))
+    }

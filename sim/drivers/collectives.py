@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
@@ -33,6 +34,8 @@ from ..traffic.transfers import Transfers
 from .job import Job
 from .pending import Pending
 
+_R = TypeVar("_R")
+
 PRICED_WORK: Final = 64
 """Messages of each member as which a collective that is priced as a whole counts at most."""
 ROUNDS_WORK: Final = 4
@@ -41,6 +44,13 @@ ROUNDS_WORK: Final = 4
 
 class TrafficMet(Exception):
     """Something else is on the links of a collective that was to be priced as a whole."""
+
+
+def priced_if_alone(run: Callable[[bool], _R]) -> _R:
+    """``run(True)``, which prices collectives as a whole; or, where traffic meets them, ``run(False)``."""
+    with suppress(TrafficMet):
+        return run(True)
+    return run(False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +88,9 @@ def place_rounds(job: Job, operation: ops.Operation[Any], members: tuple[int, ..
         return None
     if len(members) < job.workers:
         return None
-    order, sites = job.by_site(members)
+    order, sites = job.choice.by_site(members)
     num_bytes = job.num_bytes(operation.value)
-    if job.algorithm(order, sites, num_bytes) != "hierarchical":
+    if job.choice.name_of_all_reduce(members, num_bytes) != "hierarchical":
         return None
     rounds = symmetric_rounds(sites, num_bytes, links)
     if rounds is None:
@@ -321,7 +331,7 @@ class CollectivesInFlight:
 
     def _place(self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int) -> PlacedBlocks:
         """A collective on hosts."""
-        collective, order = self._job.collective_of(operation, members, rank)
+        collective, order = self._job.choice.collective_of(operation, members, rank)
         key = id(collective), order
         if key not in self._placed:
             self._placed[key] = place(collective, order, self._job.transfer)

@@ -4,69 +4,28 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from ..collectives import algorithms
-from ..collectives.collective import Collective, of_rounds
-from ..collectives.hierarchy import Sites, hierarchical_all_reduce
-from ..collectives.pipelines import (
-    BROADCASTS,
-    PIPELINES,
-    SHARES,
-    barrier,
-    exchange,
-    nccl_all_gather,
-    nccl_broadcast,
-    nccl_choice,
-    nccl_reduce_scatter,
-)  # fmt: skip
-from ..collectives.registry import all_reduce_named
-from ..collectives.schedule import Schedule
 from ..compute.model import ComputeModel
 from ..config.settings import Settings
 from ..errors import SchemeError
 from ..network.transfer import TransferModel
-from ..network.transport import AUTO_ALGORITHM, TRANSPORTS, TransportRules
+from ..network.transport import TRANSPORTS, TransportRules
 from ..program import operations as ops
-from ..program.averaging import root_of
-from ..program.encoding import Encoded, Payload, TopK, message_bytes, shard_bytes
+from ..program.encoding import Payload, TopK, message_bytes
 from ..program.worker import Optimizer, Program, Worker
 from ..records.accounting import EventLog, PaceMarks
 from ..records.run import On
 from ..schemes.scheme import Scheme
-from ..traffic.choice import fastest
+from ..traffic.choice import Algorithms, Choice
 from ..training.gradients import TrainingProblem
 from ..training.scoring import Fetch, Scorer, Target, as_they_are, scored_on
 from ..training.snapshots import Keep, Published, V
 from ..workloads.workload import Task
-
-BY_PRICE: Final = "fastest_for_each"
-"""The algorithm of a collective is what ``fastest`` finds for its size and group."""
-
-Payloads = dict[tuple[tuple[int, ...], Sites, int], str]
-"""Members site by site, how many of them each site has, the bytes of their payload -> the algorithm."""
-
-
-@dataclass(frozen=True, eq=False)
-class Algorithms:
-    """The algorithms of one scheme's collectives, where there is a choice.
-
-    What they are for is ``all_reduce``, ``shares`` (reduce-scatters and all-gathers) or ``broadcast``.
-
-    Attributes:
-        names: what it is for -> the algorithm, or ``BY_PRICE``, as for what is absent.
-        taken: what it was for -> the algorithms that have been taken.
-    """
-
-    names: Mapping[str, str] = field(default_factory=dict)
-    taken: dict[str, Payloads] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -272,156 +231,8 @@ class Job:
             if operation.start <= start and stop <= operation.stop
         }
 
-    def _blocks_of(
-        self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
-    ) -> tuple[Collective, tuple[int, ...]] | None:
-        """A collective among ``members`` as blocks, and who plays which rank of it, site by site.
-
-        None where its receives are not posted ahead.
-
-        Raises:
-            SchemeError: the root of a broadcast is not one of the members.
-        """
-        if not self.transport.posted_ahead:
-            return None
-        order, sites = self.by_site(members)
-        n, nccl = len(order), self.transport.nccl_collectives
-        # In a graph any two members may have links of their own.
-        apart = (1,) * n if self.transfer.network.routes else sites
-        match operation:
-            case ops.AllReduce(value=value):
-                name = self.algorithm(order, sites, self.num_bytes(value))
-                if name not in PIPELINES:
-                    return None
-                schedule = PIPELINES[name](sites, self.num_bytes(value))
-            case ops.Broadcast(value=value):
-                first = order.index(root_of(operation, rank, members))
-                order = order[first:] + order[:first]
-                num_bytes = self.num_bytes(value)
-                build = nccl_broadcast if nccl else self._choice("broadcast", order, sites, num_bytes)
-                schedule = build(sites, num_bytes)
-            case ops.ReduceScatter(value=Encoded() as value):
-                schedule = exchange(apart, self.num_bytes(value))
-            case ops.ReduceScatter(value=value):
-                num_bytes = self.num_bytes(value)
-                build = nccl_reduce_scatter if nccl else self._choice("shares", order, apart, num_bytes)
-                schedule = build(apart, num_bytes)
-            case ops.AllGatherShards() | ops.AllGather():
-                if isinstance(operation, ops.AllGather):
-                    num_bytes = n * operation.value.numel() * operation.value.element_size()
-                elif isinstance(operation.value, Encoded):
-                    num_bytes = n * shard_bytes(
-                        operation.value, operation.length, n, self.bytes_per_parameter
-                    )
-                else:
-                    num_bytes = round(operation.length * self.bytes_per_parameter)
-                build = nccl_all_gather if nccl else self._choice("shares", order, apart, num_bytes)
-                schedule = build(apart, num_bytes)
-            case _:
-                schedule = barrier(n)
-        return schedule, order
-
-    def _choice(
-        self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int
-    ) -> Callable[[Sites, int], Collective]:
-        return self.choices[what][self._take(what, order, sites, num_bytes)]
-
-    def _take(self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int) -> str:
-        """The name of what was chosen of ``choices``, else of the fastest by price."""
-        taken, key = self.chosen.taken.setdefault(what, {}), (order, sites, num_bytes)
-        if key not in taken:
-            name = self.chosen.names.get(what, BY_PRICE)
-            if name == BY_PRICE:
-                name = fastest(self.choices[what], sites, num_bytes, order, self.priced or self.transfer)
-            taken[key] = name
-        return taken[key]
-
     @cached_property
-    def choices(self) -> Mapping[str, Mapping[str, Callable[[Sites, int], Collective]]]:
-        """What there is a choice for -> its algorithms by name."""
-        all_reduces = {name: PIPELINES[name] for name in self.transport.choices}
-        return {"all_reduce": all_reduces, "shares": SHARES, "broadcast": BROADCASTS}
-
-    def by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
-        """``members``, site by site, and how many of them each of these sites, or of its nodes, has."""
-        if members not in self._by_site:
-            self._by_site[members] = self._sort_by_site(members)
-        return self._by_site[members]
-
-    @cached_property
-    def _by_site(self) -> dict[tuple[int, ...], tuple[tuple[int, ...], Sites]]:
-        return {}
-
-    def _sort_by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
-        site_of, nodes = self.transfer.network.site_of, self.transfer.network.nodes
-        order = tuple(sorted(members, key=lambda host: (site_of[host], nodes[host], host)))
-        in_nodes: dict[int, Counter[int]] = {}
-        for host in order:
-            in_nodes.setdefault(site_of[host], Counter())[nodes[host]] += 1
-        if all(max(of_site.values()) == 1 for of_site in in_nodes.values()):
-            return order, tuple(of_site.total() for of_site in in_nodes.values())
-        return order, tuple(tuple(of_site.values()) for of_site in in_nodes.values())
-
-    def algorithm(self, members: tuple[int, ...], sites: Sites, num_bytes: int) -> str:
-        """The all-reduce of so many bytes among ``members``, of whom so many are in each site."""
-        if self.all_reduce != AUTO_ALGORITHM:
-            return self.all_reduce
-        if len(self.transport.choices) == 1:
-            return self.transport.choices[0]
-        if self.transport.nccl_collectives:
-            return nccl_choice(sites, num_bytes)
-        return self._take("all_reduce", members, sites, num_bytes)
-
-    def collective_of(
-        self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
-    ) -> tuple[Collective, tuple[int, ...]]:
-        """A collective among ``members``, and who plays which rank of it.
-
-        Raises:
-            SchemeError: the root of a broadcast is not one of the members.
-        """
-        if blocks := self._blocks_of(operation, members, rank):
-            return blocks
-        return self.table_of(operation, members, rank)
-
-    def table_of(
-        self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
-    ) -> tuple[Collective, tuple[int, ...]]:
-        """A collective among ``members`` with rendezvous, and who plays which rank of it.
-
-        Raises:
-            SchemeError: the root of a broadcast is not one of the members.
-        """
-        as_gloo = self.transport.gloo_collectives or self.all_reduce == "gloo_ring"
-        n = len(members)
-        match operation:
-            case ops.AllReduce(value=value):
-                schedule, members = self._all_reduce_table(members, self.num_bytes(value))
-            case ops.ReduceScatter(value=Encoded() as value):
-                schedule = algorithms.direct_reduce_scatter(n, self.num_bytes(value))
-            case ops.ReduceScatter(value=value):
-                schedule = algorithms.ring_reduce_scatter(n, self.num_bytes(value))
-            case ops.AllGatherShards(value=value, length=length):
-                own_bytes = shard_bytes(value, length, n, self.bytes_per_parameter)
-                if as_gloo:
-                    schedule = algorithms.gloo_all_gather(n, own_bytes)
-                elif isinstance(value, Encoded):
-                    schedule = algorithms.ring_gather_chunks(n, own_bytes * n)
-                else:
-                    schedule = algorithms.ring_gather_chunks(n, round(length * self.bytes_per_parameter))
-            case ops.AllGather(value=value):
-                gather = algorithms.gloo_all_gather if as_gloo else algorithms.ring_all_gather
-                schedule = gather(n, value.numel() * value.element_size())
-            case ops.Broadcast(value=value):
-                spread = algorithms.gloo_broadcast if as_gloo else algorithms.binomial_broadcast
-                schedule = spread(n, self.num_bytes(value), members.index(root_of(operation, rank, members)))
-            case _:
-                schedule = algorithms.dissemination_barrier(n)
-        return of_rounds(schedule), members
-
-    def _all_reduce_table(self, members: tuple[int, ...], num_bytes: int) -> tuple[Schedule, tuple[int, ...]]:
-        name = self.transport.choices[0] if self.all_reduce == AUTO_ALGORITHM else self.all_reduce
-        if name != "hierarchical":
-            return all_reduce_named(name)(len(members), num_bytes), members
-        order, sites = self.by_site(members)
-        return hierarchical_all_reduce(sites, num_bytes), order
+    def choice(self) -> Choice:
+        """The algorithms of its collectives."""
+        priced = self.priced or self.transfer
+        return Choice(self.transport, self.all_reduce, self.chosen, priced, self.bytes_per_parameter)

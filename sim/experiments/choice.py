@@ -2,7 +2,7 @@
 
 What is fastest depends on what the scheme does around a collective: who joins it when, and how long TCP's
 windows have rested. So the scheme itself is run for a few cycles on the clock alone, without anything random,
-once with every collective priced by itself (``drivers.blocks.fastest``) and once with each algorithm for all
+once with every collective priced by itself (``traffic.choice.fastest``) and once with each algorithm for all
 of a kind; the shortest step decides.
 """
 
@@ -17,14 +17,14 @@ from typing import Final
 
 from ..collectives.pipelines import least_latencies
 from ..compute.model import steady_compute
-from ..drivers.collectives import TrafficMet
+from ..drivers.collectives import priced_if_alone
 from ..drivers.event import EventDriver
-from ..drivers.job import BY_PRICE, Algorithms, Job, Payloads
+from ..drivers.job import Job
 from ..drivers.lockstep.driver import LockstepDriver
 from ..drivers.lockstep.exact import why_not
 from ..errors import NotInLockstep, RunError
 from ..schemes import SCHEMES
-from ..traffic.choice import MAX_FLOWS
+from ..traffic.choice import BY_PRICE, MAX_FLOWS, Algorithms, Payloads
 from ..traffic.placing import place
 
 _CYCLES: Final = (1, 3)
@@ -81,7 +81,7 @@ def _fastest(steady: Job, cycle: int) -> tuple[float, dict[str, str]]:
         order, sites, num_bytes = max(taken, key=lambda each: (len(each[0]), each[2]))
         names[what] = taken[order, sites, num_bytes] if len(set(taken.values())) == 1 else BY_PRICE
         hop_s = min((steady.transfer.network.route(*each).latency_s for each in pairwise(order)), default=0.0)
-        for name, build in steady.choices[what].items():
+        for name, build in steady.choice.candidates(what).items():
             least = least_latencies(name, sites)
             if name == names[what] or math.isinf(least) or least * hop_s > best_s:
                 continue
@@ -123,9 +123,10 @@ def _run_s(job: Job, steps: int) -> tuple[float, int]:
         with suppress(NotInLockstep):
             lockstep = LockstepDriver(job, job.scorer())
             return lockstep.run().wall_s, lockstep.messages
-    for priced in (True, False):
-        with suppress(TrafficMet):
-            programs = [job.program(rank) for rank in range(job.workers)]
-            events = EventDriver(job, programs, job.scorer(), priced=priced)
-            return events.run().wall_s, events.messages
-    raise AssertionError("what is not priced meets nothing")
+
+    def by_events(priced: bool) -> tuple[float, int]:
+        programs = [job.program(rank) for rank in range(job.workers)]
+        events = EventDriver(job, programs, job.scorer(), priced=priced)
+        return events.run().wall_s, events.messages
+
+    return priced_if_alone(by_events)

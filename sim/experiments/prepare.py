@@ -16,7 +16,7 @@ from ..compute.model import ComputeModel
 from ..compute.settings import MeasuredCompute
 from ..config import yaml_file
 from ..devices import one_thread
-from ..drivers.job import Algorithms, Job
+from ..drivers.job import Job
 from ..errors import InputError, KeyedError
 from ..network.build import build_network
 from ..network.profile import Profile
@@ -29,6 +29,7 @@ from ..scenario.repeats import max_repeats
 from ..scenario.schema import Scenario, dump
 from ..schemes import find_scheme
 from ..schemes.common.inside import possible_units
+from ..traffic.choice import Algorithms
 from ..training.gradients import Method, TrainingProblem, cannot_batch, choose_method
 from ..training.optimizer import NullOptimizer, make_optimizer
 from ..training.scoring import Target
@@ -140,7 +141,7 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
         names[entry.label] = choose(job, units) if by_price or any(units) else {}
     if not by_price and scenario.collectives.all_reduce == AUTO_ALGORITHM:
         job = prepare(undecided, undecided.schemes[0], undecided.seed)
-        chosen = job.algorithm(*job.by_site(tuple(range(job.workers))), job.num_bytes(job.start))
+        chosen = job.choice.name_of_all_reduce(tuple(range(job.workers)), job.num_bytes(job.start))
         names = {label: each | {"all_reduce": chosen} for label, each in names.items() if any(names.values())}
     chosen = {label: each for label, each in names.items() if each} or chosen
     if scenario.collectives.chosen == chosen:
@@ -392,7 +393,7 @@ def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]
 def over_profile(job: Job, profile: Profile) -> Job:
     """``job`` with a profile's factors, and on the transport that it was measured on."""
     transport = TRANSPORTS[profile.hosts.transport]
-    known = job.transport is transport and job.all_reduce in transport.all_reduce
+    known = job.transport is transport and job.all_reduce in transport.all_reduces
     all_reduce = job.all_reduce if known else AUTO_ALGORITHM
     transfer = profile.transfer(job.transfer)
     return replace(job, transfer=transfer, transport=transport, all_reduce=all_reduce)

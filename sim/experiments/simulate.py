@@ -13,7 +13,7 @@ import torch
 
 from ..config.problems import format_message
 from ..devices import one_thread
-from ..drivers.collectives import TrafficMet
+from ..drivers.collectives import priced_if_alone
 from ..drivers.event import EventDriver
 from ..drivers.job import Job
 from ..drivers.lockstep.driver import LockstepDriver
@@ -150,10 +150,7 @@ def _by_events(
                 warn(f"{shorten(job.label)} leaves the range of the profile: {sentence}")
         return run_record(job, outcome, scorer, "simulated")
 
-    try:
-        return run(priced=profile is None)  # whose range is that of messages
-    except TrafficMet:
-        return run(priced=False)
+    return priced_if_alone(run) if profile is None else run(False)  # a profile's range is that of messages
 
 
 def _begun_scorer(job: Job) -> Scorer[torch.Tensor]:

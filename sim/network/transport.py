@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from ..collectives.registry import algorithms
 from .transfer import TransferModel
 
 AUTO_ALGORITHM: Final = "auto"
@@ -80,11 +81,8 @@ class TransportRules:
 
     Attributes:
         name: as scenarios spell it; empty: those of versions before there were transports.
-        all_reduce: algorithms that it can be made to use.
-        choices: of these, those that ``auto`` chooses among by price; one alone is always taken.
         posted_ahead: receives of collectives are posted when a rank joins, so that only data is waited for.
         gloo_messages: messages are gloo's: streams, announcements, its constants.
-        gloo_collectives: broadcast and all-gather are gloo's.
         nccl_collectives: collectives are NCCL's, whose choice goes by size and number of ranks.
         ordered: a worker's collectives and mixes go one after another, in the order in which they began.
         device_copies: point-to-point messages are copied from and to devices.
@@ -92,15 +90,22 @@ class TransportRules:
     """
 
     name: str
-    all_reduce: tuple[str, ...]
-    choices: tuple[str, ...]
     posted_ahead: bool = False
     gloo_messages: bool = False
-    gloo_collectives: bool = False
     nccl_collectives: bool = False
     ordered: bool = False
     device_copies: bool = False
     averaging_share: float = 0.0
+
+    @property
+    def all_reduces(self) -> tuple[str, ...]:
+        """The all-reduces that it can be made to use."""
+        return tuple(algorithms("all_reduce", self.name, True))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The all-reduces that ``auto`` chooses among; one alone is always taken."""
+        return tuple(algorithms("all_reduce", self.name))
 
     @property
     def by_price(self) -> bool:
@@ -127,30 +132,13 @@ class TransportRules:
         )
 
 
-_TABLES: Final = ("ring_stop_and_wait", "gloo_ring")
-
 TRANSPORTS: Final[Mapping[str | None, TransportRules]] = MappingProxyType(
     {
-        None: TransportRules(
-            "", (*_TABLES, "halving_doubling", "recursive_doubling", "hierarchical"), ("ring_stop_and_wait",)
-        ),
-        "ideal": TransportRules(
-            "ideal",
-            ("ring", "double_tree", "halving_doubling", "recursive_doubling", "hierarchical", *_TABLES),
-            ("halving_doubling", "double_tree", "hierarchical", "ring"),
-            posted_ahead=True,
-        ),
-        "gloo": TransportRules(
-            "gloo",
-            ("gloo_ring", "ring_stop_and_wait", "halving_doubling", "recursive_doubling", "hierarchical"),
-            ("gloo_ring",),
-            gloo_messages=True,
-            gloo_collectives=True,
-        ),
+        None: TransportRules(""),
+        "ideal": TransportRules("ideal", posted_ahead=True),
+        "gloo": TransportRules("gloo", gloo_messages=True),
         "nccl": TransportRules(
             "nccl",
-            ("nccl_ring", "nccl_tree", "hierarchical"),
-            ("nccl_ring", "nccl_tree"),
             posted_ahead=True,
             gloo_messages=True,
             nccl_collectives=True,

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from ..collectives.registry import all_reduce_named
+from ..collectives.users import users_all_reduce
 from ..compute.settings import Compute, Straggler
 from ..config.limits import MAX_MODEL_BYTES, MAX_STEPS, MAX_STRAGGLERS, MAX_WORKERS
 from ..config.problems import Mistake, mistake, place_errors, raise_mistakes
@@ -40,7 +40,7 @@ from ..records.run import On
 from ..training.snapshots import ASSUMED_STEPS, KEPT_APART, KEPT_BYTES, Keep
 
 ALL_REDUCE_NAMES: Final = tuple(
-    dict.fromkeys((AUTO_ALGORITHM, *(name for each in TRANSPORTS.values() for name in each.all_reduce)))
+    dict.fromkeys((AUTO_ALGORITHM, *(name for each in TRANSPORTS.values() for name in each.all_reduces)))
 )
 """Of all transports."""
 
@@ -50,7 +50,7 @@ _KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,8}) +steps?(?:, then ((?:[0-9
 def _check_all_reduce(value: str) -> str:
     if is_import_path(value):
         with place_errors():
-            all_reduce_named(value)
+            users_all_reduce(value)
     elif value not in ALL_REDUCE_NAMES:
         raise mistake(f"unknown choice {quote(value)}; {did_you_mean(value, ALL_REDUCE_NAMES)}")
     return value

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..collectives.registry import all_reduce_named
+from ..collectives.users import users_all_reduce
 from ..config import yaml_file
 from ..config.limits import MAX_NAME, MAX_SCHEMES, MAX_SEED
 from ..config.problems import Mistake, explain, mistake, raise_mistakes
@@ -249,8 +249,8 @@ class Scenario(Settings):
     def _wrong_collectives(self) -> Iterator[Mistake]:
         """Try the user's own algorithm; any number of bytes will do."""
         name, transport = self.collectives.all_reduce, TRANSPORTS[self.cluster.network.transport]
-        if name != AUTO_ALGORITHM and not is_import_path(name) and name not in transport.all_reduce:
-            hint = did_you_mean(name, (AUTO_ALGORITHM, *transport.all_reduce))
+        if name != AUTO_ALGORITHM and not is_import_path(name) and name not in transport.all_reduces:
+            hint = did_you_mean(name, (AUTO_ALGORITHM, *transport.all_reduces))
             text = f"{quote(name)} is nothing that transport '{transport.name}' can use; {hint}"
             yield Mistake(("collectives", "all_reduce"), text)
         elif name == "hierarchical":
@@ -260,7 +260,7 @@ class Scenario(Settings):
                 yield Mistake(("collectives", "all_reduce"), text)
         elif is_import_path(name):
             try:
-                all_reduce_named(name)(self.cluster.workers, 2**20)
+                users_all_reduce(name)(self.cluster.workers, 2**20)
             except InputError as error:
                 yield Mistake(("collectives", "all_reduce"), str(error))
         if (inside := self.collectives.inside) in ("hosts", "sites"):
@@ -333,7 +333,7 @@ def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
         return scenario
     network = cluster.network.model_copy(update={"transport": name})
     forced = collectives.all_reduce
-    kept = is_import_path(forced) or forced in TRANSPORTS[name].all_reduce
+    kept = is_import_path(forced) or forced in TRANSPORTS[name].all_reduces
     chosen = collectives.chosen if isinstance(collectives.chosen, dict) else {}
     units = {label: {"inside": each["inside"]} for label, each in chosen.items() if "inside" in each}
     algorithms = {"all_reduce": forced if kept else AUTO_ALGORITHM, "chosen": units or None}

@@ -1,31 +1,171 @@
-"""The algorithm of a collective that is the fastest by itself."""
+"""Which algorithm a collective takes, and on which of its members' hosts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
 from ..collectives.collective import Collective
 from ..collectives.hierarchy import Sites
-from ..collectives.pipelines import least_latencies
+from ..collectives.pipelines import least_latencies, nccl_choice
+from ..collectives.registry import Algorithm, Builder, algorithms, posted
 from ..collectives.symmetric import alone_s, symmetric_rounds
+from ..collectives.users import users_all_reduce
+from ..config.user_code.call import is_import_path
 from ..network.transfer import TransferModel
+from ..network.transport import AUTO_ALGORITHM, TransportRules
+from ..program import operations as ops
+from ..program.averaging import root_of
+from ..program.encoding import Encoded, message_bytes, shard_bytes
 from .placing import place, price_s
+
+BY_PRICE: Final = "fastest_for_each"
+"""The algorithm of a collective is what ``fastest`` finds for its size and group."""
 
 _HIERARCHICAL: Final = "hierarchical"
 
 MAX_FLOWS: Final = 20_000
 """A collective of more blocks that share links with each other is not priced where another one is."""
 
+Payloads = dict[tuple[tuple[int, ...], Sites, int], str]
+"""Members site by site, how many of them each site has, the bytes of their payload -> the algorithm."""
+
 _prices: dict[tuple[Any, ...], str] = {}
 """Choices of this process: networks are built anew for each run."""
 
 
+@dataclass(frozen=True, eq=False)
+class Algorithms:
+    """The algorithms of one scheme's collectives, where there is a choice.
+
+    What they are for is ``all_reduce``, ``shares`` (reduce-scatters and all-gathers) or ``broadcast``.
+
+    Attributes:
+        names: what it is for -> the algorithm, or ``BY_PRICE``, as for what is absent.
+        taken: what it was for -> the algorithms that have been taken.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    taken: dict[str, Payloads] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The algorithms of a job's collectives.
+
+    Attributes:
+        transport: what carries them.
+        all_reduce: the algorithm of all-reduces, or a user's function; ``auto``: the transport's choice.
+        chosen: what ``auto`` stands for.
+        model: how messages travel; on its steady network ``auto`` is priced.
+        bytes_per_parameter: of values on the wire.
+    """
+
+    transport: TransportRules
+    all_reduce: str
+    chosen: Algorithms
+    model: TransferModel
+    bytes_per_parameter: float
+    _by_site: dict[tuple[int, ...], tuple[tuple[int, ...], Sites]] = field(default_factory=dict, repr=False)
+
+    def collective_of(
+        self, operation: ops.Operation[Any], members: tuple[int, ...], rank: int
+    ) -> tuple[Collective, tuple[int, ...]]:
+        """A collective among ``members``, and who plays which rank of it.
+
+        Raises:
+            SchemeError: the root of a broadcast is not one of the members.
+        """
+        what, num_bytes = self._payload(operation, len(members))
+        order, sites = self.by_site(members)
+        if what not in ("all_reduce", "broadcast") and self.model.network.routes:
+            sites = (1,) * len(order)  # in a graph any two members may have links of their own
+        algorithm = self._algorithm(what, order, sites, num_bytes)
+        if not algorithm.by_site:
+            order = members
+        if isinstance(operation, ops.Broadcast):
+            first = order.index(root_of(operation, rank, members))
+            order = order[first:] + order[:first]
+        return algorithm.build(sites, num_bytes), order
+
+    def name_of_all_reduce(self, members: tuple[int, ...], num_bytes: int) -> str:
+        """The algorithm of an all-reduce of a payload among ``members``."""
+        return self._algorithm("all_reduce", *self.by_site(members), num_bytes).name
+
+    def candidates(self, what: str) -> dict[str, Builder]:
+        """The algorithms of which ``auto`` takes one, by name."""
+        return {name: each.build for name, each in algorithms(what, self._library).items()}
+
+    def by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
+        """``members``, site by site, and how many of them each of these sites, or of its nodes, has."""
+        if members not in self._by_site:
+            self._by_site[members] = self._sort_by_site(members)
+        return self._by_site[members]
+
+    def _sort_by_site(self, members: tuple[int, ...]) -> tuple[tuple[int, ...], Sites]:
+        site_of, nodes = self.model.network.site_of, self.model.network.nodes
+        order = tuple(sorted(members, key=lambda host: (site_of[host], nodes[host], host)))
+        in_nodes: dict[int, Counter[int]] = {}
+        for host in order:
+            in_nodes.setdefault(site_of[host], Counter())[nodes[host]] += 1
+        if all(max(of_site.values()) == 1 for of_site in in_nodes.values()):
+            return order, tuple(of_site.total() for of_site in in_nodes.values())
+        return order, tuple(tuple(of_site.values()) for of_site in in_nodes.values())
+
+    @cached_property
+    def _library(self) -> str:
+        """The transport; older result folders name gloo by its ring alone."""
+        return "gloo" if self.all_reduce == "gloo_ring" and not self.transport.name else self.transport.name
+
+    def _payload(self, operation: ops.Operation[Any], n: int) -> tuple[str, int]:
+        """What an operation asks for, and the bytes of its payload in all."""
+        match operation:
+            case ops.AllReduce(value=value):
+                return "all_reduce", message_bytes(value, self.bytes_per_parameter)
+            case ops.Broadcast(value=value):
+                return "broadcast", message_bytes(value, self.bytes_per_parameter)
+            case ops.ReduceScatter(value=value):
+                what = "scatter" if isinstance(value, Encoded) else "reduce_scatter"
+                return what, message_bytes(value, self.bytes_per_parameter)
+            case ops.AllGather(value=value):
+                return "all_gather", n * value.numel() * value.element_size()
+            case ops.AllGatherShards(value=value, length=length):
+                if isinstance(value, Encoded) or self._library == "gloo":  # which pads shards
+                    return "all_gather", n * shard_bytes(value, length, n, self.bytes_per_parameter)
+                return "all_gather", round(length * self.bytes_per_parameter)
+        return "barrier", 0
+
+    def _algorithm(self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int) -> Algorithm:
+        if what == "all_reduce" and is_import_path(self.all_reduce):
+            return posted(what, self.all_reduce, users_all_reduce(self.all_reduce), ())
+        if what == "all_reduce" and self.all_reduce != AUTO_ALGORITHM:
+            return algorithms(what, self._library, named=True)[self.all_reduce]
+        candidates = algorithms(what, self._library)
+        if len(candidates) == 1:
+            return next(iter(candidates.values()))
+        if self.transport.nccl_collectives:
+            return candidates[nccl_choice(sites, num_bytes)]
+        return candidates[self._take(what, order, sites, num_bytes)]
+
+    def _take(self, what: str, order: tuple[int, ...], sites: Sites, num_bytes: int) -> str:
+        """The name of what was chosen, else of the fastest by price."""
+        what = "shares" if what in ("reduce_scatter", "all_gather") else what
+        taken, key = self.chosen.taken.setdefault(what, {}), (order, sites, num_bytes)
+        if key not in taken:
+            name = self.chosen.names.get(what, BY_PRICE)
+            if name == BY_PRICE:
+                name = fastest(self.candidates(what), sites, num_bytes, order, self.model)
+            taken[key] = name
+        return taken[key]
+
+
 def fastest(
-    algorithms: Mapping[str, Callable[[Sites, int], Collective]],
+    candidates: Mapping[str, Builder],
     sites: Sites,
     num_bytes: int,
     members: tuple[int, ...],
@@ -34,10 +174,10 @@ def fastest(
     """The name of the algorithm that ``price_s`` says is the fastest by itself; of equals the first.
 
     By itself is on tuned hosts with fair queues, as if all members joined at once: a guess where a scheme is
-    followed to choose among algorithms (``experiments.costs.choice``).
+    followed to choose among them (``experiments.choice``).
 
     Args:
-        algorithms: that do the same; what is made of sites does not count where there is one only.
+        candidates: that do the same, by name; what is made of sites does not count where there is one only.
         sites: how many members there are in each site, in the order of ``members``.
         num_bytes: of the payload.
         members: hosts.
@@ -47,7 +187,7 @@ def fastest(
     pairs = ((a, b) for a in members for b in members if a != b)
     routes = tuple(network.route(*pair) for pair in pairs) if network.routes else ()
     key = (
-        tuple(algorithms.values()), sites, num_bytes, members, network.site_of, network.latency_s,
+        tuple(candidates.values()), sites, num_bytes, members, network.site_of, network.latency_s,
         network.per_flow_bytes_per_s, tuple(link.bandwidth_bytes_per_s for link in network.links),
         tuple(network.up.items()), tuple(network.down.items()), tuple(network.pipe.items()),
         tuple(network.leave.items()), tuple(network.enter.items()), routes, network.node_of,
@@ -58,18 +198,18 @@ def fastest(
         plain = replace(model, network=network.steady, queue="fair", tcp=None)
         links = plain.equal_links if len(members) == network.num_hosts else None
         rounds = None if links is None else symmetric_rounds(sites, num_bytes, links)
-        if rounds is not None and _HIERARCHICAL in algorithms:  # before what would take long to price
-            algorithms = {_HIERARCHICAL: algorithms[_HIERARCHICAL], **algorithms}
+        if rounds is not None and _HIERARCHICAL in candidates:  # before what would take long to price
+            candidates = {_HIERARCHICAL: candidates[_HIERARCHICAL], **candidates}
         hops = [network.route(a, b).latency_s for a, b in pairwise([*members, members[0]]) if a != b]
         best, best_s = "", math.inf
-        names = list(algorithms)
+        names = list(candidates)
         for name in sorted(names, key=lambda each: least_latencies(each, sites)):
             if least_latencies(name, sites) * min(hops, default=0.0) > best_s:
                 continue
             if name == _HIERARCHICAL and links is not None and rounds is not None:
                 took_s = alone_s(rounds, links, plain.block_overhead_s)
             else:
-                placed = place(algorithms[name](sites, num_bytes), members, plain)
+                placed = place(candidates[name](sites, num_bytes), members, plain)
                 if best and not placed.own_links and placed.messages > MAX_FLOWS:
                     continue
                 took_s = price_s(placed)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.sim.collectives import pipelines
 from paceline.sim.collectives.collective import Collective, CollectiveBlock
 from paceline.sim.collectives.pricing import BlockCosts, completion_s, lay_out
+from paceline.sim.collectives.registry import ALGORITHMS, Builder
 
 
 def blocks_of(collective: Collective) -> list[CollectiveBlock]:
@@ -26,3 +28,11 @@ def ends_s(
     costs = BlockCosts(piece_s, latencies_s, latencies_s, overhead_s)
     done_s: list[float] = completion_s(lay_out(collective), np.array(ready_s), costs)[0].tolist()
     return done_s
+
+
+PIPELINES: dict[str, Builder] = {
+    each.name: each.build
+    for each in ALGORITHMS
+    if each.operation == "all_reduce" and each.build.__module__ == pipelines.__name__
+}
+"""All-reduces whose receives are posted ahead, by name."""

@@ -66,3 +66,13 @@ def circle(workers: int, num_bytes: int) -> Schedule:
         ),
         1,
     )
+
+
+def all_to_all(workers: int, num_bytes: int) -> Schedule:
+    """Everybody sends its part to all others, the next one first, and gets theirs."""
+    size = num_bytes // workers
+    table = []
+    for rank in range(workers):
+        others = tuple(((rank + k) % workers, size) for k in range(1, workers))
+        table.append((Round(others, others), Round(others, others)))
+    return Schedule(tuple(table), 1)

@@ -165,7 +165,7 @@ class CollectiveTimes:
             rounds = place_rounds(job, operation, members)
             if rounds is not None:
                 return rounds
-        placed = place(*job.collective_of(operation, members, members[0]), job.transfer)
+        placed = place(*job.choice.collective_of(operation, members, members[0]), job.transfer)
         if placed.one_by_one:
             raise NotInLockstep(f"{name}: its messages have to be followed one by one (network.transport)")
         return placed

@@ -30,7 +30,7 @@ from typing_extensions import override
 
 from ...compute.model import steady_compute
 from ...compute.settings import Straggler
-from ...drivers.collectives import TrafficMet
+from ...drivers.collectives import priced_if_alone
 from ...drivers.event import EventDriver
 from ...drivers.job import Job
 from ...drivers.lockstep.driver import LockstepDriver
@@ -361,10 +361,7 @@ def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followe
     if job.workers >= MANY_WORKERS and job.scheme.name in SCHEMES and not why_not(job):
         with suppress(SchemeError):  # which the event driver finds as well, or does without
             return _follow_in_lockstep(job, cycle, wanted)
-    try:
-        return _follow(job, cycle, wanted, priced=True)
-    except TrafficMet:
-        return _follow(job, cycle, wanted, priced=False)
+    return priced_if_alone(partial(_follow, job, cycle, wanted))
 
 
 def _watch(job: Job, cycle: int, wanted: Enough | Span) -> _Watch:

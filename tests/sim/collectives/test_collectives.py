@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from paceline.sim.collectives import algorithms
 from paceline.sim.collectives.algorithms import (
-    ALL_REDUCE,
     binomial_broadcast,
     dissemination_barrier,
     gloo_all_gather,
@@ -21,7 +20,6 @@ from paceline.sim.collectives.algorithms import (
     gloo_ring_all_reduce,
     halving_doubling_all_reduce,
     recursive_doubling_all_reduce,
-    ring_all_gather,
     ring_all_reduce,
     ring_gather_chunks,
     ring_reduce_scatter,
@@ -31,11 +29,23 @@ from paceline.sim.collectives.schedule import Round, Schedule
 from paceline.sim.errors import Deadlock
 
 MIB = 1024 * 1024
+
+
+def ring_all_gather(n: int, num_bytes: int) -> Schedule:
+    """Of each rank's own bytes."""
+    return ring_gather_chunks(n, n * num_bytes)
+
+
+ALL_REDUCE: dict[str, Callable[[int, int], Schedule]] = {
+    "ring_stop_and_wait": ring_all_reduce,
+    "gloo_ring": gloo_ring_all_reduce,
+    "halving_doubling": halving_doubling_all_reduce,
+    "recursive_doubling": recursive_doubling_all_reduce,
+}
 ALL: dict[str, Callable[[int, int], Schedule]] = {
     **ALL_REDUCE,
     "binomial": lambda n, m: binomial_broadcast(n, m, n // 2),
     "gloo_broadcast": lambda n, m: gloo_broadcast(n, m, n // 2),
-    "ring_all_gather": ring_all_gather,
     "gloo_all_gather": gloo_all_gather,
     "ring_reduce_scatter": ring_reduce_scatter,
     "ring_gather_chunks": ring_gather_chunks,
@@ -324,12 +334,12 @@ def test_an_all_gather_passes_each_block_once_around(build: Callable[[int, int],
     schedule = build(n, 7)
     assert sent(schedule) == received(schedule) == [7 * (n - 1)] * n
     peers = {m[0] for one in schedule.rounds[0] for m in one.sends}
-    assert peers == ({1} if n > 1 else set())
+    assert peers == ({1 if build is gloo_all_gather else n - 1} if n > 1 else set())
 
 
-@pytest.mark.parametrize("build", [ring_all_gather, gloo_all_gather])
-def test_an_all_gather_of_nothing_sends_nothing(build: Callable[[int, int], Schedule]) -> None:
-    assert build(3, 0).rounds == ((), (), ())
+def test_an_all_gather_of_nothing_sends_nothing() -> None:
+    assert gloo_all_gather(3, 0).rounds == ((), (), ())
+    assert sent(ring_all_gather(3, 0)) == [0, 0, 0]
 
 
 def test_gloo_gathers_half_blocks() -> None:
@@ -353,7 +363,7 @@ def test_a_barrier_lets_nobody_go_before_all_have_come(n: int) -> None:
     assert heard == [set(range(n))] * n
 
 
-@pytest.mark.parametrize("build", [*ALL_REDUCE.values(), ring_all_gather, gloo_all_gather])
+@pytest.mark.parametrize("build", [*ALL_REDUCE.values(), ring_gather_chunks, gloo_all_gather])
 def test_a_collective_needs_ranks_and_a_size(build: Callable[[int, int], Schedule]) -> None:
     for n, num_bytes in ((0, 1), (-1, 1), (2, -1)):
         with pytest.raises(ValueError, match="no collective has"):

@@ -15,19 +15,17 @@ from paceline.sim.collectives.collective import Collective
 from paceline.sim.collectives.pipelines import (
     NCCL_CHUNK_BYTES,
     NCCL_TAIL,
-    PIPELINES,
     RING_PIECES,
     chain_broadcast,
     exchange,
-    nccl_all_gather,
     nccl_broadcast,
     nccl_choice,
-    nccl_reduce_scatter,
+    nccl_share,
     ring_share,
     tree_broadcast,
 )
 from paceline.sim.errors import RunError
-from tests.support.collectives import blocks_of, ends_s
+from tests.support.collectives import PIPELINES, blocks_of, ends_s
 
 MIB = 2**20
 laws = settings(deadline=None, derandomize=True, max_examples=60)
@@ -173,7 +171,7 @@ def test_nccls_ring_takes_its_bytes_and_six_latencies() -> None:
 def test_nccls_buffers_bound_its_rate_over_long_latencies() -> None:
     """A ring passes on at most two chunks per round trip, however fast the links are."""
     n, latency_s = 4, 1.0
-    schedule = nccl_all_gather((n,), 8 * n * NCCL_CHUNK_BYTES)
+    schedule = nccl_share((n,), 8 * n * NCCL_CHUNK_BYTES)
     chunks = 8 * (n - 1)
     assert took_s(schedule, 1e12, latency_s) > chunks / 2 * latency_s
 
@@ -225,8 +223,7 @@ def test_nccls_tree_sends_a_long_payload_twice_over_each_link_of_a_chain() -> No
 
 
 def test_nccls_other_collectives_send_their_share() -> None:
-    assert sum(nccl_reduce_scatter((4,), 400).bytes_sent) == 3 * 400
-    assert sum(nccl_all_gather((4,), 400).bytes_sent) == 3 * 400
+    assert sum(nccl_share((4,), 400).bytes_sent) == 3 * 400
     assert nccl_broadcast((4,), 400).bytes_sent == (400, 400, 400, 0)
 
 

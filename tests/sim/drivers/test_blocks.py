@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.sim.collectives.hierarchy import Sites
-from paceline.sim.collectives.pipelines import PIPELINES, double_tree, exchange
+from paceline.sim.collectives.pipelines import double_tree, exchange
 from paceline.sim.config.settings import Settings
 from paceline.sim.drivers.event import EventDriver
 from paceline.sim.drivers.job import Job
@@ -23,6 +23,7 @@ from paceline.sim.program.worker import Worker
 from paceline.sim.traffic import choice, placing
 from paceline.sim.traffic.choice import fastest
 from paceline.sim.traffic.placing import Placed, _solve_s, place, price_s
+from tests.support.collectives import PIPELINES
 from tests.support.factory import flat_network, make_job, make_scheme, network_of, run_events
 
 laws = settings(deadline=None, derandomize=True, max_examples=25)
@@ -122,7 +123,7 @@ def test_who_comes_early_sends_early(name: str, workers: int, monkeypatch: pytes
 
     job = make_job(
         make_scheme(program), workers=workers, all_reduce=name, bytes_per_parameter=3e6, latency_s=0.05,
-        bandwidth_bytes_per_s=1e7, transport="ideal",
+        bandwidth_bytes_per_s=1e7, transport="nccl" if name.startswith("nccl") else "ideal",
     )  # fmt: skip
     recursion = run_events(job)
     monkeypatch.setattr(EventDriver, "_alone", lambda driver, pending: False)
@@ -288,7 +289,7 @@ def test_a_ring_goes_site_by_site() -> None:
     network = network_of(5, **SITES)
     mixed = replace(network, site_of=(0, 1, 0, 1, 0))
     job = all_reduce_job("ring", 1_000_000, workers=5, network=mixed)
-    order, sites = job.by_site((0, 1, 2, 3, 4))
+    order, sites = job.choice.by_site((0, 1, 2, 3, 4))
     assert (order, sites) == ((0, 2, 4, 1, 3), (3, 2))
     assert place(PIPELINES["ring"](sites, 1_000_000), order, job.transfer).own_links
 

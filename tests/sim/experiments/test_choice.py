@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.sim.collectives.pipelines import BROADCASTS, SHARES, nccl_choice
+from paceline.sim.collectives.pipelines import nccl_choice
+from paceline.sim.collectives.registry import algorithms
 from paceline.sim.drivers.job import Job
 from paceline.sim.experiments import choice
 from paceline.sim.experiments.costs.step_cost import step_cost
@@ -110,8 +111,8 @@ def others(asked: dict[str, Any], resolved: Scenario) -> Iterator[Scenario]:
     for inside in ("workers", unit) if "inside" in names else ():
         forced = resolved.collectives.model_copy(update={"inside": inside, "chosen": None})
         yield resolve(resolved.model_copy(update={"collectives": forced}), CPU)
-    for what, algorithms in (("shares", SHARES), ("broadcast", BROADCASTS)):
-        for name in algorithms if what in names else ():
+    for what in ("shares", "broadcast"):
+        for name in algorithms(what, "ideal") if what in names else ():
             update = {"chosen": {label: {**names, what: name}}}
             yield resolved.model_copy(update={"collectives": resolved.collectives.model_copy(update=update)})
 
@@ -209,7 +210,7 @@ def test_the_choice_is_that_of_a_scheme_written_down_once() -> None:
     assert resolved.collectives.chosen == {"all_reduce": {"all_reduce": "ring"}}
     assert parse(dump(resolved)) == resolved
     job = prepare(resolved, resolved.schemes[0], 7)
-    assert job.algorithm((0, 1, 2, 3, 4), (5,), 12) == "ring"
+    assert job.choice.name_of_all_reduce((0, 1, 2, 3, 4), 12) == "ring"
     assert resolve(resolved, CPU) == resolved
 
 
