@@ -255,8 +255,7 @@ def sweep(
 
     What synchronous schemes compute does not depend on the network. Where they run in lockstep, they are
     trained once for all networks, compute times and stragglers of the grid, under a clock for each; scores
-    of the same models are worked out once. Everything else is simulated setting by setting. What was
-    computed is kept in the user's cache folder, for the next grid.
+    of the same models are worked out once. Everything else is simulated setting by setting.
 
     >>> latencies = {"cluster.network.latency": ["1 ms", "100 ms"]}
     >>> scenario = {

@@ -1,4 +1,4 @@
-"""What tests of several files share: processes that stay, and a cache of their own."""
+"""What tests of several files share: processes that stay."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ if TYPE_CHECKING:
 # On some processors MKL's kernels for one worker and for a batch of workers add in another order. Tests that
 # compare bits are about our arithmetic: let them see the same kernels everywhere, before torch is loaded.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing is taken from the user's cache, and nothing is put there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture

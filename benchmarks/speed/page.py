@@ -58,10 +58,9 @@ _OURS: Final = {GOSSIP: "lockstep_gossip", LOCAL: "lockstep_local_sgd", ALONE: "
 _ON_ALL_CORES: Final = "{}_cores"
 """And who with those that have all cores."""
 _TAIL: Final = """
-Two bars are tests: lockstep gives what the event driver gives (`tests/sim/drivers/test_lockstep.py`, and for
-every form of every scheme `test_lockstep_forms.py`), and a cached trajectory that is damaged or belongs to
-something else is computed again (`tests/sim/experiments/test_sweep.py`). What needs a GPU is measured by
-`make gpu`, which writes `docs/measurements.md`: not yet run.
+One bar is a test: lockstep gives what the event driver gives (`tests/sim/drivers/test_lockstep.py`, and for
+every form of every scheme `test_lockstep_forms.py`). What needs a GPU is measured by `make gpu`, which writes
+`docs/measurements.md`: not yet run.
 """
 
 

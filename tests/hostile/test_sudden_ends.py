@@ -46,7 +46,6 @@ def end_once(monkeypatch: pytest.MonkeyPatch, home: Any, name: str, at: int = 0)
 def test_a_sweep_that_is_ended_while_it_draws_has_its_figure_in_the_end(
     late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "s.yaml").write_text(FEW)
     command = ("sweep", tmp_path / "s.yaml", *GRID, "--out")
     assert run(monkeypatch, capsys, *command, tmp_path / "whole")[0] == 0
@@ -115,7 +114,7 @@ def test_the_page_of_a_validation_that_was_ended_is_made_by_the_same_command(
 def be_ended_at_each_change(top: str) -> None:
     """End sweeps whose runs are complete before they change files for the first, the second, ... time."""
     work = Path(top)
-    os.environ |= {**sandbox.ENVIRONMENT, "XDG_CACHE_HOME": str(work / "cache")}
+    os.environ |= sandbox.ENVIRONMENT
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
     (work / "s.yaml").write_text(FEW)
 
@@ -172,7 +171,6 @@ def test_a_sweep_that_is_killed_at_its_end_is_made_whole_by_the_same_command(tmp
         assert contents(folder) == contents(tmp_path / "whole"), folder.name
     assert {path.name.split("-")[0] for path in tmp_path.iterdir()} == {
         "s.yaml",
-        "cache",
         "whole",
         "started",
         "ended",

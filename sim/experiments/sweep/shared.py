@@ -15,7 +15,6 @@ from ...records.run import Run
 from ...training.scoring import KnownScores
 from ..prepare import over_profile
 from ..simulate import Progress, report_steps, simulate_job
-from .kept import keeping
 
 
 def simulate_jobs(
@@ -64,23 +63,19 @@ def share_training(
 
 def _run_together(jobs: Sequence[Job], progress: Progress | None) -> list[Run | None]:
     """The runs of jobs that compute the same; None where one has to be run by itself."""
-    known = KnownScores()
-    with keeping(jobs[0], known) as problem:
-        jobs = [replace(job, problem=problem) for job in jobs]
-        scorers = [job.scorer() for job in jobs]
-        workload = None if problem is None else known.remembering(problem.workload)
-        for job, scorer in zip(jobs, scorers, strict=True):
-            scorer.workload, scorer.known = workload, known
-            scorer.begin([job.start] * job.workers)
-        first, *others = zip(jobs, scorers, strict=True)
-        driver = LockstepDriver(*first, *others, progress=report_steps(jobs[0], progress))
-        try:
-            outcomes = driver.run_all()
-        except RunError:  # each of them shows by itself whether it is the scheme's own
-            return [None] * len(jobs)
-        return [
-            None
-            if outcome is None
-            else replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
-            for job, outcome, scorer in zip(jobs, outcomes, scorers, strict=True)
-        ]
+    known, problem = KnownScores(), jobs[0].problem
+    scorers = [job.scorer() for job in jobs]
+    workload = None if problem is None else known.remembering(problem.workload)
+    for job, scorer in zip(jobs, scorers, strict=True):
+        scorer.workload, scorer.known = workload, known
+        scorer.begin([job.start] * job.workers)
+    first, *others = zip(jobs, scorers, strict=True)
+    driver = LockstepDriver(*first, *others, progress=report_steps(jobs[0], progress))
+    try:
+        outcomes = driver.run_all()
+    except RunError:  # each of them shows by itself whether it is the scheme's own
+        return [None] * len(jobs)
+    return [
+        None if outcome is None else replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
+        for job, outcome, scorer in zip(jobs, outcomes, scorers, strict=True)
+    ]

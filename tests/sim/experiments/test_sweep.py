@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,7 +18,6 @@ from paceline.sim.drivers.job import Job
 from paceline.sim.errors import InputError
 from paceline.sim.experiments import prepare
 from paceline.sim.experiments.simulate import simulate_job
-from paceline.sim.experiments.sweep import kept
 from paceline.sim.experiments.sweep.grid import changes_of, read_grid, resolve, settings_of
 from paceline.sim.experiments.sweep.shared import simulate_jobs
 from paceline.sim.program.worker import Worker
@@ -84,15 +80,6 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(TrainingProblem, "gradients_of_all", count)
     return indices
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = kept.cache_folder()
-    assert folder is not None
-    return folder
 
 
 # --- the bytes ----------------------------------------------------------------------------------
@@ -180,7 +167,7 @@ def test_one_training_and_one_score_of_each_step_vector(trained: list[int]) -> N
     assert len(trained) == max(round(max(each.step for each in run.evaluations)) for run in runs) + 1
     vectors = {each.steps for run in runs for each in run.evaluations}
     assert len(vectors) < sum(len(run.evaluations) for run in runs)
-    assert len(calls) <= len(vectors) + 1  # the cache's key has the score of the first model
+    assert len(calls) <= len(vectors)
 
 
 def test_what_depends_on_the_clock_is_simulated_by_itself(trained: list[int]) -> None:
@@ -240,106 +227,6 @@ def test_what_a_scheme_does_at_its_end_counts_for_every_clock(program: Any) -> N
     runs = together(jobs)
     assert runs == alone(jobs)
     assert len({run.iterations for run in runs}) > 1
-
-
-# --- the disk -----------------------------------------------------------------------------------
-
-
-def test_a_second_grid_computes_no_gradient_again(trained: list[int], cache: Path) -> None:
-    first = make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC)
-    jobs = of_clocks(first)
-    together(jobs[:6])
-    assert len(trained) == 7
-    assert len(list(cache.iterdir())) == 1
-    expected = alone(jobs[6:])
-    del trained[:]
-    assert together(jobs[6:]) == expected
-    assert not trained
-    longer = [replace(job, max_iterations=9) for job in jobs]
-    expected = alone(longer)
-    del trained[:]
-    assert together(longer) == expected
-    assert trained == [7, 8]
-
-
-def flip(path: Path) -> None:
-    """Change bytes in the middle, where the gradients are."""
-    data = bytearray(path.read_bytes())
-    for place in range(len(data) // 2, len(data) // 2 + 8):
-        data[place] ^= 255
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        flip,
-        lambda path: path.write_bytes(path.read_bytes()[:-100]),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_text("what is this?"),
-        lambda path: np.savez(path, about=np.array([{"a": 1}], dtype=object)),
-    ],
-)
-def test_a_damaged_entry_is_computed_again(damage: Any, trained: list[int], cache: Path) -> None:
-    jobs = of_clocks(make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC))
-    expected = together(jobs)
-    (path,) = cache.iterdir()
-    damage(path)
-    del trained[:]
-    assert together(jobs) == expected
-    assert len(trained) == 7
-    del trained[:]
-    together(jobs)
-    assert not trained
-
-
-def about(path: Path) -> str:
-    """What an entry says that it belongs to."""
-    with np.load(path) as file:
-        return str(json.loads(file["about"].tobytes())["about"])
-
-
-def test_an_entry_of_something_else_is_not_believed(cache: Path) -> None:
-    """Neither under a name that is not its own, nor where it says that it belongs there, and is whole."""
-    own = of_clocks(make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC))[:2]
-    other = of_clocks(make_job("all_reduce", {}, workers=4, max_iterations=7, **QUADRATIC))[:2]
-    expected = together(own)
-    (path,) = cache.iterdir()
-    together(other)
-    (stranger,) = set(cache.iterdir()) - {path}
-    name = about(path)
-    path.write_bytes(stranger.read_bytes())
-    assert together(own) == expected
-    trajectory = kept.read_trajectory(stranger, about(stranger))
-    assert trajectory is not None
-    kept.write_trajectory(path, name, trajectory)
-    assert together(own) == expected
-
-
-def test_room_is_bounded(monkeypatch: pytest.MonkeyPatch, cache: Path, trained: list[int]) -> None:
-    jobs = of_clocks(make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC))[:2]
-    others = of_clocks(make_job("all_reduce", {}, workers=4, max_iterations=7, **QUADRATIC))[:2]
-    together(jobs)
-    (older,) = cache.iterdir()
-    monkeypatch.setattr(kept, "MAX_CACHE_BYTES", older.stat().st_size + 10)
-    together(others)
-    assert older not in list(cache.iterdir())
-    assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(kept, "MAX_TRAJECTORY_BYTES", 3 * 4 * 6 * 4)
-    expected = alone(jobs)
-    assert together(jobs) == expected
-    del trained[:]
-    together(jobs)
-    assert len(trained) == 7
-
-
-def test_nothing_is_kept_where_nothing_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    jobs = of_clocks(make_job("local_sgd", {"period": 3}, workers=4, max_iterations=7, **QUADRATIC))[:2]
-    assert together(jobs) == alone(jobs)
 
 
 # --- settings -----------------------------------------------------------------------------------
