@@ -39,6 +39,7 @@ from paceline.sim.records.folder import (
 )
 from paceline.sim.records.formats.parquet import metric_names, write_columns, write_events
 from paceline.sim.records.formats.tables import EVENTS_FILE, METRICS_FILE
+from paceline.sim.records.integrity.checksums import write_checksums
 
 from .anonymise import anonymise, stand_ins
 
@@ -218,6 +219,7 @@ def unpack(path: Path, scratch: Path) -> tuple[Path, Bundle]:
     try:
         write_columns(folder / METRICS_FILE, bundle.metrics)
         write_events(folder / EVENTS_FILE, [])
+        write_checksums(folder)
         read_results(folder)
     except InputError as error:
         raise InputError(str(error).replace(str(folder), str(path))) from error

@@ -14,6 +14,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from paceline.sim.config.files import claim, save_atomically
+from paceline.sim.config.user_code.call import format_error
 from paceline.sim.errors import InputError
 from paceline.sim.records.comparison import SchemeErrors, mean_and_max, scheme_errors
 from paceline.sim.records.intervals import FEWEST, Interval
@@ -70,9 +71,16 @@ def build(folders: Sequence[Path], out: Path, files: Path | None = None) -> list
     """
     _check_free(out)
     with claim(out):
-        studies = read_sources(folders)
-        views = [_view(study) for study in studies]
-        text = _render(studies, views)
+        try:
+            studies = read_sources(folders)
+            views = [_view(study) for study in studies]
+            text = _render(studies, views)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            named = ", ".join(folder.name for folder in folders)
+            raise InputError(
+                f"{named}: its runs and tables do not fit together ({format_error(error)}); make these "
+                "results again; if nobody has changed them, please report it"
+            ) from error
 
         def save(new: Path) -> None:
             new.write_text(text, encoding="utf-8")

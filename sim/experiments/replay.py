@@ -55,10 +55,7 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
     with reading_results(folder):
         scenario = parse(results.scenario, str(folder / "scenario.yaml"))
     entries = {entry.label: entry for entry in scenario.schemes}
-    try:
-        runs = runs_of(results)
-    except (LookupError, TypeError, ValueError) as error:
-        raise InputError(f"{folder} is damaged: its runs and tables do not fit together") from error
+    runs = runs_of(results)
     for run in runs:
         if run.label not in entries:
             raise InputError(
@@ -80,7 +77,10 @@ def verify_replay(folder: Path) -> Iterator[Replayed]:
                 raise InputError(
                     f"{folder}: nothing was trained (timing_only), so there is nothing to replay"
                 )
-            replayed = _replay_run(job, job.problem.workload, job.task, run, validated)
+            try:
+                replayed = _replay_run(job, job.problem.workload, job.task, run, validated)
+            except LookupError as error:
+                raise InputError(f"{folder} is damaged: its runs and tables do not fit together") from error
         yield replayed
 
 

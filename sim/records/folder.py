@@ -14,28 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from ..config.files import is_file, parse_json, write_folder_atomically
 from ..config.problems import join_keys, one_line
 from ..config.yaml_file import read_text
-from ..errors import InputError, shorten
+from ..errors import InputError, quote, shorten
 from .comparison import Comparison
 from .formats.tables import EVENTS_FILE, METRICS_FILE, RUN_KEY, STEP_VECTOR
 from .formats.trace import write_trace
 from .integrity.checksums import CHECKSUMS_FILE, TRACE_FILE, check_kind, verify_checksums, write_checksums
-from .integrity.contradictions import (
-    MAX_TEXT,
-    find_contradiction,
-    find_foreign_comparison,
-    find_missing_runs,
-    longest_text,
-)
 from .run import Evaluation, Machine, Pace, Run, TimeShare
-from .scenario_facts import read_facts
+from .scenario_facts import PlannedRuns, read_facts
 from .summarise import summarise, summarise_resolved
-from .summary import SUMMARY_VERSIONS, SchemeFacts, Summary, Tuned, renew_chances
+from .summary import SUMMARY_VERSION, RunRow, SchemeFacts, Summary, Tuned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +55,8 @@ _ADDED: Final = (VALIDATION_FILE, PROFILE_FILE, PROBES_FILE)
 _OURS: Final = frozenset({*_NEEDED, *_ADDED, TRACE_FILE, CHECKSUMS_FILE, REPORT_FILE})
 """What a result folder may hold; ``force`` deletes no folder that holds anything else."""
 
+_NAMED: Final = 3
+"""Missing runs that a message names."""
 MAX_SUMMARY_BYTES: Final = 64 * 2**20
 """A longer summary is not read."""
 MAX_SCENARIO_BYTES: Final = 64 * 2**20
@@ -82,7 +76,6 @@ class Results:
             (NaN where there is none) and the step vector.
         events: one row per operation: label, seed, source and the fields of ``Event``.
         scenario: the resolved scenario's text.
-        verified: whether every file is as it was written; False where an older version left no checksums.
         validation: what ``paceline validate`` has left of its comparison; None in a folder of anything else.
         missing: which runs of the scenario are not there, as a sentence; "" where all are.
     """
@@ -91,7 +84,6 @@ class Results:
     metrics: pd.DataFrame
     events: pd.DataFrame
     scenario: str
-    verified: bool = False
     validation: Comparison | None = None
     missing: str = ""
 
@@ -200,32 +192,43 @@ def lacks_page(folder: Path) -> bool:
 def read_results(folder: Path) -> Results:
     """Read a result folder; of one that is not finished, the runs that are complete.
 
-    Older folders have, of a run that its target ended, a second score of the same instant: of models that
-    were ahead of those that met it. That score is left out, and the summary is computed again without it, as
-    it is for folders whose summary lacks something.
-
     Raises:
         InputError: it is missing, no result folder, damaged, or written by another version.
     """
-    results = _read_results(folder, is_trial=False)
-    missing = find_missing_runs(results.summary, read_facts(results.scenario))
-    if missing and not _may_lack_runs(folder, results):
-        raise InputError(
-            f"{folder} is not complete: {missing}, and nothing in it says that a run failed or is to come; "
-            "make these results again"
-        )
-    return replace(results, missing=missing)
+    results = _read_results(folder)
+    try:
+        planned = read_facts(results.scenario).planned
+    except InputError as error:
+        raise InputError(f"{folder / SCENARIO_FILE} is damaged: {error}; make these results again") from error
+    return replace(results, missing=_find_missing_runs(planned, results.summary["runs"]))
 
 
-def _may_lack_runs(folder: Path, results: Results) -> bool:
-    """Whether a folder is of a command that has not come to its end, or that a failed run has ended."""
-    under_way = not (folder / SUMMARY_FILE).is_file() or (folder.parent / INDEX_FILE).is_file()
-    failed = any(run["status"] == "partial" for run in results.summary["runs"])
-    broke_off = results.validation is not None and results.validation.get("status") == "partial"
-    return under_way or failed or broke_off
+def _find_missing_runs(planned: PlannedRuns | None, runs: Sequence[RunRow]) -> str:
+    """Say which planned runs are not there; "" where all are, or where none are known to be planned.
+
+    With ``repeats: auto`` every scheme has to have the seeds that one of them has.
+    """
+    if planned is None:
+        return ""
+    labels, first, repeats = planned
+    there: dict[str, dict[str, set[int]]] = {run["source"]: {} for run in runs} or {"simulated": {}}
+    for run in runs:
+        there[run["source"]].setdefault(run["label"], set()).add(run["seed"])
+    end = max((run["seed"] + 1 for run in runs), default=first) if repeats is None else first + repeats
+    lacking = []
+    for source, by_label in sorted(there.items()):
+        for label in labels:
+            seeds = {seed for seed in by_label.get(label, ()) if first <= seed < end}
+            if gaps := end - first - len(seeds):
+                gap = next(seed for seed in range(first, end) if seed not in seeds)
+                these = f"seed {gap}" if gaps == 1 else f"{gaps} of {end - first} seeds"
+                of_seeds = f" with {these}" if seeds else ""
+                lacking.append(quote(label) + of_seeds + (f" ({source})" if len(there) > 1 else ""))
+    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    return f"there is no run of {', '.join(lacking[:_NAMED])}{more}" if lacking else ""
 
 
-def _read_results(folder: Path, is_trial: bool) -> Results:
+def _read_results(folder: Path) -> Results:
     try:
         there = folder.is_dir()
         missing = [name for name in _NEEDED if not (folder / name).is_file()]
@@ -239,34 +242,14 @@ def _read_results(folder: Path, is_trial: bool) -> Results:
         if os.path.lexists(folder / name):
             check_kind(folder / name)
         raise InputError(f"{folder} is no result folder: it has no {name}")
+    verify_checksums(folder, _NEEDED, _ADDED)
     try:
-        results = _read_files(folder)
+        return _renewed(_read_files(folder))
     except (InputError, MemoryError):  # which is this machine's
         raise
-    except Exception as error:  # whatever parsers make of a damaged file
-        verify_checksums(folder, _NEEDED, _ADDED)
-        raise _damaged(folder, error) from error
-    results = replace(results, verified=verify_checksums(folder, _NEEDED, _ADDED))
-    facts = read_facts(results.scenario)
-    if facts.lacks:
-        raise InputError(f"{folder / SCENARIO_FILE} is damaged: it {facts.lacks}; make these results again")
-    if is_trial:  # its seed is none of the scenario's
-        facts = replace(facts, seeds=None)
-    if why := find_contradiction(results.summary, results.metrics, results.events, facts):
-        raise InputError(f"{folder} is damaged: {why}; make these results again")
-    if results.validation and (why := find_foreign_comparison(results.summary, results.validation)):
-        raise InputError(f"{folder / VALIDATION_FILE} is of other runs: {why}; validate again")
-    try:
-        return _renewed(_without_second_scores(results))
-    except InputError:
-        raise
-    except Exception as error:  # values that are of the right type, and do not fit together
-        raise _damaged(folder, error) from error
-
-
-def _damaged(folder: Path, error: Exception) -> InputError:
-    why = one_line(str(error), 200) or type(error).__name__
-    return InputError(f"{folder} is damaged: {why}; make these results again")
+    except Exception as error:  # whatever parsers make of files that are odd, though they were written so
+        why = one_line(str(error), 200) or type(error).__name__
+        raise InputError(f"{folder} is damaged: {why}; make these results again") from error
 
 
 def _read_files(folder: Path) -> Results:
@@ -307,11 +290,10 @@ def read_part(folder: Path) -> tuple[Run, Results]:
     Raises:
         InputError: it is damaged, or something else.
     """
-    verified = verify_checksums(folder, _NEEDED)
-    results = _read_results(folder, is_trial=not folder.name.startswith(RUN_PART))
+    results = _read_results(folder)
     runs = runs_of(results)
-    if not verified or len(runs) != 1:
-        raise InputError(f"{folder} is damaged: it is not one run with its checksums")
+    if len(runs) != 1:
+        raise InputError(f"{folder} is damaged: it is not one run")
     return runs[0], results
 
 
@@ -327,36 +309,20 @@ def _join_parts(folder: Path) -> Results:
     name = first.summary["scenario"]
     summary = summarise_resolved(first.scenario, name, runs, list(tuned.values()), facts)
     metrics, events = parquet.metrics_frame(runs), parquet.events_frame(runs)
-    return Results(summary, metrics, events, first.scenario, verified=True)
+    return Results(summary, metrics, events, first.scenario)
 
 
 def describe_caveat(folder: Path) -> str:
     """Say in a sentence why a folder that can be read is to be taken with care; "" where nothing is wrong."""
     if not (folder / SUMMARY_FILE).is_file():
         return f"{folder} is not finished: these are the runs that are complete"
-    if not os.path.lexists(folder / CHECKSUMS_FILE):
-        return f"{folder} is unverified: it was written without checksums, so that no change would show"
     return ""
-
-
-def _without_second_scores(results: Results) -> Results:
-    """Leave out what was scored once more at the instant at which a run met its target."""
-    summary, metrics = results.summary, results.metrics
-    met_s = {(run["label"], run["seed"], run["source"]): run["time_to_target_s"] for run in summary["runs"]}
-    rows = zip(*(metrics[name] for name in (*RUN_KEY, "time_s")), strict=True)
-    at_once = [met_s.get((label, seed, source)) == time_s for label, seed, source, time_s in rows]
-    met = metrics[np.array(at_once, dtype=bool)]
-    second = met.index[met.duplicated(RUN_KEY)]
-    if second.empty:
-        return results
-    summary.pop("verdict", None)  # which is on the scores that go
-    return replace(results, metrics=metrics.drop(second).reset_index(drop=True))
 
 
 def _renewed(results: Results) -> Results:
     """The results with a summary of today's, where it lacks what that has."""
     summary = results.summary
-    if "verdict" in summary and all("bytes_to_target" in row for row in summary["summary"]):
+    if all("bytes_to_target" in row for row in summary["summary"]):
         return results
     runs = runs_of(replace(results, events=results.events[:0]))
     facts = _facts_in(summary)
@@ -430,10 +396,6 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _is_mapping(value: object) -> bool:
-    return isinstance(value, dict) and bool(value)
-
-
 def _read_summary(path: Path) -> Summary:
     try:
         document = parse_json(read_text(path, MAX_SUMMARY_BYTES, (".json",)))
@@ -443,21 +405,17 @@ def _read_summary(path: Path) -> Summary:
         raise InputError(f"{path} is damaged: it holds {error}") from error
     if not isinstance(document, dict) or "version" not in document:
         raise InputError(f"{path} is no summary of results: it has no version")
-    if type(document["version"]) is not int or document["version"] not in SUMMARY_VERSIONS:
-        known = " and ".join(str(version) for version in SUMMARY_VERSIONS)
+    if document["version"] != SUMMARY_VERSION:
         raise InputError(
-            f"{path} has version {shorten(document['version'])}, this program reads version {known}"
+            f"{path} has version {shorten(document['version'])}, this program reads version {SUMMARY_VERSION}"
         )
-    runs = document.get("runs")
-    if isinstance(runs, list) and not all(map(_is_mapping, runs)):  # pydantic would list all that are none
-        raise InputError(f"{path} is damaged: runs: each must be a mapping with the keys of a run")
     try:
         summary = TypeAdapter(Summary).validate_python(document, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = join_keys(first["loc"])
         raise InputError(f"{path} is damaged: {where}: {one_line(first['msg'], 200)}") from error
-    if (letters := longest_text(document)) > MAX_TEXT:
-        raise InputError(f"{path} is damaged: it holds a text of {letters} letters; the most is {MAX_TEXT}")
-    renew_chances(summary)
+    of_runs, of_rows = ({(each["source"], each["label"]) for each in summary[k]} for k in ("runs", "summary"))
+    if of_runs != of_rows:
+        raise InputError(f"{path} is damaged: its runs and its summary are not of the same schemes")
     return summary

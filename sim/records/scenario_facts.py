@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import TypedDict
 
@@ -19,11 +18,6 @@ VALIDATED_CHUNK_BYTES: Final = 4 * 2**20
 (docs/outside.md)."""
 
 _T = TypeVar("_T")
-
-_SECTIONS: Final = ("name", "workload", "cluster", "schemes")
-"""What every scenario has, of any version."""
-_DAMAGES: Final = (AttributeError, TypeError, KeyError, ValueError)
-"""What a document that nobody has checked leads to: keys that are missing, values of another type."""
 
 
 class TransportRecord(TypedDict):
@@ -47,136 +41,103 @@ class Goal(TypedDict):
     value: float
 
 
-@dataclass(frozen=True)
-class ScenarioFacts:
-    """What records take from a resolved scenario; None for what it does not say.
+class PlannedRuns(NamedTuple):
+    """Labels of the schemes, the first seed, and how many of them each has; None: the runs decide."""
+
+    labels: tuple[str, ...]
+    first_seed: int
+    repeats: int | None
+
+
+class ScenarioFacts(NamedTuple):
+    """What summaries take from a resolved scenario; None for what it does not say.
 
     Attributes:
-        workers: how many there are.
         target: its metric as evaluations name it.
         transport: what carries the bytes.
         proxy: what the trained model stands for, as a sentence, if for another one.
-        name: of the scenario.
-        schemes: the name of each scheme, by its label.
-        seeds: those that runs may have.
-        most_steps: of a worker.
-        repeats: how many seeds each scheme has; None also where the runs decide.
-        lacks: why it is no resolved scenario of any version, as the end of a sentence; "" where it is one.
+        planned: its runs.
     """
 
-    workers: int | None = None
-    target: Goal | None = None
-    transport: TransportRecord | None = None
-    proxy: str | None = None
-    name: str | None = None
-    schemes: Mapping[str, str] | None = None
-    seeds: range | None = None
-    most_steps: int | None = None
-    repeats: int | None = None
-    lacks: str = ""
+    target: Goal | None
+    transport: TransportRecord | None
+    proxy: str | None
+    planned: PlannedRuns | None
 
 
 def read_facts(scenario_yaml: str) -> ScenarioFacts:
-    """What the text of a resolved scenario says; of a damaged one, why it is none."""
-    try:
-        document = yaml_file.parse(scenario_yaml, "scenario").value
-    except InputError as error:
-        return ScenarioFacts(lacks=f"cannot be read: {error}")
+    """What the text of a resolved scenario says.
+
+    Raises:
+        InputError: it is no YAML.
+    """
+    document = yaml_file.parse(scenario_yaml, "scenario").value
     return ScenarioFacts(
-        workers=_read(document, int, "cluster", "workers"),
-        target=_read_target(document),
-        transport=_read_transport(document),
-        proxy=describe_proxy(document),
-        name=_read(document, str, "name"),
-        schemes=_read_schemes(document),
-        seeds=_read_seeds(document),
-        most_steps=_read(document, int, "stop", "max_iterations"),
-        repeats=_read(document, int, "repeats"),
-        lacks=_find_lack(document),
+        _read(_target, document),
+        _read(_transport, document),
+        describe_proxy(document),
+        _read(_planned, document),
     )
 
 
-def _find_lack(document: Any) -> str:
-    if not isinstance(document, dict):
-        return "holds no keys"
-    return next((f"has no '{key}'" for key in _SECTIONS if key not in document), "")
+def _read(read: Callable[[Any], _T], document: Any) -> _T | None:
+    """What a resolved scenario says; None where it is of a form that does not say it."""
+    try:
+        return read(document)
+    except (AttributeError, TypeError, KeyError, ValueError, StopIteration, InputError):
+        return None
+
+
+def _planned(document: Any) -> PlannedRuns:
+    labels = tuple(str(next(iter(entry.values()))["label"]) for entry in document["schemes"])
+    repeats = document["repeats"]
+    return PlannedRuns(labels, int(document["seed"]), repeats if isinstance(repeats, int) else None)
 
 
 def describe_proxy(document: Any) -> str | None:
     """What the model that a scenario trains stands for, as a sentence, if for another one; else None."""
-    try:
-        workload = document["workload"]
-        profile, payload = workload.get("layer_profile"), workload.get("payload")
-        if workload.get("timing_only"):
-            return "Nothing was trained: only time was simulated. What a step teaches differs by scheme."
-        if profile is None and payload is None:
-            return None
-        model = profile if isinstance(profile, str) else (profile or {}).get("preset") or "the file's layers"
-    except _DAMAGES:
+    return _read(_proxy, document)
+
+
+def _proxy(document: Any) -> str | None:
+    workload = document["workload"]
+    profile, payload = workload.get("layer_profile"), workload.get("payload")
+    if workload.get("timing_only"):
+        return "Nothing was trained: only time was simulated. What a step teaches differs by scheme."
+    if profile is None and payload is None:
         return None
     if profile is None:
-        return (
-            "A small proxy was trained in place of the real model: exchanges were timed as if the model had "
-            f"{payload}, while losses and steps are the proxy's."
-        )
+        exchanges = f"exchanges were timed as if the model had {payload}"
+    else:
+        model = profile if isinstance(profile, str) else profile.get("preset") or "the file's layers"
+        exchanges = f"exchanges were timed as those of {model}"
     return (
-        f"A small proxy was trained in place of the real model: exchanges were timed as those of {model}, "
-        "while losses and steps are the proxy's."
+        f"A small proxy was trained in place of the real model: {exchanges}, while losses and steps are the "
+        "proxy's."
     )
 
 
-def _read(document: Any, kind: type[_T], *keys: str) -> _T | None:
-    """What stands under these keys, if it is of this type."""
-    try:
-        for key in keys:
-            document = document[key]
-    except _DAMAGES:
-        return None
-    return document if isinstance(document, kind) else None
+def _target(document: Any) -> Goal:
+    target = document["stop"]["target"]
+    on, own = target.get("on", "mean"), document.get("evaluate", {}).get("on", "mean")
+    return Goal(metric=metric_name(str(target["metric"]), on, own), value=float(target["value"]))
 
 
-def _read_schemes(document: Any) -> dict[str, str] | None:
-    """Label -> scheme; None where one has no label of its own, as before they were written down."""
-    try:
-        entries = [next(iter(entry.items())) for entry in document["schemes"]]
-        return {str(options["label"]): name for name, options in entries}
-    except (*_DAMAGES, StopIteration):
-        return None
-
-
-def _read_seeds(document: Any) -> range | None:
-    first = _read(document, int, "seed")
-    most = _read(document, int, "repeats") or _read(document, int, "repeats", "most")
-    return None if first is None or most is None else range(first, first + most)
-
-
-def _read_target(document: Any) -> Goal | None:
-    try:
-        target = document["stop"]["target"]
-        on, own = target.get("on", "mean"), document.get("evaluate", {}).get("on", "mean")
-        return Goal(metric=metric_name(str(target["metric"]), on, own), value=float(target["value"]))
-    except _DAMAGES:
-        return None
-
-
-def _read_transport(document: Any) -> TransportRecord | None:
+def _transport(document: Any) -> TransportRecord:
     """Measured over NCCL were messages that fill its buffers, and latencies up to ``VALIDATED_LATENCY_S``."""
-    try:
-        cluster, collectives = document["cluster"], document["collectives"]
-        name, workers = cluster["network"]["transport"], int(cluster["workers"])
-        all_reduce = all_reduce_of(collectives)
-        if all_reduce == "auto":  # of a real run, whose library chooses
-            all_reduce = "gloo_ring" if name == "gloo" else "its own choice"
-        payload = document["workload"].get("payload")
-        missing = []
-        if name == "nccl":
-            if payload is None or parse_bytes(payload) < workers * VALIDATED_CHUNK_BYTES:
-                missing.append("messages this small")
-            if max(_latencies_s(cluster["network"]), default=0.0) > VALIDATED_LATENCY_S:
-                missing.append("latencies this long")
-        return TransportRecord(name=name, all_reduce=all_reduce, not_validated=missing)
-    except _DAMAGES:
-        return None
+    cluster, collectives = document["cluster"], document["collectives"]
+    name, workers = cluster["network"]["transport"], int(cluster["workers"])
+    all_reduce = all_reduce_of(collectives)
+    if all_reduce == "auto":  # of a real run, whose library chooses
+        all_reduce = "gloo_ring" if name == "gloo" else "its own choice"
+    payload = document["workload"].get("payload")
+    missing = []
+    if name == "nccl":
+        if payload is None or parse_bytes(payload) < workers * VALIDATED_CHUNK_BYTES:
+            missing.append("messages this small")
+        if max(_latencies_s(cluster["network"]), default=0.0) > VALIDATED_LATENCY_S:
+            missing.append("latencies this long")
+    return TransportRecord(name=name, all_reduce=all_reduce, not_validated=missing)
 
 
 def all_reduce_of(collectives: Mapping[str, Any], label: str | None = None) -> str:

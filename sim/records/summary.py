@@ -23,14 +23,10 @@ from .equal_terms import Equal
 from .intervals import Interval
 from .run import PaceRecord, Source, Status
 from .scenario_facts import Goal, TransportRecord
-from .verdict import Tried, Value, Verdict, chance_to_win, find_verdict
+from .verdict import Tried, Value, Verdict, find_verdict
 
 SUMMARY_VERSION: Final = 3
 """Of ``summary.json``; changes when an older reader would misunderstand it."""
-
-SUMMARY_VERSIONS: Final = (2, SUMMARY_VERSION)
-"""What this program reads. In version 2 synchronous schemes were scored step by step, asynchronous ones on
-models of every ``evaluate.every``-th step, and all that can be scored was."""
 
 UNEVEN: Final = 2.0
 """Steps of the fastest worker over those of the slowest beyond which a mean step names no winner."""
@@ -351,13 +347,6 @@ def race_s(run: RunRow, by_step: bool) -> float:
         step_s = run.get("step_s", older_s)
         return math.inf if step_s is None or run["status"] != "completed" else step_s
     return math.inf if run["time_to_target_s"] is None else run["time_to_target_s"]
-
-
-def renew_chances(summary: Summary) -> None:
-    """Set ``p_win`` by the rule of today where there is one: older summaries have a share of resamples."""
-    for row in summary["summary"]:
-        if row["p_win"] is not None:
-            row["p_win"] = chance_to_win(row["wins"], num_paired(summary, row["source"]))
 
 
 def num_paired(summary: Summary, source: Source) -> int:

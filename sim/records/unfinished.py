@@ -286,9 +286,8 @@ def _read_index(out: Path, force: bool) -> Index | None:
     folder = out / result_folder.PARTS_FOLDER
     path = folder / result_folder.INDEX_FILE
     try:
-        if verify_checksums(folder, [path.name]):
-            return _INDEX.validate_json(read_bytes(path, result_folder.MAX_SCENARIO_BYTES), strict=True)
-        raise InputError(f"{path} has no checksum")
+        verify_checksums(folder, [path.name])
+        return _INDEX.validate_json(read_bytes(path, result_folder.MAX_SCENARIO_BYTES), strict=True)
     except (InputError, OSError, ValidationError) as error:
         if force:
             return None

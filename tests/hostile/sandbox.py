@@ -23,7 +23,7 @@ from paceline.sim.experiments.simulate import begin, simulate
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.comparison import compare
 from paceline.sim.records.folder import VALIDATION_FILE, write_results
-from paceline.sim.records.integrity.checksums import CHECKSUMS_FILE, write_checksums
+from paceline.sim.records.integrity.checksums import write_checksums
 from paceline.sim.scenario.schema import dump, parse
 from tests.support import warm
 from tests.support.made_measurements import TRUE, exact_fit, measurements
@@ -80,8 +80,6 @@ class Case:
         damage: done to what ``given`` names; absent: it is not there.
         given: ``r``, a result folder; ``unfinished``, one whose runs are not complete, which stands in ``r``;
             or a file: ``bundle.json``, ``measured.json``, ``profile.yaml``.
-        signed: the folder keeps its checksums; else it has none, as those of an older version, since these
-            find everything.
         sealed: the damaged folder gets checksums that fit, as if somebody had seen to that.
         fails: the input is not wrong by itself, but its run fails.
     """
@@ -92,7 +90,6 @@ class Case:
     files: dict[str, str | bytes] = field(default_factory=dict)
     damage: Callable[[Path], None] | None = None
     given: str = "r"
-    signed: bool = False
     sealed: bool = False
     fails: bool = False
 
@@ -114,8 +111,6 @@ def lay_out(case: Case, folder: Path, good: Path) -> None:
             shutil.copy2(source, there)
         else:
             shutil.copytree(source, there)
-        if case.given == "r" and not case.signed:
-            (there / CHECKSUMS_FILE).unlink()
         case.damage(there)
         if case.sealed:
             write_checksums(there)

@@ -20,6 +20,7 @@ from paceline.sim.errors import InputError
 from paceline.sim.network import profile as profiles
 from paceline.sim.records.comparison import compare
 from paceline.sim.records.folder import read_results, write_results
+from paceline.sim.records.integrity.checksums import write_checksums
 from paceline.sim.records.run import Machine
 from tests.support.made_measurements import TRUE, exact_fit, measurements
 from tests.support.made_runs import made_run
@@ -132,8 +133,8 @@ def test_the_page_of_a_bundle_is_escaped(folder: Path, tmp_path: Path) -> None:
 
 
 def test_another_folder_makes_no_bundle(folder: Path, tmp_path: Path) -> None:
-    (folder / "checksums.sha256").unlink()
     (folder / "validation.json").unlink()
+    write_checksums(folder)
     with pytest.raises(InputError, match=r"is no folder of 'paceline validate': it has no validation\.json"):
         bundle.write_bundle(folder, tmp_path / "b.json")
     assert not (tmp_path / "b.json").exists()
@@ -172,7 +173,7 @@ def in_metrics(key: str, value: Any) -> Any:
         (changed(metrics=[]), "metrics"),
         (changed(summary={}), "is no summary of results"),
         (in_summary("runs", "all"), "is damaged: runs"),
-        (in_summary("winner", "nobody"), "there is no run of 'nobody'"),
+        (in_summary("winner", 5), "is damaged: winner"),
         (changed(comparison={"decision": {}}), "is damaged: comparison"),
         (in_metrics("time_s", [1.0]), "is damaged"),
         (in_metrics("time_s", ["../../etc/passwd"] * 12), "is damaged"),

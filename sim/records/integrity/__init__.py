@@ -1,1 +1,1 @@
-"""Whether a result folder is what a run wrote: checksums, and facts that contradict each other."""
+"""Whether a result folder is what a run wrote: checksums."""

@@ -32,8 +32,8 @@ def write_checksums(folder: Path) -> None:
     write_atomically(folder / CHECKSUMS_FILE, "".join(lines))
 
 
-def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] = ()) -> bool:
-    """Compare the files of a folder with their checksums; False where there are none.
+def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] = ()) -> None:
+    """Compare the files of a folder with their checksums.
 
     Args:
         folder: what ``write_checksums`` has been called for.
@@ -41,11 +41,11 @@ def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] =
         added: names of files that must have one if they are there.
 
     Raises:
-        InputError: a file is not as it was written, is missing, or has been added.
+        InputError: there are none; or a file is not as it was written, is missing, or has been added.
     """
     path = folder / CHECKSUMS_FILE
     if not os.path.lexists(path):
-        return False
+        raise InputError(f"{folder} has no {CHECKSUMS_FILE}: no change would show; make these results again")
     try:
         text = read_text(path, MAX_CHECKSUMS_BYTES, ())
         lines = [line.split("  ", 1) for line in text.splitlines()]
@@ -71,7 +71,6 @@ def verify_checksums(folder: Path, needed: Sequence[str], added: Sequence[str] =
                 )
     except OSError as error:
         raise InputError(f"cannot read {folder}: {error}") from error
-    return True
 
 
 def check_kind(path: Path) -> None:

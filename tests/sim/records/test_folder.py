@@ -82,14 +82,6 @@ def test_runs_come_back_with_the_workers_that_they_lost(tmp_path: Path) -> None:
     assert result_folder.runs_of(read_results(tmp_path / "r")) == [partial]
 
 
-def test_a_step_vector_below_that_is_damage(tmp_path: Path) -> None:
-    run = made_run("alone")
-    scored = tuple(replace(e, steps=(e.step, LOST - 1)) for e in run.evaluations)
-    write_results(tmp_path / "r", SCENARIO, "s", [replace(run, evaluations=scored)])
-    with pytest.raises(InputError, match="holds impossible steps"):
-        read_results(tmp_path / "r")
-
-
 def test_runs_come_back_with_their_engines(tmp_path: Path) -> None:
     made = [made_run("older"), replace(made_run("fast"), engine="lockstep")]
     made.append(replace(made_run("slow"), engine="event", engine_reason="it has services"))
@@ -98,50 +90,6 @@ def test_runs_come_back_with_their_engines(tmp_path: Path) -> None:
     assert ["engine" in row for row in rows] == [False, True, True]
     assert ["engine_reason" in row for row in rows] == [False, False, True]
     assert result_folder.runs_of(read_results(tmp_path / "r")) == made
-
-
-def test_an_older_folder_is_read_without_the_second_score_of_an_instant(tmp_path: Path) -> None:
-    right = [made_run("a"), made_run("b", reached_s=None), made_run("b", source="measured", wall_s=20.0)]
-    last = right[0].evaluations[-1]
-    ahead = replace(last, step=138, metrics={**last.metrics, "test_accuracy": 0.944})
-    older = [replace(right[0], evaluations=(*right[0].evaluations, ahead)), *right[1:]]
-    written = write_results(tmp_path / "older", SCENARIO, "s", older)
-    assert written["runs"][0]["final"]["test_accuracy"] == 0.944
-    expected = write_results(tmp_path / "right", SCENARIO, "s", right)
-    found = read_results(tmp_path / "older")
-    assert found.summary == expected
-    assert found.metrics.equals(read_results(tmp_path / "right").metrics)
-    assert result_folder.runs_of(found) == right
-
-
-def test_an_older_folder_gets_a_verdict_and_times_per_step(tmp_path: Path) -> None:
-    made = [made_run("a", seed, reached_s=None, steps=50 * (1 + seed)) for seed in range(2)]
-    written = write_results(tmp_path / "r", made_scenario("s"), "s", made)
-    assert written["winner"] == "a"
-    path = tmp_path / "r" / "summary.json"
-    older = json.loads(path.read_text())
-    del older["verdict"]
-    older["winner"] = None  # "there is no target, so nobody wins"
-    for row in older["summary"]:
-        del row["step_s"]
-        row["ratio_to_best"] = {"median": None, "low": None, "high": None}
-    path.write_text(json.dumps(older))
-    (tmp_path / "r" / "checksums.sha256").unlink()
-    assert read_results(tmp_path / "r").summary == written
-
-
-def test_the_chances_of_an_older_folder_are_those_of_today(tmp_path: Path) -> None:
-    made = [
-        made_run(label, seed, reached_s=time) for seed in range(5) for label, time in (("a", 1.0), ("b", 2.0))
-    ]
-    made += [made_run("a", seed, source="measured") for seed in range(6)]
-    written = write_results(tmp_path / "r", SCENARIO, "s", made)
-    older = json.loads((tmp_path / "r" / "summary.json").read_text())
-    for row, share in zip(older["summary"], (0.98, 0.02, 0.99), strict=True):
-        row["p_win"] = share
-    (tmp_path / "r" / "summary.json").write_text(json.dumps(older))
-    (tmp_path / "r" / "checksums.sha256").unlink()
-    assert read_results(tmp_path / "r").summary == written
 
 
 def test_column_types(tmp_path: Path) -> None:
@@ -281,19 +229,22 @@ def test_reading_what_is_no_result_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("summary.json", b'{"version": 2, "scen', "damaged.*line 1"),
+        ("summary.json", b'{"version": 3, "scen', "damaged.*line 1"),
         ("summary.json", b"[]", "no version"),
         ("summary.json", b"{}", "no version"),
-        ("summary.json", b'{"version": 1}', "has version 1, this program reads version 2"),
-        ("summary.json", b'{"version": 2, "scenario": "s"}', "damaged: target: Field required"),
+        ("summary.json", b'{"version": 1}', "has version 1, this program reads version 3"),
+        ("summary.json", b'{"version": 3, "scenario": "s"}', "damaged: target: Field required"),
         ("summary.json", b"\xff\xfe", "is not UTF-8 text"),
         ("metrics.parquet", b"PAR1", "metrics.parquet is damaged"),
         ("events.parquet", b"", "events.parquet is damaged"),
     ],
 )
-def test_damaged_folders(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_what_is_of_another_form_is_named_whatever_its_checksum(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", runs())
     (tmp_path / "r" / name).write_bytes(content)
+    write_checksums(tmp_path / "r")
     with pytest.raises(InputError, match=message):
         read_results(tmp_path / "r")
 
@@ -309,6 +260,7 @@ def test_truncated_events(tmp_path: Path) -> None:
 def test_swapped_tables(tmp_path: Path) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", runs())
     (tmp_path / "r" / "events.parquet").write_bytes((tmp_path / "r" / "metrics.parquet").read_bytes())
+    write_checksums(tmp_path / "r")
     with pytest.raises(InputError, match=r"events\.parquet has no column worker"):
         read_results(tmp_path / "r")
 
@@ -317,7 +269,7 @@ def test_swapped_tables(tmp_path: Path) -> None:
 def test_an_edited_file_is_named(tmp_path: Path, name: str) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", runs())
     write_results(tmp_path / "other", SCENARIO + "seed: 1\n", "t", runs()[1:])
-    assert read_results(tmp_path / "r").verified
+    read_results(tmp_path / "r")
     (tmp_path / "r" / name).write_bytes((tmp_path / "other" / name).read_bytes())
     with pytest.raises(InputError, match=rf"{name} is damaged, or was changed after it was written"):
         read_results(tmp_path / "r")
@@ -338,7 +290,7 @@ def test_damaged_checksums(tmp_path: Path, text: str) -> None:
         read_results(tmp_path / "r")
 
 
-@pytest.mark.parametrize("name", ["summary.json", "metrics.parquet", "checksums.sha256", "validation.json"])
+@pytest.mark.parametrize("name", ["summary.json", "metrics.parquet", "checksums.sha256"])
 def test_a_pipe_in_the_place_of_a_file_is_named(tmp_path: Path, name: str) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", runs())
     (tmp_path / "r" / name).unlink(missing_ok=True)
@@ -352,18 +304,42 @@ def test_a_file_with_a_checksum_may_not_be_missing(tmp_path: Path) -> None:
     (tmp_path / "r" / "notes.txt").write_text("")
     write_checksums(tmp_path / "r")
     (tmp_path / "r" / "trace.json").unlink()  # large, and only for people
-    assert read_results(tmp_path / "r").verified
+    read_results(tmp_path / "r")
     (tmp_path / "r" / "notes.txt").unlink()
     with pytest.raises(InputError, match=r"notes\.txt is missing"):
         read_results(tmp_path / "r")
 
 
-def test_a_folder_of_an_older_version_is_unverified(tmp_path: Path) -> None:
+def test_a_folder_without_checksums_is_refused(tmp_path: Path) -> None:
     write_results(tmp_path / "r", SCENARIO, "s", runs())
-    assert result_folder.describe_caveat(tmp_path / "r") == ""
     (tmp_path / "r" / "checksums.sha256").unlink()
-    assert not read_results(tmp_path / "r").verified
-    assert "is unverified" in result_folder.describe_caveat(tmp_path / "r")
+    with pytest.raises(InputError, match=r"r has no checksums\.sha256"):
+        read_results(tmp_path / "r")
+
+
+def test_runs_that_are_missing_are_named(tmp_path: Path) -> None:
+    def missing(repeats: str, *made: Run) -> str:
+        scenario = made_scenario("s", f"seed: 0\nrepeats: {repeats}\n")
+        scenario = scenario.replace("[any]", "[{a: {label: a}}, {b: {label: b}}]")
+        write_results(tmp_path / "r", scenario, "s", made, force=True)
+        return read_results(tmp_path / "r").missing
+
+    a, b, c = made_run("a"), made_run("b"), made_run("a", 1)
+    assert missing("1", a, b) == ""
+    assert missing("1", a) == "there is no run of 'b'"
+    assert missing("2", a, b, c) == "there is no run of 'b' with seed 1"
+    assert missing("9", a, b, c) == "there is no run of 'a' with 7 of 9 seeds, 'b' with 8 of 9 seeds"
+    assert missing("{most: 30}", a, b) == ""
+    assert missing("{most: 30}", a, b, c) == "there is no run of 'b' with seed 1"
+    assert missing("1", a, b, replace(a, source="measured")) == "there is no run of 'b' (measured)"
+    assert read_results(tmp_path / "r").summary["runs"][2]["source"] == "measured"
+
+
+def test_a_file_that_came_later_is_refused(tmp_path: Path) -> None:
+    write_results(tmp_path / "r", SCENARIO, "s", runs())
+    (tmp_path / "r" / "validation.json").write_text("{}")
+    with pytest.raises(InputError, match=r"validation\.json was not written with these results"):
+        read_results(tmp_path / "r")
 
 
 def test_a_command_that_died_while_it_replaced_a_folder(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.sim.records.scenario_facts import ScenarioFacts, all_reduce_of, read_facts
+from paceline.sim.records.scenario_facts import all_reduce_of, read_facts
 from paceline.sim.scenario.schema import dump, parse
 
 TEXT = """\
@@ -19,7 +19,6 @@ stop: {target: {metric: train_loss, value: 0.5}, max_iterations: 10}
 
 def test_workers_target_and_transport_are_read() -> None:
     known = read_facts(dump(parse(TEXT)))
-    assert known.workers == 3
     assert known.target == {"metric": "train_loss", "value": 0.5}
     assert known.transport == {
         "name": "nccl",
@@ -45,28 +44,9 @@ def test_the_all_reduces_of_all_schemes_or_of_one(chosen: str, known: str, of_a:
     assert all_reduce_of({**collectives, "all_reduce": "ring", "chosen": None}, "a") == "ring"
 
 
-@pytest.mark.parametrize("text", ["", "name: s", "stop: {max_time: 1 h}", "stop: [", "stop: {target: 3}"])
+@pytest.mark.parametrize("text", ["", "name: s", "stop: {max_time: 1 h}", "stop: {target: 3}"])
 def test_a_scenario_without_a_target(text: str) -> None:
     assert read_facts(text).target is None
-
-
-@pytest.mark.parametrize("value", ["[" * 5000, "!!int ''", "&a [*a]", "!!timestamp x", "{? [a] : b}"])
-def test_nothing_is_read_from_a_damaged_text(value: str) -> None:
-    facts = read_facts(f"cluster: {{workers: 3}}\nname: {value}\n")
-    assert facts == ScenarioFacts(lacks=facts.lacks)
-    assert facts.lacks.startswith("cannot be read: scenario")
-
-
-def test_aliases_are_not_unfolded_without_end() -> None:
-    bomb = "x0: &x0 [1]\n" + "".join(
-        f"x{n + 1}: &x{n + 1} [{', '.join([f'*x{n}'] * 9)}]\n" for n in range(12)
-    )
-    scenario = (
-        "cluster: {workers: 3, network: {transport: nccl, latency: *x12}}\ncollectives: {all_reduce: ring}\n"
-    )
-    facts = read_facts(f"{bomb}{scenario}workload: {{}}\n")
-    assert facts == ScenarioFacts(lacks=facts.lacks)
-    assert "more than 100000 values" in facts.lacks
 
 
 def test_a_proxy_is_named_by_what_it_stands_for() -> None:
