@@ -11,6 +11,6 @@ if __name__ == "__main__":
         sys.exit(2)
     if sys.path[:1] == [here]:
         del sys.path[0]  # "python -m" has put it there; it supplies what a scenario names, and nothing else
-    from paceline.commands.process import main
+    from paceline.commands.app import main
 
     main()

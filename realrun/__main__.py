@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from paceline.sim.config.standard_streams import ignore_broken_pipes
 from paceline.sim.config.user_code.child_process import end_with_parent
-from paceline.sim.config.user_code.interpreter import outlast_readers
 from paceline.sim.errors import InputError, PacelineError, RunError, shorten
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def main() -> NoReturn:
         from .launch.serve import serve
 
         serve()
-    outlast_readers()
+    ignore_broken_pipes()
     status = 1
     try:
         status = (_command if arguments.command else _run)(arguments, os.environ)

@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -24,7 +24,7 @@ from paceline.commands import measure, predict
 from paceline.commands.console import AsJson, ReportFile, print_json, say, terminal
 from paceline.commands.sweep import sweep
 from paceline.commands.topology import topology_app
-from paceline.sim.config.user_code.interpreter import SharedState, name_some, outlast_readers
+from paceline.sim.config.standard_streams import ignore_broken_pipes
 from paceline.sim.errors import InputError, PacelineError
 
 _HELP_WIDTH: Final = 100
@@ -215,7 +215,7 @@ def _settle_streams() -> None:
         elif isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):  # of a file that was opened for reading and writing, say
                 stream.reconfigure(errors="backslashreplace")
-    outlast_readers()
+    ignore_broken_pipes()
 
 
 def _name_shortage(error: MemoryError | RuntimeError | ImportError) -> str:
@@ -253,14 +253,9 @@ def _has_working_folder() -> bool:
 
 def _run() -> int:
     """Run the app; returns the exit status."""
-    shared = SharedState()
-    replaced: list[str] = []
     try:
-        try:
-            with _ended_like_ctrl_c():
-                app(standalone_mode=True)
-        finally:
-            replaced = shared.mend(replaced=True)  # the messages below need it
+        with _ended_like_ctrl_c():
+            app(standalone_mode=True)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except PacelineError as error:
@@ -271,7 +266,7 @@ def _run() -> int:
     except (MemoryError, RuntimeError, ImportError) as error:
         why = _name_shortage(error)
         if not why:
-            return _end_unforeseen(error, replaced)
+            return _end_unforeseen(error)
         say(f"paceline: {why}")
         return 1
     except OSError as error:  # of the machine, not of a file that the user named: no place, no processes
@@ -291,26 +286,21 @@ def _run() -> int:
         say("paceline: interrupted")
         return 130
     except Exception as error:
-        return _end_unforeseen(error, replaced)
+        return _end_unforeseen(error)
     return 0
 
 
-def _end_unforeseen(error: Exception, replaced: Sequence[str]) -> int:
-    """Say what nobody has foreseen: a mistake of ours, or of code that changes what all of Python shares."""
+def _end_unforeseen(error: Exception) -> int:
+    """Say what nobody has foreseen: a mistake of ours."""
     if sys.flags.dev_mode:
         raise error
     from paceline.sim.config.user_code.call import format_error, format_line
-    from paceline.sim.config.user_code.code_files import code_files
 
     last = traceback.extract_tb(error.__traceback__)[-1]
     text, where = format_error(error), format_line(last.filename, last.lineno)
     text += "" if text.endswith(where) else where
-    text += ": a mistake in Paceline, please report it"
-    if replaced:
-        text += f"; or of code that the scenario names, which has replaced {name_some(replaced)}"
-    elif files := sorted({file.name for file in code_files().values()}):
-        text += f"; or of {name_some(files)}, if that changes what it has not defined"
-    say(f"paceline: {text} (python -X dev -m paceline ... shows where)")
+    how = "(python -X dev -m paceline ... shows where)"
+    say(f"paceline: {text}: a mistake in Paceline, please report it {how}")
     return 1
 
 
@@ -325,13 +315,13 @@ def main() -> NoReturn:
     status = _run() if _has_addresses() else 2
     try:
         sys.stdout.flush()
-    except (OSError, ValueError) as error:  # ValueError: code of the user's has closed it
-        say(f"paceline: standard output: {getattr(error, 'strerror', None) or error}")
+    except OSError as error:
+        say(f"paceline: standard output: {error.strerror or error}")
         _silence(1)
         status = status or 1
     try:
         sys.stderr.flush()
-    except (OSError, ValueError):
+    except OSError:
         _silence(2)
     sys.exit(status)
 

@@ -30,7 +30,6 @@ from ..config.limits import MAX_EXAMPLES
 from ..config.settings import Settings
 from ..config.user_code import call as user_code
 from ..config.user_code.call import options_of
-from ..config.user_code.interpreter import LeftWhole
 from ..devices import torch_random
 from ..errors import InputError, RunError, quote, shorten
 from .supervised import TRIED, Examples, initial_weights, supervised
@@ -70,7 +69,7 @@ def _task(path: str, build: Build) -> Task:
         given = {name: getattr(options, name) for name in type(options).model_fields}
         if seeded:
             given["seed"] = seed
-        with LeftWhole(f"{quote(path)}{place}"), user_code.report_errors(quote(path)), initial_weights(seed):
+        with user_code.report_errors(quote(path)), initial_weights(seed):
             returned = build(**given)
         try:
             return _workload(path, returned)

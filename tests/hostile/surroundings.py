@@ -162,23 +162,6 @@ _FOLDERS: Final[Mapping[str, Surrounding]] = {
 }
 """Folders that are gone, and what stands in the way of output."""
 
-_WITH_CODE: Final = (
-    "sed 's/compute: {{time: 5 ms}}/compute: {{model: \"mine:build\"}}/' s.yaml >m.yaml; "
-    "printf 'import atexit, threading, time\\n{}\\ndef build(*a):\\n    return 0.01\\n' >mine.py; "
-    "paceline check m.yaml"
-)
-"""A scenario whose computing times are from a module of this content."""
-_LEFT: Final[Mapping[str, Surrounding]] = {
-    name: Surrounding(
-        _WITH_CODE.format(line), 0, ("mine.py has left something running",), ("m.yaml", "mine.py")
-    )
-    for name, line in (
-        ("left-thread", "threading.Thread(target=time.sleep, args=(9999,)).start()"),
-        ("left-exit-function", "atexit.register(time.sleep, 9999)"),
-    )
-}
-"""Code that leaves something for which Python would wait at its end."""
-
 _LIMITS: Final[Mapping[str, Surrounding]] = {
     "few-files": Surrounding("ulimit -n 24; paceline check s.yaml"),
     "few-addresses": Surrounding("ulimit -v 900000; paceline simulate s.yaml --out new", 2, ("ulimit -v",)),
@@ -208,7 +191,7 @@ def surroundings() -> dict[str, Surrounding]:
             ("report r", ("report.html", "report-files")),
         )
     }
-    return {**usual, **_STREAMS, **_FOLDERS, **_LEFT, **_LIMITS}
+    return {**usual, **_STREAMS, **_FOLDERS, **_LIMITS}
 
 
 def run_in_shell(surrounding: Surrounding, folder: Path) -> Shell:

@@ -28,16 +28,6 @@ MODULES: Final[Mapping[str, str]] = {
     "interrupt": "def build(seed):\n    raise SystemExit(0)\n",
 }
 """What stands in the module that a scenario names."""
-TAKING: Final[Mapping[str, str]] = {
-    "module": "import sys\nsys.modules['torch'] = None\n",
-    "modules": "import sys\nsys.modules.clear()\n",
-    "builtin": "import builtins\nbuiltins.len = None\n",
-    "builtins": "import builtins\nvars(builtins).clear()\n",
-    "streams": "import sys\nsys.stdout = sys.stderr = None\n",
-    "folder": "import os\nos.chdir('/')\n",
-    "closed-streams": "import sys\nsys.stdout.close()\nsys.stderr.close()\n",
-}
-"""What takes away, while it is imported, what all other code needs."""
 ENDLESS: Final[Mapping[str, str]] = {
     "import-loops": "while True:\n    pass\n",
     "import-sleeps": "import time\ntime.sleep(10_000)\n",
@@ -229,7 +219,7 @@ from paceline import Link, Network, Round, Route, Schedule
 
 def cases() -> list[Case]:
     """All of them."""
-    return [*modules(), *taking(), *endless(), *raising(), *returning(), *tasks(), *schemes()]
+    return [*modules(), *endless(), *raising(), *returning(), *tasks(), *schemes()]
 
 
 def _case(name: str, place: tuple[str, str], module: str, *says: str, fails: bool = False) -> Case:
@@ -246,14 +236,6 @@ def modules() -> Iterator[Case]:
         kind = "topology" if "topology" in place[1] else place[0]
         for name, module in MODULES.items():
             yield _case(f"{kind}-{name}", place, module)
-
-
-def taking() -> Iterator[Case]:
-    """Modules after which no other code could run."""
-    for name, module in TAKING.items():
-        yield _case(
-            f"takes-{name}", _PLACES[1], module + "def build(*arguments):\n    return 0.01\n", "'mine'"
-        )
 
 
 def endless() -> Iterator[Case]:

@@ -28,7 +28,6 @@ from typing import Final
 from typing_extensions import override
 
 from ...errors import InputError, did_you_mean, quote
-from .interpreter import LeftWhole
 
 CODE_GROUP: Final = "paceline.code"
 """Entry points of installed packages: each names a module that scenarios may name, with all modules in it."""
@@ -176,8 +175,7 @@ def _load(name: str) -> ModuleType:
         sys.path.append(root)
     importlib.invalidate_caches()
     try:
-        with LeftWhole(f"importing {quote(name)} ({source.file.name})"):
-            module = importlib.import_module(name)
+        module = importlib.import_module(name)
     finally:
         sys.meta_path.remove(finder)
         if added and root in sys.path:

@@ -7,33 +7,23 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 from paceline.sim.config.user_code.call import is_users_file
-from paceline.sim.errors import InputError
 
 PATIENCE_S: Final = 8
 """Seconds that one import, or one call, of a user's code may take."""
 _TICK_S: Final = 0.5
-_DEAF_TICKS: Final = 4
-"""Ticks after which code that catches even an interrupt ends with the process."""
-
-
-class _OutOfPatience(KeyboardInterrupt):
-    """Passes through everything that an interrupt passes through."""
 
 
 @contextmanager
 def patience(command: str) -> Iterator[None]:
-    """End this block when a user's code in it does not come back.
+    """End the process, status 2, when a user's code in this block does not come back.
 
     Whether it is a user's is seen from the stack, once in a while: the outermost frame of a file of the
     user's that stays the same for ``PATIENCE_S`` has waited, or computed, for so long. A function of C that
     never comes back to Python is not noticed, and nothing happens outside the main thread, nor where the
     process has an alarm of its own.
-
-    Raises:
-        InputError: file and line at which the code is.
     """
     try:
         free = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
@@ -48,8 +38,6 @@ def patience(command: str) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
     try:
         yield
-    except _OutOfPatience as error:
-        raise InputError(str(error)) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -64,24 +52,22 @@ class _Watch:
         self._ticks = 0
 
     def tick(self, signum: int, frame: FrameType | None) -> None:
-        """Look at the stack; raise ``_OutOfPatience`` where it has been the same for too long."""
+        """Look at the stack; end the process where it has been the same for too long."""
         own = _frames_of_user(frame)
         if not own or own[-1] is not self._frame:
             self._frame, self._ticks = own[-1] if own else None, 0
             return
         self._ticks += 1
-        late = self._ticks - PATIENCE_S / _TICK_S
-        if late < 0:
+        if self._ticks * _TICK_S < PATIENCE_S:
             return
         file, line = os.path.basename(own[0].f_code.co_filename), own[0].f_lineno  # noqa: PTH119
         text = (
-            f"{file}, line {line}: this code has not come back for {PATIENCE_S} s, and "
+            f"paceline: {file}, line {line}: this code has not come back for {PATIENCE_S} s, and "
             f"'{self._command}' waits no longer for code that a scenario names; "
-            "let it do less where it is imported and built"
+            "let it do less where it is imported and built\n"
         )
-        if late >= _DEAF_TICKS:
-            _end(text)
-        raise _OutOfPatience(text)
+        os.write(2, text.encode(errors="replace"))
+        os._exit(2)  # an exception might be caught by the code on the stack
 
 
 def _frames_of_user(frame: FrameType | None) -> list[FrameType]:
@@ -92,9 +78,3 @@ def _frames_of_user(frame: FrameType | None) -> list[FrameType]:
             own.append(frame)
         frame = frame.f_back
     return own
-
-
-def _end(text: str) -> NoReturn:
-    """End the process with a message, whatever the code on the stack would catch; nothing is under way."""
-    os.write(2, f"paceline: {text}\n".encode(errors="replace"))
-    os._exit(2)

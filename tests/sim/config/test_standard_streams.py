@@ -8,9 +8,9 @@ import sys
 
 WRITES = """
 import sys
-from paceline.sim.config.user_code.interpreter import outlast_readers
+from paceline.sim.config.standard_streams import ignore_broken_pipes
 
-outlast_readers()
+ignore_broken_pipes()
 sys.stderr.write("at once")
 sys.stdin.read()
 """
