@@ -174,7 +174,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         return _mapping(path, parse_json(yaml_file.read_text(path, MAX_BUNDLE_BYTES, (".json",))))
     except ValueError as error:
-        raise InputError(f"{path} is damaged: it holds {error}") from error
+        raise InputError(f"{path} is damaged: {error}") from error
 
 
 def _is_bundle(path: Path) -> bool:

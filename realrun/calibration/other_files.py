@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ def name_other_file(path: Path) -> str:
     text = yaml_file.read_text(path, MAX_JSON_BYTES, (".json",))
     try:
         document: Any = parse_json(text)
-    except (json.JSONDecodeError, ValueError):
+    except ValueError:
         document = _parse_yaml(text)
     if not isinstance(document, dict):
         return ""

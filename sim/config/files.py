@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import errno
-import fcntl
-import itertools
 import json
-import math
 import os
 import re
 import shutil
 import socket
-import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ..errors import InputError, quote, shorten
+from filelock import FileLock, Timeout
+from pydantic_core import from_json
+
+from ..errors import InputError
 from .settings import Settings
 from .yaml_file import read_bytes, read_text, validate_document
 
@@ -178,108 +176,44 @@ def claim(path: Path) -> Iterator[None]:
     if not path.name:
         raise InputError(f"{path} is the top of all folders: choose another")
     lock = path.with_name(f".{path.name}.lock")
-    try:
-        if len(os.fsencode(_temporary(path, "new").name)) > MAX_NAME_BYTES:  # which is needed in the end
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        _remove_dead_locks(lock.parent)
-        descriptor = _locked(lock, path)
-    except OSError as error:
-        where = f" ({lock})" if os.path.lexists(lock) else ""  # somebody else's, say
-        raise InputError(f"cannot write {path}: {error.strerror or error}{where}") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            lock.unlink()  # before the lock ends, so that nobody locks a file that is about to go
-        os.close(descriptor)
-
-
-def _remove_dead_locks(folder: Path) -> None:
-    """Remove the locks that dead processes of this host have left in a folder, as far as that is possible."""
-    for lock in folder.glob(".*.lock"):
-        with suppress(OSError, InputError):
-            descriptor = _open_lock(lock, 0)
-            try:
-                if _has_dead_owner(os.read(descriptor, _OWNER_BYTES)):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if os.fstat(descriptor).st_ino == lock.stat().st_ino:
-                        lock.unlink()
-            finally:
-                os.close(descriptor)
-
-
-def _has_dead_owner(content: bytes) -> bool:
-    """Whether a lock with this content was that of a process of this host that is gone."""
-    process, _, host = content.removeprefix(_OWNER).partition(b" on ")
-    return process.isdigit() and host == _host().encode() and _is_dead(int(process))
-
-
-def _locked(lock: Path, path: Path) -> int:
-    for attempt in itertools.count():
-        descriptor = _open_lock(lock)
+    with ExitStack() as held:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(descriptor, _OWNER_BYTES)
-            os.close(descriptor)
-            if _has_dead_owner(owner) and attempt < _REMOVALS:  # somebody is about to remove it
-                time.sleep(_REMOVAL_S)
-                continue
-            named = owner.decode(errors="replace")
+            if len(os.fsencode(_temporary(path, "new").name)) > MAX_NAME_BYTES:  # which is needed in the end
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            _lock(lock, held)
+        except Timeout:
+            owner = read_bytes(lock, _OWNER_BYTES).decode(errors="replace") if is_file(lock) else ""
             raise InputError(
-                f"{path} is in use: another command{named and f' ({named})'} writes to it; wait for that, or "
+                f"{path} is in use: another command{owner and f' ({owner})'} writes to it; wait for that, or "
                 "choose another folder"
             ) from None
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                os.close(descriptor)
-                raise
-        with suppress(FileNotFoundError):
-            if os.fstat(descriptor).st_ino == lock.stat().st_ino:
-                _name_owner(descriptor, lock)
-                return descriptor
-        os.close(descriptor)  # its owner has just removed it
-    raise AssertionError
+            where = f" ({lock})" if os.path.lexists(lock) else ""  # somebody else's, say
+            raise InputError(f"cannot write {path}: {error.strerror or error}{where}") from error
+        yield
 
 
 _OWNER: Final = b"process "
 """How the content of a lock begins."""
 _OWNER_BYTES: Final = 300
-_REMOVALS: Final = 20
-_REMOVAL_S: Final = 0.05
-"""How often, and after what time, a lock whose owner is dead is looked at again."""
-_LOCK_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_NO_FILE: Final = frozenset({errno.ELOOP, errno.EISDIR})
-"""What opening a link, and a folder, ends with."""
+_WAIT_S: Final = 0.2
+"""In which somebody who is about to remove a lock does so."""
 
 
-def _open_lock(lock: Path, create: int = os.O_CREAT) -> int:
-    """Open the file to be locked; a link is not followed, and no file of somebody else is taken."""
+def _lock(lock: Path, held: ExitStack) -> None:
+    """Lock a file and write into it who has it, until ``held`` ends; no file of somebody else is taken."""
     try:
-        descriptor = os.open(lock, _LOCK_FLAGS | create, 0o644)
+        held.enter_context(FileLock(lock, timeout=_WAIT_S, fallback_to_soft=False))
     except OSError as error:
-        if error.errno not in _NO_FILE:
+        if error.errno not in _NO_LOCKS:
             raise
-        descriptor = -1
-    if descriptor >= 0:
-        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        if regular and _OWNER.startswith(os.pread(descriptor, len(_OWNER), 0)):
-            return descriptor
-        os.close(descriptor)
-    raise InputError(f"{lock} is there, and is no lock of Paceline's: remove it, or choose another folder")
-
-
-def _name_owner(descriptor: int, lock: Path) -> None:
-    """Write into a locked file who has it; where the disk takes nothing, none is left."""
-    try:
-        os.truncate(descriptor, 0)
-        os.write(descriptor, _OWNER + f"{os.getpid()} on {_host()}".encode())
-    except OSError:
-        with suppress(OSError):
-            lock.unlink()
-        os.close(descriptor)
-        raise
+    if not _OWNER.startswith(read_bytes(lock, _OWNER_BYTES)[: len(_OWNER)]):
+        raise InputError(
+            f"{lock} is there, and is no lock of Paceline's: remove it, or choose another folder"
+        )
+    held.callback(remove, lock)  # before the lock ends
+    lock.write_bytes(_OWNER + f"{os.getpid()} on {_host()}".encode())
 
 
 MAX_JSON_BYTES: Final = 256 * 2**20
@@ -306,10 +240,8 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """
     try:
         data = parse_json(read_text(path, MAX_JSON_BYTES, (".json",)))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}: is damaged: {error.msg} in line {error.lineno}") from error
     except ValueError as error:
-        raise InputError(f"{path}: holds {error}, which is no measurement; measure again") from error
+        raise InputError(f"{path}: is damaged: {error}") from error
     if not isinstance(data, dict) or "version" not in data:
         raise InputError(f"{path}: is no file of {made_by}: it has no version")
     return data
@@ -328,86 +260,15 @@ def as_model(model: type[_Model], data: dict[str, Any], path: Path, version: int
     return validate_document(model, data, str(path))
 
 
-MAX_JSON_DEPTH: Final = 100
-"""Lists and mappings within each other that a document of ours may have."""
-
-
-def parse_json(text: str, finite: bool = True) -> Any:
-    """Read JSON whose values are not nested without end.
-
-    Args:
-        text: what stands in the file.
-        finite: False: NaN and infinite numbers are read too, for a model that says where they stand.
+def parse_json(text: str) -> Any:
+    """Read JSON whose numbers are finite, and whose values are not nested without end.
 
     Raises:
-        ValueError: it holds something else, which is what the error says; as ``json.JSONDecodeError`` where
-            it is no JSON.
+        ValueError: it holds something else; says what, and at which line and column.
     """
-    try:
-        if finite:
-            value = json.loads(
-                text, parse_constant=_refuse, parse_float=_finite,
-                parse_int=_whole, object_pairs_hook=_distinct,
-            )  # fmt: skip
-        else:
-            value = json.loads(text, parse_int=_whole, object_pairs_hook=_distinct)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    level = [value]
-    for _ in range(MAX_JSON_DEPTH):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            break
-    else:
-        raise ValueError(_TOO_DEEP)
-    if _ESCAPED_HALF.search(text):
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("half a letter (a lone surrogate)") from None
+    value = from_json(text, allow_inf_nan=False)
+    json.dumps(value, allow_nan=False)  # "1e999" is none of JSON's words, and infinite
     return value
-
-
-_TOO_DEEP: Final = "values that are nested too deeply"
-_ESCAPED_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
-"""Half a letter, in text that may have its other half, too."""
-
-
-def _refuse(name: str) -> float:
-    raise ValueError(name)
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, none of whose keys stands in it twice: of two values one would be lost."""
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in values:
-            raise ValueError(f"the key {quote(key)} twice")
-        values[key] = value
-    return values
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(shorten(text))
-    return value
-
-
-def _whole(text: str) -> int:
-    if len(text) > MAX_JSON_DIGITS:
-        raise ValueError(shorten(text))
-    return int(text)
-
-
-MAX_JSON_DIGITS: Final = 40
-"""Of a whole number: more than any that we write."""
 
 
 @contextmanager

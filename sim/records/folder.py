@@ -399,10 +399,8 @@ def _number(value: float) -> float | None:
 def _read_summary(path: Path) -> Summary:
     try:
         document = parse_json(read_text(path, MAX_SUMMARY_BYTES, (".json",)))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is damaged: {error.msg} in line {error.lineno}") from error
     except ValueError as error:
-        raise InputError(f"{path} is damaged: it holds {error}") from error
+        raise InputError(f"{path} is damaged: {error}") from error
     if not isinstance(document, dict) or "version" not in document:
         raise InputError(f"{path} is no summary of results: it has no version")
     if document["version"] != SUMMARY_VERSION:

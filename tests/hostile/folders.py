@@ -148,7 +148,7 @@ SUMMARY: Final[Mapping[str, Damage]] = {
             "scenario": (None, 5, ["x"]),
             "runs": (None, {}, "x", [None], [[]], 5),
             "runs.0.label": (None, 5, "other", ["x"], "a\ud800"),
-            "runs.0.seed": (None, "3", 1.5, -0.5, float("nan"), 10**400),
+            "runs.0.seed": (None, "3", 1.5, -0.5, float("nan")),
             "runs.0.wall_clock_s": (None, "fast", float("nan"), float("inf"), 10**400),
             "runs.0.time_s": (None, {}, {"compute": None, "communicate": 0, "wait": 0}, [1, 2, 3]),
             "runs.0.time_s.wait": (float("nan"), "x", MISSING),

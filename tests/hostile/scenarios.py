@@ -333,7 +333,6 @@ JSON: Final[Mapping[str, str | bytes]] = {
     "beyond": '{"workers": 4, "edges": [[0, 4]]}',
     "itself": '{"workers": 4, "edges": [[0, 0]]}',
     "twice": '{"workers": 4, "edges": [[0, 1], [1, 0]]}',
-    "key-twice": '{"workers": 4, "edges": [[0, 1], [1, 2], [2, 3]], "edges": [[0, 1]]}',
     "weights": '{"workers": 4, "edges": [[0, 1]], "weights": [0.1, 0.2]}',
     "nan-weights": '{"workers": 4, "edges": [[0, 1]], "weights": [NaN]}',
     "binary": bytes(range(256)),

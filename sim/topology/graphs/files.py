@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic_core import from_json
 
-from ...config.files import parse_json, write_atomically
+from ...config.files import write_atomically
 from ...config.limits import MAX_GRAPH
 from ...config.problems import explain, format_value, mistake, one_line
 from ...config.settings import Settings, read_beside
@@ -202,14 +203,12 @@ def _pairs(edges: Iterable[tuple[int, int]]) -> str:
 
 def _of_json(path: Path, text: str) -> KeptGraph:
     try:
-        data = parse_json(text, finite=False)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
+        data = from_json(text)  # the model says where a number is none
     except ValueError as error:
-        raise InputError(f"{path}: holds {error}, which is no rank") from None
+        raise InputError(f"{path}: not valid JSON: {error}") from None
     try:
         # Strict models take lists for tuples only in JSON mode.
-        held = GraphFile.model_validate_json(json.dumps(data))
+        held = GraphFile.model_validate_json(text)
     except ValidationError as error:
         first = explain(error, GraphFile, data)[0]
         at = ".".join(map(str, first.at))

@@ -148,7 +148,7 @@ def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
     [
         ('"version": 1', '"version": 7', "has version 7, this program reads version 1"),
         ('"version": 1, ', "", "it has no version"),
-        ('"load": [0.0', '"load": [NaN', "holds NaN"),
+        ('"load": [0.0', '"load": [NaN', "is damaged: expected value at line 1 column"),
         ('"values_s": [0', '"values_s": [-0', "must be at least 0"),
         ('"made"', '"maid"', "made: is missing"),
         ('"kind": "lab"', '"kind": "moon"', "hosts.kind"),

@@ -210,7 +210,7 @@ def test_a_record_is_read_as_it_was_written(path: Path) -> None:
         ('"version": 1', '"version": 9', "has version 9, this program reads version 1"),
         ('"version": 1, ', "", "it has no version"),
         ('"attached run"', '"other run"', "hosts: must be a mapping"),
-        ('"bytes_per_parameter": 40', '"bytes_per_parameter": NaN', "holds NaN"),
+        ('"bytes_per_parameter": 40', '"bytes_per_parameter": NaN', "is damaged: expected value at line"),
         ('"steps": 6', '"steps": 0', "steps: must be at least 1"),
         ('"steps": 6', '"steps": 3', "has 3 steps; at least 5"),
         ('"gradient"', '"gradients"', "rows: there is no gradient of worker 0"),

@@ -111,22 +111,17 @@ def test_a_path_whose_links_lead_in_a_circle_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_locks_of_dead_processes_are_removed_by_the_next_claim(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    host, _, own = owner_tag().rpartition("-")
-    locks = {
-        "dead": f"process {process.pid} on {host}",
-        "alive": f"process {own} on {host}",
-        "elsewhere": f"process {process.pid} on another-{host}",
-        "somebody's": "mine",
-        "empty": "",
-    }
-    for name, content in locks.items():
-        (tmp_path / f".{name}.lock").write_text(content)
-    with claim(tmp_path / "r"):
-        left = {path.name for path in tmp_path.iterdir()}
-    assert left == {".r.lock", *(f".{name}.lock" for name in locks if name != "dead")}
+def test_a_lock_that_a_dead_process_has_left_is_taken_and_a_foreign_one_is_not(tmp_path: Path) -> None:
+    lock = tmp_path / ".r.lock"
+    for content in ("process 1 on elsewhere", ""):
+        lock.write_text(content)
+        with claim(tmp_path / "r"):
+            assert lock.read_text().startswith("process ")
+        assert not lock.exists()
+    lock.write_text("mine")
+    with pytest.raises(InputError, match=r"\.r\.lock is there, and is no lock"), claim(tmp_path / "r"):
+        pass
+    assert lock.read_text() == "mine"
 
 
 def test_a_path_that_leads_back_out_of_nothing_is_refused(tmp_path: Path) -> None:
