@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from ..devices import older_objects_left_alone
 from ..errors import Deadlock, PeerLost
 from ..network.profile import MessageRange
 from ..program import operations as ops
@@ -131,18 +130,17 @@ class EventDriver(ClockedRunner[Pending]):
             RunError: a scheme raised or broke a rule.
             TrafficMet: see ``priced``.
         """
-        with older_objects_left_alone(self.job.workers):
-            try:
-                self._over = self._scorer.over
-                for rank in () if self._over else self.tasks:
-                    if self._delays.staggered:
-                        self._clock.at(self._delays.after_gradient_s(rank, 0), self.begin, rank)
-                    else:
-                        self.begin(rank)
-                self._loop()
-            finally:
-                for rank in self.tasks:
-                    self.close(rank)
+        try:
+            self._over = self._scorer.over
+            for rank in () if self._over else self.tasks:
+                if self._delays.staggered:
+                    self._clock.at(self._delays.after_gradient_s(rank, 0), self.begin, rank)
+                else:
+                    self.begin(rank)
+            self._loop()
+        finally:
+            for rank in self.tasks:
+                self.close(rank)
         return self.outcome()
 
     def outcome(self, failure: str = "") -> Outcome:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
-from ..devices import keep_freed_memory, to_device, torch_random, torch_threads
+from ..devices import to_device, torch_random, torch_threads
 from ..errors import RunError, SchemeError
 from ..workloads.partition import Batches
 from ..workloads.sampler import Sampler
@@ -78,10 +78,8 @@ class TrainingProblem:
             self._weighted_batched = torch.func.vmap(self._weighted)
         start, gradient_on = self.workload.start, self.workload.gradient_on
         self._batched: Computation = _evaluation(self.workload)
-        if start.device.type == "cpu" and self.method == "batched":
-            keep_freed_memory(start.numel() * start.element_size())
-            if self.workload.steady:
-                self._batched = Captured(self._batched)
+        if start.device.type == "cpu" and self.method == "batched" and self.workload.steady:
+            self._batched = Captured(self._batched)
         self._alone: GradientFunction | None = gradient_on and gradient_on(start.device)
         # How many gradients are evaluated at once; less after the memory was not enough.
         copies = 1 if self.sampler is None else self.sampler.batch_size  # each example has a gradient
