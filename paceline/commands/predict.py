@@ -83,7 +83,8 @@ def simulate(
                         processes=processes,
                         engine=driver,
                     )
-                facts = describe_schemes(resolved, processes=processes)
+                recorded = out is not None or as_json  # what bounds a scheme is shown by the report alone
+                facts = describe_schemes(resolved, with_bounds=recorded, processes=processes)
                 parts = replace(parts, tuning=tuning, facts=facts)
                 progress.begin(parts.num_runs)
                 for run in simulator.simulate(
