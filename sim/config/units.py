@@ -77,7 +77,7 @@ _SYMBOLS: Final = frozenset(
 ) | frozenset(prefix + symbol for prefix in _PREFIXES for symbol in ("B", "bit"))
 """Unit symbols; ``_registry`` also knows unit names, to suggest the symbol."""
 _MAX_LETTERS: Final = 100
-"""Letters of a quantity, far more than any needs: longer ones would keep the patterns below busy."""
+"""Letters of a quantity; longer ones would keep the patterns below busy for hours."""
 _QUANTITY: Final = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(.*)")
 _UNIT: Final = re.compile(r"([A-Za-zµμ]+)(?:\s*(/|\sper\s)\s*([A-Za-zµμ]+))?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.?(nan|inf|infinity|∞)\b.*", re.IGNORECASE)

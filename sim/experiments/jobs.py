@@ -125,7 +125,7 @@ class JobProcesses:
     """
 
     def __init__(self, at_once: int | None = 1) -> None:
-        """Begin no process yet; at most ``at_once`` runs in parallel (None: as many as cores)."""
+        """Begin no process yet; run at most ``at_once`` in parallel (None: all cores; 1: only here)."""
         self._at_once = at_once
         self._others: _Others | None = None
 
@@ -220,7 +220,7 @@ ALONE: Final = JobProcesses()
 
 
 class _Others:
-    """Other processes; they end with this one, however it ends."""
+    """Other processes; they end with this one, whatever they do."""
 
     def __init__(self, number: int) -> None:
         # Unlike those of multiprocessing these processes do not run the user's script again.

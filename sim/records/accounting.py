@@ -71,13 +71,13 @@ class TimeBreakdown:
             self.left_out += bool(notes[LATE_NOTE])
 
     def computing(self, now_s: float) -> None:
-        """Record the begin of a gradient."""
+        """Record that a gradient begins."""
         if self._running == 0:
             self._since_s = now_s
         self._running += 1
 
     def computed(self, now_s: float) -> None:
-        """Record the end of a gradient."""
+        """Record that a gradient has ended."""
         self._running -= 1
         if self._running == 0:
             self._busy_s += now_s - self._since_s

@@ -63,8 +63,8 @@ class Event:
         step: step of the main coroutine at the end of the operation; the one that ``next_step`` refused.
         operation: ``gradient``, ``mix``, ``all_reduce``, ``send``, ``receive``, ...
         start_s, end_s: on the run's clock.
-        peer_s: begin of the operation at the last needed peer (``start_s`` if none was waited for); for a
-            broadcast at the root.
+        peer_s: when the last needed peer began (``start_s`` if none was waited for); of a broadcast that
+            is the root.
         bytes: payload that this worker sent in this operation.
         peer: the other side of a point-to-point operation (for ``receive``: the sender), the root of a
             ``broadcast``, else -1.
