@@ -1,1 +1,1 @@
-"""How anything is written down: settings, units, files, and how mistakes in them are reported."""
+"""Written input and output: settings, units, files, and errors about mistakes in them."""

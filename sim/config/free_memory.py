@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""Memory that this process may still allocate."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def free_bytes() -> float:
-    """The bytes that this process may still take: what others may, and no more than its own limit."""
+    """Bytes that this process may still allocate: free memory of the machine, up to its own limit."""
     own, _ = resource.getrlimit(resource.RLIMIT_DATA)
     free = free_for_all_bytes()
     return free if own == resource.RLIM_INFINITY else min(free, max(0.0, float(own - _data_bytes())))
 
 
 def free_for_all_bytes() -> float:
-    """The bytes that are left for this process and those that it starts: free memory, its group's limit."""
+    """Bytes left for this process and its children: free memory of the machine, within the cgroup's limit."""
     return min(_limits_bytes(), default=float("inf"))
 
 
@@ -29,7 +29,7 @@ def _limits_bytes() -> Iterator[float]:
 
 
 def _data_bytes() -> int:
-    """What counts towards this process's own limit already: torch alone takes some hundred megabytes."""
+    """Bytes already counted against this process's own limit: torch alone takes some hundred megabytes."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[5])
     except (OSError, ValueError, IndexError):  # another system

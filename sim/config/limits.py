@@ -1,6 +1,6 @@
-"""The most that a scenario may ask for: beyond it is a slip, and would take memory or time without end.
+"""Limits of a scenario's values: values beyond them are slips, and would take memory or time without end.
 
-What a scenario within these limits needs is compared with the memory that there is when it is prepared.
+The memory that a scenario within these limits needs is compared with free memory when it is prepared.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import Final
 
 MAX_WORKERS: Final = 100_000
 MAX_GRAPH: Final = 10_000_000
-"""Workers in a topology apart from any run."""
+"""Workers of a topology outside any run."""
 MAX_GRAPH_HOSTS: Final = 2000
-"""Of a network given as a graph, in which every pair of hosts has a route of its own."""
+"""Hosts of a network given as a graph; every pair of hosts has a route of its own."""
 MAX_SITES: Final = 500
 MAX_MESSAGES: Final = 20_000_000
-"""Of one collective."""
+"""Messages of one collective."""
 MAX_BATCH: Final = 1_000_000
 """Examples in a worker's batch."""
 MAX_EXAMPLES: Final = 100_000_000
@@ -23,13 +23,13 @@ MAX_WIDTH: Final = 1_000_000
 """Numbers between two layers of a model."""
 MAX_LAYERS: Final = 1000
 MAX_PROFILE_PARAMETERS: Final = 10**15
-"""Of a layer that is not trained here."""
+"""Parameters of a layer that is not trained here."""
 MAX_PROFILE_FLOPS: Final = 1e24
 """Operations of one layer for one example."""
 MAX_REPEATS: Final = 10_000
 MAX_SCHEMES: Final = 100
 MAX_STRAGGLERS: Final = 2000
-"""Entries, of which each holds for any number of workers: every draw goes through all of them."""
+"""Entries, each for any number of workers: every draw goes through all of them."""
 MAX_VALUES_TUNED: Final = 100
 """Values of one key in a grid."""
 MAX_CV: Final = 100.0
@@ -39,11 +39,11 @@ MAX_NAME: Final = 200
 MAX_LABEL: Final = 10_000
 """Letters of a scheme's label."""
 MAX_FACTOR: Final = 1e6
-"""By which a duration is multiplied."""
+"""Largest factor on a duration."""
 MAX_TIME_S: Final = 1e12
-"""Seconds, some 30,000 years: beyond it a clock would lose the digits that count."""
+"""Seconds, some 30,000 years: a longer clock would lose the digits that count."""
 MIN_TIME_S: Final = 1e-15
-"""Seconds: a shorter time that is not 0 is a slip, and would be lost beside any other."""
+"""Seconds: a shorter time other than 0 is a slip, and would be lost beside any other."""
 MIN_RATE: Final = 0.125
 """Bytes per second, one bit."""
 MAX_RATE: Final = 1e18
@@ -51,7 +51,7 @@ MAX_RATE: Final = 1e18
 MIN_FLOPS_PER_S: Final = 1.0
 MAX_FLOPS_PER_S: Final = 1e24
 MAX_MODEL_BYTES: Final = 1e18
-"""Of one model on the wire."""
+"""Bytes of one model on the wire."""
 MAX_POSITIVE: Final = 1e30
 """Learning rates and the like: far beyond any that trains, and within single precision."""
 MIN_POSITIVE: Final = 1e-30

@@ -1,7 +1,7 @@
-"""What is wrong with a piece of input: the path to a key and one sentence.
+"""Mistakes in input: the path to a key and one sentence.
 
-pydantic checks the models; ``explain`` turns its errors into mistakes. A validator of ours that
-wants to point at a key below its own model raises ``mistake(sentence, *keys)``.
+pydantic checks the models; ``explain`` turns its errors into mistakes. To point at a key below its
+own model, a validator raises ``mistake(sentence, *keys)``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong, and where: keys and list indices from the top of the document."""
+    """A mistake and its place: keys and list indices from the top of the document."""
 
     at: KeyPath
     message: str
@@ -32,12 +32,12 @@ class Mistake:
 
 
 def mistake(message: str, *at: str | int) -> PydanticCustomError:
-    """An error for a pydantic validator to raise; the path ``at`` is relative to the validated value."""
+    """Error for a pydantic validator to raise; the path ``at`` is relative to the validated value."""
     return _error([Mistake(at, message)])
 
 
 def raise_mistakes(mistakes: Iterable[Mistake]) -> None:
-    """Raise one error with all of ``mistakes``, if there are any; for pydantic validators, as ``mistake``."""
+    """Raise one error with all of ``mistakes``, if any; for pydantic validators, like ``mistake``."""
     if every := list(mistakes):
         raise _error(every)
 
@@ -48,7 +48,7 @@ def _error(mistakes: Sequence[Mistake]) -> PydanticCustomError:
 
 @contextmanager
 def place_errors(*at: str | int) -> Iterator[None]:
-    """Raise an ``InputError`` of this block as a mistake at a key, and its mistakes below that key."""
+    """Place an ``InputError`` of the block at a key, as a mistake, and its mistakes below that key."""
     try:
         yield
     except InputError as error:
@@ -61,30 +61,30 @@ def place_errors(*at: str | int) -> Iterator[None]:
 
 
 def unknown_key(key: str, choices: Iterable[str]) -> str:
-    """The sentence for an unknown key, with the nearest of ``choices``."""
+    """Error sentence for an unknown key, with the nearest of ``choices``."""
     known = list(choices)
     return f"unknown key; {did_you_mean(key, known)}" if known else "unknown key; nothing can be set here"
 
 
 def printable(text: str) -> str:
-    """``text`` with escapes for what moves a terminal's cursor or turns its letters around."""
+    """Escape characters of ``text`` that move a terminal's cursor or turn its letters around."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """``text`` fit for a line of an error: no control characters, no more than ``limit`` characters."""
+    """Fit ``text`` into one line of an error: no control characters, at most ``limit`` characters."""
     out = printable(text[: limit + 1])
     return out if len(out) <= limit else out[: limit - 3] + "..."
 
 
 MAX_LINES: Final = 10
-"""Lines of one error that are printed."""
+"""Printed lines of one error."""
 MAX_LINE: Final = 1000
-"""Letters of such a line."""
+"""Letters of a printed line."""
 
 
 def error_text(error: BaseException) -> str:
-    """What an exception says of itself; users' own may fail even at that."""
+    """Text of an exception; even ``__str__`` of a user's own may fail."""
     try:
         return str(error)
     except KeyboardInterrupt:
@@ -94,18 +94,18 @@ def error_text(error: BaseException) -> str:
 
 
 def format_message(error: BaseException) -> str:
-    """An error as it is printed and recorded: a few lines of printable text, whatever was raised."""
+    """Text of any error for output and records: a few printable lines."""
     lines = error_text(error).splitlines()
     return "\n".join(one_line(line, MAX_LINE) for line in lines[:MAX_LINES])
 
 
 def join_keys(at: KeyPath) -> str:
-    """A path of keys as people write it: ``schemes.0.local_sgd.period``."""
+    """Dotted form of a path of keys: ``schemes.0.local_sgd.period``."""
     return ".".join(one_line(str(part), 60) for part in at)
 
 
 def format_value(value: object) -> str:
-    """A value as it can stand in a sentence."""
+    """Describe a value for use in a sentence."""
     match value:
         case None:
             return "nothing"
@@ -124,13 +124,10 @@ def format_value(value: object) -> str:
 
 
 def explain(error: ValidationError, model: type[BaseModel], data: object) -> list[Mistake]:
-    """pydantic's errors in ``data`` as mistakes; those at the same key are joined by "or".
+    """Mistakes for pydantic's errors in ``data``; errors at one key are joined by "or".
 
-    Args:
-        error: what validation raised.
-        model: the model that was validated; unknown keys are compared with its fields.
-        data: what was validated; alternatives of a union, which pydantic names in its paths, are not
-            keys of it and are left out.
+    Unknown keys are compared with the fields of ``model``. Alternatives of a union, which pydantic names in
+    its paths, are no keys of ``data`` and are left out.
     """
     messages: dict[KeyPath, list[str]] = {}
     for details in error.errors(include_url=False):
@@ -149,12 +146,12 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
 
 
 def _is_echo(details: ErrorDetails) -> bool:
-    """Whether an error only repeats others: pydantic counts no entries that are wrong themselves."""
+    """Whether an error only repeats others: pydantic does not count entries that are wrong themselves."""
     return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
 
 
 def _keys_only(location: KeyPath, data: object, keep_last: bool) -> KeyPath:
-    """The parts of pydantic's location that are keys or indices of ``data``."""
+    """Parts of pydantic's location that are keys or indices of ``data``."""
     out: list[str | int] = []
     for number, part in enumerate(location):
         if (isinstance(data, Mapping) and part in data) or (
@@ -174,7 +171,6 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _fields_at(model: type[BaseModel], at: KeyPath) -> set[str]:
-    """The keys that may stand at ``at`` below ``model``."""
     models = [model]
     for part in at:
         if isinstance(part, str):

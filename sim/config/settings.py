@@ -1,4 +1,4 @@
-"""The bases of everything that a user can set."""
+"""Base classes of all user settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .problems import (
 )
 
 IMPORT_PATH: Final = {"type": "string", "pattern": "^[^:]+:[^:]+$", "description": "package.module:name"}
-"""JSON Schema of the path of what users write themselves."""
+"""JSON Schema of the import path of user code."""
 
 
 class Settings(BaseModel):
@@ -53,7 +53,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _take_lists(cls, data: Any) -> Any:
-        """Lists are as good as tuples: where a validator comes first, pydantic takes JSON's for Python's."""
+        """Turn lists into tuples: a before-validator makes pydantic check JSON's lists as Python's."""
         return {key: _tuples(value) for key, value in data.items()} if type(data) is dict else data
 
     @model_serializer(mode="wrap")
@@ -89,19 +89,19 @@ def _check_printable(value: str) -> str:
 
 
 Printable = Annotated[str, AfterValidator(_check_printable)]
-"""A field for text that people read: without what moves a terminal's cursor, or turns its letters around."""
+"""Text for people to read: no characters that move a terminal's cursor or turn its letters around."""
 
 Positive = Annotated[float, Field(gt=0, le=MAX_POSITIVE), AfterValidator(_check_positive)]
-"""A field for a number above 0 that single precision can hold, and multiply with others."""
+"""A number above 0 that single precision can hold, and multiply with others."""
 
 
 class OneOf(Settings):
     """Settings of which exactly one of several keys is given; their JSON Schema says so, too."""
 
     alternatives: ClassVar[tuple[str, ...]] = ()
-    """These keys; absent: all."""
+    """The exclusive keys (default: all)."""
     one_needed: ClassVar[bool] = True
-    """False: none may be given, too."""
+    """False: none is fine, too."""
 
     @model_validator(mode="after")
     def _check_one_of(self) -> Self:
@@ -127,11 +127,11 @@ class OneOf(Settings):
 
 
 class HasOptions(Protocol):
-    """What a registry holds."""
+    """An entry of a registry."""
 
     @property
     def options(self) -> type[Settings]:
-        """The model of its options."""
+        """Model of the entry's options."""
 
 
 class Named(Settings):
@@ -141,20 +141,20 @@ class Named(Settings):
     """
 
     kind: ClassVar[str]
-    """What it is, in errors."""
+    """Word for the entry in errors."""
     example: ClassVar[str]
-    """Of one with options."""
+    """Example with options, for errors."""
     registry: ClassVar[Mapping[str, HasOptions]]
-    """All that have a name."""
+    """All entries by name."""
     find: ClassVar[Callable[[str], HasOptions]]
-    """Looks one up, or the user's own; raises ``InputError`` where there is none."""
+    """Look up a registered entry or the user's own; raises ``InputError`` where there is none."""
 
     name: str
     options: Settings
 
     @classmethod
     def spell_out(cls, name: str, given: object) -> object:
-        """The options in full where ``given`` is short for them."""
+        """Options in full where ``given`` is a short form of them."""
         return {} if given is None else given
 
     @model_validator(mode="wrap")
@@ -208,7 +208,7 @@ class Named(Settings):
 
 
 def keyed(name: str, body: JsonSchemaValue) -> JsonSchemaValue:
-    """The JSON Schema of a mapping with the one key ``name``."""
+    """JSON Schema of a mapping with the one key ``name``."""
     return {
         "type": "object", "properties": {name: body}, "required": [name], "additionalProperties": False
     }  # fmt: skip
@@ -222,12 +222,12 @@ def read_open(
     fixed: Mapping[str, Any],
     info: ValidationInfo,
 ) -> _Model:
-    """Validate a mapping in which the keys of ``options`` stand beside those of ``model``.
+    """Validate a mapping that has the keys of ``options`` beside those of ``model``.
 
     Args:
         model, read: the model, which has a field ``options``, and its own validation.
-        options: the model of the other keys.
-        data: what was written.
+        options: model of the other keys.
+        data: the mapping as written.
         fixed: fields of ``model`` that are not written in ``data``.
         info: of the validation; its context has the scenario's folder.
     """
@@ -252,7 +252,7 @@ def read_open(
 
 
 def _beyond(options: Settings, at: KeyPath = ()) -> list[Mistake]:
-    """Whole numbers that no computer can carry out, where their fields have no limit of their own."""
+    """Whole numbers too large to compute with, in fields without a limit of their own."""
     out = []
     for key, field in type(options).model_fields.items():
         value = getattr(options, key)
@@ -265,13 +265,11 @@ def _beyond(options: Settings, at: KeyPath = ()) -> list[Mistake]:
 
 
 def read_beside(info: ValidationInfo, name: str, read: Callable[[Path], _T], *at: str) -> _T:
-    """What ``read`` makes of a file that a scenario names, relative to its own folder.
+    """Read a file that a scenario names relative to its own folder, which is in ``info.context``.
 
     Args:
-        info: of the validation; its context has the scenario's folder.
-        name: of the file.
-        read: of its path; may raise ``InputError``.
-        at: the key that errors point at, below the value that is validated.
+        read: called with the file's path; may raise ``InputError``.
+        at: key for errors, below the validated value.
     """
     with place_errors(*at):
         return read(Path((info.context or {}).get("folder", ".")) / name)

@@ -17,17 +17,17 @@ from .problems import one_line
 from .yaml_file import read_text
 
 MAX_TABLE_BYTES: Final = 64 * 2**20
-"""A longer file is not read."""
+"""Size limit of a table file."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A CSV file.
+    """Content of a CSV file.
 
     Attributes:
         source: the file, for errors.
-        names: of the columns, without their units.
-        units: of the columns; empty where the cells have them.
+        names: column names without units.
+        units: column units; empty where the cells have them.
         rows: (line in the file, cells), all of the header's length.
     """
 
@@ -37,7 +37,7 @@ class Table:
     rows: tuple[tuple[int, tuple[str, ...]], ...]
 
     def find(self, name: str | None) -> int:
-        """The number of a column; without a name the only one.
+        """Index of a column; without a name, of the only one.
 
         Raises:
             InputError: there is none of that name, or more than one to choose from.
@@ -52,7 +52,7 @@ class Table:
         return self.names.index(name)
 
     def values(self, name: str | None, parse: Callable[[object], float]) -> list[float]:
-        """A column of quantities, each read with ``parse`` (of ``paceline.sim.config.units``).
+        """Values of a column of quantities, each parsed with ``parse`` (of ``paceline.sim.config.units``).
 
         Raises:
             InputError: as for ``find``, or a cell is no such quantity; the message has file, line and column.
@@ -64,7 +64,7 @@ class Table:
     def value(
         self, line: int, column: int, cells: tuple[str, ...], parse: Callable[[object], float], unit: str
     ) -> float:
-        """One cell as a quantity; ``unit`` is empty where the cell has its own. Raises as ``values`` does."""
+        """Parse one cell as a quantity; ``unit`` is empty if the cell has its own. Errors: as ``values``."""
         text = f"{cells[column]} {unit}".strip()
         try:
             return parse(text)
@@ -100,6 +100,5 @@ def read_table(path: Path) -> Table:
 
 
 def _split_unit(header: str) -> tuple[str, str]:
-    """The name of a column and its unit, which is "" where the header has none."""
     name, bracket, rest = header.partition("[")
     return (name.rstrip(), rest[:-1]) if bracket and rest.endswith("]") else (header, "")

@@ -75,9 +75,9 @@ _PREFIXES: Final = {
 _SYMBOLS: Final = frozenset(
     {"ns", "us", "µs", "μs", "ms", "s", "min", "h", "d", "B", "bit", "flop", "Gflop", "Tflop", "Pflop"}
 ) | frozenset(prefix + symbol for prefix in _PREFIXES for symbol in ("B", "bit"))
-"""How units are written; ``_registry`` knows their names too, to say what is meant."""
+"""Unit symbols; ``_registry`` also knows unit names, to suggest the symbol."""
 _MAX_LETTERS: Final = 100
-"""Of a quantity, far more than any needs: longer ones would keep the patterns below busy for hours."""
+"""Letters of a quantity; longer ones would keep the patterns below busy for hours."""
 _QUANTITY: Final = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(.*)")
 _UNIT: Final = re.compile(r"([A-Za-zµμ]+)(?:\s*(/|\sper\s)\s*([A-Za-zµμ]+))?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.?(nan|inf|infinity|∞)\b.*", re.IGNORECASE)
@@ -86,7 +86,7 @@ _BITS_OR_BYTES: Final = re.compile(r"([kKMGT]i?)?(?:b|b/s|[bB]ps)")
 
 @cache
 def _registry() -> pint.UnitRegistry[Any]:
-    """The units that we know and no others; pint is imported at first need, since it is slow to load."""
+    """Registry of our units and no others; imports pint at first need, since it is slow to load."""
     import pint
 
     registry: pint.UnitRegistry[Any] = pint.UnitRegistry(None, non_int_type=Fraction)
@@ -100,7 +100,7 @@ def _registry() -> pint.UnitRegistry[Any]:
 
 @cache
 def _unit(text: str) -> tuple[Fraction, str, str]:
-    """What one unit is in SI, which kind of quantity it measures ("" for another kind), and its symbol.
+    """Size of a unit in SI, kind of quantity ("" for another kind) and symbol.
 
     Raises:
         KeyError: there is no such unit.
@@ -126,7 +126,6 @@ def _unit(text: str) -> tuple[Fraction, str, str]:
 
 
 def _unknown(unit: str, kind: str) -> str:
-    """The end of the error for an unknown unit."""
     if match := _BITS_OR_BYTES.fullmatch(unit):
         prefix = (match[1] or "").replace("K", "k").replace("ki", "Ki")
         rate = "/s" if unit.endswith("s") else ""
@@ -177,7 +176,7 @@ def _parse(value: object, kind: str) -> float:
 
 
 def parse_seconds(value: object) -> float:
-    """Read a time such as ``50 ms``.
+    """Parse a time such as ``50 ms`` to seconds.
 
     Raises:
         InputError: the value has no unit, a unit of another kind, or is negative or not finite.
@@ -186,11 +185,7 @@ def parse_seconds(value: object) -> float:
 
 
 def parse_bytes(value: object) -> float:
-    """Read an amount of data such as ``4 MiB``; it must be a whole number of bytes.
-
-    Raises:
-        InputError: as for ``parse_seconds``.
-    """
+    """Parse an amount of data such as ``4 MiB``, a whole number of bytes; raises as ``parse_seconds``."""
     result = _parse(value, DATA)
     if not result.is_integer():
         raise InputError(f"{quote(value)} is not a whole number of bytes; write for example '100 MB'")
@@ -198,20 +193,12 @@ def parse_bytes(value: object) -> float:
 
 
 def parse_rate(value: object) -> float:
-    """Read a data rate such as ``25 Gbit/s``, in bytes per second.
-
-    Raises:
-        InputError: as for ``parse_seconds``.
-    """
+    """Parse a data rate such as ``25 Gbit/s`` to bytes per second; raises as ``parse_seconds``."""
     return _parse(value, RATE)
 
 
 def parse_duration(value: object) -> float:
-    """Read a time that something can take: 0, or one within the limits of ``paceline.sim.config.limits``.
-
-    Raises:
-        InputError: as for ``parse_seconds``, or it is beyond them.
-    """
+    """Parse a time within the limits of ``paceline.sim.config.limits``, or 0; raises as ``parse_seconds``."""
     seconds = parse_seconds(value)
     if seconds != 0 and not MIN_TIME_S <= seconds <= MAX_TIME_S:
         raise InputError(f"{quote(value)} must be 0 s, or from {MIN_TIME_S:g} s to {MAX_TIME_S:g} s")
@@ -219,11 +206,7 @@ def parse_duration(value: object) -> float:
 
 
 def parse_bandwidth(value: object) -> float:
-    """Read what a link carries, in bytes per second: from 1 bit/s on.
-
-    Raises:
-        InputError: as for ``parse_rate``, or it is less, or too much.
-    """
+    """Parse a link's bandwidth to bytes per second, at least 1 bit/s; raises as ``parse_rate``."""
     rate = parse_rate(value)
     if not MIN_RATE <= rate <= MAX_RATE:
         raise InputError(f"{quote(value)} must be from 1 bit/s to {MAX_RATE:g} B/s")
@@ -231,10 +214,10 @@ def parse_bandwidth(value: object) -> float:
 
 
 def parse_speed(value: object) -> float:
-    """Read what a device computes, such as ``10 Tflop/s``, in floating-point operations per second.
+    """Parse a speed such as ``10 Tflop/s`` to floating-point operations per second, at least 1.
 
     Raises:
-        InputError: as for ``parse_seconds``, or it is less than one in a second, or too much.
+        InputError: as for ``parse_seconds``, or it is too small or too large.
     """
     speed = _parse(value, SPEED)
     if not MIN_FLOPS_PER_S <= speed <= MAX_FLOPS_PER_S:
@@ -249,11 +232,11 @@ _RATES: Final = {"Tbit/s": 125e9, "Gbit/s": 125e6, "Mbit/s": 125e3, "kbit/s": 12
 
 
 def _format(value: float, units: Mapping[str, float], digits: int) -> str:
-    """``value`` in the largest unit of which it holds at least one."""
+    """``value`` in the largest unit that it fills at least once."""
     if not math.isfinite(value):
         return "unlimited" if value > 0 else str(value)
     for unit, size in units.items():
-        # What would be rounded up to the next unit is written in that unit.
+        # Compare the rounded value: to three digits 999.9 ms is 1 s.
         if float(f"{abs(value) / size:.{digits}g}") >= 1.0:
             return f"{_plain(value / size, digits)} {unit}"
     smallest = list(units)[-1]
@@ -265,28 +248,27 @@ def _zero_unit(units: Mapping[str, float]) -> str:
 
 
 def _plain(value: float, digits: int) -> str:
-    """``value`` to so many significant digits, without an exponent where it has few zeros."""
-    rounded = float(f"{value:.{digits}g}")
+    rounded = float(f"{value:.{digits}g}")  # without an exponent where it has few zeros
     return f"{rounded:.0f}" if rounded.is_integer() and abs(rounded) < 1e6 else f"{rounded:.{digits}g}"
 
 
 def format_seconds(value: float) -> str:
-    """A human-readable time, to three digits: ``format_seconds(0.05)`` is ``50 ms``."""
+    """Format a time to three digits: ``format_seconds(0.05)`` is ``50 ms``."""
     return _format(value, _SECONDS, 3)
 
 
 def format_bytes(value: float) -> str:
-    """A human-readable amount of data, to three digits: ``format_bytes(2e7)`` is ``20 MB``."""
+    """Format an amount of data to three digits: ``format_bytes(2e7)`` is ``20 MB``."""
     return _format(value, _BYTES, 3)
 
 
 def format_rate(value: float) -> str:
-    """A human-readable data rate, to three digits: ``format_rate(125e6)`` is ``1 Gbit/s``."""
+    """Format a data rate to three digits: ``format_rate(125e6)`` is ``1 Gbit/s``."""
     return _format(value, _RATES, 3)
 
 
 def _exact(kind: str, units: Mapping[str, float], base: str) -> Callable[[float], str]:
-    """A writer of text that parses to exactly the same float, short where it can be."""
+    """Formatter whose text parses to exactly the same float, short where possible."""
 
     def write(value: float) -> str:
         short = _format(value, units, 6)
@@ -317,7 +299,7 @@ Seconds = Annotated[
     PlainSerializer(_exact(TIME, _SECONDS, "s"), when_used="json-unless-none"),
     _described(TIME),
 ]
-"""A field that is written ``50 ms`` and held in seconds."""
+"""Field written as ``50 ms``, held in seconds."""
 
 BoundedSeconds = Annotated[
     float,
@@ -325,7 +307,7 @@ BoundedSeconds = Annotated[
     PlainSerializer(_exact(TIME, _SECONDS, "s"), when_used="json-unless-none"),
     _described(TIME),
 ]
-"""A field like ``Seconds`` for what something takes: its value has limits."""
+"""``Seconds`` within limits, for durations."""
 
 Bytes = Annotated[
     float,
@@ -333,7 +315,7 @@ Bytes = Annotated[
     PlainSerializer(_exact(DATA, _BYTES, "B"), when_used="json-unless-none"),
     _described(DATA),
 ]
-"""A field that is written ``100 MB`` and held in bytes."""
+"""Field written as ``100 MB``, held in bytes."""
 
 BytesPerSecond = Annotated[
     float,
@@ -341,7 +323,7 @@ BytesPerSecond = Annotated[
     PlainSerializer(_exact(RATE, _RATES, "B/s"), when_used="json-unless-none"),
     _described(RATE),
 ]
-"""A field that is written ``1 Gbit/s`` and held in bytes per second."""
+"""Field written as ``1 Gbit/s``, held in bytes per second."""
 
 FlopsPerSecond = Annotated[
     float,
@@ -349,17 +331,13 @@ FlopsPerSecond = Annotated[
     PlainSerializer(_exact(SPEED, _SPEEDS, "flop/s"), when_used="json-unless-none"),
     _described(SPEED),
 ]
-"""A field that is written ``10 Tflop/s`` and held in floating-point operations per second."""
+"""Field written as ``10 Tflop/s``, held in floating-point operations per second."""
 
 _STEPS: Final = re.compile(r"([0-9]{1,15}) +steps?")
 
 
 def parse_steps(value: object) -> int:
-    """Read a number of steps such as ``10 steps``.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """Parse a number of steps such as ``10 steps``; anything else raises ``InputError``."""
     if isinstance(value, int) and not isinstance(value, bool):
         raise InputError(f"{quote(value)} has no unit; write for example '{max(value, 1)} steps'")
     match = _STEPS.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -377,4 +355,4 @@ Steps = Annotated[
     PlainSerializer(lambda n: f"{n} steps", return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": "^[0-9]+ +steps?$", "examples": ["10 steps"]}),
 ]
-"""A field that is written ``10 steps`` and held as a number."""
+"""Field written as ``10 steps``, held as a number."""

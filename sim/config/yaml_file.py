@@ -1,8 +1,8 @@
-"""YAML with line numbers, read safely.
+"""Safe YAML reader with line numbers.
 
 Scalars follow the core schema of YAML 1.2, so ``on``, ``yes`` and ``no`` are text, ``1e-3`` is a
-number and ``12:30`` is not. Lists become tuples. Tags, the core schema's own too, duplicate keys, keys
-that are not text, and aliases that unfold without end are errors.
+number and ``12:30`` is not. Lists become tuples. Tags (even those of the core schema), duplicate keys,
+keys that are not text, and aliases that unfold without end are errors.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from .settings import Settings
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 MAX_BYTES: Final = 2**20
-"""A longer file is not read."""
+"""Size limit of a file."""
 MAX_VALUES: Final = 100_000
-"""How many values a document may have, aliases unfolded."""
+"""Values in a document, aliases unfolded."""
 MAX_PATH: Final = 400
-"""Letters of a path that a message shows."""
+"""Letters of a path in a message."""
 MAX_DIGITS: Final = 1000
 """A longer scalar is text, whatever it looks like."""
 
 _HALF_LETTER: Final = re.compile("[\ud800-\udfff]")
-"""What no UTF-8 file can hold, and an escape in quotes can name."""
+"""Lone surrogates: no UTF-8 file can hold them, but an escape in quotes can name one."""
 _PREFIX: Final = "tag:yaml.org,2002:"
 _PLAIN: Final[tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...]] = tuple(
     (re.compile(pattern), value)
@@ -51,7 +51,7 @@ _PLAIN: Final[tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...]] = tuple(
         (r"\.(nan|NaN|NAN)", lambda text: math.nan),
     )
 )
-"""The core schema: what a plain scalar looks like, and what it means."""
+"""Core schema: patterns of plain scalars and their values."""
 
 
 class SourceLine(NamedTuple):
@@ -66,18 +66,18 @@ class SourceLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A value as it was written, and where each part of it stands.
+    """A parsed value and the places of its parts.
 
     Attributes:
         value: mappings, tuples, text, numbers, booleans, None.
-        places: path -> where that key or list entry was written. The root is ``()``.
+        places: path -> line of that key or list entry. The root is ``()``.
     """
 
     value: Any
     places: Mapping[KeyPath, SourceLine]
 
     def place(self, at: KeyPath) -> SourceLine:
-        """Where ``at`` was written, or the nearest thing around it that was."""
+        """Line of ``at``, or of the nearest part around it."""
         while at not in self.places:
             at = at[:-1]
         return self.places[at]
@@ -94,7 +94,7 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         node: Node | None = super().compose_node(parent, index)
         tag = getattr(event, "tag", None)
-        if node is not None and tag is not None:  # else one that says what is the case would not show
+        if node is not None and tag is not None:  # else a tag that states the default would not show
             node.tag = tag.replace(_PREFIX, "!!")
         self.num_nodes += 1
         if node is not None and self.num_nodes > 2 * MAX_VALUES:  # keys are nodes too
@@ -103,10 +103,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
-    """The text of a file of at most ``limit`` bytes; ``suffixes`` are those of files that a hint may name.
+    """Read a file of at most ``limit`` bytes as text; hints in errors name files with ``suffixes``.
 
     Raises:
-        InputError: there is none, it may not be read, it is too large or not UTF-8.
+        InputError: it does not exist, may not be read, is too large or not UTF-8.
     """
     content = read_bytes(path, limit, suffixes)
     path = _short_path(path)
@@ -119,23 +119,20 @@ def read_text(path: Path, limit: int = MAX_BYTES, suffixes: Sequence[str] = YAML
 
 
 _PART_BYTES: Final = 2**20
-"""What is read at once of a file that does not say how long it is."""
+"""Bytes per read of a file that does not tell its length."""
 
 
 def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
-    """Return the content of a regular file: devices and pipes, which may never end, are refused unread.
+    """Read a regular file of at most ``limit`` bytes; refuse devices and pipes, which may never end.
 
-    Args:
-        path: of the file.
-        limit: the most bytes that it may have.
-        suffixes: those of files that a hint may name.
+    Hints in errors name files with ``suffixes``.
 
     Raises:
-        InputError: there is none, it may not be read, it is no regular file or too large.
+        InputError: it does not exist, may not be read, is no regular file or too large.
     """
     named = _short_path(path)
     try:
-        # Without O_NONBLOCK a pipe that nobody writes to would be waited for.
+        # Without O_NONBLOCK, opening a pipe without a writer would block.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
             status = os.fstat(file.fileno())
             if stat.S_ISDIR(status.st_mode):
@@ -144,7 +141,7 @@ def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
                 raise InputError(f"{named}: is no regular file, but a device or a pipe; name a file")
             content = b""
             while status.st_size <= limit and len(content) <= limit:
-                # As much memory as there are bytes is taken, though a kernel's file has more than its size.
+                # A kernel's file has more bytes than its size says; others take no more memory than that.
                 part = file.read(max(status.st_size, _PART_BYTES) + 1)
                 if part is None:  # a kernel's file that has nothing to give now
                     raise InputError(f"{named}: is no regular file, but one of the kernel's; name a file")
@@ -166,7 +163,6 @@ def read_bytes(path: Path, limit: int, suffixes: Sequence[str] = ()) -> bytes:
 
 
 def _short_path(path: Path) -> Path:
-    """The path as messages show it: the end of one that is very long."""
     text = str(path)
     return path if len(text) <= MAX_PATH else Path("…" + text[-MAX_PATH:])
 
@@ -180,11 +176,7 @@ def _similar_file(path: Path, suffixes: Sequence[str] = YAML_SUFFIXES) -> str:
 
 
 def expand_home(name: str) -> Path:
-    """``name`` as a path, in which ``~`` and ``~somebody`` stand for home folders.
-
-    Raises:
-        InputError: it begins with that of somebody who is not known, or has none.
-    """
+    """Expand ``~`` and ``~somebody`` in ``name``; ``InputError`` if that user or home folder is unknown."""
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -192,15 +184,7 @@ def expand_home(name: str) -> Path:
 
 
 def parse_value(text: str, source: str) -> Document:
-    """Read a value that stands in one line, of a command; its errors have no use for a line number.
-
-    Args:
-        text: the value.
-        source: what error messages call it.
-
-    Raises:
-        InputError: as ``parse``.
-    """
+    """Parse a value given in one line of a command, as ``parse`` does; its errors name no line number."""
     try:
         return parse(text, source)
     except InputError as error:
@@ -208,11 +192,7 @@ def parse_value(text: str, source: str) -> Document:
 
 
 def parse(text: str, source: str) -> Document:
-    """Read one YAML document.
-
-    Args:
-        text: the document.
-        source: what error messages call it.
+    """Parse one YAML document; errors call it ``source``.
 
     Raises:
         InputError: the text is no YAML, or holds what this module refuses.
@@ -284,7 +264,7 @@ def _scalar(node: ScalarNode, at: KeyPath, source: str) -> Any:
 
 
 def plain_scalar(text: str) -> Any:
-    """What an unquoted scalar means under the core schema of YAML 1.2."""
+    """Value of an unquoted scalar under the core schema of YAML 1.2."""
     if len(text) > MAX_DIGITS:
         return text
     return next((value(text) for pattern, value in _PLAIN if pattern.fullmatch(text)), text)
@@ -300,7 +280,7 @@ def _where(node: Node, at: KeyPath, source: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text in quotes where YAML 1.1 or our reader would take it for something else."""
+    """Quotes text that YAML 1.1 or our reader would take for something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -312,13 +292,13 @@ def _represent_text(dumper: _Dumper, text: str) -> ScalarNode:
 
 
 def as_plain(value: Any) -> Any:
-    """An array or a tensor, or a number of theirs, as lists and numbers; everything else as it is."""
+    """Convert an array, a tensor or a number of theirs to lists and numbers; keep everything else."""
     is_array = hasattr(value, "tolist") and not isinstance(value, type)
     return value.tolist() if is_array else value
 
 
 def _represent_other(dumper: _Dumper, value: Any) -> Node:
-    """What Python programs put into a scenario, apart from what YAML knows by itself."""
+    """Represent Python objects in a scenario that YAML does not know by itself."""
     plain = as_plain(value)
     match plain:
         case PurePath() | str():
@@ -355,7 +335,7 @@ def write(value: Any) -> str:
         )
     except RecursionError:
         raise InputError("holds values that are nested too deeply") from None
-    except ValueError as error:  # Python writes no number of more than some thousands of digits
+    except ValueError as error:  # Python refuses to write a number of thousands of digits
         raise InputError(f"holds a value that cannot be written: {error}") from None
 
 
@@ -365,13 +345,9 @@ _Model = TypeVar("_Model", bound=Settings)
 def validate_document(
     model: type[_Model], data: object, source: str, place: Callable[[KeyPath], object] | None = None
 ) -> _Model:
-    """``data`` as ``model``, or one ``InputError`` that names the first thing that is wrong.
+    """Validate ``data`` as ``model``; one ``InputError`` names the first mistake.
 
-    Args:
-        model: of the document.
-        data: what was read.
-        source: what errors call it.
-        place: where a key of it was written, if that is known.
+    ``source`` is the document's name in errors; ``place`` looks up the line of a key, if known.
     """
     try:
         return model.model_validate(data)

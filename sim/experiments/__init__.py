@@ -1,1 +1,1 @@
-"""Experiments with a scenario: simulate, tune, check what it costs, replay what was recorded."""
+"""Experiments with a scenario: simulation, tuning, costs, replay."""

@@ -1,4 +1,4 @@
-"""Many runs on all cores: each in one process, with one torch thread, and the same bytes as one by one."""
+"""Parallel runs: each in one process, with one torch thread, and the same bytes as one by one."""
 
 from __future__ import annotations
 
@@ -27,22 +27,20 @@ from ..scenario.schema import Scenario, dump, parse
 _T = TypeVar("_T")
 
 MIN_WORK_S: Final = 6.0
-"""Seconds of work left below which no processes are started: they would import torch for about as long."""
+"""Seconds of remaining work below which no processes begin: importing torch would take about as long."""
 
 _LOOK_S: Final = 0.5
-"""Seconds between two looks at how far the runs of other processes are."""
+"""Seconds between two looks at the progress of other processes."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One scheme of a scenario under one seed.
+    """One scheme of a resolved scenario under one seed.
 
     Attributes:
-        kind, number: as it is kept.
-        scenario: resolved.
+        kind, number: key under which it is kept.
         entry: the scheme, which need not be one of the scenario's.
-        seed: of the run.
-        cores: how many of this machine's it may use; None: all.
+        cores: number of this machine's cores for it; None: all.
     """
 
     kind: PartKind
@@ -53,56 +51,51 @@ class PlannedRun:
     cores: int | None = 1
 
     def threads(self) -> int:
-        """How many threads may work on it."""
+        """Torch threads for the run."""
         return threads_on(self.cores)
 
 
 class RunsProgress(Protocol):
-    """Shows how far runs are."""
+    """Display of the progress of runs."""
 
     def __call__(self, label: str, steps: int, /) -> None:
-        """The workers of the one run that is under way have done so many steps on average."""
+        """Show the mean number of steps of the workers of a run without others beside it."""
 
     def beside(self, complete: Sequence[tuple[str, int]], under_way: Sequence[tuple[str, int]]) -> None:
-        """Runs go on beside each other.
-
-        Args:
-            complete: label and steps of those that are complete and have not been yielded yet.
-            under_way: likewise, of those that have begun.
-        """
+        """Show parallel runs by label and steps: complete ones that are not yielded yet, and begun ones."""
 
 
 class KeepsRuns(Protocol):
-    """Where complete runs are kept; ``records.unfinished.Parts`` is one."""
+    """Store of complete runs; ``records.unfinished.Parts`` is one."""
 
     def find(self, kind: PartKind, number: int, label: str, seed: int, /) -> Run | None:
-        """Return a run that is there already, if it is the one of this label and seed."""
+        """Return a kept run, if it is the one of this label and seed."""
 
     def keep(self, kind: PartKind, number: int, run: Run, /) -> None:
-        """Keep a run that is complete."""
+        """Keep a complete run."""
 
 
 RunHere = Callable[[PlannedRun, Callable[[str, int], None] | None, Callable[[str], None] | None], Run]
-"""Does a planned run in this process; it is given what to call with its progress, and with warnings."""
+"""Do a planned run in this process, with callbacks for its progress and for warnings."""
 
 
 @cache
 def num_cores() -> int:
-    """How many cores this process may use; quotas of containers count."""
+    """Number of cores for this process; quotas of containers count."""
     import joblib  # slow to import
 
     return int(joblib.cpu_count())
 
 
 def threads_on(cores: int | None) -> int:
-    """How many threads so many cores are for, of those that there are; None: all."""
+    """Torch threads for a budget of ``cores``; None: all."""
     number = 1 if cores == 1 else min(num_cores(), cores or num_cores())
     return number if _can_start(number - 1) else 1
 
 
 @cache
 def _can_start(number: int) -> bool:
-    """Whether the system allows so many threads more: a process ends where torch cannot start its own."""
+    """Whether the system allows ``number`` more threads: a process ends where torch cannot start its own."""
     enough = threading.Event()
     started = []
     try:
@@ -120,29 +113,24 @@ def _can_start(number: int) -> bool:
 
 
 def check_jobs(jobs: int | None) -> None:
-    """Raise ``InputError`` where there would be no process to do anything."""
+    """Raise ``InputError`` if ``jobs`` leaves no process for the runs."""
     if jobs is not None and jobs < 1:
         raise InputError(f"--jobs {jobs}: must be at least 1; leave it out to use all cores")
 
 
 class JobProcesses:
-    """This process, and others that do runs beside it: a context manager that ends those.
+    """Pool of processes for runs beside this one: a context manager that ends them.
 
-    They begin once runs have shown, by how long they last, that others are worth their start, and serve all
-    later runs.
+    They begin once the duration of runs shows that they are worth their start, and serve all later runs.
     """
 
     def __init__(self, at_once: int | None = 1) -> None:
-        """Begin none yet.
-
-        Args:
-            at_once: at most so many runs at a time; None: as many as there are cores; 1: never any others.
-        """
+        """Begin no process yet; run at most ``at_once`` in parallel (None: all cores; 1: only here)."""
         self._at_once = at_once
         self._others: _Others | None = None
 
     def threads(self) -> int:
-        """How many threads may work on what goes on alone."""
+        """Torch threads for work without other runs beside it."""
         return threads_on(self._at_once)
 
     def __enter__(self) -> Self:
@@ -162,15 +150,10 @@ class JobProcesses:
         progress: RunsProgress | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> Iterator[Run]:
-        """Do runs and yield them in order; what ``parts`` has is not done again, what is new is kept there.
+        """Do runs and yield them in order; take those in ``parts``, and keep new ones there.
 
-        Where there is one at a time, each begins when it is wanted.
-
-        Args:
-            planned: the runs.
-            run_here: does one; a function of a module, since other processes import it.
-            parts: where complete runs are kept.
-            progress, warn: as for ``simulate``.
+        With one run at a time, each begins when the caller asks for it. ``run_here`` is a function of a
+        module, since other processes import it; ``progress`` and ``warn`` are as for ``simulate``.
         """
         kept = [parts.find(each.kind, each.number, each.entry.label, each.seed) for each in planned]
         left = [each for each, run in zip(planned, kept, strict=True) if run is None]
@@ -190,16 +173,14 @@ class JobProcesses:
             runs.drop()
 
     def measure_all(self, scenario: Scenario, measure: Callable[[Scenario, SchemeEntry], _T]) -> list[_T]:
-        """Measure something of each scheme of a scenario, in order; the other processes that are there help.
+        """Measure each scheme of a resolved scenario, in order, with the help of processes that have begun.
 
-        Args:
-            scenario: resolved.
-            measure: does it for one scheme, on the clock alone; a function of a module, as it is for others.
+        ``measure`` is a function of a module, since other processes import it, and uses the clock alone.
         """
         entries = scenario.schemes
         left = deque(enumerate(entries))
         futures: dict[int, Future[_T]] = {}
-        lock = threading.RLock()  # whoever calls back takes from what is left, too
+        lock = threading.RLock()  # callbacks take from ``left``, too
 
         def hand_on(others: _Others) -> None:
             with lock, suppress(RuntimeError):  # they have died
@@ -228,7 +209,6 @@ class JobProcesses:
         return [measured[number] for number in range(len(entries))]
 
     def _begin(self, most: int) -> _Others | None:
-        """Begin other processes for so many runs; None where there is no core for any."""
         at_once = num_cores() if self._at_once is None else self._at_once
         number = min(at_once - 1, most)
         self._others = _Others(number) if number else None
@@ -240,7 +220,7 @@ ALONE: Final = JobProcesses()
 
 
 class _Others:
-    """Other processes: they end with this one, whatever they do."""
+    """Other processes; they end with this one, whatever they do."""
 
     def __init__(self, number: int) -> None:
         # Unlike those of multiprocessing these processes do not run the user's script again.
@@ -254,18 +234,15 @@ class _Others:
         self.executor = ProcessPoolExecutor(number, context=context, initializer=prepare, initargs=begin)
 
     def close(self) -> None:
-        """End the processes."""
         self.executor.shutdown(wait=True, kill_workers=True)
         self.from_children.close()
         self._to_parent.close()
 
 
 class _Runs:
-    """Runs that are done here, and in other processes once they are shared with them.
+    """Runs done here and, once shared, in other processes.
 
-    Attributes:
-        begin_others: begins other processes for so many runs at most; None: there are to be none, or they
-            have been begun.
+    ``begin_others`` begins processes for a number of runs; None: there are to be none, or they have begun.
     """
 
     def __init__(
@@ -285,17 +262,16 @@ class _Runs:
         self._futures: dict[Future[tuple[Run, list[str]]], PlannedRun] = {}
         self._steps: dict[int, int] = {}
         self._looked_s = time.monotonic()
-        self._taken_s, self._num_here = 0.0, 0  # by runs in this process that are complete, and how many
-        # Of what is left and what the others have: their executor's thread takes from it, too.
+        self._taken_s, self._num_here = 0.0, 0  # by complete runs in this process, and their number
+        # For ``_left`` and ``_futures``: the executor's thread takes from them, too.
         self._lock = threading.RLock()
 
     def share(self, others: _Others) -> None:
-        """Have ``others`` do what they can."""
         self._others = others
         self._hand_on(others)
 
     def _begin_where_worth(self, taken_s: float, runs: int) -> None:
-        """Begin other processes where what is left is worth it, at so many seconds for so many runs."""
+        """Begin other processes if the remaining work is worth it, at ``taken_s`` for ``runs``."""
         left_s = taken_s / runs * len(self._left)
         if self.begin_others is not None and self._left and left_s >= MIN_WORK_S:
             begin, self.begin_others = self.begin_others, None
@@ -304,7 +280,7 @@ class _Runs:
                 self.share(others)
 
     def take(self, wanted: PlannedRun) -> Run:
-        """The run, once it is complete; whatever else is complete by then is kept, too."""
+        """The run, once complete; other runs complete by then are kept, too."""
         while wanted.number not in self._complete:
             with self._lock:
                 mine = self._for_here or self._left
@@ -317,12 +293,10 @@ class _Runs:
         return self._complete.pop(wanted.number)
 
     def drop(self) -> None:
-        """Begin no more."""
         with self._lock:
             self._left.clear()
 
     def _do(self, planned: PlannedRun) -> None:
-        """Do a run in this process."""
         begin_s = time.monotonic()
         self._add(planned, self._run_here(planned, self._follow(planned), self._warn))
         self._steps.pop(planned.number, None)
@@ -335,7 +309,6 @@ class _Runs:
         self._parts.keep(planned.kind, planned.number, run)
 
     def _follow(self, planned: PlannedRun) -> Callable[[str, int], None] | None:
-        """What is called with the progress of a run in this process."""
         if self._others is None and self.begin_others is None:
             return self._progress
 
@@ -354,25 +327,20 @@ class _Runs:
         return look
 
     def _hand_on(self, others: _Others) -> None:
-        """Have as many runs under way in other processes as there are of them."""
         with self._lock:
             while self._left and sum(not future.done() for future in self._futures) < others.number:
                 each = self._left.popleft()
                 which = _text(each.scenario, each.entry), each.kind, each.number, each.seed
                 try:
                     future = others.executor.submit(_run_text, self._run_here, *which)
-                except RuntimeError:  # they have died, or are being ended
+                except RuntimeError:  # they have died, or are ending
                     self._left.appendleft(each)
                     return
                 self._futures[future] = each
                 future.add_done_callback(lambda _: self._hand_on(others))
 
     def _look(self, mine: PlannedRun | None = None) -> None:
-        """Take in what other processes have completed, and say how far the runs are.
-
-        Args:
-            mine: the run that is under way in this process.
-        """
+        """Take complete runs from other processes, and show progress; ``mine`` is the run in this one."""
         self._looked_s = time.monotonic()
         if self._others is None:
             return
@@ -381,7 +349,7 @@ class _Runs:
         for future, each in done.items():
             try:
                 run, warnings = future.result()
-            except (BrokenExecutor, PacelineError):  # whose process died, or that is to be raised here
+            except (BrokenExecutor, PacelineError):  # its process died, or the error is to be raised here
                 self._for_here.append(each)
                 continue
             if self._warn is not None:
@@ -402,7 +370,7 @@ class _Runs:
 
 
 def _can_be_sent(scenario: Scenario) -> bool:
-    """Whether another process reads this scenario from its text, with the code that it names."""
+    """Whether another process can read this scenario from its text, with its code."""
     text = dump(scenario)
     if user_code.names_given(text):
         return False
@@ -413,7 +381,6 @@ def _can_be_sent(scenario: Scenario) -> bool:
 
 
 def _text(scenario: Scenario, entry: SchemeEntry) -> str:
-    """The scenario with this scheme alone."""
     return dump(scenario.model_copy(update={"schemes": (entry,)}))
 
 
@@ -421,7 +388,7 @@ _read = lru_cache(maxsize=16)(parse)
 
 
 def _run_text(run_here: RunHere, text: str, kind: PartKind, number: int, seed: int) -> tuple[Run, list[str]]:
-    """Do a run in another process than the one that planned it; returns it with its warnings."""
+    """Do a run in another process than the planning one; return it with its warnings."""
     scenario = _read(text)
     warnings: list[str] = []
     shown_s = 0.0
@@ -440,7 +407,6 @@ def _run_text(run_here: RunHere, text: str, kind: PartKind, number: int, seed: i
 
 
 def _measure_text(measure: Callable[[Scenario, SchemeEntry], _T], text: str) -> _T:
-    """Measure something of the one scheme of a scenario, in another process than the one that wants it."""
     scenario = _read(text)
     with one_thread():
         return measure(scenario, scenario.schemes[0])

@@ -1,4 +1,4 @@
-"""What a scenario needs of memory, reckoned before any of it is taken; ``benchmarks/memory.py`` compares."""
+"""Estimate of the memory for a scenario before any of it is taken; ``benchmarks/memory.py`` compares."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ from ..workloads.workload import Facts
 _NUMBER_BYTES: Final = 4
 _INDEX_BYTES: Final = 8
 _ORDERS: Final = 3
-"""Orders of the examples that there are at once while they are spread over the workers."""
+"""Orders of the examples in memory at once while they are spread over the workers."""
 _COPIES: Final = 7
-"""Models of a worker that there are at once, roughly, besides its optimiser's: its own, gradients and values
-under way, and what is needed to average and to score them."""
+"""Models of a worker in memory at once, roughly, besides its optimiser's: its own, gradients and
+temporary values, and those for averaging and scoring.
+"""
 _WORKER_BYTES: Final = 20_000
 """Bytes of a simulated worker besides its model, roughly: coroutines, links, operations."""
 
 
 def check_memory(scenario: Scenario) -> None:
-    """Refuse what does not fit into the memory that is free.
-
-    Raises:
-        KeyedError: it needs more; the message has both amounts, and which part is the largest.
-    """
+    """Raise ``KeyedError``, with both amounts and the largest part, if a scenario exceeds free memory."""
     workers = scenario.cluster.workers
     if workers > MAX_WORKERS:
         raise KeyedError(("cluster", "workers"), f"must be at most {MAX_WORKERS}, not {workers}")
@@ -39,11 +36,7 @@ def check_memory(scenario: Scenario) -> None:
 
 
 def check_task_memory(workload: WorkloadEntry, seed: int) -> None:
-    """Refuse a task that does not fit into the memory that is free, even for a single worker.
-
-    Raises:
-        KeyedError: as ``check_memory``.
-    """
+    """Raise ``KeyedError`` as ``check_memory`` if a task exceeds free memory even for one worker."""
     _refuse_more_than_free(_training_bytes(workload, 1, seed))
 
 
@@ -70,18 +63,18 @@ _KEYS: Final = {
     EXAMPLES: ("workload", "task"),
     BATCHES: ("workload", "batch_size"),
 }
-"""Part of an estimate -> the key of the scenario that it follows from."""
+"""Part of an estimate -> key of the scenario behind it."""
 
 
 def estimate_bytes(scenario: Scenario) -> dict[str, float]:
-    """Estimate the bytes that each part of a simulation takes; tasks whose size is unknown count as none."""
+    """Estimate the bytes of each part of a simulation; tasks of unknown size count as none."""
     workload, workers = scenario.workload, scenario.cluster.workers
     clock = {WORKERS: float(workers * _WORKER_BYTES)}
     if workload.timing_only:
         return clock
     facts = find_task(workload.task).facts(workload.options, scenario.seed)
     parts = clock | _training_bytes(workload, workers, scenario.seed)
-    if scenario.stop.target is not None:  # else nothing is looked for between two scorings
+    if scenario.stop.target is not None:  # else no step between two scorings is looked up
         parts[KEPT] = float(workers * _kept_models(scenario, facts) * facts.num_parameters * _NUMBER_BYTES)
     return parts
 
@@ -101,7 +94,6 @@ def _training_bytes(workload: WorkloadEntry, workers: int, seed: int) -> dict[st
 
 
 def _kept_models(scenario: Scenario, facts: Facts) -> int:
-    """Models of one worker that are kept at most, besides its latest."""
     evaluate, workers = scenario.evaluate, scenario.cluster.workers
     if evaluate.keep is not None:
         return evaluate.kept.between

@@ -1,4 +1,4 @@
-"""Whether a measured run of a synchronous scheme went through the models that its code computes here."""
+"""Check that a measured run of a synchronous scheme went through the models that its code computes here."""
 
 from __future__ import annotations
 
@@ -18,19 +18,15 @@ from ..training.scoring import Scorer, as_row, as_they_are, iterate_digest, scor
 from ..training.snapshots import Published
 
 Combination = tuple[int, int]
-"""A worker, and how many steps its model has seen."""
+"""A worker, and the number of steps of its model."""
 
 
 def compare_iterates(job: Job, measured: Run) -> Trajectory:
     """Compute the models of a measured run again, and compare them step by step by digest.
 
     Where workers only mixed and sent messages all bits must be equal. Where a library's collective added up,
-    in an order of its own, the scores of just the combinations of models that were scored when it was
-    measured must agree within ``sum_tolerance``.
-
-    Args:
-        job: what was measured, with gradients one by one, as real workers compute them.
-        measured: the run, with its ``iterates``.
+    in an order of its own, the scores of the measured run's scored combinations of models must agree within
+    ``sum_tolerance``. ``job`` computes gradients one by one, as real workers do.
     """
     wanted = combinations(measured.evaluations)
     recorder = Recorder(None, None, job.every, job.on, None, as_they_are, wanted=wanted)
@@ -45,12 +41,12 @@ def compare_iterates(job: Job, measured: Run) -> Trajectory:
 
 
 def _kept_steps(job: Job, measured: Run) -> list[list[int]]:
-    """After how many steps each of a worker's ``iterates`` was kept, by worker."""
+    """Steps after which each of a worker's ``iterates`` was kept, by worker."""
     return [list(islice(filter(job.keeps.at, count(1)), len(each))) for each in measured.iterates]
 
 
 def combinations(evaluations: Sequence[Evaluation]) -> frozenset[Combination]:
-    """Which models of which workers were scored, without the initial ones."""
+    """Scored models by worker and step, without the initial ones."""
     return frozenset(
         (worker, step) for each in evaluations for worker, step in enumerate(each.steps) if step > 0
     )
@@ -59,12 +55,9 @@ def combinations(evaluations: Sequence[Evaluation]) -> frozenset[Combination]:
 def score_again(
     job: Job, evaluation: Evaluation, models: Mapping[Combination, Tensor]
 ) -> Mapping[str, float | None] | None:
-    """The scores of the models that an evaluation scored; None where its step vector does not name them all.
+    """Score the models of an evaluation again; None where its step vector does not name them all.
 
-    Args:
-        job: of the run.
-        evaluation: of the run.
-        models: by worker and steps, without the initial ones.
+    ``models`` are by worker and steps, without the initial ones.
     """
     if job.problem is None or job.task is None or not evaluation.steps or job.on in ("leader", "averaged"):
         return None
@@ -78,14 +71,14 @@ def score_again(
 def worst_difference(
     job: Job, evaluations: Sequence[Evaluation], models: Mapping[Combination, Tensor]
 ) -> tuple[int, float]:
-    """How many evaluations could be scored again, and their largest ``score_difference``."""
+    """Number of evaluations that could be scored again, and their largest ``score_difference``."""
     pairs = [(each, again) for each in evaluations if (again := score_again(job, each, models)) is not None]
     return len(pairs), max((score_difference(again, each.metrics) for each, again in pairs), default=0.0)
 
 
 @dataclass
 class Recorder(Scorer[Tensor]):
-    """Scores nothing, but notes the digests of all models that are published, and keeps those ``wanted``."""
+    """Scorer without scores: it notes the digests of all published models, and keeps those ``wanted``."""
 
     wanted: Collection[Combination] = ()
     models: dict[Combination, Tensor] = field(default_factory=dict)
@@ -107,7 +100,6 @@ class Recorder(Scorer[Tensor]):
 
 
 def _judge(job: Job, measured: Run, recorder: Recorder) -> tuple[str, bool | None]:
-    """What was seen, and whether it is as it should be; None where that cannot be told."""
     compared = sorted(
         (step, worker, digest)
         for worker, (steps, digests) in enumerate(

@@ -1,4 +1,4 @@
-"""From a scenario to jobs: one per scheme and repeat."""
+"""Jobs of a scenario: one per scheme and repeat."""
 
 from __future__ import annotations
 
@@ -45,17 +45,13 @@ from .choice import choose
 from .memory import check_memory, check_task_memory
 
 MAX_EVENTS = 1_000_000
-"""``events: auto`` keeps no operations of a run that would have more than this many."""
+"""Operations of a run above which ``events: auto`` keeps none."""
 MAX_CHANGES = 1e8
-"""Changes of links in a run that can be followed, in minutes."""
+"""Changes of links in a run that can be followed in minutes."""
 
 
 def device_named(name: str) -> torch.device:
-    """``auto`` (CUDA where there is one), ``cpu`` or ``cuda``.
-
-    Raises:
-        InputError: ``name`` is ``cuda``, and there is none; or it is unknown.
-    """
+    """Device ``auto`` (CUDA where there is one), ``cpu`` or ``cuda``; ``InputError`` if there is none."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -66,10 +62,10 @@ def device_named(name: str) -> torch.device:
 
 
 def resolve(scenario: Scenario, device: torch.device) -> Scenario:
-    """Decide what is left open: ``gradients: auto`` by a rule, ``compute: measured`` by measuring.
+    """Resolve open choices: ``gradients: auto`` by a rule, ``compute: measured`` by measuring.
 
-    It is measured with one thread on a CPU. What comes of it stands in the result, and so does
-    ``evaluate.keep`` and the all-reduce that ``auto`` stands for, so that nothing else of a run depends on
+    Measuring uses one thread on a CPU. Its outcome stands in the result, and so do
+    ``evaluate.keep`` and the all-reduce of ``auto``, so that nothing else of a run depends on
     the machine.
 
     Raises:
@@ -114,12 +110,11 @@ def _check_changes(scenario: Scenario) -> None:
 
 @lru_cache(maxsize=8)
 def _method_for(problem: TrainingProblem) -> Method:
-    """What ``gradients: auto`` stands for; scenarios that differ in the network alone share the problem."""
+    """Method of ``gradients: auto``; scenarios that differ in the network alone share the problem."""
     return choose_method(problem.workload, problem.batches, len(problem.batches.shards))
 
 
 def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:
-    """``scenario.evaluate``, with the rule for which models [d] like ``start`` are kept."""
     evaluate = scenario.evaluate
     if evaluate.keep is not None:
         return evaluate
@@ -129,7 +124,7 @@ def _kept(scenario: Scenario, start: torch.Tensor) -> Evaluate:
 
 
 def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
-    """Name what ``auto`` is for schemes; a resolved scenario that was changed since may have old names."""
+    """Fill in the choices of ``auto`` for schemes; a resolved scenario changed since may have old names."""
     chosen: str | dict[str, dict[str, str]] | None = None
     collectives = scenario.collectives.model_copy(update={"chosen": None})
     undecided = scenario.model_copy(update={"collectives": collectives})
@@ -151,7 +146,7 @@ def with_chosen(scenario: Scenario, entries: Sequence[SchemeEntry]) -> Scenario:
 
 
 def with_units(scenario: Scenario) -> Scenario:
-    """A scenario for real runs, with what was chosen where models depend on it: whose values are encoded."""
+    """Fill in the choices on which models depend (whose values are encoded), for real runs."""
     for entry in scenario.schemes:
         if any(units_to_encode(scenario, prepare(scenario, entry, scenario.seed))):
             return with_chosen(scenario, scenario.schemes)
@@ -159,7 +154,7 @@ def with_units(scenario: Scenario) -> Scenario:
 
 
 def units_to_encode(scenario: Scenario, job: Job) -> tuple[str | None, ...]:
-    """What ``Job.sums_inside`` is chosen from; nothing where it makes no difference to the job."""
+    """Choices for ``Job.sums_inside``; none where they make no difference to the job."""
     if not job.scheme.encodes(job.options) or job.scheme.inside(job.options) is not None:
         return ()
     if scenario.collectives.inside != "auto":
@@ -184,12 +179,12 @@ def is_resolved_from(resolved: Scenario, requested: Scenario) -> bool:
 
 
 def resolved_in(text: str, requested: Scenario) -> Scenario | None:
-    """Take what ``resolve`` has decided for ``requested`` from the text of a resolved scenario.
+    """Apply the choices in the text of a resolved scenario to ``requested``.
 
-    Only that is taken: the text stands in a result folder, which may be a stranger's and supplies no code.
+    Nothing else is taken: the text stands in a result folder, which may be a stranger's and supplies no code.
 
     Returns:
-        ``requested`` as it was resolved; None where the text is of another scenario.
+        ``requested``, resolved; None where the text is of another scenario.
     """
     try:
         document = yaml_file.parse(text, "scenario").value
@@ -230,7 +225,7 @@ def measure_gradients_s(
     numbers = itertools.count()
 
     def gradient_of(batch_size: int) -> Callable[[], object]:
-        # Batches of their own: those of the runs are kept, and have another size.
+        # Separate batches: those of the runs are kept, and have another size.
         batches = Batches(problem.batches.shards, batch_size, problem.batches.seed)
         sized = replace(problem, batches=batches)
         return lambda: sized.gradient(0, next(numbers), sized.workload.start)
@@ -241,7 +236,7 @@ def measure_gradients_s(
 
 
 def warn_of_extrapolation(scenario: Scenario) -> str:
-    """Warn in a sentence where the scenario's batch is smaller or larger than any measured one, else ""."""
+    """Warn if the scenario's batch is smaller or larger than any measured one; "" otherwise."""
     measured = scenario.cluster.compute.measured
     return "" if measured is None else measured.outside(scenario.workload.batch_size)
 
@@ -259,7 +254,6 @@ def _measured(scenario: Scenario, device: torch.device) -> Scenario:
 
 
 def _sizes(measured: MeasuredCompute, scenario: Scenario) -> tuple[int, ...]:
-    """Where to measure."""
     return measured.batch_sizes or (scenario.workload.batch_size,)
 
 
@@ -269,12 +263,12 @@ def _with_measured(scenario: Scenario, measured: MeasuredCompute) -> Scenario:
 
 
 def seeds_of(scenario: Scenario) -> range:
-    """The seed of every repeat that there may be; all schemes share them."""
+    """Seed of every possible repeat; all schemes share them."""
     return range(scenario.seed, scenario.seed + max_repeats(scenario.repeats))
 
 
 def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.device | None = None) -> Job:
-    """Everything that a driver needs to run one scheme under one seed.
+    """Prepare the job of one scheme under one seed.
 
     ``scenario.gradients`` should be resolved; ``auto`` counts as ``looped``.
     """
@@ -379,19 +373,18 @@ def prepare(scenario: Scenario, entry: SchemeEntry, seed: int, device: torch.dev
 
 
 def _segments(profile: LayerProfile | None, length: int, buckets: int) -> tuple[tuple[str, int, int], ...]:
-    """Where a gradient [length] that stands for another model's is cut."""
     return equal_segments(length, buckets) if profile is None else layer_segments(length, profile.layers)
 
 
 def equal_segments(length: int, number: int) -> tuple[tuple[str, int, int], ...]:
-    """``number`` parts of a gradient [length], equal to within an element, the last elements first."""
+    """Cut a gradient [length] into ``number`` parts, equal to within an element, the last elements first."""
     cuts = [k * length // number for k in range(number + 1)] if number else []
     parts = list(itertools.pairwise(cuts))
     return tuple((f"bucket {k}", start, stop) for k, (start, stop) in enumerate(reversed(parts)))
 
 
 def over_profile(job: Job, profile: Profile) -> Job:
-    """``job`` with a profile's factors, and on the transport that it was measured on."""
+    """``job`` with a profile's factors and transport."""
     transport = TRANSPORTS[profile.hosts.transport]
     known = job.transport is transport and job.all_reduce in transport.all_reduces
     all_reduce = job.all_reduce if known else AUTO_ALGORITHM
@@ -400,7 +393,7 @@ def over_profile(job: Job, profile: Profile) -> Job:
 
 
 def clock_only(job: Job) -> Job:
-    """``job`` without training, target, limit of time and events: what is left is what its steps cost."""
+    """``job`` without training, target, limit of time and events: only its steps' costs are left."""
     return replace(
         job, problem=None, task=None, target=None, optimizer=NullOptimizer(), record_events=False,
         max_time_s=math.inf,
@@ -410,15 +403,15 @@ def clock_only(job: Job) -> Job:
 def _problem(
     workload: WorkloadEntry, workers: int, seed: int, method: Method, device: torch.device
 ) -> TrainingProblem:
-    """The workload of one seed, spread over its workers; all schemes share it."""
+    """Workload of one seed, spread over its workers; all schemes share it."""
     return _built(find_task(workload.task), workload, workers, seed, method, device)
 
 
 def _with_sampler(problem: TrainingProblem, workload: WorkloadEntry) -> TrainingProblem:
-    """The problem with a sampler of its own, which remembers gradients, where the workload names one.
+    """Give the problem its own sampler, which remembers gradients, where the workload names one.
 
     Raises:
-        KeyedError: the task's examples cannot be weighed one by one, or nothing is known of their smoothness.
+        KeyedError: the task's examples cannot be weighed one by one, or their smoothness is unknown.
     """
     if workload.sampler is None:
         return problem
@@ -433,11 +426,7 @@ def _with_sampler(problem: TrainingProblem, workload: WorkloadEntry) -> Training
 
 
 def _check_sampler(problem: TrainingProblem, workload: WorkloadEntry) -> None:
-    """Try whether the task's examples have gradients of their own, where a sampler is to weigh them.
-
-    Raises:
-        KeyedError: they have none that torch can compute.
-    """
+    """Raise ``KeyedError`` if a sampler is to weigh examples whose gradients torch cannot compute singly."""
     try:
         if workload.sampler is not None:
             _with_sampler(problem, workload).gradient(0, 0, problem.workload.start)

@@ -1,4 +1,4 @@
-"""Simulate a scenario: every scheme under every seed, in lockstep where that is exact, else by events."""
+"""Simulation of a scenario: every scheme, every seed; in lockstep where that is exact, else by events."""
 
 from __future__ import annotations
 
@@ -43,24 +43,20 @@ from .prepare import (
 from .tune import planned_trials, tune
 
 Progress = Callable[[str, int], None]
-"""Called with a run's label and the mean number of steps that its workers have done."""
+"""Called with a run's label and its workers' mean number of steps."""
 
 
 Engine = Literal["auto", "event", "lockstep"]
-"""What moves the virtual clock; ``auto``: the lockstep driver exactly where it is exact."""
+"""Driver of the virtual clock; ``auto``: the lockstep driver exactly where it is exact."""
 
 MOST_TRIED_STEPS: Final = 64
-"""The most steps, of what may be a long cycle, after which the choice of an engine is foretold."""
+"""Most steps, of a possibly long cycle, after which the choice of an engine is predicted."""
 
 ENGINES: Final[tuple[Engine, ...]] = get_args(Engine)
 
 
 def engine_named(name: str) -> Engine:
-    """The engine of that name.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Engine of that name; ``InputError`` if there is none."""
     for engine in ENGINES:
         if engine == name:
             return engine
@@ -76,15 +72,14 @@ def simulate_job(
     warn: Callable[[str], None] | None = None,
     engine: Engine = "auto",
 ) -> Run:
-    """Run one job in virtual time; a run that fails is kept as partial, with the reason.
+    """Run one job in virtual time; a failed run is kept as partial, with the reason.
 
     Args:
-        job: what to run.
         permute_seed: see ``Clock``; needs the event driver.
         progress: called as the run goes on.
         profile: correction factors; absent: the nominal cluster.
         warn: called with a sentence for every way in which the run left the profile's measured range.
-        engine: what moves the clock.
+        engine: driver of the clock.
 
     Raises:
         InputError: the lockstep driver is asked for where it is not exact.
@@ -104,7 +99,7 @@ def simulate_job(
 
 
 def engine_of(job: Job) -> tuple[Engine, str]:
-    """What ``auto`` is for a job, as far as its first steps on the clock alone show it, and why."""
+    """Predict what ``auto`` is for a job from its first steps on the clock alone; and the reason."""
     reason = why_not(job)
     if not reason:
         steps = min(job.scheme.cycle(job.options, job.units), MOST_TRIED_STEPS)
@@ -124,7 +119,7 @@ def _in_lockstep(job: Job, progress: Progress | None) -> Run | str:
     scorer = _begun_scorer(job)
     try:
         outcome = LockstepDriver(job, scorer, progress=report_steps(job, progress)).run()
-    except RunError as error:  # whatever it is, the event driver shows whether it is the scheme's own
+    except RunError as error:  # the event driver shows whether it is the scheme's own
         return str(error)
     return replace(run_record(job, outcome, scorer, "simulated"), engine="lockstep")
 
@@ -160,7 +155,7 @@ def _begun_scorer(job: Job) -> Scorer[torch.Tensor]:
 
 
 def report_steps(job: Job, progress: Progress | None) -> Callable[[int], None] | None:
-    """Called with the number of steps that have been published; calls ``progress`` with whole ones."""
+    """Callback for the number of published steps; it calls ``progress`` with whole ones."""
     if progress is None:
         return None
 
@@ -180,18 +175,18 @@ def begin(
     force: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[Scenario, Parts]]:
-    """Begin a simulation, or go on with the one that ``out`` holds.
+    """Begin a simulation, or go on with the one in ``out``.
 
     Args:
-        scenario: what to simulate.
-        device: where gradients are computed.
+        scenario: to simulate.
+        device: of the gradients.
         out: the result folder, which keeps each run as soon as it is complete; None: nothing is kept.
         force: whether older results may be replaced.
-        say: called with what the user should know.
+        say: called with notes for the user.
 
     Returns:
-        A context manager that gives the scenario as it was resolved when the simulation was first begun,
-        before values are tuned, and the complete runs.
+        A context manager with the complete runs and the scenario as resolved when the simulation first began,
+        before values are tuned.
 
     Raises:
         InputError: ``out`` is in use or taken, or the scenario cannot be resolved.
@@ -221,16 +216,14 @@ def simulate(
     processes: JobProcesses = ALONE,
     engine: Engine = "auto",
 ) -> Iterator[Run]:
-    """Simulate all schemes under all seeds, with one torch thread; yields the complete runs in order.
+    """Simulate all schemes under all seeds, with one torch thread; yield the complete runs in order.
 
     Args:
         scenario: resolved, and its values chosen.
-        device: where gradients are computed.
-        progress: called as runs go on.
-        parts: what it has is not run again, and what is new is kept there.
+        device: of the gradients.
+        parts: store of complete runs: those in it are not run again, new ones are kept there.
         warn: as for ``simulate_job``; called as well where the time of a gradient is extrapolated.
-        processes: that do the runs, which do not depend on how many there are.
-        engine: as for ``simulate_job``.
+        processes: for the runs, which do not depend on their number.
 
     Raises:
         InputError: the lockstep driver is asked for where it is not exact.
@@ -259,7 +252,7 @@ def simulate(
 
 
 def processes_for(device: torch.device | None, processes: JobProcesses) -> JobProcesses:
-    """A GPU does one run at a time."""
+    """Processes for runs on a device: a GPU does one run at a time."""
     return processes if device is None or device.type == "cpu" else ALONE
 
 
@@ -278,13 +271,13 @@ def run_here(
 
 
 def job_of(planned: PlannedRun, device: torch.device | None) -> Job:
-    """The job of a run on the nominal cluster; of trials no events are kept."""
+    """Job of a run on the nominal cluster; trials keep no events."""
     job = prepare(planned.scenario, planned.entry, planned.seed, device)
     return replace(job, record_events=False) if planned.kind == "trial" else job
 
 
 def trials_of(scenario: Scenario) -> list[PlannedRun]:
-    """The trials of ``tune``, in the order in which it takes their runs; none where nothing is tuned."""
+    """Trials of ``tune``, in the order in which it takes their runs; none where nothing is tuned."""
     if scenario.tune is None:
         return []
     plain = scenario.model_copy(update={"tune": None})
@@ -305,10 +298,9 @@ def choose_values(
     processes: JobProcesses = ALONE,
     engine: Engine = "auto",
 ) -> tuple[Scenario, list[Tuned]]:
-    """Run the trials of ``tune``; the scenario with the values chosen for each scheme, and what was tried.
+    """Run the trials of ``tune``; return the scenario with each scheme's chosen values, and the trials.
 
-    What ``parts`` has is not run again, and what is new is kept there; ``processes`` and ``engine`` are as
-    for ``simulate``.
+    ``parts``, ``processes`` and ``engine`` are as for ``simulate``.
     """
     if scenario.tune is None:
         return scenario, []

@@ -1,4 +1,4 @@
-"""Tune every scheme with the same effort, on seeds that the comparison does not use.
+"""Tuning of every scheme with the same effort, on seeds that the comparison does not use.
 
 One learning rate for all is unfair: schemes that add up updates want small ones, schemes that average seldom
 may want large ones. So each scheme gets the same number of runs on the same points and seeds, and keeps the
@@ -23,11 +23,11 @@ from ..scenario.tune import Tune, with_values
 from ..workloads import find_task
 
 RunEntry = Callable[[Scenario, SchemeEntry, int], Run]
-"""Runs one scheme of a scenario under a seed."""
+"""Run one scheme of a scenario under a seed."""
 
 
 def tune(scenario: Scenario, run: RunEntry) -> tuple[Scenario, list[Tuned]]:
-    """Choose values for every scheme; the scenario with them in place of ``tune``, and what was tried."""
+    """Choose values for every scheme; return the scenario with them in place of ``tune``, and the trials."""
     if scenario.tune is None:
         return scenario, []
     plain = scenario.model_copy(update={"tune": None})
@@ -36,7 +36,7 @@ def tune(scenario: Scenario, run: RunEntry) -> tuple[Scenario, list[Tuned]]:
 
 
 def with_chosen(scenario: Scenario, tuned: Sequence[Tuned]) -> Scenario:
-    """The scenario with the values that were chosen, in place of ``tune``."""
+    """Put the chosen values into the scenario, in place of ``tune``."""
     if not tuned:
         return scenario
     chosen = {each["label"]: each["chosen"] for each in tuned}
@@ -81,7 +81,7 @@ def _at_edge(value: Value, values: Sequence[Value]) -> bool:
 
 
 def _metric(scenario: Scenario) -> tuple[str, bool]:
-    """The score, as evaluations name it, that decides where no trial arrives, and whether small is good."""
+    """Evaluations' name of the score that decides where no trial arrives, and whether small is good."""
     target, task = scenario.stop.target, find_task(scenario.workload.task)
     if target is None:
         return "train_loss", True

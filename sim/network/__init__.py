@@ -1,1 +1,1 @@
-"""Time models of the network."""
+"""Nominal networks: hosts, links, routes, transports, profiles, and their variation in time."""

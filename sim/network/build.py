@@ -1,4 +1,4 @@
-"""From the scenario's network settings to hosts, links and routes."""
+"""Hosts, links and routes from the scenario's network settings."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .settings import GpuHost, NetworkSettings
 _PICOSECONDS: Final = 10**12
 _HOP: Final = 1
 _ONE_PICOSECOND: Final = 2**20
-"""In units of the weight: more than any number of hops, so that these only break ties."""
+"""A picosecond in units of the weight: more than any number of hops, so that hops only break ties."""
 
 
 def build_graph(settings: Graph, workers: int) -> Network:
-    """Lay out a graph; worker i is its i-th host.
+    """Build the network of a graph; worker i is its i-th host.
 
     Routes have the least latency (Dijkstra), of those the fewest hops, of those the first in the order of the
-    links. Hosts forward what is not for them, as switches do. An unlimited link takes part in routes only.
+    links. Hosts forward others' messages, as switches do. An unlimited link takes part in routes only.
 
     Raises:
         InputError: another number of hosts, or a host cannot reach another.
@@ -74,7 +74,7 @@ def build_graph(settings: Graph, workers: int) -> Network:
 
 
 def _edges_to(node: Any, before: Mapping[Any, Sequence[Any]]) -> list[tuple[Any, Any]]:
-    """The edges of the way to a node, from the first: by the first of the nodes before each."""
+    """Edges on the way to a node, first edge first; each goes through the first predecessor."""
     edges = []
     while before[node]:
         edges.append((before[node][0], node))
@@ -83,7 +83,7 @@ def _edges_to(node: Any, before: Mapping[Any, Sequence[Any]]) -> list[tuple[Any,
 
 
 def build_network(settings: NetworkSettings, workers: int) -> Network:
-    """Lay out the network; host i is worker i, and sites follow each other in the order given.
+    """Build the network; host i is worker i, and sites follow each other in the order given.
 
     The flat form is one site. A bandwidth that was left out gives no link. Of hosts with several GPUs each
     GPU is a worker, and those of one host follow each other.
@@ -105,7 +105,7 @@ def build_network(settings: NetworkSettings, workers: int) -> Network:
 
 
 def _into_gpus(network: Network, settings: NetworkSettings) -> Network:
-    """Take each host of a graph as a node with as many GPUs as the settings give it; each is a worker."""
+    """Turn each host of a graph into a node with the settings' number of GPUs; each is a worker."""
     host, gpus = settings.host, settings.gpus
     if host is None or gpus == 1:
         return network
@@ -121,7 +121,6 @@ def _into_gpus(network: Network, settings: NetworkSettings) -> Network:
 def _add_inner_links(
     links: list[Link], host: GpuHost, workers: range, inner_up: dict[int, int], inner_down: dict[int, int]
 ) -> None:
-    """Add every GPU's links to the others of its host, where their bandwidth is limited."""
     for worker in workers if host.bandwidth is not None else ():
         assert host.bandwidth is not None
         for ways, name in ((inner_up, "out"), (inner_down, "in")):
@@ -130,7 +129,6 @@ def _add_inner_links(
 
 
 def _build_users(path: str, workers: int) -> Network:
-    """The network that a user's function returns; every route of it has to lead over links that it has."""
     arguments = {"workers": workers}
     network = user_code.call(path, arguments, user_code.instance_of(Network), "a paceline.Network")
     who = user_code.format_call(path, arguments)
@@ -143,10 +141,7 @@ def _build_users(path: str, workers: int) -> Network:
 
 
 def _find_mistake(network: Network, workers: int) -> str:
-    """Say what in a user's network cannot be, as the end of a sentence; "" where there is nothing.
-
-    Routes that follow from the sites are not gone through one by one: of many workers there are too many.
-    """
+    """Mistake in a user's network, as the end of a sentence; "" where there is none."""
     if network.num_hosts != workers:
         return f"of {network.num_hosts} hosts, not {workers}"
     sites, links, routes = range(len(network.sites)), range(len(network.links)), network.routes.values()
@@ -164,6 +159,7 @@ def _find_mistake(network: Network, workers: int) -> str:
     for index in (*crossed, *(index for route in routes for index in route.links)):
         if index not in links:
             return f"with a route over link {shorten(index)}, of {len(links)}"
+    # Routes that follow from the sites are not checked one by one: of many workers there are too many.
     pairs = [(route.latency_s, route.per_flow_bytes_per_s) for route in routes]
     if len(pairs) < workers * (workers - 1):
         every = product(sites, sites)

@@ -1,4 +1,4 @@
-"""The nominal network: hosts, sites, links and routes. Numbers only, no behaviour."""
+"""Nominal network: hosts, sites, links and routes. Numbers only, no behaviour."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Link:
     Attributes:
         name: such as ``host3 up`` or ``us->eu``.
         bandwidth_bytes_per_s: nominal.
-        variation: how the bandwidth changes as time goes on; None: not at all.
+        variation: of the bandwidth in time; None: none.
     """
 
     name: str
@@ -30,12 +30,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Route:
-    """How a transfer goes from one host to another.
+    """Route of a transfer from one host to another.
 
     Attributes:
         links: indices into ``Network.links``, in the order in which they are crossed.
         latency_s: one-way latency, end to end.
-        per_flow_bytes_per_s: what one connection gets at most (``inf`` if nothing limits it).
+        per_flow_bytes_per_s: limit of one connection (``inf`` if nothing limits it).
     """
 
     links: tuple[int, ...]
@@ -51,8 +51,8 @@ class Network:
     outward if it has one, the pipe of that ordered pair of sites and the other site's uplink inward,
     and the destination's access link (``down``). A missing or unlimited link is left out of the route.
 
-    Where workers are the GPUs of larger machines, ``node_of`` names those: all of a node have the same access
-    link, its network card, and between two of them a transfer crosses links inside the node alone.
+    If workers are the GPUs of larger machines, ``node_of`` gives the machines: workers of a node share its
+    network card as access link, and between them a transfer crosses links inside the node alone.
 
     Two sites with one limited pipe, from the first to the second:
 
@@ -77,12 +77,12 @@ class Network:
         up, down: host -> link index, for hosts with a finite access link.
         pipe: (source site, destination site) -> link index.
         leave, enter: site -> link index of its uplink, outward and inward.
-        routes: (source, destination) -> route, where they do not follow from the sites: in a graph. Between
-            nodes, where there are any.
+        routes: (source, destination) -> route, if not implied by the sites: in a graph. Between nodes, if
+            there are any.
         node_of: ``node_of[host]`` is the number of its node, ascending; empty: every host is one.
         inner_up, inner_down: host -> link index, for hosts with a finite link inside their node.
         inner_latency_s: one-way latency between two hosts of a node.
-        jitter: how a message's latency varies around that of its route; None: not at all.
+        jitter: of a message's latency around that of its route; None: none.
         latency_s: one-way latency [site, site], end to end between hosts; the diagonal is within a site.
         per_flow_bytes_per_s: cap on one connection [site, site].
     """
@@ -111,7 +111,7 @@ class Network:
 
     @property
     def varies(self) -> bool:
-        """Whether anything of it changes while a run goes on."""
+        """Whether anything of it changes in time."""
         return self.jitter is not None or any(link.variation is not None for link in self.links)
 
     @property
@@ -121,7 +121,7 @@ class Network:
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """The number of each host's node; that of the host where every host is one."""
+        """Node of each host; the host itself where there are no nodes."""
         return self.node_of or tuple(range(self.num_hosts))
 
     def same_node(self, source: int, destination: int) -> bool:
@@ -133,7 +133,7 @@ class Network:
         return {} if self.node_of else dict(self.routes)
 
     def route(self, source: int, destination: int) -> Route:
-        """The route between two different hosts."""
+        """Route between two different hosts."""
         route = self._routes.get((source, destination))
         if route is None:
             route = self._routes[source, destination] = self._find_route(source, destination)
@@ -150,7 +150,7 @@ class Network:
         return replace(between, links=tuple(link for link in crossed if link is not None))
 
     def between_sites(self, source: int, destination: int) -> Route:
-        """The route from a site to another or to itself, without its hosts' access links; not in a graph."""
+        """Route from a site to another or to itself, without its hosts' access links; not in a graph."""
         crossed: list[int | None] = []
         if source != destination:
             crossed = [
@@ -164,7 +164,7 @@ class Network:
 
     @cached_property
     def own_links(self) -> Mapping[int, frozenset[int]]:
-        """Link -> the hosts whose access it is, or whose way into their node."""
+        """Link -> hosts that have it as access link, or as link inside their node."""
         owners: dict[int, set[int]] = {}
         for ways in (self.up, self.down, self.inner_up, self.inner_down):
             for host, link in ways.items():
@@ -173,7 +173,7 @@ class Network:
 
     @cached_property
     def equal_links(self) -> EqualLinks | None:
-        """What one link of each kind is, where workers share nodes and all links of a kind are alike."""
+        """One link of each kind, if workers share nodes and all links of a kind are alike; else None."""
         if not self.node_of or self.routes or self.varies:
             return None
         kinds: list[list[tuple[Mapping[Any, int], int]]] = [
@@ -208,5 +208,5 @@ class Network:
 
 
 def free_network(hosts: int) -> Network:
-    """A network on which nothing takes time: for real messages, and to time computations alone."""
+    """Network on which nothing takes time: for real messages, and to time computations alone."""
     return Network(("all",), (0,) * hosts, (), ((0.0,),), ((float("inf"),),))

@@ -1,8 +1,8 @@
-"""A profile: the correction factors of one kind of cluster, each with the measurements that it came from.
+"""Profiles: fitted correction factors of one kind of cluster, each with its measurements.
 
 The scenario has nominal numbers, the default factors are neutral, and a profile holds fitted ones: three
 separate things. ``paceline calibrate`` writes profiles; a prediction that uses one reports where it left
-the range of sizes that were measured.
+the measured range of sizes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .settings import QueueName
 from .transfer import TransferModel
 
 PROFILE_VERSION: Final = 2
-"""Of the file's format."""
+"""Version of the file's format."""
 
 _EFFICIENCIES: Final = (0.5, 1.0)
-"""Between which a drawn efficiency stays; the other factors only cannot be negative."""
+"""Bounds of a drawn efficiency; the other factors only cannot be negative."""
 
 FACTORS: Final[Mapping[str, str]] = {
     "overhead_s": "s",
@@ -40,11 +40,11 @@ FACTORS: Final[Mapping[str, str]] = {
     "resume_s": "s",
     "late_s": "s",
 }
-"""The fields of ``TransferModel`` that a profile sets, and their units."""
+"""Fields of ``TransferModel`` that a profile sets, and their units."""
 
 
 MAX_VALUE: Final = 1e12
-"""Of a factor: of the units that there are, bytes have the largest numbers."""
+"""Upper limit of a factor: bytes have the largest numbers of all units."""
 
 
 class Factor(Settings):
@@ -140,13 +140,13 @@ class Profile(Settings):
     @model_validator(mode="before")
     @classmethod
     def _read_file(cls, data: Any, info: ValidationInfo) -> Any:
-        """A scenario names a file, relative to its own folder; once it is resolved, it has its contents."""
+        """Read the file, relative to the scenario's folder; a resolved scenario has its contents instead."""
         if not isinstance(data, str):
             return data
         return read_beside(info, data, load).model_dump()
 
     def transfer(self, model: TransferModel) -> TransferModel:
-        """``model`` with these factors, and gloo's rules. Its collectives are gloo's, too."""
+        """Apply these factors and gloo's rules to ``model``; its collectives are gloo's, too."""
         values: dict[str, Any] = {name: self.factors[name].value for name in FACTORS}
         return replace(
             model,
@@ -160,10 +160,10 @@ class Profile(Settings):
         )
 
     def drawn(self, seed: int) -> Profile:
-        """As good a profile as this one: the factors drawn from what the measurements leave open.
+        """Draw an equally plausible profile: its factors vary within the uncertainty of the measurements.
 
-        Those that were fitted together are jointly normal (the linearised fit), cut off where a factor
-        cannot be. A forecast whose runs each have their own shows how far it can be off for that reason.
+        Factors fitted together are jointly normal (the linearised fit), clipped to possible values. A
+        forecast whose runs each have their own profile shows its error for that reason.
         """
         names = list(self.covariance)
         values, vectors = np.linalg.eigh(np.array([self.covariance[name] for name in names]))
@@ -181,14 +181,14 @@ class Profile(Settings):
 
 @dataclass
 class MessageRange:
-    """The messages of a prediction: sizes, and how many at one host at the same time."""
+    """Range of a prediction's messages: sizes, and number at one host at the same time."""
 
     smallest_bytes: float = float("inf")
     largest_bytes: float = 0.0
     in_flight: int = 0
 
     def outside(self, measured: MeasuredRange) -> tuple[str, ...]:
-        """A sentence for every way in which this leaves the measured range."""
+        """Sentences for every way in which this leaves the measured range."""
         low, high, most = measured.smallest_bytes, measured.largest_bytes, measured.in_flight
         warnings = []
         if self.largest_bytes > high:
@@ -218,12 +218,12 @@ def load(path: Path) -> Profile:
 
 
 def dump(profile: Profile) -> str:
-    """The profile as YAML; ``load`` reads an equal one."""
+    """Profile as YAML; ``load`` reads an equal one."""
     return yaml_file.write(profile.model_dump(mode="json"))
 
 
 def check_hosts(profile: Profile, wanted: HostKind, source: str) -> None:
-    """Raise ``InputError`` where a profile is about something else than what is to be predicted."""
+    """Raise ``InputError`` if a profile describes other hosts than the ``wanted`` ones."""
     if profile.hosts != wanted:
         raise InputError(
             f"{source}: was measured on a {profile.hosts}, this is a {wanted}; probe and calibrate there"

@@ -1,4 +1,4 @@
-"""The routes between many pairs of hosts at once, in arrays."""
+"""Routes between many pairs of hosts at once, in arrays."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .transfer import TransferModel
 
 @dataclass(frozen=True, eq=False)
 class RouteArrays:
-    """Routes, one a row: the fields of ``Route``.
+    """Routes as arrays, one a row: the fields of ``Route``.
 
     Attributes:
-        links: [routes, most links of one] indices into ``Network.links``; -1: there is none.
+        links: [routes, most links of one] indices into ``Network.links``; -1: none.
         latency_s, per_flow_bytes_per_s: [routes].
     """
 
@@ -28,7 +28,7 @@ class RouteArrays:
 
     @classmethod
     def of(cls, routes: Sequence[Route]) -> RouteArrays:
-        """Lay routes out."""
+        """Convert routes to arrays."""
         links = np.full((len(routes), max((len(route.links) for route in routes), default=0)), -1)
         for row, route in zip(links, routes, strict=True):
             row[: len(route.links)] = route.links
@@ -40,7 +40,7 @@ class RouteArrays:
 
 
 def find_routes(network: Network, sources: Integers, destinations: Integers) -> RouteArrays:
-    """``network.route`` of each of so many pairs of different hosts [pairs]."""
+    """``network.route`` for arrays of different hosts [pairs]."""
     if network.routes:
         pairs = zip(sources.tolist(), destinations.tolist(), strict=True)
         return RouteArrays.of([network.route(*pair) for pair in pairs])
@@ -61,7 +61,6 @@ def find_routes(network: Network, sources: Integers, destinations: Integers) -> 
 
 
 def _of_hosts(ways: Mapping[int, int], hosts: int) -> Integers:
-    """The link of each host; -1: it has none."""
     links = np.full(hosts, -1)
     links[list(ways)] = list(ways.values())
     return links
@@ -69,14 +68,14 @@ def _of_hosts(ways: Mapping[int, int], hosts: int) -> Integers:
 
 @dataclass(frozen=True, eq=False)
 class PairRoutes:
-    """The routes of a collective.
+    """Routes of a collective.
 
     Attributes:
-        links: [pairs, most links of one] those that it crosses; -1: there is none.
-        bytes_per_s, latency_s: [pairs] of a message that is alone.
+        links: [pairs, most links of one] links crossed by each pair; -1: none.
+        bytes_per_s, latency_s: [pairs] of a message without others.
         one_end: each link is used by messages of one source only, or to one destination only.
-        most_pairs: how many pairs use the busiest link.
-        access_only: of the links only those of the members' hosts are used, which nobody else shares.
+        most_pairs: number of pairs on the busiest link.
+        access_only: only access links of the members' hosts are used, not shared with other hosts.
     """
 
     links: Integers
@@ -90,7 +89,7 @@ class PairRoutes:
 def route_pairs(
     sources: Integers, destinations: Integers, members: tuple[int, ...], model: TransferModel
 ) -> PairRoutes:
-    """Look up what lies between pairs of ranks [pairs], each once; rank i is the host ``members[i]``."""
+    """Look up the routes of distinct pairs of ranks [pairs]; rank i is the host ``members[i]``."""
     network, hosts = model.network, np.array(members)
     routes = find_routes(network, hosts[sources], hosts[destinations])
     bandwidths = np.array([*(link.bandwidth_bytes_per_s for link in network.links), np.inf])  # -1: no link
@@ -114,7 +113,7 @@ def route_pairs(
 
 
 def _all_equal(ranks: Integers, link: Integers, used: Integers) -> NDArray[np.bool_]:
-    """By link: whether all that use it are of one rank; true of those that nobody uses."""
+    """Whether all users of each link are one rank; true for unused links."""
     last = np.zeros(len(used), np.int64)
     last[link] = ranks
     alike: NDArray[np.bool_] = np.bincount(link[ranks == last[link]], minlength=len(used)) == used

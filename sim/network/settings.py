@@ -1,4 +1,4 @@
-"""The scenario's settings of the network.
+"""Network settings of a scenario.
 
 Four forms. *Flat*: ``latency`` and ``bandwidth`` of one switch that never blocks. *Sites*: ``sites``,
 ``within``, ``between`` and perhaps ``uplink``. *Graph*: ``graph``. The user's own: ``model``. Latency is
@@ -129,7 +129,7 @@ class NetworkSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _take_stock(cls, data: Any) -> Any:
-        """TCP's settings are those of stock hosts, which name them all."""
+        """Fill in TCP settings of stock hosts, or ``stock`` where TCP settings are given."""
         match data:
             case {"hosts": "stock"} if data.get("tcp") is None:
                 return {**data, "tcp": {}}
@@ -140,7 +140,7 @@ class NetworkSettings(Settings):
     @model_validator(mode="wrap")
     @classmethod
     def _name_tables(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """What is wrong with values from a CSV file names the file, and which row and column do not fit."""
+        """Name the CSV file, row and column in mistakes about values from a file."""
         try:
             return read(data)
         except ValidationError as error:
@@ -204,7 +204,7 @@ class NetworkSettings(Settings):
 
     @property
     def gpus(self) -> int:
-        """Workers in every host."""
+        """Workers per host."""
         return self.host.gpus if self.host is not None else 1
 
     def _wrong_names(self, sites: Mapping[str, int]) -> Iterator[Mistake]:
@@ -236,13 +236,13 @@ class NetworkSettings(Settings):
         return by_pair(self.sites, self.between.latency)
 
     def pipes(self) -> dict[tuple[str, str], float]:
-        """Bytes per second of the pipe of every ordered pair of sites; empty where pipes are unlimited."""
+        """Pipe bandwidth in bytes per second for every ordered pair of sites; empty where unlimited."""
         if self.sites is None or self.between is None or self.between.bandwidth is None:
             return {}
         return by_pair(self.sites, self.between.bandwidth)
 
     def connections(self) -> dict[tuple[str, str], float]:
-        """Bytes per second that one connection gets at most; empty where it is unlimited."""
+        """Bytes per second of one connection at most; empty where unlimited."""
         if self.sites is None or self.between is None or self.between.per_flow is None:
             return {}
         return by_pair(self.sites, self.between.per_flow)

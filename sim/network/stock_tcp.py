@@ -1,4 +1,4 @@
-"""What TCP of stock hosts is set to: Linux's names and defaults, and the windows that losses leave.
+"""TCP settings of stock hosts: Linux's names and defaults, and the windows that losses leave.
 
 References:
     RFC 9438, CUBIC for fast and long-distance networks (section 5.1: losses).
@@ -21,7 +21,7 @@ HostTuning = Literal["tuned", "stock"]
 Congestion = Literal["cubic", "reno", "bbr"]
 
 SEGMENT_BYTES: Final = 1448
-"""Of payload: an Ethernet frame of 1500 bytes less the headers of IP and TCP with time stamps."""
+"""Payload of a segment: an Ethernet frame of 1500 bytes less the headers of IP and TCP with time stamps."""
 SEND_BUFFER_BYTES: Final = 4194304.0
 """Linux: the largest of net.ipv4.tcp_wmem."""
 RECEIVE_BUFFER_BYTES: Final = 6291456.0
@@ -29,9 +29,9 @@ RECEIVE_BUFFER_BYTES: Final = 6291456.0
 MAX_BUFFER_BYTES: Final = 2**31 - 1
 """Linux keeps the size of a socket's buffer in 31 bits."""
 WINDOW_SHARE: Final = 0.66
-"""Of a receive buffer, what is offered as a window: Linux since 6.6, by what packets take in memory."""
+"""Share of a receive buffer offered as a window: Linux since 6.6, by what packets take in memory."""
 _CUBIC_PER_S3: Final = 0.4
-"""RFC 9438's C: segments by which a window grows with the cube of the time."""
+"""RFC 9438's C: growth of a window in segments with the cube of the time."""
 _CUBIC_BETA: Final = 0.7
 
 
@@ -64,7 +64,7 @@ class TcpSettings(Settings):
 
     @property
     def buffered_bytes(self) -> float:
-        """The most that may be on its way: what both ends have room for."""
+        """Most bytes in flight: the room in the buffers of both ends."""
         return min(self.send_buffer, self.receive_buffer * WINDOW_SHARE) * self.connections
 
     def window_at_loss_bytes(self, rtt_s: float) -> float:
@@ -79,7 +79,7 @@ class TcpSettings(Settings):
 
 
 def describe_hosts(tcp: TcpSettings | None) -> str:
-    """``tuned``, or ``stock`` with what differs from Linux's defaults."""
+    """``tuned``, or ``stock`` with the differences from Linux's defaults."""
     if tcp is None:
         return "tuned"
     usual = TcpSettings()

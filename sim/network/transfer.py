@@ -1,4 +1,4 @@
-"""What a transfer costs beside its bytes."""
+"""Costs of a transfer beside its bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .stock_tcp import TcpSettings
 
 @dataclass(frozen=True)
 class TransferModel:
-    """How the network carries a message: the nominal cluster, and factors that correct it.
+    """Model of message transfers: the nominal cluster, and factors that correct it.
 
     The defaults are neutral. A calibration fits them to one kind of cluster and software.
 
@@ -19,31 +19,31 @@ class TransferModel:
         network: hosts, links, routes.
         sharing: ``max_min``: transfers share every link on their route fairly; ``rtt``: so, but weighted by
             one over the round trip; ``none``: each has its links alone.
-        overhead_s: software overhead before a transfer's bytes start.
-        announcement: what the receiver's announcement costs, as a factor on the route's latency. Where it is
-            not 0, a receive from anybody is announced to a sender only when it has heard of that sender.
-        added_latency_s: what hosts and switches add to every message's and announcement's latency.
+        overhead_s: software overhead before a transfer's bytes leave.
+        announcement: cost of the receiver's announcement, as a factor on the route's latency. If not 0, a
+            receive from anybody is announced to a sender only when it has heard of that sender.
+        added_latency_s: of hosts and switches, for every message and announcement.
         efficiency: share of the nominal bandwidth that the payload gets.
         streams: messages from one host to another, and announcements, share one stream of bytes, first come
             first served (one TCP connection); False: they overtake each other. Not where each is alone.
-        buffer_bytes: what the sender's socket takes off its hands: a send is complete when the bytes of its
-            stream that have not left are no more than this; 0: when its last byte has left.
-        copy_s_per_byte: what handing bytes to the socket takes.
-        device_copy_s_per_byte: what copying a point-to-point message from one device and to another takes.
+        buffer_bytes: of the sender's socket: a send is complete when no more bytes of its stream than this
+            have still to leave; 0: when its last byte has left.
+        copy_s_per_byte: of handing bytes to the socket.
+        device_copy_s_per_byte: of copying a point-to-point message from one device and to another.
         plain_patterns: mixes and collectives do not go the way of messages, but as if nothing above were set,
             with ``pattern_overhead_s`` in the place of ``overhead_s``.
         launch_s: from joining a collective whose receives are posted ahead until its blocks can leave.
         resume_s: from the end of an exchange until the coroutine goes on.
         late_s: from the end of a computation until the coroutine's next operation.
-        wake_up_delays_s: instead of ``late_s``, values as they followed each other when measured: a worker
+        wake_up_delays_s: instead of ``late_s``, values in the order of their measurement: a worker
             goes through them from one drawn at random on, and begins its run that late too.
         resume_jitter_s: equally likely deviations from ``resume_s``, of which each exchange draws one; it
             never ends before its transfers.
-        uneven_s: equally likely values of what a message takes longer on its hosts than another, which gives
+        uneven_s: equally likely extra times of a message on its hosts, relative to another, which give
             it less of links that both share; none: shares are even.
-        uneven_s_per_byte: those of each of its bytes, in addition; as many or none.
+        uneven_s_per_byte: the same for each of its bytes, in addition; as many or none.
         seed: of the run, for latencies and bandwidths that vary at random, wake-up delays and uneven shares.
-        queue: how links serve: ``fair`` is as ``sharing`` says; ``fifo``: what comes later waits, in streams
+        queue: discipline of links: ``fair`` is as ``sharing`` says; ``fifo``: later bytes wait, in streams
             announcements too. Not where each is alone.
         tcp: of stock hosts; None: windows limit nothing, as on tuned ones. Not where each is alone.
     """
@@ -79,7 +79,7 @@ class TransferModel:
 
     @property
     def equal_links(self) -> EqualLinks | None:
-        """The links as payloads see them, where one of each kind stands for all of it; None elsewhere."""
+        """Links as payloads see them, if one of each kind stands for all of it; else None."""
         if self.sharing != "max_min" or self.queue != "fair" or self.tcp is not None or self.uneven:
             return None
         links = self.network.equal_links

@@ -1,4 +1,4 @@
-"""What carries a cluster's bytes: the rules of each library, and its constants where there is no profile."""
+"""Transports: the rules of each library, and its constants where there is no profile."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..collectives.registry import algorithms
 from .transfer import TransferModel
 
 AUTO_ALGORITHM: Final = "auto"
-"""The all-reduce that a transport chooses itself."""
+"""Leave the all-reduce to the transport."""
 
 
 @dataclass(frozen=True)
 class PackagedFactor:
-    """A constant of a library, with the interval in which it was seen.
+    """A constant of a library and the interval of its observations.
 
     Attributes:
         value, low, high: in ``unit``.
         unit: SI.
-        source: where it was measured.
+        source: of the measurement.
     """
 
     value: float
@@ -49,7 +49,7 @@ GLOO_FACTORS: Final[Mapping[str, PackagedFactor]] = MappingProxyType(
 DEVICE_COPY: Final = PackagedFactor(
     1 / 6e9, 1 / 12e9, 1 / 3e9, "s/byte", "PCIe 3 x16 between pageable host memory and a GPU, each way"
 )
-"""What a point-to-point message of GPU workers pays at each end, since it goes over gloo."""
+"""Cost of a point-to-point message of GPU workers at each end, since it goes over gloo."""
 
 
 NCCL_LAUNCH: Final = PackagedFactor(
@@ -62,7 +62,7 @@ NCCL_LAUNCH: Final = PackagedFactor(
     "low: NCCL's own base latency, NVIDIA/nccl at 5067397, src/graph/tuning.cc; high: all that 128 bytes "
     "take on two hosts of H100s, issue 1453 of NVIDIA/nccl",
 )
-"""What a collective over NCCL takes to be started: its kernel, and the proxies of the network."""
+"""Time to launch a collective over NCCL: its kernel, and the proxies of the network."""
 
 DDP_SHARE: Final = PackagedFactor(
     0.03,
@@ -72,21 +72,21 @@ DDP_SHARE: Final = PackagedFactor(
     "one GPU with DDP and without: ResNet-50 3.1 %, ResNet-101 5.6 %, ResNeXt-50 1.4 %, ResNeXt-101 2.4 %, "
     "pytorch/pytorch at bf69c14, benchmarks/distributed/ddp/README.md (V100, batches of 32)",
 )
-"""What averaging gradients costs on a GPU itself: hooks of the backward pass, copies to and from buckets."""
+"""Cost of averaging gradients on a GPU itself: hooks of the backward pass, copies to and from buckets."""
 
 
 @dataclass(frozen=True)
 class TransportRules:
-    """The rules of one library.
+    """Rules of one library.
 
     Attributes:
-        name: as scenarios spell it; empty: those of versions before there were transports.
+        name: as scenarios spell it; empty: versions before there were transports.
         posted_ahead: receives of collectives are posted when a rank joins, so that only data is waited for.
         gloo_messages: messages are gloo's: streams, announcements, its constants.
-        nccl_collectives: collectives are NCCL's, whose choice goes by size and number of ranks.
+        nccl_collectives: collectives are NCCL's; their choice goes by size and number of ranks.
         ordered: a worker's collectives and mixes go one after another, in the order in which they began.
         device_copies: point-to-point messages are copied from and to devices.
-        averaging_share: what averaging gradients adds to each, as a share of its duration.
+        averaging_share: cost of averaging gradients, as a share of a gradient's duration.
     """
 
     name: str
@@ -109,11 +109,11 @@ class TransportRules:
 
     @property
     def by_price(self) -> bool:
-        """Whether the algorithm is chosen by what it costs on the cluster."""
+        """Whether the algorithm is chosen by its price on the cluster."""
         return len(self.choices) > 1 and not self.nccl_collectives
 
     def transfer(self, model: TransferModel) -> TransferModel:
-        """``model`` with the rules of this library for messages, and its packaged constants."""
+        """Apply this library's rules for messages, and its packaged constants, to ``model``."""
         if not self.gloo_messages:
             return model
         factors = GLOO_FACTORS
@@ -148,4 +148,4 @@ TRANSPORTS: Final[Mapping[str | None, TransportRules]] = MappingProxyType(
         ),
     }
 )
-"""By the name in the scenario; None: a result folder of a version before there were transports."""
+"""Rules by name in the scenario; None: a result folder of a version before there were transports."""

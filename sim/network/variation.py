@@ -1,8 +1,8 @@
-"""What varies: latencies from message to message, links as time goes on.
+"""Variation of latencies from message to message, and of links in time.
 
-A latency is that of the route, times a random factor where there is jitter, and what the links' tables add
+A latency is that of the route, times a random factor where there is jitter, plus the links' tables
 at that moment. A bandwidth is piecewise constant, from a table, from random slow periods or from outages, in
-which it is 0: what is on a link then stays there and goes on when it is back, as if nothing had been lost.
+which it is 0: messages on the link then stay there and go on when it is back, as if nothing had been lost.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from .network import Link, Network
 
 
 def trace_of(link: Link) -> LinkTrace | None:
-    """The table by which a link varies, if it has one."""
+    """Table of a varying link, if it has one."""
     return link.variation.trace if link.variation is not None else None
 
 
 def peak_bytes_per_s(link: Link) -> float:
-    """The most that a link ever carries."""
+    """Peak bandwidth of a link."""
     trace = trace_of(link)
     return max(step.bandwidth for step in trace.steps) if trace is not None else link.bandwidth_bytes_per_s
 
 
 class LinkChanges:
-    """A number of each link that varies, in the order of time: its bandwidth, or the latency that it adds.
+    """Changes of a number per link in the order of time: its bandwidth, or its added latency.
 
-    Args:
-        steps: link -> its (time, number), without an end or with one.
+    ``steps`` are link -> its (time, number), finite or endless.
     """
 
     def __init__(self, steps: Mapping[int, Iterator[tuple[float, float]]]) -> None:
@@ -43,7 +42,7 @@ class LinkChanges:
 
     @property
     def next_s(self) -> float:
-        """When the next change is due; ``inf`` if there is none."""
+        """Time of the next change; ``inf`` if there is none."""
         return self._heap[0][0] if self._heap else inf
 
     def until(self, now_s: float) -> dict[int, float]:
@@ -57,7 +56,7 @@ class LinkChanges:
 
 
 def changes_per_s(links: Sequence[Link]) -> float:
-    """How often a link changes its bandwidth, in the long run and over all links, per second of the clock."""
+    """Long-run rate of bandwidth changes over all links, per second of the clock."""
     return sum(_rate_of(link.variation) for link in links if link.variation is not None)
 
 
@@ -69,22 +68,16 @@ def _rate_of(variation: Variation) -> float:
 
 
 def bandwidth_changes(links: Sequence[Link], seed: int) -> LinkChanges:
-    """The bandwidths of all links that vary, in bytes per second.
+    """Bandwidths of all varying links, in bytes per second.
 
-    Args:
-        links: of the network; those without a variation never change.
-        seed: of the run. Each link has its own random numbers, so its periods depend on nothing else.
+    Each link has its own random numbers of the run's ``seed``, so its periods depend on nothing else.
     """
     varying = ((index, link) for index, link in enumerate(links) if link.variation is not None)
     return LinkChanges({index: _steps(link, index, seed) for index, link in varying})
 
 
 class AddedLatencies:
-    """What the links' tables add to latencies, as time goes on.
-
-    Args:
-        links: of the network.
-    """
+    """Latencies that the tables of a network's links add over time."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         traces = ((index, trace_of(link)) for index, link in enumerate(links))
@@ -100,7 +93,7 @@ class AddedLatencies:
         return bool(self._added_s)
 
     def at_s(self, now_s: float, links: Sequence[int]) -> float:
-        """In seconds, of a route over these links; ``now_s`` never decreases from call to call."""
+        """Added seconds of a route over these links; ``now_s`` never decreases from call to call."""
         self._added_s |= self._changes.until(now_s)
         return sum(self._added_s.get(link, 0.0) for link in links)
 
@@ -147,11 +140,11 @@ def _markov(periods: SlowPeriods, nominal: float, index: int, seed: int) -> Iter
 
 
 class Factors:
-    """Random factors of latencies; the k-th message that a host sends has the k-th factor of that host.
+    """Random factors of latencies: the k-th message from a host has the k-th factor of that host.
 
     Args:
         jitter: their distribution.
-        hosts: how many there are.
+        hosts: number of hosts.
         seed: of the run.
     """
 
@@ -162,7 +155,7 @@ class Factors:
         self._factors: list[list[float]] = [[] for _ in range(hosts)]
 
     def draw(self, source: int) -> float:
-        """The factor of the next message from ``source``."""
+        """Factor of the next message from ``source``."""
         block, offset = divmod(self._drawn[source], seeds.BLOCK)
         self._drawn[source] += 1
         if offset == 0:
@@ -171,12 +164,12 @@ class Factors:
 
 
 class Latencies:
-    """Draws latencies, see ``Factors``.
+    """Latencies of messages, with ``Factors``.
 
     Args:
         network: for the routes and the jitter; without it every message takes its route's latency.
         seed: of the run.
-        added_s: what hosts and switches add, without jitter.
+        added_s: latency of hosts and switches, without jitter.
     """
 
     def __init__(self, network: Network, seed: int, added_s: float) -> None:
@@ -187,11 +180,11 @@ class Latencies:
 
     @property
     def constant(self) -> bool:
-        """Whether all messages between two hosts take the same."""
+        """Whether all messages between two hosts have the same latency."""
         return self._factors is None and not self._by_links
 
     def draw_s(self, source: int, destination: int, now_s: float = 0.0) -> float:
-        """One-way latency of the next message from ``source``, here to ``destination``, which is sent now."""
+        """One-way latency of the next message from ``source``, here to ``destination``, sent at ``now_s``."""
         route = self._network.route(source, destination)
         latency_s = route.latency_s
         if self._factors is not None:

@@ -1,1 +1,1 @@
-"""What happened: runs, events and scores, their files, and what is concluded from them."""
+"""Results: runs, events and scores, their files, and conclusions from them."""

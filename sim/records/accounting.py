@@ -1,4 +1,4 @@
-"""Where a worker's time went, and the log of a run's events: alike under every driver's clock."""
+"""Accounting of a worker's time, and the log of a run's events, for every driver's clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from .run import INSTANT, Event, Pace, TimeShare
 
 LATE_NOTE: Final = "left_out"
-"""Note of a step that ends an average: 1 where the worker's contribution was too late for it, else 0."""
+"""Note of a step that ends an average: 1 where the worker's contribution came too late for it, else 0."""
 
 SMALL_WEIGHT_NOTE: Final = "small_weight"
 """Note of a step after which a worker's push-sum weight is below 0.001."""
@@ -17,11 +17,11 @@ SMALL_WEIGHT_NOTE: Final = "small_weight"
 
 @dataclass(slots=True)
 class EventLog:
-    """The events of a run, up to a limit.
+    """Events of a run, up to a limit.
 
     Attributes:
-        until_step: keep only what ended in a step below this one; None: everything.
-        at_most: a log that would get longer than this keeps nothing; None: no limit.
+        until_step: keep only events that ended in a step below this one; None: all.
+        at_most: a longer log is dropped whole; None: no limit.
     """
 
     until_step: int | None = None
@@ -30,7 +30,7 @@ class EventLog:
     full: bool = False
 
     def add(self, event: Event) -> None:
-        """Keep an event, if it is within the limits."""
+        """Keep an event within the limits."""
         if self.full or (self.until_step is not None and event.step >= self.until_step):
             return
         self.events.append(event)
@@ -44,11 +44,11 @@ class TimeBreakdown:
     """Time, bytes and events of one worker.
 
     The main coroutine's wall clock divides into *compute* (a gradient of this worker is running, or
-    the coroutine itself is), *wait* (blocked until the last needed peer has started) and
+    the coroutine itself is), *wait* (blocked until the last needed peer has begun) and
     *communicate* (blocked after that). Communication hidden behind a running gradient is compute.
-    ``operations`` are the names of what was begun, with ``ANY_SOURCE`` for a receive from anybody.
-    ``averages`` is how many averages that leave out who is late were to have a contribution of this worker,
-    ``left_out`` how many were made without it.
+    ``operations`` are the names of begun operations, with ``ANY_SOURCE`` for a receive from anybody.
+    ``averages`` counts averages that may leave out stragglers and wanted this worker's contribution,
+    ``left_out`` those made without it.
     """
 
     worker: int
@@ -65,31 +65,31 @@ class TimeBreakdown:
     _busy_s: float = 0.0
 
     def count(self, notes: Mapping[str, float]) -> None:
-        """Take what is counted from the notes of a step."""
+        """Count the notes of a step."""
         if LATE_NOTE in notes:
             self.averages += 1
             self.left_out += bool(notes[LATE_NOTE])
 
     def computing(self, now_s: float) -> None:
-        """A gradient of this worker starts."""
+        """Record that a gradient begins."""
         if self._running == 0:
             self._since_s = now_s
         self._running += 1
 
     def computed(self, now_s: float) -> None:
-        """A gradient of this worker has ended."""
+        """Record that a gradient has ended."""
         self._running -= 1
         if self._running == 0:
             self._busy_s += now_s - self._since_s
 
     def busy_s(self, now_s: float) -> float:
-        """Seconds up to now in which at least one gradient ran."""
+        """Seconds up to now with at least one gradient running."""
         return self._busy_s + (now_s - self._since_s if self._running else 0.0)
 
     def blocked(self, start_s: float, end_s: float, peer_s: float, busy_at_start_s: float) -> None:
-        """The main coroutine was blocked on communication; ``busy_at_start_s`` is ``busy_s(start_s)``."""
+        """Account for time blocked on communication; ``busy_at_start_s`` is ``busy_s(start_s)``."""
         exposed = end_s - start_s
-        if self._running or self._busy_s != busy_at_start_s:  # a gradient has run meanwhile
+        if self._running or self._busy_s != busy_at_start_s:  # a gradient ran meanwhile
             exposed -= self.busy_s(end_s) - busy_at_start_s
         waited = peer_s - start_s
         if waited <= 0.0:
@@ -101,17 +101,17 @@ class TimeBreakdown:
             self.communicate_s += exposed - waited
 
     def share(self, wall_s: float) -> TimeShare:
-        """Where this worker's share of ``wall_s`` went; after its end it waited for the others."""
+        """Shares of this worker's ``wall_s``; after its end it waited for the others."""
         idle = 0.0 if self.ended_s is None else max(wall_s - self.ended_s, 0.0)
         wait, communicate = self.wait_s + idle, self.communicate_s
-        if wait + communicate > wall_s:  # a run that failed: blocked beyond the last that counts
+        if wait + communicate > wall_s:  # a failed run: blocked beyond the last step that counts
             wait = max(wall_s - communicate, 0.0)
             communicate = min(communicate, wall_s)
         return TimeShare(compute=wall_s - wait - communicate, communicate=communicate, wait=wait)
 
 
 def mean_share(breakdowns: Sequence[TimeBreakdown], until_s: float, wall_s: float) -> TimeShare:
-    """Mean over workers of where the time went up to ``until_s``; the rest of ``wall_s`` is idle."""
+    """Mean time shares over workers up to ``until_s``; the rest of ``wall_s`` is idle."""
     shares = [each.share(until_s) for each in breakdowns]
     n = len(shares)
     return TimeShare(
@@ -124,7 +124,7 @@ def mean_share(breakdowns: Sequence[TimeBreakdown], until_s: float, wall_s: floa
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What a worker had done when it published a step."""
+    """Progress of a worker when it published a step."""
 
     time_s: float = 0.0
     steps: float = 0.0
@@ -132,7 +132,6 @@ class _Done:
     bytes_sent: float = 0.0
 
     def towards(self, later: _Done, time_s: float) -> _Done:
-        """What it had done by a time in between, as if it went on evenly."""
         part = (time_s - self.time_s) / (later.time_s - self.time_s)
         return _Done(
             time_s,
@@ -153,10 +152,10 @@ class _Mark:
 class PaceMarks:
     """Marks the end of every ``cycle`` steps: of all workers where they keep step, else of the first.
 
-    When the first is through a cycle the others are within a step, of which the part counts that has passed.
+    At a mark of the first, the others are within a step; the part that has passed counts.
 
     Attributes:
-        workers: how many there are.
+        workers: their number.
         cycle: steps from one mark to the next.
         in_step: whether the workers keep step.
     """
@@ -177,19 +176,19 @@ class PaceMarks:
 
     @property
     def complete(self) -> int:
-        """How many cycles have ended."""
+        """Number of ended cycles."""
         return len(self._marks) - 1 - (self.in_step and self._marks[-1].lacking > 0)
 
     def is_known(self, number: int) -> bool:
-        """Whether all is known of the end of cycle ``number``."""
+        """Whether the end of cycle ``number`` is fully known."""
         return number < len(self._marks) and not self._marks[number].lacking
 
     def lose(self, rank: int) -> None:
-        """A worker has died."""
+        """Record the death of a worker."""
         self._lost.add(rank)
 
     def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> None:
-        """Count a worker's step, and the ``bytes_sent`` by its end. Called in the order of time."""
+        """Count a worker's step, and its ``bytes_sent`` so far. Called in the order of time."""
         before = self._latest[rank]
         averages = before.averages + (bytes_sent > before.bytes_sent)
         now = self._latest[rank] = _Done(time_s, step + 1.0, averages, bytes_sent)
@@ -215,14 +214,13 @@ class PaceMarks:
         mark.done[rank] = done
 
     def at(self, number: int) -> Pace:
-        """The pace up to the end of cycle ``number``; of a step whose end was not seen nothing
-        counts."""
+        """Pace up to the end of cycle ``number``; steps without a seen end do not count."""
         mark = self._marks[number]
         done = [each or latest for each, latest in zip(mark.done, self._latest, strict=True)]
         return self._pace(mark.time_s, done)
 
     def last(self) -> Pace:
-        """All up to the end of the last cycle; up to the last step where none has ended."""
+        """Pace up to the end of the last cycle, or up to the last step where none has ended."""
         if self.complete:
             return self.at(self.complete)
         return self._pace(max(each.time_s for each in self._latest), self._latest)

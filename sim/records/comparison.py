@@ -1,9 +1,9 @@
-"""A prediction beside a measurement: errors, the decision, and whether both computed the same models.
+"""Comparison of predictions with measurements: errors, the decision, and equality of the models.
 
-Both sides execute the own code of a scheme, so one whose models do not depend on the order of arrival has to
-give the same ones. How near they must be follows from what the runs recorded (``Run.exchanges``): to the bit
+Both sides execute the same code of a scheme, so if its models do not depend on the order of arrival, both
+must compute the same ones. The tolerance follows from the recorded ``Run.exchanges``: equal to the bit
 where workers only mixed values and sent messages, because then they add up everything themselves, in one
-order; within ``sum_tolerance`` where a collective of a library added up, in an order of its own.
+order; within ``sum_tolerance`` where a library's collective added up, in an order of its own.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Metric = Literal["iteration_time_s", "time_to_target_s", "wall_clock_s"]
 
 
 DEFAULT_TOLERANCE_PCT: Final = 5.0
-"""By how many per cent a scheme's time may be off: the limit of the worst cell in ``docs/validation.md``."""
+"""Allowed error of a scheme's time in per cent: the limit of the worst cell in ``docs/validation.md``."""
 
 
 class MeanRow(TypedDict):
-    """A mean over repeats; ``simulated_s`` are the ends of ``DRAWN_RUNS`` predictions."""
+    """A mean over repeats; ``simulated_s`` are the ends of the range of ``DRAWN_RUNS`` predictions."""
 
     label: str
     metric: Metric
@@ -43,14 +43,14 @@ class MeanRow(TypedDict):
 
 
 class ErrorRow(MeanRow):
-    """One number, predicted and measured; ``error_pct`` is 100 (predicted / measured - 1)."""
+    """One predicted and measured number; ``error_pct`` is 100 (predicted / measured - 1)."""
 
     scheme: str
     seed: int
 
 
 class NoiseRow(TypedDict):
-    """One number of two real runs of the same scheme, seed and computing times.
+    """A number from two real runs with the same scheme, seed and computing times.
 
     ``difference_pct`` is 100 (second / first - 1).
     """
@@ -68,9 +68,9 @@ class ToleranceVerdict(TypedDict):
     """Whether predictions are within a tolerance of the measurements.
 
     Attributes:
-        text: a sentence with the numbers that decided.
-        outcome: ``noisy``: real runs differ from each other by so much that the error may be theirs.
-        tolerance_pct: what was allowed, in per cent.
+        text: a sentence with the deciding numbers.
+        outcome: ``noisy``: real runs differ from each other so much that the error may be theirs.
+        tolerance_pct: allowed error in per cent.
     """
 
     text: str
@@ -82,12 +82,13 @@ class Decision(TypedDict):
     """Whether the prediction would have picked the right scheme.
 
     Attributes:
-        winner_predicted, winner_measured: labels of who is first (``verdict``), by wall clock where neither
-            side has a time to target; None where no scheme got there.
+        winner_predicted, winner_measured: labels of the first schemes (``verdict``), by wall clock where
+            neither
+            side has a time to target; None where no scheme reached it.
         tie: the predicted lead lies inside its interval (None with few repeats).
-        regret_pct: by how much the predicted winner is slower than the measured one, as measured: the median
+        regret_pct: how much slower the predicted winner is than the measured one, as measured: the median
             of their paired ratio, less 1.
-        kendall_tau: of the two rankings by median ratio to the winner, 1 the same, -1 reversed; None with
+        kendall_tau: of the two rankings by median ratio to the winner, 1 equal, -1 reversed; None with
             fewer than two schemes.
         interval_coverage: share of the schemes whose measured median is inside the predicted 95 % interval;
             None with one repeat.
@@ -102,9 +103,9 @@ class Decision(TypedDict):
 
 
 class Trajectory(TypedDict):
-    """Whether one scheme went through the same models on both sides.
+    """Whether one scheme computed the same models on both sides.
 
-    ``same``: None where it need not, because the order of arrival decides. ``says``: what was seen, in words.
+    ``same``: None where it need not, because the order of arrival decides. ``says``: the finding in words.
     """
 
     label: str
@@ -114,14 +115,12 @@ class Trajectory(TypedDict):
 
 
 class Comparison(TypedDict):
-    """The JSON object of ``paceline validate``.
-
-    What may be missing is not in those that older versions have written.
+    """The JSON object of ``paceline validate``; files of older versions may lack ``NotRequired`` keys.
 
     Attributes:
         means: of the schemes that have ``simulated_s``.
-        noise: real runs beside others of the same scheme and draws.
-        noise_floor_pct: of these, as ``largest_typical_pct``; None where no run was made twice.
+        noise: repeated real runs of the same scheme and draws.
+        noise_floor_pct: of these, as ``largest_typical_pct``; None where no run was repeated.
         verdict: see ``judge``.
         status: ``partial`` where it ended before all runs were made; ``message`` says why.
     """
@@ -145,7 +144,7 @@ class Pair:
     """One scheme under one seed, predicted and measured.
 
     Attributes:
-        asynchronous: the order of arrival decides which models there are.
+        asynchronous: the models depend on the order of arrival.
         same_gradients: both sides computed gradients by the same method, so that these have the same bits.
     """
 
@@ -155,7 +154,7 @@ class Pair:
     same_gradients: bool = True
 
     def cells(self) -> list[ErrorRow]:
-        """Errors of everything that both have."""
+        """Errors of all numbers that both sides have."""
         p, m = self.predicted, self.measured
         times: list[tuple[Metric, float, float]] = []
         if p.time_to_target_s is not None and m.time_to_target_s is not None:
@@ -177,22 +176,21 @@ class Pair:
         ]  # fmt: skip
 
     def _whole(self) -> bool:
-        """Whether both have done all their steps."""
         p, m = self.predicted, self.measured
         return p.iterations == m.iterations and p.status == m.status == "completed"
 
     def _common_end(self) -> tuple[float, float, float] | None:
-        """The last number of steps that both have done, and when each had."""
+        """Last number of steps that both sides did, and when each had done them."""
         p, m = self.predicted, self.measured
         if self._whole():
             return (p.iterations, p.wall_clock_s, m.wall_clock_s) if p.iterations else None
-        # Those between two scorings, where the target was looked for, come after the one with their step.
+        # Extra scorings near the target come after the one with their step: the first of each step counts.
         times = {(e.step, _lost_in(e)): e.time_s for e in reversed(m.evaluations)}
         both = [(e.step, e.time_s, times.get((e.step, _lost_in(e)))) for e in p.evaluations if e.step > 0]
         return next(((step, p_s, m_s) for step, p_s, m_s in reversed(both) if m_s is not None), None)
 
     def trajectory(self) -> Trajectory:
-        """Compare what was computed on both sides."""
+        """Compare the models of both sides."""
         says, same = self._sameness()
         return Trajectory(label=self.predicted.label, seed=self.predicted.seed, same=same, says=says)
 
@@ -220,40 +218,38 @@ class Pair:
 
 
 def _models_of(evaluation: Evaluation) -> tuple[int, ...]:
-    """Which models were scored: the step vector; in older records, in which all workers' had it, the step."""
+    """The step vector of the scored models; in older records, with one step for all, the step."""
     return evaluation.steps or (evaluation.step,)
 
 
 def _lost_in(evaluation: Evaluation) -> tuple[int, ...]:
-    """Workers that were gone. Steps of a rank that died with its log are not known, and so count as none."""
+    """Workers that were gone. Steps of a rank that died with its log are unknown, and count as none."""
     return tuple(worker for worker, step in enumerate(evaluation.steps) if step == LOST)
 
 
 def error_pct(predicted: float, measured: float) -> float:
-    """How far a prediction is off, in per cent of the measurement."""
+    """Error of a prediction in per cent of the measurement."""
     return 100 * (predicted / measured - 1)
 
 
 def off_pct(row: MeanRow) -> float:
-    """The error; where there is a range of predictions, that of its nearest point, which is 0 inside it."""
+    """Error of the prediction, or of the nearest point of its range (0 inside it)."""
     ends = [row["predicted"], *row.get("simulated_s", ())]
     return error_pct(min(max(row["measured"], min(ends)), max(ends)), row["measured"])
 
 
 def mean_and_max(errors_pct: Iterable[float]) -> tuple[float, float] | None:
-    """Mean and maximum of the errors' sizes; None where there are no errors."""
+    """Mean and maximum of the absolute errors; None without errors."""
     sizes = [abs(error) for error in errors_pct]
     return (math.fsum(sizes) / len(sizes), max(sizes)) if sizes else None
 
 
 @dataclass(frozen=True)
 class SchemeErrors:
-    """One scheme over its repeats, predicted and measured.
+    """One scheme over its repeats: its rows of both summaries, and errors in per cent.
 
-    Attributes:
-        predicted, measured: its rows of both summaries.
-        time_pct: error of the median time to target; None where one side has none.
-        step_pct: error of the median time of a step; None where one side has none.
+    ``time_pct`` is that of the median time to target, ``step_pct`` that of the median time of a step; None
+    where one side has none.
     """
 
     predicted: SchemeSummary
@@ -265,7 +261,7 @@ class SchemeErrors:
 def scheme_errors(
     predicted: Sequence[SchemeSummary], measured: Sequence[SchemeSummary]
 ) -> list[SchemeErrors]:
-    """The schemes that both sides have, in the order of ``measured``."""
+    """Errors of the schemes on both sides, in the order of ``measured``."""
 
     def error(p: float | None, m: float | None) -> float | None:
         return error_pct(p, m) if p is not None and m else None
@@ -292,15 +288,14 @@ def compare(
     same_gradients: bool = True,
     trajectories: Sequence[Trajectory] = (),
 ) -> Comparison:
-    """Everything that can be said about a prediction and its measurement.
+    """Compare predictions with measurements of equal label and seed.
 
     Args:
-        scenario_name: goes into the summaries that decide who is first.
-        predicted, measured: runs; those of equal label and seed are compared.
+        scenario_name: goes into the summaries behind the decision.
         warnings: copied.
         asynchronous: labels of the schemes whose models depend on the order of arrival.
         same_gradients: see ``Pair``.
-        trajectories: what is known of some of them already.
+        trajectories: already known ones.
     """
     known = {(each["label"], each["seed"]): each for each in trajectories}
     real = {(run.label, run.seed): run for run in measured}
@@ -324,7 +319,7 @@ def compare(
 
 
 def noise_rows(repeated: Iterable[tuple[Run, Run]]) -> list[NoiseRow]:
-    """How far each second real run is from the first; both are of one scheme, seed and computing times."""
+    """Differences of each second real run from the first, both of one scheme, seed and computing times."""
     return [
         NoiseRow(
             scheme=cell["scheme"], label=cell["label"], seed=cell["seed"], metric=cell["metric"],
@@ -336,7 +331,7 @@ def noise_rows(repeated: Iterable[tuple[Run, Run]]) -> list[NoiseRow]:
 
 
 def largest_typical_pct(errors: Iterable[tuple[str, Metric, float]]) -> tuple[str, float] | None:
-    """The label and size of the largest error, each the median over a scheme's repeats; None without any.
+    """Label and size of the largest error, each the median over a scheme's repeats; None without any.
 
     Args:
         errors: label, metric and error in per cent.
@@ -358,18 +353,16 @@ def judge(
     tolerance_pct: float = DEFAULT_TOLERANCE_PCT,
     failure: str = "",
 ) -> Comparison:
-    """The comparison with its noise floor and a verdict.
+    """Add the noise floor and a verdict to a comparison.
 
     It passes where each scheme's error (of its time to target and of its wall clock, the median over its
-    repeats) is within the tolerance and the models are the same; it is too noisy to tell where real runs
+    repeats) is within the tolerance and the models are the same. It is too noisy to tell where real runs
     differ from each other by more than the tolerance, and no scheme is off by more than both together. Where
-    chance decides, each value and the mean are as far off as they lie outside the range of simulated runs.
+    chance decides, errors are distances from the range of simulated runs.
 
     Args:
-        comparison: of predictions and measurements.
         repeated: pairs of real runs of one scheme, seed and computing times.
-        tolerance_pct: how far off a scheme may be.
-        failure: why there are fewer runs than there should be; "" where all were made.
+        failure: why runs are missing; "" where all were made.
     """
     noise = noise_rows(repeated)
     rows = [*comparison["cells"], *comparison.get("means", [])]
@@ -416,9 +409,9 @@ def _verdict(
 
 
 def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]) -> Decision:
-    """Compare who is first (``sim.records.verdict``), and how far behind the others are, on both sides.
+    """Compare winners (``sim.records.verdict``) and distances to them on both sides.
 
-    By wall clock where neither side got to a target. Schemes that one side lacks take no part.
+    By wall clock where neither side reached a target. Schemes that one side lacks take no part.
     """
     shared = {run.label for run in predicted} & {run.label for run in measured}
     p, m = (
@@ -451,7 +444,6 @@ def decide(scenario_name: str, predicted: Sequence[Run], measured: Sequence[Run]
 
 
 def _ratio(row: SchemeSummary) -> float:
-    """Median ratio to the winner, infinite where there is none."""
     return _or_inf(row["ratio_to_best"]["median"])
 
 

@@ -1,7 +1,7 @@
-"""Scores at equal time and at equal bytes sent: how good each scheme is at one moment, or for one cost.
+"""Scores at equal time and at equal bytes sent.
 
-Time to target asks who gets to one score first. Scores at one moment, and at one amount of data sent, say
-something about schemes that never reach the target, too.
+Time to target asks which scheme reaches one score first. Scores at one moment, and at one amount of data
+sent, also rank schemes that never reach the target.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .scenario_facts import Goal
 
 
 class Equal(TypedDict):
-    """Where schemes are compared.
+    """The moment and the amount of data at which schemes are compared.
 
     Attributes:
         metric: the target's; without a target the test accuracy, or else the training loss.
         falling: whether small scores are good ones.
-        time_s: the winner's median time to target; if nobody won, when the first run ended.
-        bytes: what the winner had sent by then (median); if nobody won, the least that a run sent in all.
+        time_s: the winner's median time to target; without a winner, the end of the first run to end.
+        bytes: the winner's median bytes sent by then; without a winner, the least that a run sent in all.
             None if that is nothing.
     """
 
@@ -36,7 +36,7 @@ class Equal(TypedDict):
 
 
 def equal_terms(runs: Sequence[Run], target: Goal | None, winners: Sequence[Run]) -> Equal | None:
-    """Where to compare ``runs``, all of one source; ``winners`` are those of the winning scheme, if any.
+    """Terms on which to compare ``runs``, all of one source; ``winners`` are the winning scheme's, if any.
 
     None where nothing was scored.
     """
@@ -57,7 +57,7 @@ def equal_terms(runs: Sequence[Run], target: Goal | None, winners: Sequence[Run]
 
 
 def score_at(runs: Sequence[Run], equal: Equal, by: Literal["time_s", "bytes_sent"]) -> Interval | None:
-    """Median score of a scheme's runs where ``equal`` says, with its interval.
+    """Median score of a scheme's runs on ``equal`` terms, with its interval.
 
     A run's score is that of its latest evaluation until then; one that is not finite counts as worst.
     """
@@ -74,7 +74,7 @@ def score_at(runs: Sequence[Run], equal: Equal, by: Literal["time_s", "bytes_sen
 
 
 def _falling(metric: str, target: Goal | None, runs: Sequence[Run]) -> bool:
-    """Records do not know the task; but a run begins on the far side of its target."""
+    """Whether the metric falls to its target, by a run's first score: records do not know the task."""
     if target is None or target["metric"] != metric:
         return metric == "train_loss"
     first = (run.evaluations[0].metrics.get(metric) for run in runs if run.evaluations)

@@ -1,18 +1,18 @@
-"""Medians over repeats, and how sure they are.
+"""Medians over repeats and their intervals.
 
 Repeats are paired: seed s saw the same data and the same stragglers under every scheme. So two schemes are
-compared by the median of their ratio on each seed, which keeps what they have in common out of it. Ratios
+compared by the median of their ratio on each seed, which cancels what they have in common. Ratios
 are averaged and interpolated as logarithms, so that a over b says what b over a says.
 
 Intervals lie between order statistics. The r-th smallest and the r-th largest of n values hold the true
 median in ``1 - 2 P(Bin(n, 1/2) < r)`` of all cases, whatever the distribution; between the two r on either
 side of 95 % the bounds are interpolated (Hettmansperger and Sheather 1986; exact for a Laplace distribution,
-within a per cent for the others that ``tests/sim/records/test_intervals.py`` tries). A percentile bootstrap
-of a median is an approximation of this, and a coarse one for few repeats: its resamples have hardly more
+within a per cent for the others in ``tests/sim/records/test_intervals.py``). A percentile bootstrap
+of a median approximates this, coarsely for few repeats: its resamples have hardly more
 medians than there are values. Over seven repeats it holds the truth in 87 % of all cases, or in 98 %,
-according to how one reads a quantile off so few steps.
+depending on how a quantile is read off so few steps.
 
-Values may be infinite (a run that never got there), so that nothing is dropped.
+Values may be infinite (a run that never reached the target), so that nothing is dropped.
 
 An interval needs ``FEWEST`` repeats. The range of n values misses the true median with probability
 ``2 ** (1 - n)``: with three repeats a "95 %" interval could hold it in 75 % of all cases at best.
@@ -34,17 +34,17 @@ from typing_extensions import TypedDict
 
 LEVEL: Final = 0.95
 FEWEST: Final = 5
-"""Repeats below which nothing is said about chance; with five, the range holds the median in 93.75 %."""
+"""Repeats needed for an interval; with five, the range holds the median in 93.75 %."""
 
 
 DRAWN_RUNS: Final = 30
-"""Predictions with whose range a measurement is compared where chance decides."""
+"""Number of predictions whose range a measurement is compared with where chance decides."""
 
 
 class Interval(TypedDict):
     """A median over repeats with its 95 % interval.
 
-    ``median`` is None if most repeats never got there. ``low`` and ``high`` are None with fewer than
+    ``median`` is None if most repeats never reached the target. ``low`` and ``high`` are None with fewer than
     ``FEWEST`` repeats; otherwise a bound is None where it is infinite.
     """
 
@@ -57,23 +57,21 @@ UNKNOWN: Final = Interval(median=None, low=None, high=None)
 
 
 def of_median(values: Sequence[float]) -> Interval:
-    """The median of at least one value, and its interval."""
+    """Median of at least one value, with its interval."""
     return _interval(sorted(values), ratios=False)
 
 
 def of_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Interval:
-    """The median ratio over the seeds that both have, and its interval.
+    """Median ratio over the shared seeds, with its interval.
 
-    Args:
-        above, below: seed -> value, not negative, perhaps infinite; where both are, neither is ahead and
-            the ratio is 1.
+    Values by seed are not negative, perhaps infinite; where both are, neither is ahead and the ratio is 1.
     """
     ratios = paired_ratios(above, below)
     return _interval(ratios, ratios=True) if ratios else UNKNOWN
 
 
 def of_runs(values: Sequence[float], level: float = 1.0) -> list[float]:
-    """The lower and upper end of where another such run lies, in at most this share of cases.
+    """Lower and upper end of a range that holds another such run, in at most this share of cases.
 
     Of n runs, the one in place k is above another one with probability k / (n + 1); level 1 is their range,
     which holds another one in (n - 1) / (n + 1) of cases.
@@ -83,13 +81,13 @@ def of_runs(values: Sequence[float], level: float = 1.0) -> list[float]:
 
 
 def median_ratio(above: Mapping[int, float], below: Mapping[int, float]) -> float | None:
-    """The median of ``of_ratio``, infinite where it is; None where no seed is shared."""
+    """Median of ``of_ratio``, infinite where it is; None where no seed is shared."""
     ratios = paired_ratios(above, below)
     return _median(ratios, ratios=True) if ratios else None
 
 
 def paired_ratios(above: Mapping[int, float], below: Mapping[int, float]) -> list[float]:
-    """The ratios on the seeds that both have, ascending; see ``of_ratio``."""
+    """Ratios on the shared seeds, ascending; see ``of_ratio``."""
     shared = [(above[seed], below[seed]) for seed in above if seed in below]
     return sorted(1.0 if a == b else a / b if b else math.inf for a, b in shared)
 
@@ -106,7 +104,7 @@ def _interval(ordered: Sequence[float], ratios: bool) -> Interval:
 
 
 def _median(ordered: Sequence[float], ratios: bool) -> float:
-    """Of an even number, halfway between the two in the middle; of ratios, where neither is further ahead."""
+    """Median, of an even number halfway between the middle two; for ratios their geometric mean."""
     left, right = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     if left == right:
         return left
@@ -118,7 +116,7 @@ def _median(ordered: Sequence[float], ratios: bool) -> float:
 
 
 def _between(outer: float, inner: float, weight: float, ratios: bool) -> float:
-    """From the outer of two neighbours this share of the way to the inner one; not towards infinity."""
+    """Interpolate between two neighbours by ``weight`` from the outer one; never towards infinity."""
     whole = all(math.isfinite(value) and (value or not ratios) for value in (outer, inner))
     if not weight or outer == inner or not whole:
         return outer
@@ -127,7 +125,7 @@ def _between(outer: float, inner: float, weight: float, ratios: bool) -> float:
 
 @lru_cache
 def _place(n: int) -> tuple[int, float]:
-    """Where a bound stands: after how many of n values, and which share of the way to the next."""
+    """Rank of an interval's bound among n values, and the weight towards the next value."""
     rank = 1
     while rank < n // 2 and _coverage(n, rank + 1) >= LEVEL:
         rank += 1
@@ -139,10 +137,10 @@ def _place(n: int) -> tuple[int, float]:
 
 
 def _coverage(n: int, rank: int) -> float:
-    """How often the median of a distribution lies between a sample's values of this rank from both ends."""
+    """Probability that the median lies between a sample's values of this rank from both ends."""
     return 1 - sum(math.comb(n, i) for i in range(rank)) / (1 << (n - 1))
 
 
 def finite(value: float | None) -> float | None:
-    """The value as a float, also where it counts something; None where it is not finite."""
+    """``value`` as a float, counts too; None where it is not finite."""
     return float(value) if value is not None and math.isfinite(value) else None

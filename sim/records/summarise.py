@@ -1,4 +1,4 @@
-"""From runs to their summary: per run, per scheme over its repeats, and who won."""
+"""Summaries of runs: per run, per scheme over its repeats, and the winner."""
 
 from __future__ import annotations
 
@@ -44,16 +44,13 @@ def summarise(
     transport: TransportRecord | None = None,
     proxy: str | None = None,
 ) -> Summary:
-    """Summarise runs; rows come in the order in which their schemes first appear.
+    """Summarise runs of one or both sources; rows come in the order in which their schemes first appear.
 
     Args:
-        scenario_name: copied.
-        runs: any number of them, one or both sources.
-        target: what the runs were after, if anything; copied.
-        tuning: what was chosen before, if anything; copied.
-        facts: label -> what is known of a scheme apart from its runs; copied.
-        transport: what carries the bytes, if that is known; copied.
-        proxy: what the trained model stands for, if for another one; copied.
+        tuning: earlier choices, if any.
+        facts: label -> facts about a scheme apart from its runs.
+        transport: carrier of the bytes, if known.
+        proxy: what the trained model stands for, if for another one.
 
     Raises:
         InputError: two runs share source, label and seed.
@@ -110,14 +107,9 @@ def summarise_resolved(
     tuning: Sequence[Tuned] = (),
     facts: Mapping[str, SchemeFacts] | None = None,
 ) -> Summary:
-    """Summarise runs of a resolved scenario, from whose text target, transport and proxy are read.
+    """Summarise runs of a resolved scenario; target, transport and proxy are read from its text.
 
-    Args:
-        scenario_yaml: the text.
-        scenario_name, runs, tuning, facts: as for ``summarise``.
-
-    Raises:
-        InputError: as ``summarise``.
+    The other arguments and errors are those of ``summarise``.
     """
     known = read_facts(scenario_yaml)
     return summarise(scenario_name, runs, known.target, tuning, facts, known.transport, known.proxy)
@@ -227,7 +219,6 @@ def _row(group: Sequence[Run], facts: SchemeFacts | None) -> SchemeSummary:
 
 
 def _left_out(group: Sequence[Run]) -> list[str]:
-    """What the time of a step does not count, as phrases."""
     phrases = []
     if idle_s := _mean([run.time_s.idle for run in group]):
         phrases.append(f"an idle end of {format_seconds(idle_s)}, after the first worker was through")
@@ -248,14 +239,14 @@ def _shares(group: Sequence[Run]) -> Shares:
 
 
 def _times(group: Sequence[Run], by_step: bool) -> dict[int, float]:
-    """Seed -> what schemes are compared by (``race_s``); by seed, so that order cannot matter."""
+    """Seed -> the times that schemes are compared by (``race_s``); by seed, so that order cannot matter."""
     return dict(sorted((run.seed, race_s(_run_row(run), by_step)) for run in group))
 
 
 def _to_target(
     group: Sequence[Run], at: Callable[[Evaluation], float], to_end: Callable[[Run], float]
 ) -> tuple[float | None, float | None]:
-    """The median of what runs took to the target, None where most never met it, and then its lower bound."""
+    """Median effort of runs to the target, None where most never met it, and then its lower bound."""
     median = finite(_median([math.inf if run.met is None else at(run.met) for run in group]))
     if median is not None:
         return median, None
@@ -267,7 +258,7 @@ def _to_target(
 def _compare(
     rows: Sequence[SchemeSummary], times: Mapping[str, Mapping[int, float]], best: SchemeSummary | None
 ) -> int:
-    """Fill in what a row says in comparison with the others; returns how many seeds all of them share."""
+    """Fill in a row's comparison with the others; returns the number of seeds that all share."""
     shared = sorted(set.intersection(*(set(column) for column in times.values())))
     if best is None or not shared:
         return len(shared)

@@ -1,18 +1,20 @@
-"""Who is first, how sure that is, and one sentence that says no more than the repeats support.
+"""The verdict: which scheme is first, how sure that is, and one sentence that the repeats support.
 
 Schemes race on the same seeds, so one rule decides everywhere: a scheme is beaten by another if the median of
-their paired ratio (``intervals.of_ratio``) says so. First is who is beaten by nobody. Where that is several
-(they tie), or nobody (a beats b, b beats c and c beats a), the smallest median time among them, or among all,
-decides, and then how often they arrive. Who does not in most of its repeats takes no part.
+their paired ratio (``intervals.of_ratio``) says so. The unbeaten scheme is first. If several are unbeaten
+(they tie), or none is (a beats b, b beats c and c beats a), the smallest median time among them, or among
+all,
+decides, and then how often they arrive. Schemes that miss the target in most of their repeats take no part.
 
 The order is *settled* where the 95 % interval of the paired ratio (``intervals.of_ratio``) of every other
-scheme to the winner lies above 1. No level is shared out among the others: that the best of several equals
-beats all of them by chance is the less likely the more they are (Gutmann and Maymin 1987). Fewer than
-``intervals.FEWEST`` repeats settle only what is more than ``BEYOND_CHANCE`` apart in all of them, unless
+scheme to the winner lies above 1. The level is not shared out among the others: the more equals there are,
+the
+less likely the best of them beats all by chance (Gutmann and Maymin 1987). Fewer than
+``intervals.FEWEST`` repeats settle only schemes more than ``BEYOND_CHANCE`` apart in all of them, unless
 nothing in the runs is random.
 
-A tuned scheme may have chosen the wrong values by the chance of its trials. So no order is settled while they
-leave open that other values would make it faster than the winner: trials with them have to be slower than the
+A tuned scheme may have chosen the wrong values by the chance of its trials. So no order is settled while
+other values may make it faster than the winner: trials with them have to be slower than the
 winner's repeats by more than chance gives in 5 % of cases (Welch's t, with the spread of the repeats).
 
 Schemes *tie* where the whole interval lies within ``TIED_WITHIN`` of 1: however sure the order of such two
@@ -40,29 +42,29 @@ from ..seeds import Floats
 from .intervals import FEWEST, LEVEL, finite, median_ratio, of_median, of_ratio, paired_ratios
 
 MOST_REPEATS: Final = 100
-"""More repeats than this are not worth a number: they are "more than 100"."""
+"""Most repeats named as a number; beyond it is "more than 100"."""
 
 TIED_WITHIN: Final = 0.005
-"""Relative difference below which two times are as good as equal."""
+"""Relative difference below which two times count as equal."""
 
 _LEVEL_Z: Final = 1.96
 """Standard normal quantile of a 95 % interval."""
 _POWER_Z: Final = 0.84
-"""Standard normal quantile of 80 %: how often as many repeats as are named settle the order."""
+"""Standard normal quantile of 80 %: how often the named number of repeats settles the order."""
 _NORMAL: Final = statistics.NormalDist()
 _HALF: Final = _NORMAL.inv_cdf(0.75)
-"""The size that half of all standard normal values exceed."""
+"""Size that half of all standard normal values exceed."""
 _MEDIAN_SPREAD: Final = math.sqrt(math.pi / 2)
 """Standard error of a median over that of a mean, for normal values."""
 
 BEYOND_CHANCE: Final = 2.0
-"""The factor between two equal schemes that one repeat exceeds in 5 % of cases, as is supposed."""
+"""Assumed factor between two equal schemes that one repeat exceeds in 5 % of cases."""
 _RUN_SPREAD: Final = math.log(BEYOND_CHANCE) / _LEVEL_Z / math.sqrt(2)
-"""Deviation of a run's log time that goes with it: 25 %, more than most trainings have."""
+"""Matching deviation of a run's log time: 25 %, more than most trainings have."""
 
 
 def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
-    """The label of who is first, None where nobody arrives.
+    """Label of the first scheme, None where nobody arrives.
 
     Args:
         times: label -> seed -> time to target, infinite where it was not reached. Two schemes that share no
@@ -86,12 +88,8 @@ def find_winner(times: Mapping[str, Mapping[int, float]]) -> str | None:
 def chance_to_win(wins: float, races: int) -> float:
     """Estimate a scheme's chance to be first on one more seed: Jeffreys' (wins + 1/2) / (races + 1).
 
-    It is never 0 or 1: few races do not make certain. Each scheme is set against all others together, so that
-    the chances of two add up to 1, and those of more to more than 1.
-
-    Args:
-        wins: how many races it has won; a tie counts in part.
-        races: how many there were.
+    It is never 0 or 1: few races give no certainty. A tie counts as a part of a win. Each scheme is set
+    against all others together, so that the chances of two add up to 1, and those of more to more than 1.
 
     Source:
         Brown, Cai and DasGupta, Interval estimation for a binomial proportion, Statistical Science 16 (2001).
@@ -100,7 +98,7 @@ def chance_to_win(wins: float, races: int) -> float:
 
 
 def find_winners(columns: Floats) -> Floats:
-    """Mark who is first, in times [schemes, races], with 1: shared among several, 0 where none arrives."""
+    """Mark the winners in times [schemes, races] with 1: shared among several, 0 where none arrives."""
     first = (columns == columns.min(axis=0)) & np.isfinite(columns)
     shares: Floats = first / np.maximum(first.sum(axis=0), 1)
     return shares
@@ -111,12 +109,12 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Tried:
-    """Values with which a scheme had trials, and which it has not chosen.
+    """Trials of a scheme with values that it did not choose.
 
     Attributes:
         values: by key, as in ``tune``.
         time_s: mean time to the target, infinite where a trial did not reach it.
-        trials: how many there were.
+        trials: their number.
     """
 
     values: Mapping[str, Value]
@@ -125,14 +123,14 @@ class Tried:
 
 
 class Verdict(TypedDict):
-    """Who is first, as far as it is known.
+    """The first scheme, as far as it is known.
 
     Attributes:
-        text: one sentence without a full stop, the same wherever it is shown.
+        text: one sentence without a full stop, shown everywhere.
         settled: the interval supports the order.
         first: the label with the best paired ratio; None if nobody arrives.
-        second: whom it is compared with: the next in the ranking, or the next of those that it cannot be told
-            from; None where it is alone.
+        second: the label to compare with: the next in the ranking, or the next of those that cannot be told
+            from the first; None where it is alone.
         factor: the median paired ratio of the second to the first; None where most ratios are infinite.
         interval: lower and upper end of the factor's 95 % interval, None for an end that is infinite; None
             with too few repeats.
@@ -167,11 +165,11 @@ def find_verdict(
         ranked: labels, best first.
         times: label -> seed -> seconds to the target, infinite where it was not reached.
         by_step: ``times`` are seconds per step instead, as there is no target.
-        exact: nothing in the runs is random, so that one repeat shows all there is.
+        exact: nothing in the runs is random, so that one repeat is enough.
         uneven: label -> steps of the fastest worker over those of the slowest, where a mean step therefore
             names no winner.
-        at_least: ``times``, with a lower bound where a run ended before the target; absent: these themselves.
-        tried: label -> what a scheme was tuned with and has not chosen.
+        at_least: ``times``, with a lower bound where a run ended before the target; absent: ``times``.
+        tried: label -> trials with values that the scheme did not choose.
     """
     by = " by time per step" if by_step else ""
     arrived = [label for label in ranked if of_median(list(times[label].values()))["median"] is not None]
@@ -187,7 +185,7 @@ def find_verdict(
     open_ = [x for x in others if x in tied or not _is_behind(times[x], times[first], bounds[x], exact)]
     enough = exact or any(len(paired_ratios(times[x], times[first])) >= FEWEST for x in open_)
     if open_ and not enough:
-        # Too few repeats to leave anybody out, but who was never ahead needs no mention.
+        # Too few repeats to leave anybody out, but a scheme that was never ahead needs no mention.
         ahead = {x for x in open_ if min(paired_ratios(times[x], times[first]), default=1.0) <= 1}
         open_ = [x for x in open_ if x in ahead or x == others[0]]
     unsure = [label for label in open_ if label not in tied]
@@ -250,7 +248,6 @@ def _nobody(ranked: Sequence[str], times: Mapping[str, Mapping[int, float]], by_
 def _is_behind(
     times: Mapping[int, float], first: Mapping[int, float], at_least: Mapping[int, float], exact: bool
 ) -> bool:
-    """Whether the repeats show that a scheme is slower than the first."""
     ratios = paired_ratios(times, first)
     if exact:
         return bool(ratios) and ratios[0] > 1
@@ -267,7 +264,7 @@ def _may_be_faster(
     times: Mapping[str, Mapping[int, float]],
     tried: Mapping[str, Sequence[Tried]],
 ) -> dict[str, list[dict[str, Value]]]:
-    """Label -> the values with which its trials do not show it to be slower than the first, fastest first."""
+    """Label -> values whose trials do not show the scheme to be slower than the first, fastest first."""
     faster = {}
     for label in others:
         open_ = [
@@ -281,7 +278,7 @@ def _may_be_faster(
 
 
 def _surely_slower(tried: Tried, times: Mapping[int, float], first: Mapping[int, float]) -> float:
-    """The mean time above which trials of a scheme show values to be slower than the first."""
+    """Mean time above which trials of a scheme show values to be slower than the first."""
     logs, others = (
         [math.log(time) for time in column.values() if 0 < time < math.inf] for column in (first, times)
     )
@@ -298,7 +295,6 @@ def _surely_slower(tried: Tried, times: Mapping[int, float], first: Mapping[int,
 
 
 def _is_tied(times: Mapping[int, float], first: Mapping[int, float], exact: bool) -> bool:
-    """Whether the repeats show that a scheme is as good as equal to the first."""
     ratio = of_ratio(times, first)
     low, high = (ratio["median"],) * 2 if exact else (ratio["low"], ratio["high"])
     return low is not None and high is not None and low > 1 / (1 + TIED_WITHIN) and high < 1 + TIED_WITHIN
@@ -312,7 +308,6 @@ def _lead(
     exact: bool,
     by_step: bool,
 ) -> str:
-    """By how much the first leads, after its name."""
     ratios, factor = paired_ratios(times, first_times), finite(median_ratio(times, first_times))
     few = "" if interval else f", by {'one repeat' if len(ratios) == 1 else f'{len(ratios)} repeats'}"
     low, high = interval or (finite(ratios[0]), None)
@@ -333,7 +328,6 @@ def _bound(value: float) -> str:
 
 
 def _choice(labels: Sequence[str], conjunction: str = "or", each: str = "one of ") -> str:
-    """Up to three labels, and how many more there are."""
     if len(labels) <= 3:
         return f"{', '.join(labels[:-1])} {conjunction} {labels[-1]}"
     return f"{', '.join(labels[:2])} {conjunction} {each}{len(labels) - 2} others"
@@ -345,7 +339,6 @@ def _more(
     races: int,
     faster: Mapping[str, Sequence[Mapping[str, Value]]],
 ) -> str:
-    """What would settle the order: repeats of those that are ``unsure``, and trials of values."""
     how, hard = [], bool(unsure) and repeats is None
     if hard:
         how.append(f"more than {MOST_REPEATS} more repeats")
@@ -362,18 +355,15 @@ def _more(
 
 
 def _repeats_needed(ratios: Sequence[float]) -> int | None:
-    """How many more repeats settle the order of two in about 80 % of all cases, at least 1.
+    """Further repeats, at least 1, that settle the order of two in about 80 % of all cases.
 
     The 95 % interval of a median of n normal values with deviation s is about 1.96 s sqrt(pi / 2n) to either
     side; it has to be shorter than the distance of the true mean logarithm to 0, and more so by the quantile
-    of 80 %. Where a scheme did not arrive in every repeat, the same is said of the share of races won.
+    of 80 %. Where a scheme did not arrive in every repeat, the share of races won is used alike. ``ratios``
+    are paired, of the second to the first, ascending.
 
-    The true distance may be larger than what was found, or smaller. The square of what half of all deviations
-    exceed is added to its square, so that where two are found to be equal, the number is the median of those
-    that go with the distances which this leaves open.
-
-    Args:
-        ratios: paired, of the second to the first, ascending.
+    The true distance may differ from the measured one, whose square is increased by that of the median
+    deviation: where two look equal, the result is the median over the distances still possible.
     """
     races = len(ratios)
     if races < 2:
@@ -394,7 +384,7 @@ def _repeats_needed(ratios: Sequence[float]) -> int | None:
 
 
 def format_factor(value: float, apart: bool = False) -> str:
-    """A ratio: finer where it is near 1; with ``apart`` so fine that what is not 1 does not look like it.
+    """Format a ratio, finer near 1; with ``apart`` so fine that a ratio other than 1 does not look like 1.
 
     >>> format_factor(1.042), format_factor(3.14), format_factor(31.4), format_factor(1.0004, True)
     ('1.04x', '3.1x', '31x', '1.0004x')

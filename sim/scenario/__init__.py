@@ -1,1 +1,1 @@
-"""The scenario file: its format, and changes to it before it is checked."""
+"""Scenario files: their format, and changes before validation."""

@@ -1,6 +1,6 @@
-"""What a worker's device has to hold, from what its scheme declares, and whether it fits.
+"""Memory that a worker's device needs under its scheme, and whether it fits.
 
-Values are in single precision, 4 bytes a number, as they are in a simulation and a real run; a payload
+Values are in single precision, 4 bytes a number, as in simulations and real runs; a payload
 without ``workload.layer_profile`` counts as the model. On an island of several GPUs everything is sharded
 evenly.
 """
@@ -22,19 +22,19 @@ from .entries import SchemeEntry, WorkloadEntry
 from .parts import Cluster
 
 NUMBER_BYTES: Final = 4
-"""Of a parameter, a gradient and whatever else a worker holds."""
+"""Bytes of a parameter, a gradient and any other number that a worker holds."""
 GATHERED_COPIES: Final = 2
-"""Of the largest layer on an island: its parameters and their gradients, gathered while it is computed."""
+"""Copies of the largest layer on an island: parameters and gradients, gathered while it is computed."""
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What each device of a worker holds at most, in bytes.
+    """Peak memory of each device of a worker, in bytes.
 
     Attributes:
         parts: by name, in the order in which they are spelled out.
-        left_out: what is not counted, and why, as phrases.
-        limit_bytes: what a device has; None: that is not said.
+        left_out: parts that are not counted, and why, as phrases.
+        limit_bytes: memory of a device; None: not given.
     """
 
     parts: dict[str, float]
@@ -43,12 +43,12 @@ class DeviceMemory:
 
     @property
     def total_bytes(self) -> float:
-        """All parts together."""
+        """Sum of all parts."""
         return math.fsum(self.parts.values())
 
     @property
     def record(self) -> MemoryRecord:
-        """As records and ``--json`` have it."""
+        """Form for records and ``--json``."""
         return MemoryRecord(
             total_bytes=self.total_bytes,
             parts=dict(self.parts),
@@ -58,7 +58,7 @@ class DeviceMemory:
 
     @property
     def spelled_out(self) -> str:
-        """The sum, part by part: ``16 GB = parameters 4 GB + gradients 4 GB + ...``."""
+        """Sum of the parts as text: ``16 GB = parameters 4 GB + gradients 4 GB + ...``."""
         parts = " + ".join(f"{name} {format_bytes(each)}" for name, each in self.parts.items())
         return f"{format_bytes(self.total_bytes)} = {parts}"
 
@@ -66,9 +66,9 @@ class DeviceMemory:
 def device_memory(
     workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int
 ) -> DeviceMemory | None:
-    """What each device of a worker holds under a scheme; None where the scheme does not declare it.
+    """Memory of each device of a worker under a scheme; None if the scheme does not declare it.
 
-    None, too, where the size of the model is not known.
+    None, too, if the size of the model is not known.
     """
     scheme = find_scheme(entry.name)
     held_by = scheme.held
@@ -100,13 +100,13 @@ def device_memory(
 def memory_record(
     workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int
 ) -> MemoryRecord | None:
-    """``device_memory`` as records have it."""
+    """``device_memory`` in the form of records."""
     memory = device_memory(workload, cluster, entry, seed)
     return None if memory is None else memory.record
 
 
 def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: SchemeEntry, seed: int) -> None:
-    """Raise ``InputError`` where a device cannot hold what it has to, with the sum spelled out."""
+    """Raise ``InputError`` if a device cannot hold its parts, with the sum spelled out."""
     if cluster.device_memory is None:
         return
     memory = device_memory(workload, cluster, entry, seed)
@@ -124,7 +124,7 @@ def check_device_memory(workload: WorkloadEntry, cluster: Cluster, entry: Scheme
 
 
 def _model_bytes(workload: WorkloadEntry, seed: int) -> float:
-    """Bytes of a model in memory; 0 where that is not known."""
+    """Bytes of a model in memory; 0 if not known."""
     if workload.layer_profile is not None:
         return float(NUMBER_BYTES * workload.layer_profile.num_parameters)
     if workload.payload is not None:

@@ -90,7 +90,7 @@ class WorkloadEntry(Settings):
 
     @property
     def model_bytes(self) -> float | None:
-        """What one model stands for on the wire; None: its own size."""
+        """Bytes of one model on the wire; None: its own size."""
         if self.payload is None and self.layer_profile is not None:
             return float(FLOAT_BYTES * self.layer_profile.num_parameters)
         return self.payload
@@ -146,7 +146,7 @@ class SchemeEntry(Named):
 
 
 def labels_of(entries: Sequence[SchemeEntry]) -> list[str]:
-    """A label for each entry: its own, else its name, with what sets it apart from others of that name."""
+    """Labels of the entries: their own, else the name and the options that differ among its entries."""
     out = []
     for entry in entries:
         rivals = [_traits(other) for other in entries if other.name == entry.name and not other.label]
@@ -163,7 +163,6 @@ def _traits(entry: SchemeEntry) -> dict[str, Any]:
 
 
 def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys."""
     out: dict[str, Any] = {}
     for key, value in data.items():
         inner = {f"{key}.{k}": v for k, v in _flat(value).items()} if isinstance(value, Mapping) else {}

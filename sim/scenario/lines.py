@@ -1,4 +1,4 @@
-"""Files and lines in errors about a scenario that has been read."""
+"""Files and lines in errors about a scenario after it was read."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from . import overrides
 
 @contextmanager
 def name_lines(path: Path, changes: Sequence[overrides.Change]) -> Iterator[None]:
-    """Give an error of this block about a key the file and the line where the key stands.
-
-    Args:
-        path: the scenario's file, which is read once more.
-        changes: ``dotted.key=value`` each, as when it was loaded.
-    """
+    """Add file and line of the key to a ``KeyedError`` of the block; the file is read again for it."""
     try:
         yield
     except KeyedError as error:

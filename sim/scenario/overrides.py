@@ -12,18 +12,13 @@ from ..config.yaml_file import Document, SourceLine
 from ..errors import InputError, did_you_mean, shorten
 
 MAX_KEYS: Final = 50
-"""Keys in the path of an assignment: more than any scenario has within each other."""
+"""Keys in the path of an assignment: more than the depth of any scenario."""
 MAX_INDEX_DIGITS: Final = 9
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A change that was not written as ``--set``.
-
-    Attributes:
-        text: ``dotted.key=value``.
-        option: what errors call it.
-    """
+    """A change from elsewhere than ``--set``; errors call its source ``option``."""
 
     text: str
     option: str
@@ -34,7 +29,7 @@ Change = str | Assignment
 
 
 def apply(document: Document, assignments: Sequence[Change]) -> Document:
-    """Carry out ``assignments`` in order; sections that are not there yet are added.
+    """Apply ``assignments`` in order; missing sections are added.
 
     List entries go by index: ``schemes.0.local_sgd.period=8``. A bare name, such as a scheme without
     options, becomes a section where something is set inside it. The value is YAML; none is null.
@@ -60,7 +55,7 @@ def apply(document: Document, assignments: Sequence[Change]) -> Document:
 
 
 def _replace(value: Any, parts: Sequence[str], at: KeyPath, new: Any, source: str) -> tuple[Any, KeyPath]:
-    """``value`` with ``new`` at the end of ``parts``, and the path that was meant."""
+    """``value`` with ``new`` at the end of ``parts``, and the resolved path."""
     if not parts:
         return new, at
     key = parts[0]

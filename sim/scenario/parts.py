@@ -1,4 +1,4 @@
-"""The parts of a scenario file: machines, scoring, what ends a run, algorithms of collectives, the lab.
+"""Parts of a scenario file: machines, scoring, stopping, collective algorithms, the lab.
 
 These models and ``Scenario`` are the only place where keys and defaults are written down.
 """
@@ -42,7 +42,7 @@ from ..training.snapshots import ASSUMED_STEPS, KEPT_APART, KEPT_BYTES, Keep
 ALL_REDUCE_NAMES: Final = tuple(
     dict.fromkeys((AUTO_ALGORITHM, *(name for each in TRANSPORTS.values() for name in each.all_reduces)))
 )
-"""Of all transports."""
+"""All-reduce algorithms of all transports."""
 
 _KEEP: Final = re.compile(r"every +0*([1-9][0-9]{0,8}) +steps?(?:, then ((?:[0-9]\.)?[1-9]) %)?")
 
@@ -67,25 +67,25 @@ def _check_keep(value: str) -> str:
 
 
 def format_keep(rule: Keep) -> str:
-    """A rule as ``evaluate.keep``."""
+    """A rule in the notation of ``evaluate.keep``."""
     if rule.apart == 1 and not rule.share:
         return "all"
     return f"every {rule.apart} steps" + (f", then {100 * rule.share:g} %" if rule.share else "")
 
 
 def read_on(value: object) -> object:
-    """What ``evaluate.on`` means: ``outer`` is another word for ``averaged``."""
+    """Meaning of ``evaluate.on``: ``outer`` is another word for ``averaged``."""
     return "averaged" if value == "outer" else value
 
 
 ScoredModel = Annotated[On, BeforeValidator(read_on, json_schema_input_type=On | Literal["outer"])]
-"""What is scored. Of a scheme with an outer optimiser the average is the outer parameters: ``outer``."""
+"""The scored model. Of a scheme with an outer optimiser the average is the outer parameters: ``outer``."""
 
 PROFILE: Final = {"type": "string", "examples": ["profile.yaml"]}
 
 
 def _gpus(network: Mapping[str, Any]) -> int:
-    """Workers in each host of a network that nobody has checked yet."""
+    """Workers per host of a network not validated yet."""
     match network.get("host"):
         case {"gpus": int(gpus)} if gpus > 0:
             return gpus
@@ -157,17 +157,16 @@ class Cluster(Settings):
 
     @model_validator(mode="after")
     def _take_transport(self) -> Self:
-        """A profile brings its transport."""
         if self.profile is None:
             return self
         with place_errors("network", "transport"):
             return self.with_profile(self.profile, "cluster.profile")
 
     def with_profile(self, profile: Profile, source: str) -> Self:
-        """The machines as a profile describes them, with the transport that it was measured on.
+        """Cluster with a profile and the transport that the profile was measured on.
 
         Raises:
-            InputError: they name another transport. ``source`` is what the error calls the profile.
+            InputError: the cluster names another transport. ``source`` is the profile's name in the error.
         """
         named, measured = self.network.transport, profile.hosts.transport
         if "transport" in self.network.model_fields_set and named != measured:
@@ -180,7 +179,7 @@ class Cluster(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         raise_mistakes([*self._wrong_workers(), *self._wrong_island()])
-        for part in ("graph", "model", "variation"):  # what only shows when the network is built
+        for part in ("graph", "model", "variation"):  # their mistakes only show when the network is built
             if getattr(self.network, part):
                 steady = {"variation": ()} if part != "variation" else {}
                 with place_errors("network", part):
@@ -189,13 +188,13 @@ class Cluster(Settings):
 
     @property
     def device_memory(self) -> float | None:
-        """Bytes of each device; None where that is not said."""
+        """Bytes of each device; None where not given."""
         host = self.network.host
         return host.memory if host is not None and host.memory is not None else self.memory
 
     @property
     def speed_factor(self) -> float:
-        """By which a worker is faster than ``compute.speed``."""
+        """Speed of a worker relative to ``compute.speed``."""
         return 1.0 if self.island is None else self.island.gpus * self.island.utilisation
 
     def _wrong_island(self) -> Iterator[Mistake]:
@@ -262,7 +261,7 @@ class Evaluate(Settings):
 
     @property
     def kept(self) -> Keep:
-        """The rule that ``keep`` names; all where it is left open."""
+        """Rule of ``keep``; all models where it is left open."""
         match = _KEEP.fullmatch(self.keep or "")
         return Keep(self.every, int(match[1]), float(match[2] or 0) / 100) if match else Keep(self.every)
 

@@ -1,4 +1,4 @@
-"""The ready scenarios that come with Paceline, by name: ``four-regions``, ``lab/two-sites``.
+"""Ready scenarios that come with Paceline, by name: ``four-regions``, ``lab/two-sites``.
 
 A name is a scenario's path below the folder of ready scenarios, without its suffix. Wherever a scenario's
 file is wanted, its name will do; a file of that name comes first.
@@ -17,18 +17,18 @@ from ..errors import InputError, did_you_mean
 
 _FOLDER: Final = Path(__file__).parents[2] / "scenarios"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9/_-]{0,79}")
-"""What may be meant as the name of a ready scenario."""
+"""Possible names of a ready scenario."""
 
 
 @cache
 def ready_scenarios() -> dict[str, Path]:
-    """Name -> file of every ready scenario, those of no folder first."""
+    """Name -> file of every ready scenario, top-level ones first."""
     files = {path.relative_to(_FOLDER).with_suffix("").as_posix(): path for path in _FOLDER.rglob("*.yaml")}
     return dict(sorted(files.items(), key=lambda pair: (pair[0].count("/"), pair[0])))
 
 
 def find_scenario(path: Path) -> Path:
-    """The file that is meant: ``path``, or the ready scenario of that name where there is no such file.
+    """File of a scenario: ``path``, or the ready scenario of that name where there is no such file.
 
     Raises:
         InputError: it can only be a name, and no ready scenario has it.
@@ -50,7 +50,7 @@ def find_scenario(path: Path) -> Path:
 
 
 def describe_scenario(path: Path) -> str:
-    """The first sentence of the comment that a scenario's file begins with; "" where there is none."""
+    """First sentence of the comment at the top of a scenario's file; "" where there is none."""
     lines: list[str] = []
     for line in read_text(path).splitlines():
         if not re.match(r"# \S", line):
@@ -62,13 +62,13 @@ def describe_scenario(path: Path) -> str:
 
 
 def copy_scenario(name: str, target: Path) -> list[Path]:
-    """Copy a ready scenario to a new file, and the files that it names beside that.
+    """Copy a ready scenario to a new file, and the files that it names beside it.
 
     Returns:
-        What was written, the scenario first.
+        The new files, the scenario first.
 
     Raises:
-        InputError: there is no such scenario, or one of the files is there already or cannot be written.
+        InputError: there is no such scenario, or one of the files exists already or cannot be written.
     """
     ready = ready_scenarios()
     if name not in ready:
@@ -77,7 +77,7 @@ def copy_scenario(name: str, target: Path) -> list[Path]:
     beside = [path for path in sorted(ready[name].parent.iterdir()) if _is_named(path, text)]
     texts = {target: text, **{target.with_name(path.name): read_text(path) for path in beside}}
     for path, content in texts.items():
-        # A copy that was ended has left what it names, which it writes first.
+        # An interrupted copy has left the named files, which are written first.
         if path.is_symlink() or (path.exists() and (path == target or read_text(path) != content)):
             raise InputError(f"{path} is there already: choose another name")
     for path, content in reversed(texts.items()):
@@ -86,5 +86,4 @@ def copy_scenario(name: str, target: Path) -> list[Path]:
 
 
 def _is_named(path: Path, text: str) -> bool:
-    """Whether a scenario's text names this file, which is no scenario itself."""
     return path.is_file() and path.suffix not in YAML_SUFFIXES and path.name in text

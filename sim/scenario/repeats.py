@@ -1,4 +1,4 @@
-"""How many repeats: a number, or as many as it takes until the ratios between schemes are known well enough.
+"""Number of repeats: fixed, or until the ratios between schemes are known precisely enough.
 
 Looking at the data to decide when to stop makes intervals a little too narrow; ``docs/records.md`` says by
 how much.
@@ -36,7 +36,7 @@ Percent = Annotated[
     PlainSerializer(lambda share: f"{100 * share:.10g} %", return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": "^[0-9.]+ *%$", "examples": ["10 %"]}),
 ]
-"""A field that is written ``10 %`` and held as a share."""
+"""Field written as ``10 %``, held as a share."""
 
 
 class AutoRepeats(Settings):
@@ -54,7 +54,7 @@ Repeats = Annotated[int, Field(ge=1, le=MAX_REPEATS)] | AutoRepeats
 
 
 def read_auto(value: Any) -> Any:
-    """``auto`` as the settings that it stands for; what is neither these nor a number is refused."""
+    """Replace ``auto`` by its settings; refuse anything but those or a valid number."""
     if value == "auto":
         return {}
     if isinstance(value, bool) or not isinstance(value, int | Mapping | AutoRepeats):
@@ -69,14 +69,14 @@ def read_auto(value: Any) -> Any:
 
 
 def max_repeats(repeats: int | AutoRepeats) -> int:
-    """The largest number of repeats that there may be."""
+    """Largest possible number of repeats."""
     return repeats.most if isinstance(repeats, AutoRepeats) else repeats
 
 
 def are_enough(repeats: int | AutoRepeats, labels: Sequence[str], runs: Sequence[Run]) -> bool:
-    """Whether these runs of all ``labels``, complete repeats in order of seed, are all that is wanted.
+    """Whether ``runs``, complete repeats of all ``labels`` in order of seed, suffice.
 
-    A scheme that does not arrive in most of its repeats has no ratio that could get narrower.
+    A scheme that reaches the target in less than half of its repeats has no ratio that could get narrower.
     """
     done = len(runs) // len(labels)
     if not isinstance(repeats, AutoRepeats):
@@ -101,7 +101,7 @@ def _time_s(run: Run) -> float:
 
 
 def _half_width(interval: Interval) -> float:
-    """Half of an interval over its median, infinite where it has no end."""
+    """Half of an interval over its median; infinite where it has no end."""
     median, low, high = interval["median"], interval["low"], interval["high"]
     if not median or low is None or high is None:
         return math.inf

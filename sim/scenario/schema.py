@@ -1,4 +1,4 @@
-"""The scenario: what to train, on which cluster, with which schemes, until when.
+"""Scenario: what to train, on which cluster, with which schemes, until when.
 
 ``Scenario`` and its parts are the only place where keys and defaults are written down. ``load`` reads a YAML
 file; ``dump`` writes the resolved scenario, which loads again and is equal.
@@ -52,11 +52,11 @@ from .repeats import AutoRepeats, Repeats, read_auto
 from .tune import Tune, with_values
 
 MAX_MISTAKES: Final = 5
-"""How many mistakes one error names."""
+"""Mistakes in one error."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WRITTEN_OUT: Final = frozenset({"sharing", "overhead", "announcement", "variation", "uplink"})
-"""Keys of a network that few users write all of, and that every resolved scenario has."""
+"""Keys of a network that few users all write, and every resolved scenario has."""
 _PLAIN: Final = "give the scheme an 'optimizer: {lr: ...}' of its own"
 _FIRST: Final = re.compile(r"first +0*([1-9][0-9]{0,8}) +steps?")
 
@@ -118,7 +118,7 @@ class Scenario(Settings):
     @model_validator(mode="before")
     @classmethod
     def _keep_older_law(cls, data: Any) -> Any:
-        """A scenario with every default written out but no transport is of a version that had none."""
+        """Recognise a scenario from before transports: every default is written, but no transport."""
         match data:
             case {"cluster": {"network": Mapping() as network} as cluster} if (
                 "transport" not in network and network.keys() >= _WRITTEN_OUT
@@ -137,7 +137,7 @@ class Scenario(Settings):
     @model_validator(mode="before")
     @classmethod
     def _move_lab(cls, data: Any) -> Any:
-        """``lab`` says of the network what simulations did not know of once."""
+        """Move older keys of ``lab`` to the network: simulations did not use them once."""
         match data:
             case {"lab": Mapping() as lab, "cluster": {"network": Mapping() as network} as cluster}:
                 names = {"hosts": get_args(HostTuning), "queue": get_args(QueueName)}
@@ -158,7 +158,7 @@ class Scenario(Settings):
     @model_validator(mode="before")
     @classmethod
     def _score_what_counts(cls, data: Any) -> Any:
-        """A target that names no score of its own is on that of ``evaluate.on``."""
+        """Default of ``stop.target.on``: ``evaluate.on``."""
         match data:
             case {"evaluate": {"on": on}, "stop": {"target": Mapping() as target} as stop} if read_on(
                 on
@@ -247,7 +247,7 @@ class Scenario(Settings):
             yield Mistake(("stop", "target", "value"), text)
 
     def _wrong_collectives(self) -> Iterator[Mistake]:
-        """Try the user's own algorithm; any number of bytes will do."""
+        """Check the algorithms; a user's own is tried, for which any number of bytes will do."""
         name, transport = self.collectives.all_reduce, TRANSPORTS[self.cluster.network.transport]
         if name != AUTO_ALGORITHM and not is_import_path(name) and name not in transport.all_reduces:
             hint = did_you_mean(name, (AUTO_ALGORITHM, *transport.all_reduces))
@@ -306,12 +306,7 @@ class Scenario(Settings):
 
 
 def _wrong_value(target: TargetSettings, lowest: float, highest: float) -> str:
-    """Why no model can have the target's score, and what to write; empty where one can.
-
-    Args:
-        target: the score to reach.
-        lowest, highest: the range of its metric.
-    """
+    """Why no score from ``lowest`` to ``highest`` reaches the target, and what to write; "" if one can."""
     metric, value = target.metric, target.value
     if lowest <= value <= highest:
         return ""
@@ -323,10 +318,10 @@ def _wrong_value(target: TargetSettings, lowest: float, highest: float) -> str:
 
 
 def over_transport(scenario: Scenario, name: TransportName) -> Scenario:
-    """The scenario as ``name`` would carry it; one with a profile keeps the profile's transport.
+    """Scenario over transport ``name``; one with a profile keeps the profile's transport.
 
-    An algorithm of the all-reduce that ``name`` does not have becomes ``auto``. Of what was chosen it stays
-    whose values are encoded, as models depend on it.
+    An all-reduce algorithm that ``name`` does not have becomes ``auto``. Of earlier choices only ``inside``
+    stays (whose values are encoded), as models depend on it.
     """
     cluster, collectives = scenario.cluster, scenario.collectives
     if cluster.profile is not None or cluster.network.transport == name:
@@ -358,11 +353,7 @@ def load(path: str | Path, changes: Sequence[overrides.Change] = ()) -> Scenario
 
 
 def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) -> Iterator[Scenario]:
-    """Read a scenario file once, and give the scenario that it is with the changes of each setting.
-
-    Args:
-        path: as for ``load``.
-        settings: ``changes`` of ``load``, those of each.
+    """Read a scenario file once, and yield the scenario with each list of changes in ``settings``.
 
     Raises:
         InputError: as ``load``, at the first setting for which it does.
@@ -376,14 +367,14 @@ def load_each(path: str | Path, settings: Iterable[Sequence[overrides.Change]]) 
 def parse(
     text: str, source: str = "scenario", changes: Sequence[overrides.Change] = (), *, code: Path | None = None
 ) -> Scenario:
-    """Read a scenario from YAML text, otherwise like ``load``.
+    """Parse a scenario from YAML text, otherwise like ``load``.
 
     Args:
         text: YAML.
-        source: what errors call it.
+        source: its name in errors.
         changes: ``dotted.key=value`` each.
-        code: the folder in which modules that it names are looked for before the working folder; None: the
-            working folder alone, and what this process has loaded already.
+        code: folder to search before the working folder for modules that it names; None: only the working
+            folder and modules that this process has loaded already.
     """
     return _validate(yaml_file.parse(text, source), source, changes, code)
 
@@ -391,7 +382,7 @@ def parse(
 def _validate(
     document: yaml_file.Document, source: str, changes: Sequence[overrides.Change], code: Path | None
 ) -> Scenario:
-    """The scenario of a document after ``changes``; arguments and errors are those of ``parse``."""
+    """Apply ``changes`` and validate a document; arguments and errors are those of ``parse``."""
     if document.value is None:
         raise InputError(f"{source}: is empty; a scenario needs name, workload, cluster, schemes and stop")
     document = overrides.apply(document, changes)
@@ -405,12 +396,11 @@ def _validate(
 
 
 def dump(scenario: Scenario) -> str:
-    """The resolved scenario as YAML, every default written out; ``parse`` reads an equal one."""
+    """Resolved scenario as YAML, every default written out; ``parse`` reads an equal one."""
     return yaml_file.write(scenario.model_dump(mode="json"))
 
 
 def _write(scenario: Mapping[str, Any]) -> str:
-    """What would stand in a file."""
     try:
         return yaml_file.write(scenario)
     except InputError as error:
@@ -418,7 +408,7 @@ def _write(scenario: Mapping[str, Any]) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of scenario files, for editors."""
+    """JSON Schema of scenario files, for editors."""
     schema = Scenario.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
@@ -428,11 +418,11 @@ def resolve_scenario(
     task: Callable[..., Any] | None = None,
     changes: Sequence[overrides.Change] = (),
 ) -> Scenario:
-    """The scenario that is meant.
+    """Resolve any form of a scenario to a ``Scenario``.
 
     Args:
-        scenario: one, the path of its file, the name of a ready one, or what would stand in a file.
-        task: takes the place of its task, if given.
+        scenario: one, the path of its file, the name of a ready one, or the content of a file.
+        task: replaces its task, if given.
         changes: ``dotted.key=value`` each.
 
     Raises:
@@ -446,11 +436,7 @@ def resolve_each(
     task: Callable[..., Any] | None,
     settings: Iterable[Sequence[overrides.Change]],
 ) -> Iterator[Scenario]:
-    """Read what is meant once, and give the scenario that it is with the changes of each setting.
-
-    Args:
-        scenario, task: as for ``resolve_scenario``.
-        settings: its ``changes``, those of each.
+    """Resolve a scenario once, and yield it with each list of changes in ``settings``.
 
     Raises:
         InputError: what is wrong, at the first setting for which something is.
@@ -475,7 +461,7 @@ def resolve_each(
 def _change_each(
     scenario: Scenario, with_other_task: bool, settings: Iterable[Sequence[overrides.Change]]
 ) -> Iterator[Scenario]:
-    """``scenario`` with the changes of each setting; options of its task do not go over to another task."""
+    """``scenario`` with each list of changes; options of its task do not carry over to another task."""
     document = None
     for changes in settings:
         if not changes:

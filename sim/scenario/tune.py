@@ -1,4 +1,4 @@
-"""What may be tuned: a grid of values, and how many runs each scheme gets to choose from it."""
+"""Tuning: a grid of values, and a budget of runs per scheme to choose from it."""
 
 from __future__ import annotations
 
@@ -80,18 +80,18 @@ class Tune(Settings):
         return out
 
     def points(self) -> Iterator[dict[str, Value]]:
-        """The points of the grid, the last key varying fastest."""
+        """Points of the grid, the last key varying fastest."""
         for values in itertools.product(*self.grid.values()):
             yield dict(zip(self.grid, values, strict=True))
 
 
 def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[str, Value]) -> SchemeEntry:
-    """A scheme with other values; its optimiser is its own or the ``default``.
+    """Change values of a scheme; its optimiser is its own or ``default``.
 
     ``optimizer.lr`` is the learning rate of whichever optimiser it has.
 
     Raises:
-        InputError: it has no such key, or the value will not do.
+        InputError: it has no such key, or the value is not valid.
     """
     data = entry.model_dump(mode="json")[entry.name]
     data.setdefault("optimizer", default.model_dump(mode="json"))
@@ -115,12 +115,11 @@ def with_values(entry: SchemeEntry, default: OptimizerSettings, values: Mapping[
 
 
 def _constants(optimizer: dict[str, Any]) -> dict[str, Any]:
-    """The part of an optimiser's settings that holds its learning rate."""
+    """Part of an optimiser's settings that holds its learning rate."""
     return next((optimizer[kind] for kind in _ADAPTIVE if kind in optimizer), optimizer)
 
 
 def _keys(data: Mapping[str, Any]) -> list[str]:
-    """Everything of a scheme that can be tuned."""
     constants = _constants(data["optimizer"])
     return [
         *(f"optimizer.{key}" for key, value in constants.items() if isinstance(value, Value)),

@@ -1,1 +1,1 @@
-"""What a scheme costs on a cluster, and what is decided by it."""
+"""Costs of a scheme on a cluster, and decisions by them."""

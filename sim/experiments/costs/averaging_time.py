@@ -1,15 +1,15 @@
-"""How long a step of neighbour averaging takes on a scenario's cluster, for any graph.
+"""Duration of a step of neighbour averaging on a scenario's cluster, for any graph.
 
 A quick estimate serves the search for a graph; the event driver decides. The estimate:
 
-- All transfers of a step share every link of their routes equally, as if they started together. The
+- All transfers of a step share every link of their routes equally, as if they began together. The
   slowest is then through exactly when max-min fair sharing has it through; others may be faster in truth
   (and with ``sharing: rtt`` this is an estimate too).
 - With these durations t, worker i is done with step k's averaging at
 
       E_i = max over neighbours j of max(R_j, R_i) + t_ji or t_ij,     R_i = E_i(k - 1) + compute_i(k)
 
-  (max-plus algebra; a transfer starts when both ends are there). The mean step time is the growth rate of
+  (max-plus algebra; a transfer begins when both ends are there). The mean step time is the growth rate of
   E. It is at least ``max_i (mean compute of i + its slowest transfer)``, and exactly that where computations
   do not vary.
 
@@ -45,7 +45,7 @@ TIMED_STEPS: Final = 60
 """Steps of the recursion, and of the event driver."""
 
 WARM_UP_STEPS: Final = 20
-"""How many of the first steps do not count, since in them the workers only drift apart."""
+"""Steps at the beginning that do not count, since in them the workers only drift apart."""
 
 
 class AveragingStepTime:
@@ -71,7 +71,7 @@ class AveragingStepTime:
         self._bytes = float(self._job.num_bytes(self._job.start))
         self._shared = transfer.sharing != "none"
         links = transfer.network.links
-        # One more link, which nobody fills, pads the routes.
+        # One more link, without transfers, pads the routes.
         self._s_per_byte = np.array([1.0 / link.bandwidth_bytes_per_s for link in links] + [0.0])
         routes = [
             [transfer.network.route(i, j) if i != j else None for j in range(workers)] for i in range(workers)
@@ -91,11 +91,11 @@ class AveragingStepTime:
 
     @property
     def floor_s(self) -> float:
-        """The slowest worker's mean computation, which every step waits for."""
+        """Mean computation of the slowest worker, a lower bound of every step."""
         return float(self._mean_compute_s.max())
 
     def _transfers_s(self, edges: EdgeArray) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-        """Sources and destinations of a step's transfers, and the seconds from start to last byte sent."""
+        """Sources and destinations of a step's transfers, and the seconds until the last byte is sent."""
         source = np.concatenate([edges[:, 0], edges[:, 1]])
         destination = np.concatenate([edges[:, 1], edges[:, 0]])
         links = self._links[source, destination]
@@ -108,7 +108,7 @@ class AveragingStepTime:
         return source, destination, busy_s + self._overhead_s
 
     def least_s(self, edges: EdgeArray) -> float:
-        """A lower bound of ``mean_s``, without the recursion; edges [edges, 2]."""
+        """Lower bound of ``mean_s``, without the recursion; edges [edges, 2]."""
         source, destination, busy_s = self._transfers_s(edges)
         there_s = busy_s + self._latency_s[source, destination] + self._announced_s[source, destination]
         slowest_s = np.zeros(self._job.workers)
@@ -126,7 +126,7 @@ class AveragingStepTime:
         busy, first = np.unique(destination, return_index=True)
         latency_s = self._latency_s[source, destination]
         announced_s = self._announced_s[source, destination]
-        reverse = np.lexsort((destination, source))  # of j -> i: i -> j, whose bytes i has to get rid of
+        reverse = np.lexsort((destination, source))  # of j -> i: i -> j, whose bytes i has to send
         ready_s = self._compute_s[0]
         marks = []
         for k in range(1, TIMED_STEPS + 1):
@@ -141,11 +141,7 @@ class AveragingStepTime:
         return (marks[-1] - marks[WARM_UP_STEPS - 1]) / (TIMED_STEPS - WARM_UP_STEPS)
 
     def checked_s(self, edges: EdgeArray) -> float:
-        """Seconds per step on the event driver.
-
-        Raises:
-            RunError: the run failed.
-        """
+        """Seconds per step on the event driver; ``RunError`` if the run fails."""
         graph = undirected(self._job.workers, edges)
         program = partial(_average, Pattern.from_matrix(metropolis(graph)))
         scheme = Scheme("averaging", program, Settings, True, lambda options, workers: None)

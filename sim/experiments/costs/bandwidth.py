@@ -1,9 +1,9 @@
-"""How much bandwidth a scheme needs for a share of its workers' time to be computing.
+"""Bandwidth that a scheme needs for its workers to compute for a share of their time.
 
-What a step takes is compared with what it takes on a network that costs nothing, over the same cycles and
-with the same random numbers. The bandwidth that is looked for is one knob of the scenario: that of every pipe
+A step is compared with one on a network that costs nothing, over the same cycles and
+with the same random numbers. The bandwidth is one knob of the scenario: that of every pipe
 between two sites (``network.between.bandwidth``), or without sites that of every host's link
-(``network.bandwidth``). All else stays as the scenario has it.
+(``network.bandwidth``). All else stays as in the scenario.
 """
 
 from __future__ import annotations
@@ -20,23 +20,18 @@ from ..prepare import with_chosen
 from .step_cost import ENOUGH_PART_WORK, Followed, follow, follow_whole, on_free_network, whole_job
 
 UTILISATIONS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
-"""Shares of a step that are computing, for which a bandwidth is looked for."""
+"""Shares of a step spent computing, for which a bandwidth is found."""
 PRECISION: Final = 0.01
-"""Relative difference within which a bandwidth is looked for."""
+"""Relative precision of the bandwidth."""
 _SLOWEST, _FASTEST = 1e3, 1e15
-"""Bytes per second between which it is looked for."""
+"""Bounds of the search in bytes per second."""
 
 
 class Utilisation:
-    """The share of a scheme's step that is computing, by bandwidth.
+    """Share of a scheme's step spent computing, by bandwidth.
 
-    Attributes:
-        step: with the scenario's own bandwidth, as ``paceline check`` has it.
-        share: of that step.
-
-    Args:
-        scenario: resolved, in the flat form or with sites.
-        entry: the scheme.
+    The scenario is resolved, in the flat form or with sites. ``step`` has the scenario's own bandwidth, as in
+    ``paceline check``; ``share`` is that of this step.
 
     Raises:
         InputError: the network has no such knob.
@@ -58,27 +53,27 @@ class Utilisation:
         self._free = follow(free, lambda complete, work: complete > 1 and work >= ENOUGH_PART_WORK)
 
     def share_of(self, step: Followed) -> float:
-        """The share of its time that the worker which is held up most computes."""
+        """Share of its time that the most delayed worker computes."""
         free, mine = self._free.pace, step.pace
         longer = mine.time_s / free.time_s if free.time_s else 1.0
         return min(a / b / longer for a, b in zip(mine.steps, free.steps, strict=True) if b)
 
     def at(self, bytes_per_s: float) -> Followed:
-        """A step with this bandwidth."""
+        """Step with this bandwidth."""
         if bytes_per_s not in self._known:
             scenario = with_chosen(_with_bandwidth(self._scenario, bytes_per_s), [self._entry])
             self._known[bytes_per_s] = follow(whole_job(scenario, self._entry), self._free.span)
         return self._known[bytes_per_s]
 
     def needed(self, share: float) -> float | None:
-        """The least bandwidth, to ``PRECISION``, with which all workers compute that share of their time.
+        """Least bandwidth, to ``PRECISION``, with which all workers compute that share of their time.
 
-        None where with no bandwidth they do.
+        None where no bandwidth is enough.
         """
         if self.share_of(self.at(_FASTEST)) < share:
             return None
         low, high = math.log(_SLOWEST), math.log(_FASTEST)
-        for known, step in self._known.items():  # what is known from other shares narrows this one
+        for known, step in self._known.items():  # results for other shares narrow this search
             if self.share_of(step) >= share:
                 high = min(high, math.log(known))
             else:
@@ -91,7 +86,6 @@ class Utilisation:
 
 
 def _with_bandwidth(scenario: Scenario, bytes_per_s: float) -> Scenario:
-    """The scenario with another bandwidth between sites, or of all hosts where there are none."""
     rate = min(max(bytes_per_s, MIN_RATE), MAX_RATE)
     network = scenario.cluster.network
     if network.between is not None:

@@ -1,10 +1,10 @@
-"""What bounds a scheme: which costs its time goes back to.
+"""Bounds of a scheme: the costs behind its time.
 
 A step is followed on the clock alone, and then again with one cost a tenth smaller: the gradients of an
-undisturbed worker, what slow workers and slow moments add to them, latencies, seconds per byte, overheads of
+undisturbed worker, the extra time of slow workers and slow moments, latencies, seconds per byte, overheads of
 software. The time of a run is homogeneous of degree one in all of them together (where all double, it
 doubles), so that by Euler's theorem the sensitivities to each add up to the whole: they are shares of the
-wall clock. What hides behind something slower has no share, however long it takes.
+wall clock. A cost hidden behind something slower has no share, however long it takes.
 
 At a corner, where a cost stops to count within that tenth, the moves do not quite add up; they are scaled so
 that they do.
@@ -43,21 +43,21 @@ BOUNDS_WORK: Final = 16_000
 MAX_CYCLE_WORK: Final = 120_000
 """Messages and steps of one cycle beyond which nothing is followed: it would take minutes."""
 PART_WORK: Final = 4
-"""Messages as which a part of a gradient counts at least that is sent while the rest is computed."""
+"""Messages that a part of a gradient, sent while the rest is computed, counts for at least."""
 MAX_CYCLE_STEPS: Final = 1000
 """Steps of a cycle beyond which nothing is followed."""
 SMALLER: Final = 0.9
-"""Factor on the cost whose share is looked for."""
+"""Factor on the cost in question."""
 ALWAYS_SLOW: Final = 1.1
-"""A worker is always slow if its median gradient takes this times that of the worker in the middle."""
+"""Ratio of a worker's median gradient to the middle worker's above which it is always slow."""
 
 
 def describe_schemes(
     scenario: Scenario, with_bounds: bool = True, processes: JobProcesses = ALONE
 ) -> dict[str, SchemeFacts]:
-    """Label -> what a scheme does and holds and, unless ``with_bounds`` is False, what bounds it.
+    """Label -> facts of a scheme: what it does and holds and, unless ``with_bounds`` is False, its bounds.
 
-    ``processes`` take part where they have been begun.
+    ``processes`` help if they have begun.
     """
     with one_thread():
         bounds: list[Bounds | None] = [None] * len(scenario.schemes)
@@ -77,7 +77,7 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
     """Follow a scheme on the clock alone; None where it needs values, or has too many messages."""
     job = whole_job(scenario, entry)
     cycle = job.scheme.cycle(job.options, job.units)
-    in_parts = job.scheme.bucket_bytes(job.options) is not None  # that are sent during a backward pass
+    in_parts = job.scheme.bucket_bytes(job.options) is not None  # sent during the backward pass
     steps_work = cycle * job.workers * (PART_WORK * len(job.segments) if in_parts else 1)
     if cycle > MAX_CYCLE_STEPS or steps_work > MAX_CYCLE_WORK:
         return None
@@ -92,7 +92,7 @@ def measure_bounds(scenario: Scenario, entry: SchemeEntry) -> Bounds | None:
 
 
 def _bounds(job: Job, cycles: int) -> Bounds:
-    """The shares of a step, the mean over so many cycles without those of the start."""
+    """Shares of a step, the mean over ``cycles`` without those of the start."""
     whole = follow(job, lambda complete, _: complete >= cycles)
 
     def step_s(changed: Job) -> float:
@@ -129,7 +129,6 @@ def _bounds(job: Job, cycles: int) -> Bounds:
 
 
 def _undisturbed_s(job: Job) -> float:
-    """What a gradient takes on average on a worker that nothing disturbs."""
     compute = job.compute.compute
     if compute.time is not None:
         model = job.compute
@@ -141,14 +140,13 @@ def _undisturbed_s(job: Job) -> float:
 
 
 def _always_slow(job: Job) -> tuple[int, ...]:
-    """Ranks whose gradients take longer than those of the others, and not by chance now and then."""
+    """Ranks whose gradients are slower than the others' in general, not by chance now and then."""
     medians = [float(np.median(job.compute.block_s(rank, 0))) for rank in range(job.workers)]
     typical_s = statistics.median(medians)
     return tuple(rank for rank, median_s in enumerate(medians) if median_s > ALWAYS_SLOW * typical_s)
 
 
 def _is_random(job: Job) -> bool:
-    """Whether computing or messages draw random numbers, however seldom."""
     transfer = job.transfer
     return (
         job.compute.random
@@ -188,7 +186,6 @@ def _with_compute(job: Job, base_s: float, compute: float = 1.0, slow: Collectio
 def _with_transfer(
     job: Job, latency: float = 1.0, seconds_per_byte: float = 1.0, software: float = 1.0
 ) -> Job:
-    """``job`` with factors on latencies, on seconds per byte, and on overheads."""
     old: TransferModel = job.transfer
     same_network = latency == seconds_per_byte == 1.0
     new = replace(
@@ -232,6 +229,5 @@ def _scaled(network: Network, latency: float, seconds_per_byte: float) -> Networ
 
 
 def _with_seed(job: Job, seed: int) -> Job:
-    """``job`` with other random numbers."""
     compute = replace(job.compute, seed=seed)
     return replace(job, seed=seed, compute=compute, transfer=replace(job.transfer, seed=seed))

@@ -1,6 +1,6 @@
-"""What a scenario means before it is run: its cluster and routes, what a step costs, how long it will take.
+"""Preview of a scenario: its cluster and routes, the cost of a step, the time to simulate it.
 
-How long simulating takes is an estimate from measurements on this machine; all else is computed.
+The time to simulate it is an estimate from measurements on this machine; all else is computed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ from ..simulate import engine_of
 from .step_cost import StepCost, encodes, step_cost, training_s
 
 TRIAL_S: Final = 3.0
-"""Processor seconds that the trial of synchronous SGD may take."""
+"""Limit in processor seconds of the trial of synchronous SGD."""
 
 
 @dataclass(frozen=True)
 class RouteKind:
-    """Routes that cost the same.
+    """Routes of equal cost between two sites.
 
     Attributes:
-        source, destination: the sites that they join.
-        pairs: how many ordered pairs of hosts have one.
+        pairs: number of ordered pairs of hosts with such a route.
         latency_s: one-way.
         bytes_per_s: nominal, of the slowest link or the cap on one connection; ``inf``: unlimited.
         hosts, links: of one of them.
@@ -56,7 +55,7 @@ class RouteKind:
 
 
 def route_kinds(network: Network) -> list[RouteKind]:
-    """Group all routes: those of equal cost between the same sites together, in the order of the hosts."""
+    """Group routes of equal cost between the same sites, in the order of the hosts."""
     alike: dict[tuple[int, int, float, float], tuple[tuple[int, int], int]] = {}
     for (a, b), pairs in _pairs_of_hosts(network):
         route = network.route(a, b)
@@ -82,7 +81,7 @@ def route_kinds(network: Network) -> list[RouteKind]:
 
 
 def _pairs_of_hosts(network: Network) -> list[tuple[tuple[int, int], int]]:
-    """Ordered pairs of hosts, in order, each with how many pairs like it there are, it included."""
+    """Ordered pairs of hosts, in order, each with the number of pairs like it, itself included."""
     hosts = range(network.num_hosts)
     if network.routes:
         return [(pair, 1) for pair in itertools.permutations(hosts, 2)]
@@ -108,11 +107,11 @@ def _pairs_of_hosts(network: Network) -> list[tuple[tuple[int, int], int]]:
 
 @dataclass(frozen=True)
 class Effort:
-    """What the mathematics of a simulation takes on this machine if it does nothing else: measured seconds.
+    """Measured seconds of a simulation's mathematics on this machine without other load.
 
     Attributes:
         training_s: by label: what training adds to a step of the clock alone.
-        score_s: one scoring of what ``evaluate.on`` and ``stop.target.on`` name.
+        score_s: one scoring of ``evaluate.on`` and ``stop.target.on``.
         steps_to_target: steps in which a trial of synchronous SGD met the target; None where there is no
             target, or the trial did not get there within ``TRIAL_S``.
     """
@@ -122,7 +121,7 @@ class Effort:
     steps_to_target: int | None = None
 
     def of(self, scenario: Scenario, cost: StepCost, steps: float) -> float:
-        """So many steps of one scheme."""
+        """Seconds for ``steps`` of one scheme."""
         training_s = self.training_s.get(cost.label, 0.0)
         return steps * (cost.clock_s + training_s + self.score_s / scenario.evaluate.every)
 
@@ -144,7 +143,7 @@ def measure_effort(scenario: Scenario, device: torch.device, known: Collection[s
 
 
 def models_scored(scenario: Scenario) -> int:
-    """How many models one scoring looks at: each worker's where its own scores are wanted, else one."""
+    """Number of models in one scoring: each worker's where its own scores are wanted, else one."""
     target = scenario.stop.target
     wanted = {scenario.evaluate.on} | ({target.on} if target is not None else set())
     of_each = not wanted.isdisjoint({"workers", "worst", "leader"})
@@ -173,14 +172,14 @@ def _try_to_meet_target(job: Job) -> int | None:
 
 
 def _processor_s(call: Callable[[], object]) -> float:
-    """Processor seconds that a call takes: other programs that are running do not count."""
+    """Processor seconds of a call: other running programs do not count."""
     begin_s = time.process_time()
     call()
     return time.process_time() - begin_s
 
 
 def most_steps(scenario: Scenario, cost: StepCost) -> float:
-    """How many steps a run has at most."""
+    """Largest possible number of steps of a run."""
     stop = scenario.stop
     steps = math.inf if stop.max_iterations is None else float(stop.max_iterations)
     if stop.max_time is not None and cost.step_s > 0:
@@ -189,7 +188,7 @@ def most_steps(scenario: Scenario, cost: StepCost) -> float:
 
 
 def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
-    """Compute what ``paceline check`` shows, as plain values; times in seconds, None for what is unknown."""
+    """Compute the output of ``paceline check``, as plain values; times in seconds, None for unknown ones."""
     resolved = resolve(scenario, device)
     job = prepare(resolved, resolved.schemes[0], resolved.seed)
     network = job.transfer.network
@@ -250,7 +249,6 @@ def check(scenario: Scenario, device: torch.device) -> dict[str, Any]:
 
 
 def _job(scenario: Scenario, entry: SchemeEntry) -> Job:
-    """The job of a scheme's first run."""
     job, profile = prepare(scenario, entry, scenario.seed), scenario.cluster.profile
     return job if profile is None else over_profile(job, profile)
 

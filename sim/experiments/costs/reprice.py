@@ -1,4 +1,4 @@
-"""Predict again over the transport that carried a measurement, so that both can be compared."""
+"""Predictions repeated over the transport of a measurement, so that both can be compared."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from ..simulate import simulate
 def price_again(folders: Sequence[Path], scratch: Path, say: Callable[[str], None]) -> list[Path]:
     """Simulate anew each prediction that lies beside a measurement over another transport.
 
-    Args:
-        folders: result folders; a prediction and a measurement belong together if their scenarios have the
-            same name.
-        scratch: where the new result folders go.
-        say: called with a line before each simulation.
+    A prediction and a measurement belong together if their scenarios have the same name. New result folders
+    go to ``scratch``; ``say`` is called with a line before each simulation.
 
     Returns:
         The new folders; none where all transports agree, or a folder of an older version names none.
@@ -58,7 +55,6 @@ def _sources(results: Results) -> set[str]:
 
 
 def _scenario(results: Results) -> Scenario | None:
-    """The resolved scenario, if this version can read it."""
     try:
         return parse(results.scenario)
     except InputError:

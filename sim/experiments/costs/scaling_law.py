@@ -1,8 +1,8 @@
-"""A published scaling law: the loss of a language model from its parameters and the tokens that it has seen.
+"""Published scaling law: the loss of a language model from its parameters and training tokens.
 
-It was fitted to runs of others, on their data, with synchronous training at well-chosen learning rates. It
-knows nothing of averaging schemes: what a scheme costs in loss is not in it. Whoever shows a figure of it
-says so (``CAVEAT``).
+It was fitted to others' runs, on their data, with synchronous training at well-chosen learning rates. It
+knows nothing of averaging schemes: what a scheme costs in loss is not in it. Every display of its
+figures says so (``CAVEAT``).
 
 Source: Hoffmann et al., arXiv 2203.15556, section 3.3 and appendix D.3 (approach 3: the parametric fit).
 """
@@ -24,7 +24,7 @@ class ScalingLaw:
     139
 
     Attributes:
-        source: who fitted it, to what.
+        source: the paper of the fit.
         irreducible, of_parameters, alpha, of_tokens, beta: the constants.
     """
 
@@ -36,12 +36,12 @@ class ScalingLaw:
     beta: float
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """The loss after so many tokens."""
+        """Loss after ``tokens``."""
         of_size = self.of_parameters / parameters**self.alpha
         return float(self.irreducible + of_size + self.of_tokens / tokens**self.beta)
 
     def tokens_to(self, parameters: float, loss: float) -> float:
-        """Tokens after which a model has a loss; infinite where its parameters are too few for it."""
+        """Tokens needed for a loss; infinite where the model has too few parameters for it."""
         rest = loss - self.irreducible - self.of_parameters / parameters**self.alpha
         return float((self.of_tokens / rest) ** (1 / self.beta)) if rest > 0 else math.inf
 

@@ -1,15 +1,15 @@
-"""What a step of a scheme costs in the long run: elapsed time over the mean number of steps in it.
+"""Cost of a step of a scheme in the long run: elapsed time over the mean number of steps in it.
 
 A scheme's own code runs on the clock alone, without gradients and without an end, for whole cycles
 (``Scheme.cycle``) of steps until a fixed amount of work is done (``PaceMarks`` says when a cycle ends).
-The first quarter of the cycles counts as start-up and is left out, and so is what happens once: crashes, and
-what the scheme does at its beginning alone (``Scheme.long_run``). No number here depends on the machine.
+The first quarter of the cycles counts as start-up and is left out. So are single events: crashes, and
+the scheme's own beginning (``Scheme.long_run``). No number here depends on the machine.
 
 The whole of a step is run as the simulation runs it. Its parts come from three runs over the same cycles
 without anything random in computers and networks: on a network that costs nothing, on one with latencies
 only, and on the nominal one. The differences are the latency term and the bandwidth term; for an all-reduce
 by a ring of n equal workers, with S bytes, latency L and bandwidth B, they are 2 (n - 1) L and
-2 (n - 1) S / (n B). What is left of the whole is due to what is random (everybody waits for whoever is late)
+2 (n - 1) S / (n B). The rest of the whole is due to randomness (everybody waits for stragglers)
 and to the factors of a profile.
 """
 
@@ -51,34 +51,34 @@ from ..prepare import clock_only, over_profile, prepare, units_to_encode
 ENOUGH_WORK: Final = 40_000
 """Messages and steps of workers after which a run of two cycles or more ends."""
 ENOUGH_PART_WORK: Final = 2_000
-"""That bound where a step is followed many times, each on another network."""
+"""The bound where a step is followed many times, each on another network."""
 FEW_SCHEMES: Final = 4
-"""Up to so many schemes each gets all of these bounds; of more, its share of what so many would take."""
+"""Number of schemes that each get the full bounds; more schemes share what these would take."""
 MOST_WORK: Final = 500_000
 """Messages and steps of workers within which one cycle has to be complete."""
 TRAINED_S: Final = 0.5
 """Processor seconds after which a trial of a scheme's training ends, once 3 steps are complete."""
 MANY_WORKERS: Final = 128
-"""Workers from which a scheme is followed in lockstep, where that is exact: the same times to rounding."""
+"""Workers from which a scheme is followed in lockstep, where exact: the same times to rounding."""
 START_SHARE: Final = 4
 """One part in this many of the cycles is start-up."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step of one scheme costs.
+    """Cost of a step of one scheme.
 
     Attributes:
         label: of the scheme.
-        steps: over how many steps, mean per worker, the step is a mean.
+        steps: mean steps per worker behind the numbers.
         shares, average_s: of each worker, as in ``Pace``.
         leaves_out: what does not count, as phrases.
         compute_s, latency_s, bandwidth_s: they add up to a step without anything random.
-        random_s: what is added by all that is random in the scenario, and by the factors of its profile;
+        random_s: added by all that is random in the scenario, and by the factors of its profile;
             None where it has neither.
         bytes_per_worker: sent in a step, mean over the workers.
         exchanges: names of the operations by which workers exchange anything, sorted.
-        clock_s: processor seconds that the simulation of a step takes here, without its gradients: measured.
+        clock_s: measured processor seconds to simulate a step here, without its gradients.
         problem: why nothing is known; empty where all is well.
     """
 
@@ -98,18 +98,18 @@ class StepCost:
 
     @property
     def step_s(self) -> float:
-        """A step with everything that counts in the simulation."""
+        """Seconds of a step with everything that counts in the simulation."""
         return self.compute_s + self.latency_s + self.bandwidth_s + (self.random_s or 0.0)
 
 
 def whole_job(scenario: Scenario, entry: SchemeEntry) -> Job:
-    """What is followed of a scheme: all that counts in the simulation of its long run, without values."""
+    """Job of a scheme's long run with all that counts in its simulation, without values."""
     job, profile = clock_only(endless(prepare(scenario, entry, scenario.seed))), scenario.cluster.profile
     return job if profile is None else over_profile(job, profile)
 
 
 def follow_whole(scenario: Scenario, entry: SchemeEntry) -> Followed:
-    """A step of a scheme with everything that counts, over as much of its long run as is affordable.
+    """Follow a step with everything that counts, over an affordable part of the long run.
 
     Raises:
         RunError: as ``follow``.
@@ -118,7 +118,7 @@ def follow_whole(scenario: Scenario, entry: SchemeEntry) -> Followed:
 
 
 def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list[str]:
-    """What a step in the long run does not count, as phrases."""
+    """Phrases for what a step in the long run does not count."""
     crash, once = (
         [bool(s.crash) for s in scenario.cluster.stragglers if s.at is not None].count(each)
         for each in (True, False)
@@ -134,7 +134,7 @@ def left_out(scenario: Scenario, entry: SchemeEntry, followed: Followed) -> list
 
 
 def encodes(scenario: Scenario, entry: SchemeEntry) -> str | None:
-    """Whose values a scheme encodes for averages, as a phrase; None where there are no others to be had."""
+    """Phrase for whose values a scheme encodes for averages; None where there is no alternative."""
     job = prepare(scenario, entry, scenario.seed)
     units, network = units_to_encode(scenario, job), job.transfer.network
     if any(units):
@@ -179,9 +179,9 @@ def step_cost(scenario: Scenario, entry: SchemeEntry) -> StepCost:
 
 
 def training_s(scenario: Scenario, entry: SchemeEntry, device: torch.device) -> float:
-    """Seconds that gradients, updates and averages add to a step of a simulation on this machine: measured.
+    """Measured seconds that gradients, updates and averages add to a step of a simulation on this machine.
 
-    A few steps with and without training are compared; of what other programs do nothing counts on a CPU.
+    A few steps with and without training are compared; on a CPU the load of other programs does not count.
     """
     job = replace(endless(prepare(scenario, entry, scenario.seed, device)), target=None, max_time_s=math.inf)
     if job.problem is None:
@@ -193,7 +193,7 @@ def training_s(scenario: Scenario, entry: SchemeEntry, device: torch.device) -> 
 
 
 def endless(job: Job) -> Job:
-    """``job`` in the long run: without an end, what happens once, and what its scheme does at first."""
+    """``job`` in the long run: without an end, single events, and its scheme's own beginning."""
     # Each keeps its place, by which its random numbers are drawn.
     staying = [each if each.at is None else _NEVER_SLOW for each in job.compute.stragglers]
     return replace(
@@ -208,7 +208,7 @@ _NEVER_SLOW: Final = Straggler(workers=(0,), slowdown=1.0)
 
 
 def _share(scenario: Scenario) -> float:
-    """Of the work that a scheme may take, how much each may where there are many."""
+    """Share of the work that each scheme may take where there are many."""
     return min(1.0, FEW_SCHEMES / len(scenario.schemes))
 
 
@@ -218,7 +218,7 @@ def _enough(enough_work: float, complete: int, work: int) -> bool:
 
 @dataclass(frozen=True)
 class Span:
-    """The cycles that a step is the mean over: those from the end of ``first`` to that of ``last``."""
+    """Cycles behind a mean step: from the end of ``first`` to that of ``last``."""
 
     first: int
     last: int
@@ -233,10 +233,8 @@ class Followed:
     """A step of a run: means over a span of its cycles.
 
     Attributes:
-        span: which they are.
-        pace: what the workers did in them.
-        work: messages and steps of workers, with those of the start.
-        here_s: seconds that the simulation takes for a step, of the processor where there is no GPU.
+        work: messages and steps of workers, including the start.
+        here_s: seconds to simulate a step, of the processor where there is no GPU.
         exchanges: names of the operations by which workers exchanged anything, sorted.
     """
 
@@ -248,28 +246,27 @@ class Followed:
 
     @property
     def steps(self) -> int:
-        """How many steps, mean over the workers."""
+        """Mean number of steps over the workers."""
         return round(self.pace.mean_steps)
 
     @property
     def step_s(self) -> float:
-        """Seconds on the simulation's clock."""
+        """Seconds of a step on the simulation's clock."""
         return self.pace.step_s or 0.0
 
     @property
     def bytes_per_worker(self) -> float:
-        """What a worker sends in a step."""
+        """Bytes that a worker sends in a step."""
         return self.pace.bytes_sent / sum(self.pace.steps)
 
 
 @dataclass
 class _Watch:
-    """Marks the ends of a run's cycles, and says when to end it.
+    """Marks the ends of a run's cycles, and decides when to end it.
 
     Attributes:
-        marks: the ends.
-        wanted: the cycles to follow, or what says how many are enough.
-        here: what time it is for the processor that simulates.
+        wanted: the cycles to follow, or the rule for enough of them.
+        here: time of the simulating processor.
         published: steps of all workers so far.
     """
 
@@ -282,7 +279,6 @@ class _Watch:
     _most_work: float = math.inf
 
     def publish(self, rank: int, step: int, time_s: float, bytes_sent: int) -> None:
-        """A worker has done a step."""
         if not self._here:
             self._here.append((0, self.here()))
         self.published += 1
@@ -291,7 +287,7 @@ class _Watch:
             self._here.append((self.published, self.here()))
 
     def is_over(self, work: int) -> bool:
-        """Whether all is known that is wanted; who is within a step is waited for, but not for ever."""
+        """Whether all is known; workers within a step are waited for, within limits."""
         complete = self.marks.complete
         if self._span is None:
             if isinstance(self.wanted, Span):
@@ -307,11 +303,7 @@ class _Watch:
         return self.marks.is_known(self._span.last) or work >= self._most_work
 
     def followed(self, work: int) -> Followed:
-        """The mean over the cycles.
-
-        Raises:
-            RunError: the run ended before they did.
-        """
+        """Mean over the cycles; ``RunError`` if the run ended before they did."""
         if self._span is None:
             if self.published:
                 cycle = self.marks.cycle
@@ -330,12 +322,7 @@ class _Watch:
 
 @dataclass
 class _Cycles(Scorer[Tensor]):
-    """Scores nothing, and watches the cycles of steps.
-
-    Attributes:
-        watch: is told what is published.
-        work: how much has been done beside that.
-    """
+    """Scorer without scores: ``watch`` counts published steps, ``work`` what was done besides."""
 
     watch: _Watch = field(kw_only=True)
     work: Callable[[], int] = field(kw_only=True)
@@ -352,14 +339,14 @@ class _Cycles(Scorer[Tensor]):
 
 
 def follow(job: Job, wanted: Enough | Span, cycle: int | None = None) -> Followed:
-    """Run a job that has no end for whole cycles of steps, by default its scheme's; the start does not count.
+    """Run an endless job for whole cycles of steps, by default its scheme's; the start does not count.
 
     Raises:
         RunError: the run fails, or ends before a cycle is complete.
     """
     cycle = cycle or job.scheme.cycle(job.options, job.units)
     if job.workers >= MANY_WORKERS and job.scheme.name in SCHEMES and not why_not(job):
-        with suppress(SchemeError):  # which the event driver finds as well, or does without
+        with suppress(SchemeError):  # the event driver meets it as well, or does without
             return _follow_in_lockstep(job, cycle, wanted)
     return priced_if_alone(partial(_follow, job, cycle, wanted))
 
@@ -381,12 +368,7 @@ def _follow(job: Job, cycle: int, wanted: Enough | Span, priced: bool) -> Follow
 
 
 class _CyclesInLockstep(LockstepDriver):
-    """Watches the cycles of steps, and ends the run at that of the last that is wanted.
-
-    Args:
-        job: that has no end, and that the lockstep driver does exactly.
-        watch: is told what is published.
-    """
+    """Lockstep driver that ends the run with the last wanted cycle, for endless jobs exact in lockstep."""
 
     def __init__(self, job: Job, watch: _Watch) -> None:
         super().__init__(job, replace(job, target=None).scorer())
@@ -395,13 +377,12 @@ class _CyclesInLockstep(LockstepDriver):
 
     @property
     def work(self) -> int:
-        """Messages and steps of workers."""
         return self.clocks[0].work + self.watch.published
 
     @override
     def publish(self, task: StackedTask, operation: ops.Publish) -> None:
         super().publish(task, operation)
-        # As the first worker that publishes sees it under the event driver: so many cycles count on both.
+        # Count as the first publishing worker does under the event driver, so that both see the same cycles.
         self._over = self.watch.is_over(self.work + 1)
         if not self._over:
             for rank, (time_s, bytes_sent) in enumerate(self.clocks[0].published()):
@@ -420,12 +401,11 @@ def _follow_in_lockstep(job: Job, cycle: int, wanted: Enough | Span) -> Followed
 
 
 def _clock_here(job: Job) -> Callable[[], float]:
-    """What time it is for the processor that simulates."""
     return _device_s if job.start.device.type == "cuda" else time.process_time
 
 
 def _device_s() -> float:
-    """The time on the host's clock when the GPU has done all that is queued on it."""
+    """Host's clock once the GPU has done all queued work."""
     torch.cuda.synchronize()
     return time.perf_counter()
 
@@ -437,13 +417,13 @@ def on_free_network(job: Job) -> Job:
 
 
 def with_network(job: Job, network: Network, **changes: Any) -> Job:
-    """``job`` on another network, with the algorithms that it takes on its own."""
+    """``job`` on another network, with the algorithms chosen for its own."""
     priced = job.priced or job.transfer
     return replace(job, transfer=replace(job.transfer, network=network, **changes), priced=priced)
 
 
 def _unlimited(network: Network, latency: bool) -> Network:
-    """``network`` without a link or cap that limits anything; with its latencies, or none."""
+    """``network`` without limits of links or connections; with its latencies, or none."""
     factor = 1.0 if latency else 0.0
     return replace(
         network, links=(), up={}, down={}, pipe={}, leave={}, enter={}, inner_up={}, inner_down={},

@@ -1,6 +1,6 @@
-"""Tokens per second of each scheme, and what follows: hours, bytes, needed bandwidths, losses by a law.
+"""Tokens per second of each scheme, and derived hours, bytes, needed bandwidths and losses by a law.
 
-Nothing is trained: steps are followed on the clock alone, as ``paceline check`` does.
+Nothing is trained: steps are followed on the clock alone, as in ``paceline check``.
 """
 
 from __future__ import annotations
@@ -23,27 +23,22 @@ from .step_cost import encodes, left_out
 
 _HOUR_S: Final = 3600.0
 MAX_TOKENS: Final = 1e24
-"""Beyond all text that there is."""
+"""More than all existing text."""
 MAX_LOSS: Final = 50.0
-"""Nats per token: whoever guesses blindly among the tokens of a language has some 12."""
+"""Nats per token: a blind guess among the tokens of a language has some 12."""
 
 
 def tokens_per_example(profile: LayerProfile) -> int | None:
-    """The tokens of a sequence of a language model, which begins with a table that they are looked up in.
-
-    None where the first layer multiplies: what comes in are no tokens.
-    """
+    """Tokens in a sequence, if the first layer is a lookup table; None if it multiplies (no tokens)."""
     first = profile.layers[0]
     return first.inputs if first.inputs and not first.forward_flops else None
 
 
 def throughput(scenario: Scenario, tokens: float | None = None, loss: float | None = None) -> dict[str, Any]:
-    """Compute what ``paceline throughput`` shows, as plain values; None for what is unknown.
+    """Compute the output of ``paceline throughput``, as plain values; None for unknown ones.
 
-    Args:
-        scenario: of a language model: ``workload.layer_profile`` says how many tokens an example has.
-        tokens: to be trained on; None: those that the scaling law has for ``loss``, if that is given.
-        loss: to be reached by the scaling law.
+    ``workload.layer_profile`` gives the tokens per example. ``tokens`` are those to train on (None: as many
+    as the scaling law has for ``loss``, if given).
 
     Raises:
         InputError: it is no language model, or both are given or cannot be, or no number of tokens reaches
@@ -91,7 +86,6 @@ def throughput(scenario: Scenario, tokens: float | None = None, loss: float | No
 
 
 def _sent_over(network: NetworkSettings) -> str:
-    """Which links what workers send goes over."""
     if network.host is not None and network.host.gpus > 1:
         return "inside hosts too"
     if network.sites is not None and len(network.sites) > 1:

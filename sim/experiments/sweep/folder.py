@@ -1,4 +1,4 @@
-"""The folder of a sweep: a result folder for each setting, what each of them has set, and a map.
+"""Folder of a sweep: a result folder for each setting, the changes of each, and a map.
 
 Until all settings are complete each of them keeps its runs as a command of its own does
 (``records.unfinished``), so that the same sweep goes on after any death.
@@ -30,15 +30,15 @@ from .grid import count_nothing, follow, follow_nothing, resolve
 
 SWEEP_FILE: Final = "sweep.json"
 WINNERS_FILE: Final = "winners.svg"
-"""A map of who is first, where one can be drawn."""
+"""Map of the first schemes, where one can be drawn."""
 _VERSION: Final = 1
 _FOREIGN: Final = "no result of a sweep"
 _DIGITS: Final = 4
-"""Of a setting's folder, at least."""
+"""Least digits of a setting's folder."""
 
 
 def folder_names(number: int) -> list[str]:
-    """The folders of so many settings.
+    """Folders of ``number`` settings.
 
     >>> folder_names(2)
     ['0001', '0002']
@@ -56,19 +56,19 @@ def begin(
     say: Callable[[str], None] = lambda _: None,
     prepare: Callable[[str], Callable[[], None]] = follow_nothing,
 ) -> Iterator[tuple[list[Scenario], list[Parts]]]:
-    """Begin the settings of a sweep, or go on with those that ``out`` holds.
+    """Begin the settings of a sweep, or go on with those in ``out``.
 
     Args:
         scenarios: one for each setting, in the order of its folders.
-        device: where gradients are computed.
+        device: of the gradients.
         out: the sweep's folder; None: nothing is kept.
         force: whether older results may be replaced.
-        say: called with what the user should know.
-        prepare: called with the name of each step; what it returns is called for each setting that is done.
+        say: called with notes for the user.
+        prepare: called with the name of each step; its result is called for each finished setting.
 
     Returns:
-        A context manager that gives the scenarios as they were resolved when the sweep was first begun, and
-        the complete runs of each.
+        A context manager with each setting's complete runs, and its scenario as resolved when the sweep first
+        began.
 
     Raises:
         InputError: ``out`` is in use or taken, or a scenario cannot be resolved.
@@ -114,7 +114,6 @@ def _begin_setting(
 
 
 def _is_ours(out: Path, name: str) -> bool:
-    """Whether what ``out`` has under this name is a sweep's, with nothing else in it."""
     if not (name.isdecimal() and len(name) >= _DIGITS):
         return name in (SWEEP_FILE, WINNERS_FILE)
     try:
@@ -125,7 +124,7 @@ def _is_ours(out: Path, name: str) -> bool:
 
 
 def _describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary]) -> dict[str, Any]:
-    """What ``sweep.json`` holds, and ``--json`` prints: of each setting what was set, and who is first."""
+    """Content of ``sweep.json`` and ``--json``: the changes and the verdict of each setting."""
     return {
         "version": _VERSION,
         "scenario": summaries[0]["scenario"],
@@ -147,7 +146,7 @@ def _describe(settings: Sequence[Mapping[str, Any]], summaries: Sequence[Summary
 def with_facts(
     parts: Sequence[Parts], scenarios: Sequence[Scenario], tuning: Sequence[Sequence[Tuned]]
 ) -> list[Parts]:
-    """The parts of settings, to keep with each run what is known of its scheme before."""
+    """Add facts of the schemes and tuning to the parts of settings, to be kept with each run."""
     return [
         replace(each, tuning=tuned, facts=describe_schemes(scenario, with_bounds=False))
         for each, scenario, tuned in zip(parts, scenarios, tuning, strict=True)
@@ -165,17 +164,16 @@ def finish(
 ) -> dict[str, Any]:
     """Summarise all settings, and write the whole folder, with its map, in place of the unfinished one.
 
-    What bounds the schemes is left out.
+    Bounds of the schemes are left out.
 
     Args:
         out: the sweep's folder; None: nothing is written.
-        settings: what each has set.
-        scenarios, runs, tuning: of each.
-        draw: draws a map of what is returned into a file, if one can be drawn.
-        on_setting: called for each that is summarised.
+        settings: changes of each.
+        draw: draws a map of the returned content into a file, if one can be drawn.
+        on_setting: called for each summarised one.
 
     Returns:
-        What ``sweep.json`` holds.
+        Content of ``sweep.json``.
 
     Raises:
         InputError: the folder cannot be written.

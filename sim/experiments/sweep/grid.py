@@ -1,4 +1,4 @@
-"""The settings of a grid, and their runs side by side, so that what they share is computed once."""
+"""Settings of a grid, and their runs side by side, so that shared work is computed once."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _T = TypeVar("_T")
 
 
 def count_nothing() -> None:
-    """For those who show no progress."""
+    """Do nothing, in place of a progress display."""
 
 
 def follow_nothing(step: str) -> Callable[[], None]:
-    """For those who show no progress of a step that prepares all settings."""
+    """Do nothing, in place of the progress display of a step that prepares all settings."""
     return count_nothing
 
 
 def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> list[_T]:
-    """What there is of each setting, as a list; ``on_setting`` is called after each."""
+    """Collect an item of each setting in a list; call ``on_setting`` after each."""
     done = []
     for each in settings:
         done.append(each)
@@ -53,7 +53,7 @@ def follow(settings: Iterable[_T], on_setting: Callable[[], None]) -> list[_T]:
 
 
 def read_grid(assignments: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """The grid of ``--grid dotted.key=value,value`` options, values in YAML's words.
+    """Parse the grid of ``--grid dotted.key=value,value`` options, values in YAML's words.
 
     >>> read_grid(["cluster.network.latency=1 ms, 20 ms", "cluster.workers=4,8"])
     {'cluster.network.latency': ('1 ms', '20 ms'), 'cluster.workers': (4, 8)}
@@ -108,7 +108,7 @@ def _plain(value: object) -> Any:
 
 
 def changes_of(setting: Mapping[str, Any], option: str = "grid") -> list[Assignment]:
-    """A setting as ``dotted.key=value`` each, which errors call values of this option.
+    """Convert a setting to ``dotted.key=value`` changes; errors call them values of ``option``.
 
     Raises:
         InputError: a value cannot stand in a scenario.
@@ -130,20 +130,10 @@ def resolve(
     device: torch.device,
     on_setting: Callable[[], None] = count_nothing,
 ) -> list[Scenario]:
-    """Resolve each scenario; what a gradient takes is measured once for all that measure the same.
+    """Resolve each scenario, in their order; equal measurements of gradients are done once.
 
-    Those that train the same are resolved one after the other, because few data sets are kept in memory.
-
-    Args:
-        scenarios: of the settings.
-        device: where gradients are computed.
-        on_setting: called for each that is resolved.
-
-    Returns:
-        The scenarios in their order.
-
-    Raises:
-        InputError: as ``prepare.resolve``.
+    Scenarios with equal training are resolved in a row, because few data sets are kept in memory.
+    ``on_setting`` is called for each resolved one. Raises as ``prepare.resolve``.
     """
     alike: dict[Hashable, list[int]] = {}
     for number, scenario in enumerate(scenarios):
@@ -171,10 +161,9 @@ def choose_values(
     parts: Sequence[Parts] | None = None,
     processes: JobProcesses = ALONE,
 ) -> tuple[list[Scenario], list[list[Tuned]]]:
-    """Run the trials of ``tune`` of each scenario; the scenarios with their values, and what was tried.
+    """Run the trials of ``tune`` of each scenario; return the scenarios with their values, and the trials.
 
-    What a scenario's ``parts`` have is not run again, and what is new is kept there; ``processes`` are as for
-    ``simulate``.
+    ``parts`` (of each scenario) and ``processes`` are as for ``simulate``.
     """
     trials = [trials_of(scenario) for scenario in scenarios]
     with one_thread():
@@ -202,12 +191,11 @@ def simulate(
 
     Args:
         scenarios: resolved, and their values chosen.
-        device: where gradients are computed.
-        progress: called as runs go on.
-        complete: called for each run that is complete, apart from those that ``parts`` have.
+        device: of the gradients.
+        complete: called for each complete run other than those in ``parts``.
         warn: as for ``simulate_job``; called as well where the time of a gradient is extrapolated.
-        parts: of each scenario; what they have is not run again, and what is new is kept there.
-        processes: that do the runs that share no training; the runs do not depend on how many there are.
+        parts: of each scenario: runs in it are not run again, new ones are kept there.
+        processes: for runs that share no training; the runs do not depend on their number.
     """
     if warn is not None:
         for sentence in sorted({prepare.warn_of_extrapolation(scenario) for scenario in scenarios} - {""}):
@@ -224,7 +212,6 @@ def simulate(
 
 
 def _next_seed(scenario: Scenario, runs: Sequence[Run]) -> list[PlannedRun]:
-    """The runs of all schemes under the next seed; none where those that are there are enough."""
     labels = [entry.label for entry in scenario.schemes]
     if are_enough(scenario.repeats, labels, runs):
         return []
@@ -244,7 +231,7 @@ def _side_by_side(
     parts: Sequence[Parts] | None,
     processes: JobProcesses,
 ) -> list[list[Run]]:
-    """The runs of several scenarios: the first of each together, then the second of each, and so on."""
+    """Runs of several scenarios: the first of each together, then the second of each, and so on."""
     parts = [NOTHING_KEPT] * len(planned) if parts is None else parts
     runs: list[list[Run]] = [[] for _ in planned]
     for place in range(max(map(len, planned), default=0)):
@@ -269,11 +256,7 @@ def _side_by_side(
 
 
 class _Column:
-    """The runs that stand at one place in all scenarios; each is known by the number of its scenario.
-
-    Attributes:
-        runs: those that are complete, by scenario.
-    """
+    """Runs at one place in all scenarios, by the number of their scenario; ``runs`` has the complete ones."""
 
     def __init__(self, planned: Mapping[int, PlannedRun], parts: Sequence[Parts]) -> None:
         self._planned, self._parts = planned, parts
@@ -284,14 +267,12 @@ class _Column:
         self.runs = {row: run for row, run in kept.items() if run is not None}
 
     def missing(self) -> list[PlannedRun]:
-        """What has yet to be run."""
         return [replace(each, number=row) for row, each in self._planned.items() if row not in self.runs]
 
     def find(self, kind: PartKind, number: int, label: str, seed: int) -> Run | None:
-        """None: what was kept is not ``missing``, and is not planned again."""
+        """None: kept runs are not ``missing``, and are not planned again."""
         return None
 
     def keep(self, kind: PartKind, number: int, run: Run) -> None:
-        """Keep the run of scenario ``number``."""
         self.runs[number] = run
         self._parts[number].keep(kind, self._planned[number].number, run)

@@ -1,1 +1,1 @@
-"""The forms in which a scenario writes networks, as settings: sites, graphs, links that vary."""
+"""Forms of networks in a scenario, as settings: sites, graphs, varying links."""

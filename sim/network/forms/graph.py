@@ -47,7 +47,7 @@ class Graph(Settings):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any, info: ValidationInfo) -> Any:
-        """A file is read once: the resolved scenario has its contents."""
+        """Read the file once: the resolved scenario has its contents."""
         if isinstance(data, str):
             data = {"file": data}
         if not isinstance(data, Mapping) or not isinstance(data.get("file"), str) or "hosts" in data:

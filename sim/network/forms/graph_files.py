@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MAX_GRAPH_BYTES: Final = 16 * 2**20
-"""A longer file is not read."""
+"""Size limit of a file."""
 
 _KINDS: Final = ("host", "switch")
 _UNREADABLE: Final = (
@@ -26,7 +26,7 @@ _UNREADABLE: Final = (
 
 
 def read_graph(path: Path) -> dict[str, Any]:
-    """``hosts`` and ``links`` as a scenario spells them.
+    """Read ``hosts`` and ``links`` in the form of a scenario.
 
     Nodes are hosts unless their attribute ``kind`` is ``switch``. Edges have ``latency`` and perhaps
     ``bandwidth``, with units. An undirected edge is a full-duplex link.

@@ -12,7 +12,7 @@ from ...config.units import BytesPerSecond
 
 
 def check_rate(value: float) -> float:
-    """Return the bytes per second; too few of them are a mistake."""
+    """Check the bytes per second: too few of them are a mistake."""
     if value < MIN_RATE:
         raise mistake(f"must be at least 1 bit/s, not {value:g} B/s")
     return value

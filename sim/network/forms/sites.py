@@ -1,4 +1,4 @@
-"""The network in sites and between them: one value for all pairs of sites, a value for each, or a matrix."""
+"""Network within and between sites: one value for all pairs of sites, a value for each, or a matrix."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def _rates_for_all_pairs(value: object, info: ValidationInfo) -> object:
 def _for_all_pairs(
     value: object, info: ValidationInfo, parse: Callable[[object], float], unit: str
 ) -> object:
-    """One value for all pairs, a mapping, or the name of a file with a matrix."""
+    """Normalise one value for all pairs, a mapping, or the name of a file with a matrix."""
     if isinstance(value, str) and value.endswith(".csv"):
         return read_beside(info, value, partial(_matrix, parse=parse, unit=unit))
     return value if value is None or isinstance(value, Mapping) else {DEFAULT: value}
 
 
 def _matrix(path: Path, parse: Callable[[object], float], unit: str) -> dict[str, str]:
-    """A row per source and a column per destination; the diagonal does not count."""
+    """Read a row per source and a column per destination; the diagonal does not count."""
     table = read_table(path)
     values = {}
     for line, cells in table.rows:
@@ -99,7 +99,7 @@ class Between(Settings):
 
 
 def find_wrong_pairs(sites: Mapping[str, int], at: KeyPath, values: Mapping[str, float]) -> Iterator[Mistake]:
-    """What is wrong with the names of pairs in ``values``, which stand at a key; pairs may be missing too."""
+    """Mistakes in the names of pairs in ``values`` at key ``at``; missing pairs, too."""
     pairs = _pair_names(sites)
     names = [name for name in values if name != DEFAULT]
     if names and not pairs:
@@ -121,7 +121,7 @@ def find_wrong_pairs(sites: Mapping[str, int], at: KeyPath, values: Mapping[str,
 
 
 def by_pair(sites: Mapping[str, Any], values: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """A value for every ordered pair of sites: its own, else that of the way back, else the default."""
+    """Value for every ordered pair of sites: its own, else that of the way back, else the default."""
     given = {pair[0]: values[name] for name, pair in _pair_names(sites).items() if name in values}
     return {
         (a, b): given[a, b] if (a, b) in given else given[b, a] if (b, a) in given else values[DEFAULT]
@@ -130,7 +130,7 @@ def by_pair(sites: Mapping[str, Any], values: Mapping[str, float]) -> dict[tuple
 
 
 def _pair_names(sites: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """``a-b`` -> the ordered pairs of sites that it can name; several, since names may contain dashes."""
+    """``a-b`` -> ordered pairs of sites of that name; several, since names of sites may contain dashes."""
     out: dict[str, list[tuple[str, str]]] = {}
     for a, b in itertools.permutations(sites, 2):
         out.setdefault(f"{a}-{b}", []).append((a, b))

@@ -1,4 +1,4 @@
-"""Links that change as time goes on: traces, slow periods, outages."""
+"""Links that change in time: traces, slow periods, outages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LinkTrace(Settings):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, data: Any, info: ValidationInfo) -> Any:
-        """A file is read once: the resolved scenario has its contents."""
+        """Read the file once: the resolved scenario has its contents."""
         if not isinstance(data, Mapping) or not isinstance(data.get("file"), str) or data.get("steps"):
             return data
         return {**data, "steps": read_beside(info, data["file"], _trace_steps, "file")}
@@ -79,7 +79,7 @@ class LinkTrace(Settings):
 
     @property
     def adds_latency(self) -> bool:
-        """Whether any step of it adds to latencies."""
+        """Whether any step adds to latencies."""
         return any(step.latency for step in self.steps)
 
 

@@ -1,1 +1,1 @@
-"""How scores, operations and traces are written to files, and read back."""
+"""File formats of scores, operations and traces."""

@@ -1,7 +1,7 @@
-"""The two tables of a result folder, as Parquet files and as data frames: evaluations and operations.
+"""Tables of a result folder (evaluations, operations) as Parquet files and data frames.
 
-The same runs give the same bytes. What is read is checked before it is believed: its size, its columns and
-their types, no empty cells, no number that is not finite.
+The same runs give the same bytes. Files are checked before use: their size, columns and types, no empty
+cells, no number that is not finite.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_TABLE_ROWS: Final = 100_000_000
-"""A table with more rows is not read."""
+"""Rows of a table that is still read."""
 MAX_TABLE_COLUMNS: Final = 1_000
-"""A table with more of them, or with a name of more letters, is not read."""
+"""Columns of a table that is still read, and letters of a column's name."""
 MOST_PACKED: Final = 200
-"""Bytes of values in a byte of a file: times differ from row to row, so that no table of ours has as many."""
+"""Bytes of values per byte of a file: times differ from row to row, so no table of ours has as many."""
 _SMALL_BYTES: Final = 2**29
-"""Less than that is read, however it is packed."""
+"""Smaller tables are read however they are packed."""
 _VALUE_BYTES: Final = 8
 
 _WORDS: Final = pa.dictionary(pa.int32(), pa.string())
@@ -82,7 +82,7 @@ def write_events(path: Path, runs: Sequence[Run]) -> None:
 
 
 def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Write a table of evaluations from its columns, which may be a stranger's.
+    """Write a table of evaluations from untrusted columns.
 
     Raises:
         InputError: one is missing, has cells of another type, or more or fewer than the others.
@@ -106,37 +106,28 @@ def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _fits(cell: object, kind: pa.DataType) -> bool:
-    """Whether a cell is a number where there are numbers; Arrow would take a truth value or a part of one."""
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(kind):  # Arrow would take a truth value, or truncate a float
         return type(cell) is int
     return not pa.types.is_floating(kind) or cell is None or type(cell) in (int, float)
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
-    """Read what ``write_metrics`` wrote.
-
-    Raises:
-        InputError: it is no such table, damaged, or larger than any of ours.
-    """
+    """Read a file of ``write_metrics``; ``InputError`` if damaged, of another kind or too large."""
     return _read_parquet(path, _METRICS_SCHEMA)
 
 
 def read_events(path: Path) -> pd.DataFrame:
-    """Read what ``write_events`` wrote.
-
-    Raises:
-        InputError: it is no such table, damaged, or larger than any of ours.
-    """
+    """Read a file of ``write_events``; ``InputError`` if damaged, of another kind or too large."""
     return _read_parquet(path, _EVENTS_SCHEMA)
 
 
 def metric_names(metrics: pd.DataFrame) -> list[str]:
-    """The columns of a frame of evaluations that hold scores."""
+    """Columns of a frame of evaluations that hold scores."""
     return [name for name in metrics.columns if name not in {*_METRICS_SCHEMA.names, STEP_VECTOR}]
 
 
 def events_of(rows: pd.DataFrame) -> tuple[Event, ...]:
-    """Rows of a frame of operations as they were recorded."""
+    """Events of the rows of a frame of operations."""
     columns = [rows[name].astype(object).tolist() for name in Event.__dataclass_fields__]
     return tuple(Event(*values) for values in zip(*columns, strict=True))
 
@@ -164,7 +155,6 @@ def _read_parquet(path: Path, schema: pa.Schema) -> pd.DataFrame:
 
 
 def _check_size(path: Path) -> None:
-    """Refuse a table that says of itself that it is larger than any of ours."""
     with path.open("rb") as file:
         head = pq.read_metadata(file)
         file_bytes = os.fstat(file.fileno()).st_size
@@ -182,7 +172,6 @@ def _check_size(path: Path) -> None:
 
 
 def _check_column(path: Path, column: pa.ChunkedArray, field: pa.Field) -> None:
-    """Refuse a column of another type than ``field``, or one with nulls or numbers that are none."""
     words = field.type == _WORDS
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if words:

@@ -1,4 +1,4 @@
-"""The two tables of a result folder: their files, and the columns that others than their readers know."""
+"""Files of a result folder's two tables, and the columns known outside their readers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ METRICS_FILE: Final = "metrics.parquet"
 EVENTS_FILE: Final = "events.parquet"
 
 RUN_KEY: Final = ["label", "seed", "source"]
-"""Columns that tell the runs of a folder apart."""
+"""Columns that identify a run within a folder."""
 STEP_VECTOR: Final = "steps"
-"""The column of step vectors; not in a folder that was written before they were recorded."""
+"""Column of step vectors; missing in a folder that was written before they were recorded."""
 
 MAX_FILE_BYTES: Final = 4 * 2**30
-"""A longer file of results is not read."""
+"""Size limit of a file of results."""

@@ -1,8 +1,8 @@
-"""What the workers did, as a trace that Chrome's tracing page and Perfetto open.
+"""Traces of the workers' operations for Chrome's tracing page and Perfetto.
 
 Format: the Trace Event Format's JSON ("Complete" events with ``ts`` and ``dur`` in microseconds). A run is a
-process; a worker's main coroutine, each of its services, and each lane of what it has started in the
-background is a thread of it, so that the events of a thread never overlap unless one contains the other.
+process; a worker's main coroutine, each of its services, and each lane of its background operations
+is a thread of it, so that the events of a thread never overlap unless one contains the other.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..run import RESUMPTIONS, Event, Run
 
 _MOMENTS: Final = frozenset({"poll", "now", "next_step", "segment"})
 _TRACKS: Final = 1000
-"""Threads that a worker may have: its tasks from 0 on, lanes in the background from the half on."""
+"""Threads per worker: its tasks from 0 on, background lanes from the half on."""
 
 
 def write_trace(path: Path, runs: Iterable[Run]) -> None:
-    """Write the events of all runs; a run without events leaves nothing but its name."""
+    """Write the events of all runs; a run without events leaves only its name."""
     with path.open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[')
         for number, row in enumerate(_rows(runs)):
@@ -48,7 +48,7 @@ def _meta(process: int, thread: int, kind: str, **arguments: object) -> dict[str
 
 
 def _placed(events: Sequence[Event]) -> Iterator[tuple[Event, int, str]]:
-    """Each event that takes time with its thread and that thread's name, in order of time."""
+    """Each event that takes time, its thread and the thread's name, in order of time."""
     busy_until_s: dict[int, list[float]] = defaultdict(list)
     for event in sorted(events, key=lambda e: (e.start_s, -e.end_s)):
         if event.operation in _MOMENTS:
@@ -66,7 +66,6 @@ def _placed(events: Sequence[Event]) -> Iterator[tuple[Event, int, str]]:
 
 
 def _slices(event: Event, process: int, thread: int) -> Iterator[dict[str, Any]]:
-    """The event, and inside it the wait for its last peer, if there was one."""
     kind = "computation" if event.operation in ("gradient", "forward", "encode") else "communication"
     arguments: dict[str, object] = {"step": event.step}
     if event.bytes:
@@ -78,7 +77,7 @@ def _slices(event: Event, process: int, thread: int) -> Iterator[dict[str, Any]]
     if met_s > event.start_s:
         slices.append(("wait for a peer", "waiting", met_s, {}))
     for name, category, end_s, details in slices:
-        # Whole nanoseconds, so that what touches or contains in seconds still does.
+        # Whole nanoseconds, so that slices that touch or contain each other in seconds still do.
         start_ns, end_ns = round(event.start_s * 1e9), round(end_s * 1e9)
         yield {
             "ph": "X", "pid": process, "tid": thread, "name": name, "cat": category,
