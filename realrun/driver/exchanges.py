@@ -15,7 +15,7 @@ from paceline.sim.program.groups import members
 from paceline.sim.records.run import ANY_SOURCE
 
 from ..transport.backend import TransferInFlight
-from ..transport.connections import Collective, PeerGone
+from ..transport.connections import CollectiveWait, PeerGone
 from .drain import PostedCounts
 from .pending import ClusterPending
 from .rank import Rank
@@ -77,7 +77,7 @@ class Exchanges:
         except PeerGone as gone:
             self._loop.soon(partial(self._listener.gone, pending, gone.rank))
             return
-        if isinstance(wait, Collective):
+        if isinstance(wait, CollectiveWait):
             self.collectives_at_once = max(self.collectives_at_once, self._threads.poll(pending, wait))
         else:
             self._threads.run(pending, wait)

@@ -142,7 +142,7 @@ def finish(work: dist.Work, peer: int, patience_s: float = 0.0) -> None:
         raise PeerGone(peer) from error
 
 
-class Collective:
+class CollectiveWait:
     """A wait for one of gloo's collectives, which may be limited: it says when it is complete."""
 
     def __init__(self, work: dist.Work) -> None:

@@ -16,7 +16,7 @@ from paceline.sim.program import operations as ops
 from . import connections
 from .backend import Backend, BatchedSendReceive, Routes, WaitFunction
 from .buffers import StagingBuffers
-from .connections import Collective, connect, finish, receive, send
+from .connections import CollectiveWait, connect, finish, receive, send
 from .device import CPU
 from .threads import Turns
 
@@ -72,7 +72,7 @@ class Gloo(Backend):
     @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
         if len(members) == self._everybody.size():
-            return Collective(connections.begin(lambda: begin(self._everybody)))
+            return CollectiveWait(connections.begin(lambda: begin(self._everybody)))
         # The others may not have come yet, so it begins where it is waited for, in a helper thread.
         begin_in_turn = self._lazy_group(members).take_turn(begin)
         return lambda: finish(connections.begin(begin_in_turn), ops.ANY)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Set
 from queue import Empty, Queue, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from .connections import Collective
+from .connections import CollectiveWait
 
 _T = TypeVar("_T")
 
@@ -41,7 +41,7 @@ class ThreadPool:
     def __init__(self) -> None:
         # Up to Python 3.12 a SimpleQueue waits for ever if its time is over before it has begun to wait.
         self.finished: Queue[CallResult] = Queue()
-        self._polled: dict[Any, Collective] = {}
+        self._polled: dict[Any, CollectiveWait] = {}
         self._idle: list[SimpleQueue[_Call | None]] = []
         self._started = 0
 
@@ -61,7 +61,7 @@ class ThreadPool:
         """Call in this thread; ``finished`` gets its outcome all the same."""
         self.finished.put(_outcome(token, call, arguments))
 
-    def poll(self, token: Any, collective: Collective) -> int:
+    def poll(self, token: Any, collective: CollectiveWait) -> int:
         """Let ``next`` report when ``collective`` is complete; returns how many it watches now."""
         self._polled[token] = collective
         return len(self._polled)

@@ -70,6 +70,7 @@ def test_a_second_command_on_a_folder_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    started.send_signal(signal.SIGSTOP)  # however long the second one takes
     kept = {path.name for path in (tmp_path / "r" / "parts").glob("run-*")}
     command: list[Any] = ["simulate", tiny, "--set", LONG, "--out", tmp_path / "r"]
     for more in ([], ["--force"]):
