@@ -36,8 +36,9 @@ _HOW: Final = (
 
 _COMMANDS: Final = ("validate", "probe")
 _TO_READ_S: Final = 300.0
-"""How long a rank may take to read a scenario, or the runs that there are, while the others wait; one that
-gives no sign of life has --timeout."""
+"""Time limit for a rank to read a scenario, or earlier runs, while the others wait; a rank without signs of
+life has --timeout.
+"""
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -81,7 +82,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The resolved scenario and "", or "" and why there is none."""
+    """The resolved scenario and "", or "" and an error text."""
     from paceline.sim.experiments.prepare import with_units
     from paceline.sim.scenario.schema import dump, load
 
@@ -97,13 +98,13 @@ def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """What a rank knows once all ranks of the job have met.
+    """A rank's knowledge after all ranks of the job have met.
 
     Attributes:
         store, control: of the job.
-        size: how many ranks there are.
+        size: number of ranks.
         text: the resolved scenario, alike on all of them.
-        scenario: the same, parsed.
+        scenario: ``text``, parsed.
     """
 
     store: JobStore
@@ -113,7 +114,7 @@ class _Meeting:
     scenario: Scenario
 
     def worker(self, timeout_s: float) -> int:
-        """Agree with the others on which worker each rank is."""
+        """Agree with the others on each rank's worker number."""
         from .group import hosts
 
         names = self.control.meet("hosts", hosts.host_name(), timeout_s)
@@ -243,7 +244,6 @@ def _say(text: str) -> None:
 
 
 def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[Run]) -> None:
-    """Print what the runs have given, as the arguments want it; nothing where there are none."""
     from paceline.sim.experiments.costs.bounds import describe_schemes
     from paceline.sim.records.summarise import summarise_resolved
     from paceline.sim.scenario.schema import dump, over_transport, parse
@@ -269,7 +269,7 @@ def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[
 
 
 def _speaks(environment: Mapping[str, str]) -> bool:
-    """Whether this rank says what is wrong with the input: once a host, or where it cannot be told."""
+    """Whether this rank reports input errors: once a host, or where it cannot be told."""
     from .group.store import read_place
 
     try:

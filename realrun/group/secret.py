@@ -17,17 +17,16 @@ from paceline.sim.errors import InputError
 
 SECRET_VARIABLE: Final = "PACELINE_SECRET"
 MIN_SECRET_LETTERS: Final = 16
-"""Letters of a secret that users choose, at least."""
+"""Minimum length of a secret chosen by a user."""
 
 _JOB: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
-"""What names a job among those of one user, so that they do not meet."""
+"""Variables that identify a job among one user's, to keep them apart."""
 
 
 def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
-    """The key of this job's control messages, alike on all of its ranks.
+    """Key of this job's control messages, alike on all of its ranks.
 
-    It is made from ``PACELINE_SECRET``; or, where all ranks are on one host, from a file that only this user
-    can read.
+    It is derived from ``PACELINE_SECRET`` or, with all ranks on one host, from a file private to this user.
 
     Args:
         environment: of this process.
@@ -54,7 +53,7 @@ def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
 
 
 def _read_secret() -> bytes:
-    """The secret of this user on this host, in a private folder; made when it is first needed."""
+    """Read this user's secret on this host; make it when first needed."""
     try:
         folder = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}"
         file = _make_secret(folder)
@@ -70,7 +69,7 @@ def _read_secret() -> bytes:
 
 
 def _make_secret(folder: Path) -> Path:
-    """The file with the secret, in a folder that is this user's alone."""
+    """Make the secret's file, if missing, in a folder of this user alone."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     _check_private(folder, stat.S_ISDIR)
@@ -87,7 +86,7 @@ def _make_secret(folder: Path) -> Path:
 
 
 def _check_private(path: Path, is_kind: Callable[[int], bool]) -> None:
-    """Refuse a place that others may have made, or may read."""
+    """Refuse a path that others may have made, or may read."""
     status = path.lstat()
     if not is_kind(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise InputError(
