@@ -318,15 +318,10 @@ def plot(fit: Fit, path: Path) -> None:
 
 
 def load_all(path: Path, nominal: Scenario | None, say: Callable[[str], None]) -> Sequence[CalibrationData]:
-    """The measurements in a file, or in the folder of a real run.
+    """The measurements in a file (see ``load``), or in the folder of a real run, which knows its network.
 
-    Args:
-        path: of the file or folder.
-        nominal: see ``load``; a folder knows its network.
-        say: called with a line for each part of a folder that is left out.
-
-    Raises:
-        InputError: it is not usable; the message says what it is.
+    ``say`` is called with a line for each part of a folder that is left out. Raises ``InputError`` with the
+    kind of an unusable file or folder.
     """
     return load_runs(path, say) if path.is_dir() else [load(path, nominal)]
 

@@ -314,12 +314,7 @@ def _run(ranks: RankPool, scenario: Scenario) -> Run:
 def training_steps_s(scenario: Scenario, ranks: RankPool) -> tuple[float, ...]:
     """Seconds of a training step without exchanges beyond its gradient's time; not of the first step.
 
-    Args:
-        scenario: has as many workers.
-        ranks: do the training.
-
-    Raises:
-        RunError: it failed.
+    ``scenario`` gives the number of workers. Raises ``RunError`` if the training on ``ranks`` failed.
     """
     training = parse(_TRAINING.format(workers=scenario.cluster.workers, steps=_TRAINING_STEPS))
     run = _run(ranks, training)
@@ -349,11 +344,7 @@ def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[K
 
 
 def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
-    """The measurements in a file's content.
-
-    Args:
-        data: the file's content, from JSON.
-        path: of the file, for messages.
+    """The measurements in the JSON ``data`` of the file ``path``.
 
     Raises:
         InputError: it is damaged, is of another version, or holds invalid numbers.

@@ -25,11 +25,9 @@ _MAX_RUNS: Final = 3
 
 
 def load_runs(folder: Path, say: Callable[[str], None]) -> list[TrainingRun]:
-    """The first few measured runs of every scheme in a result folder.
+    """The first few measured runs of every scheme in a result folder of ``realrun`` or ``validate``.
 
-    Args:
-        folder: of ``realrun`` in any form, or of ``validate``.
-        say: called with a line for each scheme whose runs tell nothing, and why.
+    ``say`` is called with a line for each scheme whose runs tell nothing, and why.
 
     Raises:
         InputError: it is no result folder, holds predictions alone, or no run that tells anything.

@@ -165,17 +165,16 @@ class TrainingRun:
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
         """Seconds of each exchange in a simulation with ``model``, and the range of its messages.
 
-        Raises:
-            InputError: the simulated run differs from the measured one in its exchanges.
+        Raises ``InputError`` if the simulated run differs from the measured one in its exchanges.
         """
         events, measured = self._simulated(model)
         lasted = exchanges_s(events)
         return {key: statistics.median(lasted.get(key, [0.0])) for key in self._measured}, measured
 
     def deviations_s(self, model: TransferModel) -> list[float]:
-        """Excess of exchanges' deviations from their medians over simulated ones, at equal quantiles.
+        """Deviations of exchanges from their medians, less simulated ones, at equal quantiles.
 
-        Exchanges that cross those of others take longer than others: the simulator knows that.
+        Crossing exchanges take longer than others: the simulator knows that.
         """
         was, now = (
             np.quantile(deviations_s(events), (np.arange(_QUANTILES) + 0.5) / _QUANTILES)

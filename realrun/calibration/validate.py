@@ -89,10 +89,7 @@ def successful_run(result: Result) -> Run:
 
 
 def check_options(scenario: Scenario, steps: int | None, tolerance_pct: float) -> None:
-    """Raise ``InputError`` if a validation could not be made, before anything is begun for it.
-
-    The scenario has to fix what is run; ``steps`` and ``tolerance_pct`` have to be positive.
-    """
+    """Raise ``InputError`` unless the scenario fixes all runs, and ``steps`` and tolerance are positive."""
     check_fixed(scenario)
     if steps is not None and not 1 <= steps <= MAX_STEPS:
         raise InputError(f"--steps {shorten(steps)}: a run has from 1 to {MAX_STEPS:,} steps")
@@ -237,8 +234,7 @@ def write(
 
     Args:
         validation: the runs, and their comparison.
-        out: the folder.
-        force: replace a result folder that is there.
+        out: the folder; ``force`` replaces a result folder that is there.
         profile: the factors; None: the transport's constants.
         probes: the measurements behind the factors, if any.
 
@@ -280,8 +276,7 @@ def lab_of(scenario: Scenario, network: Network) -> Lab:
 def profile_for(scenario: Scenario, path: Path | None, hosts: HostKind) -> Profile | None:
     """The profile in ``path``, else that of the scenario, if it has one.
 
-    Raises:
-        InputError: it cannot be read, or is about another kind of hosts.
+    Raises ``InputError`` if it cannot be read, or is about another kind of hosts.
     """
     profile = profiles.load(path) if path is not None else scenario.cluster.profile
     if profile is not None:

@@ -31,7 +31,7 @@ from .rank_log import RankLog
 EXCHANGES: Final = 8
 """Clock exchanges of each machine, before a run and after it."""
 _HEAD_START_S: Final = 0.05
-"""Lead of a run's begin over its announcement, so that every rank knows of it."""
+"""Lead of a run's start over its announcement, so that every rank knows of it."""
 _ROUND_TRIPS: Final = 8
 """Further lead, in longest round trips to the control store. A rank that has just missed the announcement
 needs up to seven until it knows when the run begins.
@@ -80,14 +80,10 @@ class Alignment(NamedTuple):
 
 
 def alignment(begin: Reading, end: Reading, zero_s: float) -> Alignment:
-    """Alignment from the readings before and after a run.
+    """Alignment from the readings ``begin`` and ``end`` of the worker's clock; the run started at ``zero_s``.
 
     Clocks count as running evenly where the readings are too uncertain to show a drift: a correction would
     change durations that the worker's own clock knows better.
-
-    Args:
-        begin, end: on the worker's clock.
-        zero_s: the run's begin on that clock, by ``begin``.
     """
     moved_s = end.offset_s - begin.offset_s
     if abs(moved_s) <= begin.error_s + end.error_s:
@@ -98,7 +94,7 @@ def alignment(begin: Reading, end: Reading, zero_s: float) -> Alignment:
 
 @dataclass(frozen=True)
 class RunStart:
-    """The begin of a run.
+    """The start of a run.
 
     Attributes:
         zero_s: its time on this process's monotonic clock.
@@ -114,7 +110,7 @@ class RunStart:
 
 
 def start(gloo: dist.ProcessGroupGloo, control: Control) -> RunStart:
-    """Agree with the others on the begin of a run: one moment, to the accuracy of their clocks.
+    """Agree with the others on the start of a run: one moment, to the accuracy of their clocks.
 
     Raises:
         RunError: a worker did not come, or was lost.

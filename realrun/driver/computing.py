@@ -35,15 +35,10 @@ _BRIEF_S: Final = 0.05
 
 
 def compute_offset_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
-    """Delay from the begin of a padded gradient to its real computation.
+    """Delay from the start of a padded gradient to its real computation, of ``took_s`` within ``duration_s``.
 
-    Any moment within its time will do. Workers that share a machine and begin together would all want its
-    cores at the same moment, and their messages with them, which is not what the scenario is about.
-
-    Args:
-        rank, workers: number of the worker, and number of workers.
-        duration_s: in the compute model.
-        took_s: real duration of a gradient.
+    Workers that share a machine and begin together would otherwise want its cores at the same moment, and
+    send their messages together, which is not what the scenario is about.
     """
     return rank / workers * max(0.0, duration_s - _ROOM * took_s)
 
@@ -61,7 +56,7 @@ class Segments:
 
     Args:
         segments: (name, start, stop).
-        on_segment: called with a segment's begin, its value [stop - start], and the loss.
+        on_segment: called with a segment's first element, its value [stop - start], and the loss.
     """
 
     def __init__(

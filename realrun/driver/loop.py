@@ -18,7 +18,7 @@ class Loop:
     """The calls and alarms of one rank, in one thread.
 
     Args:
-        zero_s: the run's begin, on ``time.monotonic``.
+        zero_s: the run's start, on ``time.monotonic``.
     """
 
     def __init__(self, zero_s: float) -> None:

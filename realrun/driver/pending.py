@@ -13,7 +13,7 @@ from .rank_log import Exchange
 
 
 class ClusterPending(InFlight):
-    """An operation that takes time, from its begin to its completion."""
+    """An operation that takes time, from its start to its completion."""
 
     exchange = Exchange()
     compute: Callable[[], None] | None = None  # a gradient, where that has not begun

@@ -57,7 +57,7 @@ class Exposure:
     """A stretch in which the main coroutine was blocked and no gradient hid it.
 
     Attributes:
-        start_s, exposed_s: its begin, and its time without computation.
+        start_s, exposed_s: its start, and its time without computation.
         exchange: what was waited for.
         peer_s: start of the last peer, where no exchange tells.
     """

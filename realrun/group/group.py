@@ -136,12 +136,7 @@ def _in_time(backend: str, connecting: Callable[[], _T], timeout_s: float) -> _T
 
 
 def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
-    """``meet`` in a process dedicated to this: one compute thread, and prompt wake-ups by the kernel.
-
-    Raises:
-        InputError: the limit of open files is too low for the connections.
-        RunError: a rank did not come, or cannot be reached.
-    """
+    """``meet`` in a process dedicated to this: one compute thread, and prompt wake-ups by the kernel."""
     torch.set_num_threads(1)
     sys.setswitchinterval(SWITCH_S)
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # ns; 50 us otherwise

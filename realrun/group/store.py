@@ -60,9 +60,7 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 def read_place(environment: Mapping[str, str], how: str) -> tuple[int, int, int]:
     """Rank, number of ranks and MASTER_PORT from a launcher's environment.
 
-    Args:
-        environment: of this process.
-        how: advice in the error about starting the processes.
+    ``how`` is the error's advice about starting the processes.
 
     Raises:
         InputError: a variable is not set, or is nonsense.
@@ -235,13 +233,9 @@ class Control:
     def wait_for(
         self, key: Callable[[int], str], ranks: Iterable[int], timeout_s: float, give_up: Callable[[], bool]
     ) -> list[int]:
-        """Wait until each of ``ranks`` has shared its key; returns the missing ones.
+        """Wait until each of ``ranks`` has shared its ``key``; returns the missing ones.
 
-        Args:
-            key: of each rank.
-            ranks: to wait for.
-            timeout_s: at most.
-            give_up: whether to stop waiting; polled.
+        It ends after ``timeout_s`` or when ``give_up``, which is polled, returns True.
         """
         missing = list(ranks)
         end_s = time.monotonic() + timeout_s

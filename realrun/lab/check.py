@@ -72,7 +72,7 @@ class SharingCheck:
 
     Attributes:
         nominal_bytes_per_s: of the shared link.
-        measured_bytes_per_s: payload of each over the time from the begin of the first to its own end, less
+        measured_bytes_per_s: payload of each over the time from the start of the first to its own end, less
             the latency. One that had a head start shows more than half.
     """
 
@@ -285,7 +285,7 @@ def _check_busy(
 
 
 def _soon_s(latency_s: float) -> float:
-    """Earliest begin of probes ordered now, on the monotonic clock."""
+    """Earliest start of probes ordered now, on the monotonic clock."""
     return time.monotonic() + _SETTLE_S + 5 * latency_s
 
 

@@ -206,15 +206,12 @@ def dropped_packets(device: str) -> int:
 
 
 def keep_awake(device: Path = _AWAKE_DEVICE) -> int:
-    """Keep processors awake until the returned file descriptor is closed.
+    """Keep processors awake until the returned file descriptor is closed; -1 where that is not possible.
 
-    An idle processor is put to sleep, and waking it up costs tens of microseconds on hardware and up to
-    milliseconds on a virtual machine. That would be added to a lab's latencies at random, most of it where
-    the least is going on. Linux lets a process ask for less (power management quality of service).
-
-    Returns:
-        The descriptor, which closes with this process however that ends; -1 where the machine does not allow
-            it or has nothing of the kind.
+    Waking up an idle processor costs tens of microseconds on hardware and up to milliseconds on a virtual
+    machine, which would be added to a lab's latencies at random, most of it where the least is going on.
+    Linux lets a process ask for less (power management quality of service). The descriptor closes with this
+    process however that ends.
     """
     try:
         held = os.open(device, os.O_RDWR)

@@ -107,11 +107,7 @@ class Lab:
     ) -> subprocess.Popen[bytes]:
         """Start a program inside ``host``; it is killed when the lab or this process ends.
 
-        Args:
-            host: its number.
-            argv: the program and its arguments.
-            env: its environment, all of it (default: this process's).
-            options: as for ``subprocess.Popen``.
+        ``env`` is its whole environment (default: this process's); ``options`` as for ``subprocess.Popen``.
         """
         namespaces = [n for n in (self._user_namespace, self._namespaces[host]) if n >= 0]
         command = [sys.executable, "-I", "-S", enter.__file__, str(os.getpid())]
@@ -128,10 +124,8 @@ class Lab:
     def reconfigure(self, network: Network, *, queue: Discipline | None = None) -> None:
         """Emulate another network between the same hosts, or the first few of them.
 
-        Waits until no packet is in flight, so call it between runs, not during one.
-
-        Raises:
-            InputError: ``network`` has more hosts than the lab.
+        Waits until no packet is in flight: call it between runs. Raises ``InputError`` if ``network`` has
+        more hosts than the lab.
         """
         if network.num_hosts > len(self._namespaces):
             raise InputError(
@@ -218,9 +212,9 @@ class Lab:
 
 
 def python_environment() -> dict[str, str]:
-    """This process's environment, in which another Python finds the project where this one did.
+    """This process's environment, in which another Python finds the project, but not the working folder.
 
-    The working folder is left out: ``python -m`` would take its ``random.py`` for Python's.
+    ``python -m`` would take that folder's ``random.py`` for Python's.
     """
     paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}

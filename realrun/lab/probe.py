@@ -60,7 +60,7 @@ def _run(flow: ProbeFlow) -> list[tuple[float, float]]:
 
 
 def _send(connection: socket.socket, size_bytes: int) -> tuple[float, float]:
-    """Send one message and wait for its receipt; return its begin and arrival."""
+    """Send one message and wait for its receipt; return its start and arrival."""
     message = _SIZE.pack(size_bytes - _SIZE.size) + bytes(size_bytes - _SIZE.size)
     start_s = time.monotonic()
     connection.sendall(message)

@@ -1,4 +1,4 @@
-"""Announcement of a run's begin and seed to the switch: a datagram to an address of no host.
+"""Announcement of a run's start and seed to the switch: a datagram to an address of no host.
 
 The processes of a machine share its monotonic clock, so the time in it is exact whatever its delay.
 """
@@ -26,17 +26,12 @@ def in_lab() -> bool:
 
 
 def tell(zero_s: float, seed: int) -> None:
-    """Announce a run to the switch of the surrounding lab.
-
-    Args:
-        zero_s: the run's begin, on ``time.monotonic``.
-        seed: of the run's latencies and bandwidths.
-    """
+    """Announce the run's start on ``time.monotonic``, and its seed, to the switch of the surrounding lab."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.sendto(_START.pack(zero_s, seed), _TO)
 
 
 def parse(contents: bytes) -> tuple[float, int]:
-    """Read the contents sent by ``tell``: the run's begin, and its seed."""
+    """Read the contents sent by ``tell``: the run's start, and its seed."""
     zero_s, seed = _START.unpack(contents)
     return float(zero_s), int(seed)

@@ -5,7 +5,7 @@ due. All times are computed (``queues``, ``delays``) and do not depend on the lo
 packet that finds its flow idle begins when it is read. ``Statistics`` says how late releases were.
 
 During a run latencies and bandwidths vary as its seed draws them for the simulator; before it they are
-nominal. The run's first worker announces the begin with a datagram (``start``).
+nominal. The run's first worker announces the start with a datagram (``start``).
 
 Standard input and output carry one JSON object a line: a plan, answered by ``{}``, or ``"statistics"``. The
 switch ends with its standard input. SOCKET gets the namespaces: the user's if there is one, then the hosts'.

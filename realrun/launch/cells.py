@@ -103,8 +103,7 @@ class RankPool(Protocol):
     def shape(self, network: Network) -> None:
         """Have a lab emulate another network between runs; a no-op elsewhere.
 
-        Raises:
-            InputError: ``network`` has more hosts than the lab.
+        Raises ``InputError`` if ``network`` has more hosts than the lab.
         """
 
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:

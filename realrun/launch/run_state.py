@@ -68,11 +68,7 @@ class RunState:
         return True
 
     def lost_patience(self, timeout_s: float) -> bool:
-        """Whether the others have had time enough after a failure; less once the record is there.
-
-        Args:
-            timeout_s: time limit of any wait in the run.
-        """
+        """Whether the others have had time enough after a failure; less once the record is there."""
         more_s = AFTER_A_RECORD_S if self.result is not None else timeout_s + AFTER_A_FAILURE_S
         return self.failed_s is not None and time.monotonic() > self.failed_s + more_s
 

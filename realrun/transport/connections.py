@@ -110,11 +110,7 @@ def send(gloo: dist.ProcessGroupGloo, value: torch.Tensor, destination: int, tag
 
 
 def receive(gloo: dist.ProcessGroupGloo, buffer: torch.Tensor, source: int, tag: int) -> dist.Work:
-    """Post a receive, from any source with ``ANY``.
-
-    Raises:
-        PeerGone: the connection is closed already.
-    """
+    """Post a receive, from any source with ``ANY``; raises ``PeerGone`` on a closed connection."""
     messages: Any = gloo
     if source == ANY:
         work: dist.Work = begin(lambda: messages.recv_anysource([buffer], tag))
@@ -126,8 +122,7 @@ def receive(gloo: dist.ProcessGroupGloo, buffer: torch.Tensor, source: int, tag:
 def finish(work: dist.Work, peer: int, patience_s: float = 0.0) -> None:
     """Wait for a transfer, for at most ``patience_s``; 0: without limit.
 
-    Raises:
-        PeerGone: the connection was closed, or ``patience_s`` is over.
+    Raises ``PeerGone`` if the connection was closed, or the time is over.
     """
     try:
         work.wait(timedelta(seconds=patience_s))

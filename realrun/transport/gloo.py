@@ -42,7 +42,7 @@ class LazyGroup:
     def take_turn(self, begin: Callable[[dist.ProcessGroupGloo], dist.Work]) -> Callable[[], dist.Work]:
         """Take the group's next turn; the returned call begins the operation, in a helper thread.
 
-        That call raises RuntimeError if a member did not come, or a connection is closed.
+        It raises RuntimeError if a member did not come, or a connection is closed.
         """
         return self._turns.take(lambda: begin(self._connect()))
 

@@ -34,11 +34,7 @@ class Messages:
         self.buffers = buffers
 
     def send(self, value: Payload, destination: int, tag: str) -> TransferInFlight:
-        """Begin to send ``value``; the result is None.
-
-        Raises:
-            PeerGone: the connection is closed already.
-        """
+        """Begin to send ``value``; the result is None. Raises ``PeerGone`` on a closed connection."""
         message = self.buffers.prepare(value)
         work = connections.send(self._gloo, message, destination, message_tag(tag))
         return TransferInFlight(
@@ -48,8 +44,7 @@ class Messages:
     def receive(self, like: Payload, source: int, tag: str) -> TransferInFlight:
         """Post a receive; the result is the sender (``source`` may be ``ANY``) and the decoded value.
 
-        Raises:
-            PeerGone: the connection is closed already.
+        Raises ``PeerGone`` if the connection is closed already.
         """
         message = self.buffers.make_room(like)
         work = connections.receive(self._gloo, message, source, message_tag(tag))

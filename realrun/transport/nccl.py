@@ -120,7 +120,7 @@ class OrderedBackend(Backend):
 
 
 def _set_up_nccl() -> None:
-    """Leave hangs to the driver's watchdog, and give NCCL gloo's interface; the user's settings win.
+    """Give NCCL gloo's interface, and leave hangs to the driver's watchdog; the user's settings win.
 
     torch's error handling would end the process before it can tell why.
     """
