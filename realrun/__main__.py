@@ -283,7 +283,7 @@ def main() -> NoReturn:
     """Run this rank; exit status 0 done, 1 the run failed, 2 the input is wrong."""
     arguments = _arguments(sys.argv[1:])
     if arguments.serve or "TORCHELASTIC_RUN_ID" in os.environ:
-        # Other launchers see to that themselves, or are a shell that need not stay.
+        # Other launchers do so themselves, or are a shell that need not stay.
         end_with_parent(orders=arguments.serve)
     if arguments.serve:
         from .launch.serve import serve
@@ -307,5 +307,5 @@ def main() -> NoReturn:
 
 if __name__ == "__main__":
     if sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  (sys.path holds text)
-        del sys.path[0]  # "python -m" has put it there; it supplies what a scenario names, and nothing else
+        del sys.path[0]  # put there by "python -m"; it serves only for modules named in a scenario
     main()

@@ -18,7 +18,7 @@ _SHORTEST: Final = 3
 _FILE_KEYS: Final = frozenset({"file", "folder"})
 """Keys of a scenario whose values are paths, however they look."""
 _RATE: Final = re.compile(r"[\d.]*[A-Za-z]{0,6}/(s|byte|step)|[\d.]+/[\d.]+")
-"""``Mbit/s``, ``s/byte``, ``1/2``: a slash that makes no path."""
+"""A unit or a fraction whose slash makes no path: ``Mbit/s``, ``s/byte``, ``1/2``."""
 _PATH: Final = re.compile(
     r"(?<![\w/\\])(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w.~@+/\\-]+"  # from the root, the home, here, a drive
     r"|[\w.~@+-]+(?:[/\\][\w.~@+-]+)+"

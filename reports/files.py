@@ -116,11 +116,11 @@ def _tex(studies: Sequence[ReportSources]) -> str:
 
 def _save(picture: Picture, folder: Path) -> None:
     with warnings.catch_warnings():
-        # Of a label in letters that the font does not have there are boxes, which speak for themselves.
+        # Letters missing in the font are drawn as boxes; a warning would add nothing.
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         figure = finish_figure(picture)
         for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-            drawn = io.BytesIO()  # on a full disk matplotlib's own file would raise something else
+            drawn = io.BytesIO()  # on a full disk matplotlib's own writing raises another error
             figure.savefig(drawn, format=ending, dpi=200, facecolor="white", metadata=metadata)
             (folder / f"{picture.name}.{ending}").write_bytes(drawn.getvalue())
     write_csv(folder / f"{picture.name}.csv", picture.data)
@@ -148,7 +148,7 @@ def _add_key(picture: Picture) -> None:
         if dashes:
             line.set_dashes(dashes)
         lines.append(line)
-    with rc_context({"text.parse_math": False}):  # dollars in a label mean no mathematics
+    with rc_context({"text.parse_math": False}):  # dollars in a label are no mathematics
         picture.figure.legend(
             handles=lines, loc="outside upper left", ncols=3, frameon=False, fontsize=8, handlelength=3
         )

@@ -154,7 +154,7 @@ def _only(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
 
 def _sources(key: str, title: str, parts: tuple[SourceRuns, ...], schemes: Sequence[str]) -> ReportSources:
     document = yaml_file.parse(parts[0].results.scenario, "scenario").value
-    scenario = json.loads(json.dumps(document))  # with lists in the place of tuples
+    scenario = json.loads(json.dumps(document))  # lists instead of tuples
     styles = _styles(_rows(parts), schemes, solid=len(parts) == 2)
     return ReportSources(key, title, parts, styles, scenario)
 

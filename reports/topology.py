@@ -207,7 +207,7 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     from matplotlib.figure import Figure
 
     there = {path.name for path in folder.glob("[!.]*")}
-    if not force and not there <= _FIGURES:  # which a command that was ended has left
+    if not force and not there <= _FIGURES:  # left by an interrupted command
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     title = f"{record['name']}, {record['workers']} workers, {record['weights']} weights"
     look = {
         **sns.axes_style("ticks"),
-        "text.parse_math": False,  # a file's name may hold dollars
+        "text.parse_math": False,  # file names may contain dollars
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": 10,

@@ -142,7 +142,7 @@ def repeats(rows: Sequence[SchemeSummary]) -> str:
 
 
 def medians(summary: Summary, source: Source | None = None) -> str | None:
-    """The medians of the first two in a sentence; None where nothing was run."""
+    """The medians of the two best schemes in a sentence; None where nothing was run."""
     rows = ranked(summary, source)
     if not rows:
         return None

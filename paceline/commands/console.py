@@ -153,7 +153,7 @@ class Countdown:
         self._runs = len(scenario.schemes) * max_repeats(scenario.repeats) * settings
         self._limit = scenario.stop.max_iterations
         self._before, self._done, self._begun = 0, 0, False
-        self._ahead = 0  # complete, and not counted as done yet
+        self._ahead = 0  # complete, but not counted yet
         self._under_way: Sequence[tuple[str, int]] = ()
         self._typical: dict[str, int] = {}
         self._begin_s = time.monotonic()
@@ -245,7 +245,7 @@ def say(text: str) -> None:
     """Print on standard error, if it is open; names of files may hold anything."""
     from paceline.sim.config.problems import printable
 
-    with suppress(OSError, ValueError):  # ValueError: code of the user's has closed it
+    with suppress(OSError, ValueError):  # ValueError: closed by the user's code
         sys.stderr.write("\n".join(map(printable, text.split("\n"))) + "\n")
 
 

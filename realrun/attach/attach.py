@@ -271,7 +271,7 @@ def _run_driver(
     try:
         yield
     finally:
-        loop.gradients.put(None)  # nobody waits for it where all steps were done
+        loop.gradients.put(None)  # without a reader once all steps are done
         thread.join()
         sys.setswitchinterval(usual_s)
         if loop.error is None:

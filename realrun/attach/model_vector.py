@@ -47,7 +47,7 @@ class ModelVector:
     def load(self, x: Tensor) -> None:
         """Set the model to ``x`` [d]."""
         for module in self._sharding:
-            module.reshard()  # else a forward pass would go on with what an earlier one has gathered
+            module.reshard()  # else a forward pass would use parameters gathered earlier
         offset = 0
         with torch.no_grad():
             for tensor in (*self._parameters, *self._buffers):

@@ -62,7 +62,7 @@ _NOISE_FLOOR_S: Final = 1e-4
 _NOISE_SHARE: Final = 0.003
 """Least uncertainty of every duration: an absolute part, and a share of it."""
 _LEVEL: Final = 0.95
-"""Of the intervals."""
+"""Confidence level of the intervals."""
 _MOSTLY_PRIOR: Final = 0.5
 """Remaining share of a factor's prior standard deviation above which it was hardly measured."""
 PICTURE_MARK: Final = "paceline calibrate"
@@ -246,7 +246,7 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
         loss="soft_l1",
         diff_step=[0.02] * len(_FITTED),
         x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
-        ftol=1e-8 if complete else 1e-5,  # along what is left open there is nothing to be gained
+        ftol=1e-8 if complete else 1e-5,  # nothing to gain along undetermined factors
     )
     spread = 1.4826 * float(np.median(np.abs(residuals(optimum.x)))) if complete else 1.0
     inverse: Floats = np.asarray(np.linalg.pinv(optimum.jac.T @ optimum.jac), np.float64)
@@ -298,7 +298,7 @@ def plot(fit: Fit, path: Path) -> None:
     from matplotlib.ticker import LogFormatter
 
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
+        matplotlib.rcdefaults()  # independent of the user's matplotlibrc
         figure = Figure(figsize=(6.4, 6.4), layout="constrained")
         axes = figure.subplots()
         kinds = [label.split()[0] for label in fit.labels]

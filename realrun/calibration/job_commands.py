@@ -122,7 +122,7 @@ def _report(out: Path, show: bool) -> None:
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        start_new_session=True,  # it outlives the signal that ends a job
+        start_new_session=True,  # survives the signal that ends a job
     )
     if done.returncode != 0:
         raise PacelineError(f"{out} is written, but no page: {done.stderr.strip()}")

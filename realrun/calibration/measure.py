@@ -153,7 +153,7 @@ class Measurements(Settings):
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
         """Seconds of each operation of the plan in a simulation, and the range of its messages."""
         tcp = self._settings.tcp
-        first = 0 if tcp is None else 1  # as when measuring: windows are open from the time before
+        first = 0 if tcp is None else 1  # as when measuring: windows are open from an earlier repeat
         plan = self.plan.model_copy(update={"repeats": 1 + first})
         queue = self.hosts.queue or "fair"
         job = probe_job(plan, replace(model, network=self.nominal(), tcp=tcp, queue=queue))
@@ -351,7 +351,7 @@ def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
     """
     measurements = files.as_model(Measurements, data, path, MEASUREMENTS_VERSION)
     for number, duration in enumerate(measurements.durations):
-        if duration.median_s == 0:  # which no prediction can be compared with
+        if duration.median_s == 0:  # no basis for a relative error
             text = f"says that {shorten(duration.operation)} took no time; probe again"
             raise InputError(f"{path}: durations.{number}: {text}")
     validate_document(NetworkSettings, measurements.network, f"{path}: network")

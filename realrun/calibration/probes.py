@@ -114,10 +114,7 @@ def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> ProbePla
 
 @lru_cache(maxsize=8)
 def probe_scenario(plan: ProbePlan) -> Scenario:
-    """The plan as the one scheme of a scenario.
-
-    Nothing is trained. The network is none: a real run has one, and a simulation is given one.
-    """
+    """The plan as the one scheme of a scenario without training; each run supplies its own network."""
     document = {
         "name": "probe",
         "workload": {"timing_only": True, "payload": f"{_BYTES_PER_PARAMETER} B"},

@@ -92,7 +92,7 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
             astuple(event)
             for event in run.events
             if event.step < steps
-            or (event.task > 0 and event.step == steps)  # they go on after the last step
+            or (event.task > 0 and event.step == steps)  # services go on after the last step
         ),
     )
 

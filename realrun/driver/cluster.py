@@ -216,14 +216,14 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     def gone(self, pending: ClusterPending, rank: int) -> None:
         """Handle a connection lost by gloo under an operation, to ``rank`` or (-1) an unnamed peer."""
-        self._rank.watchdog.check()  # a rank that fails says why before it closes its connections
+        self._rank.watchdog.check()  # a failing rank reports before it closes its connections
         control = self._rank.control
         gone = [rank] if rank >= 0 else sorted(control.dead()) or self._rank.transport.messages.lost_peers()
         if gone:
             control.note_death(gone[0])
             self._died_s.setdefault(gone[0], self._loop.now)
             self.lose(pending, gone[0])
-        else:  # its connection for messages is not known to be closed yet
+        else:  # its message connection is not known to be closed yet
             self._unexplained.add(pending)
 
     def lose(self, pending: ClusterPending, rank: int) -> None:

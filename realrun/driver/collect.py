@@ -226,7 +226,7 @@ def _collect(
 ) -> list[RankLog]:
     others = [r for r in range(control.size) if r != control.rank and r not in gone]
     late = control.wait_for(_report, others, patience_s, lambda: False)
-    # whoever holds the store may exit as soon as it has handed in
+    # the rank that serves the store may exit once it has handed in
     sizes = {rank: control.get(_report(rank)) for rank in others if rank not in late}
     log.digest_iterates()
     logs = [log]

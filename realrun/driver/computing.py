@@ -56,7 +56,8 @@ class Segments:
 
     Args:
         segments: (name, start, stop).
-        on_segment: called with a segment's first element, its value [stop - start], and the loss.
+        on_segment: called with the index of a segment's first element, its value [stop - start], and the
+            loss.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Computing:
         self._may_stay = 0.0 < took_s <= _BRIEF_S and rank.job.start.device == CPU
         self._side_stream = SideStream(rank.job.start.device)
         self.loss: Tensor | None = None
-        """That came with the latest gradient which the scheme has got."""
+        """Loss of the latest gradient that the scheme has received."""
 
     @property
     def next_s(self) -> float:
@@ -181,7 +182,7 @@ class Computing:
             try:
                 self.take_segment(pending, start, part)
                 self._catch_up()
-            except BaseException as error:  # it is not the gradient's
+            except BaseException as error:  # not the gradient's own error
                 self._raised = error
 
     def _report(self, pending: ClusterPending, start: int, part: Evaluated) -> None:

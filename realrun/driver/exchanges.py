@@ -62,10 +62,10 @@ class Exchanges:
         self._numbers: Counter[str] = Counter()
         self.counts = PostedCounts()
         self.collectives_at_once = 0
-        """The most that were in flight."""
+        """Largest number of collectives in flight."""
 
     def _expect(self, pending: ClusterPending, *peers: int) -> bool:
-        """Whether the peers exist and none of them is known to be dead."""
+        """Check that the peers exist; False if one of them is known to be dead."""
         for peer in peers:
             pending.check_peer(peer, self._job.workers)
             if self._listener.known_dead(peer):

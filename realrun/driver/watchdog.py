@@ -131,7 +131,7 @@ class Watchdog:
                 if self._closing:
                     return
                 self.look(self._own)
-        except Exception as error:  # the rank's own thread raises it
+        except Exception as error:  # raised again in the rank's own thread
             self._error = error
 
     def fail(self, error: RunError, step: int) -> None:

@@ -39,8 +39,8 @@ _KEEP_ALIVE: Final = {
     socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3,
     socket.TCP_USER_TIMEOUT: 60_000,
 }  # fmt: skip
-"""When a host counts as gone: seconds of silence, seconds between probes, number of probes, and milliseconds
-without an acknowledgement.
+"""When a host counts as gone: seconds of silence, seconds between probes, number of probes, and ms without
+an acknowledgement.
 """
 
 
@@ -118,7 +118,7 @@ def open_channel(connection: socket.socket, secret: bytes) -> Channel:
     """Prove knowledge of the secret to a server, and authenticate it.
 
     Raises:
-        Refused: the server does not know the secret.
+        Refused: the server does not know the secret, or refuses this side.
         OSError: the connection is closed, or ``HANDSHAKE_S`` is over.
     """
     until_s = time.monotonic() + HANDSHAKE_S
@@ -139,7 +139,7 @@ def _channel_after(
     code: bytes,
     ways: tuple[bytes, bytes],
 ) -> Channel:
-    """The authenticated channel, or ``Refused``: ``code`` of the ``other`` is over ``both`` nonces."""
+    """The channel of two sides, after a check of the ``other`` one's ``code`` over ``both`` nonces."""
     if not hmac.compare_digest(code, _code(secret, other + both)):
         raise Refused("the secret is another one")
     connection.settimeout(None)
@@ -172,7 +172,7 @@ class ControlServer:
             except OSError:
                 if self._leaving:
                     return
-                time.sleep(0.01)  # gone already, or there are too many: those that say nothing end soon
+                time.sleep(0.01)  # closed already, or too many: idle ones time out soon
                 continue
             with self._changed:
                 self._strangers[connection] = None
@@ -208,7 +208,7 @@ class ControlServer:
         except Refused:
             with self._changed:
                 self._refused += not is_rank
-        except (OSError, ValueError, TypeError):  # a rank's request that makes no sense ends its connection
+        except (OSError, ValueError, TypeError):  # a malformed request ends the connection
             pass
         finally:
             with self._changed:
@@ -261,7 +261,7 @@ def _read(connection: socket.socket, length: int, until_s: float | None) -> byte
 
 def _shut(connection: socket.socket) -> None:
     """Wake a thread blocked in a socket."""
-    with suppress(OSError):  # it is closed already
+    with suppress(OSError):  # already closed
         connection.shutdown(socket.SHUT_RDWR)
 
 

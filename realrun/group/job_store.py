@@ -200,7 +200,7 @@ def open_job_store(
         store = JobStore(_connect(address, secret, until_s), server)
     except RunError:
         if rank != 0 and torch_store is not None:
-            torch_store.set(f"{entry} refused", "")  # for rank 0, which waits
+            torch_store.set(f"{entry} refused", "")  # rank 0 polls it
         raise
     if rank == 0:
         _wait_for_ranks(store, torch_store, entry, size, until_s)
@@ -303,7 +303,7 @@ def _start_server(listener: socket.socket, secret: bytes) -> subprocess.Popen[by
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
-            start_new_session=True,  # Ctrl-C is for the ranks, whose end it waits for
+            start_new_session=True,  # Ctrl-C goes to the ranks; the server waits for their end
         )
     assert server.stdin is not None
     server.stdin.write(secret.hex().encode() + b"\n")

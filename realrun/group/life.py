@@ -58,7 +58,7 @@ class SignsOfLife:
         since_s = now_s - self._looked_s
         if since_s < self._period_s:
             return []
-        if since_s > 2 * self._period_s:  # it did something else, or was stopped itself, as all may have been
+        if since_s > 2 * self._period_s:  # this rank was busy or stopped, as all may have been
             self._seen.clear()
         self._looked_s = now_s
         silent = []
@@ -73,7 +73,7 @@ class SignsOfLife:
 
     def _give(self) -> None:
         count = 0
-        with suppress(RuntimeError):  # without the store nobody looks, and this rank's own waits end
+        with suppress(RuntimeError):  # a lost store also ends this rank's own waits
             while True:
                 count += 1
                 self._store.set(self._key(self._own), str(count))

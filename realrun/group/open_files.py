@@ -10,7 +10,7 @@ from paceline.sim.errors import InputError
 _FILES: Final = 64
 """Open files of any process of a run: its streams, gloo's devices, files being read."""
 _FILES_OF_A_WORKER: Final = 4
-"""For each worker: pipes to its process, or connections to it in a few groups."""
+"""Open files for each worker: pipes to its process, or connections to it in a few groups."""
 
 
 def allow_open_files(workers: int) -> None:

@@ -37,7 +37,7 @@ def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
     """
     written = environment.get(SECRET_VARIABLE, "")
     if written:
-        secret = os.fsencode(written).strip()  # a line end that one host has read and another has not
+        secret = os.fsencode(written).strip()  # hosts may differ in a trailing line end
         if (letters := len(secret)) < MIN_SECRET_LETTERS:
             raise InputError(f"{SECRET_VARIABLE} has {letters} letters; give it {MIN_SECRET_LETTERS} or more")
     elif one_host:
@@ -63,7 +63,7 @@ def _read_secret() -> bytes:
             f"the ranks of this host can share no secret: {error.filename or tempfile.gettempdir()}: "
             f"{error.strerror}; set {SECRET_VARIABLE}"
         ) from error
-    if len(secret) < MIN_SECRET_LETTERS:  # a disk that was full, or a host that went down
+    if len(secret) < MIN_SECRET_LETTERS:  # a full disk, or a crashed host
         raise InputError(f"{file} holds no secret: remove it, or set {SECRET_VARIABLE}")
     return secret
 
@@ -79,7 +79,7 @@ def _make_secret(folder: Path) -> Path:
         with open(draft, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as new:
             new.write(secrets.token_hex(32))
         with suppress(FileExistsError):
-            os.link(draft, file)  # whole, or not at all; the first one counts
+            os.link(draft, file)  # atomic; the first one wins
         draft.unlink()
     _check_private(file, stat.S_ISREG)
     return file

@@ -102,7 +102,7 @@ def torchrun_store(
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         try:
             with socket.create_connection((environment["MASTER_ADDR"], port), timeout_s):
-                pass  # else torch's store would fill pages before it says that nobody listens
+                pass  # else torch logs pages before it reports that nobody listens
             torch_store = TCPStore(
                 environment["MASTER_ADDR"], port, size, is_master=False, timeout=timedelta(seconds=timeout_s)
             )
@@ -158,7 +158,7 @@ class Control:
     def get_all(self, keys: Sequence[str]) -> list[Any]:
         """The values of existing keys; from a job's store in one round trip."""
         with _named_losses():
-            if isinstance(self._all, JobStore):  # torch's PrefixStore cannot ask it for several
+            if isinstance(self._all, JobStore):  # torch's PrefixStore has no multi_get for it
                 values = self._all.multi_get([f"{self._name}/{key}" if self._name else key for key in keys])
             else:
                 values = [self._store.get(key) for key in keys]
@@ -223,7 +223,7 @@ class Control:
         return self.get_all([key(r) for r in range(self.size)])
 
     def silent(self, key: Callable[[int], str], ranks: Iterable[int]) -> list[int]:
-        """Silent ones among ``ranks`` that have not shared their key."""
+        """Those of ``ranks`` that are silent for too long and have not shared their key."""
         if self._life is None:
             return []
         with _named_losses():

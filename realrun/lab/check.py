@@ -225,7 +225,7 @@ class ProbeProcess:
         self._orders.flush()
 
     def finish(self) -> list[_Times]:
-        """Wait for the ordered flows; returns (begin, arrival) of each of their messages."""
+        """Wait for the ordered flows; returns (start, arrival) of each of their messages."""
         times: list[_Times] = json.loads(self._answers.readline())
         return times
 

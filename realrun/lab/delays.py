@@ -33,8 +33,8 @@ class Delay:
         self._draw = draw
         self._added = added
         self._factor = 1.0
-        self._queued = 0  # packets with contents that have not left the last link
-        self._over_s = -math.inf  # when the last of those that have will be there
+        self._queued = 0  # packets with contents before the end of the last link
+        self._over_s = -math.inf  # arrival of the last packet past it
         self._last_s = -math.inf
 
     def enters(self, now_s: float, contents: bool) -> float:

@@ -144,7 +144,7 @@ class Lab:
                 stdout=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 env=python_environment(),
-                start_new_session=True,  # Ctrl-C is for us, who stop the switch
+                start_new_session=True,  # Ctrl-C goes to this process, which stops the switch
             )
             hello = self._answer()
             if "error" in hello:

@@ -1,7 +1,7 @@
 """A process that measures messages inside a host of a lab: ``python -m paceline.realrun.lab.probe``.
 
 It receives messages on port 9000 and sends flows to order. A line of standard input is a JSON list of
-simultaneous flows; standard output answers with a JSON list of their messages' (begin, arrival), in seconds
+simultaneous flows; standard output answers with a JSON list of their messages' (start, arrival), in seconds
 of the machine's monotonic clock, which the hosts share. A message has arrived when its last byte was read.
 """
 

@@ -20,7 +20,7 @@ Discipline = Literal["fair", "fifo"]
 _Hosts = tuple[int, int]
 _Way = tuple[Path, float]
 _Routes = Annotated[
-    dict[_Hosts, _Way],  # as a list in JSON, which has no pairs as keys
+    dict[_Hosts, _Way],  # a list in JSON, whose keys cannot be pairs
     PlainSerializer(lambda routes: list(routes.items()), list[tuple[_Hosts, _Way]]),
     BeforeValidator(lambda items: {tuple(hosts): way for hosts, way in items}),
 ]

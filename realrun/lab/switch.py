@@ -45,12 +45,12 @@ from .protocol import Forwarding, Statistics, from_json
 from .queues import Fair, Fifo, Queue
 
 HEADER_BYTES = 10  # virtio_net_hdr
-_HEAD_BYTES = HEADER_BYTES + 60 + 4  # that, the longest IP header, and ports
+_HEAD_BYTES = HEADER_BYTES + 60 + 4  # plus the longest IP header, and ports
 _LARGEST_BYTES = HEADER_BYTES + 65_536  # of a packet with its virtio header
-_HELD_BYTES = 1 << 30  # memory that packets may take; those beyond are dropped
-_READS_PER_TURN = 16  # packets of one device, so that the others get their turn
-_COPIED_BYTES = 8192  # packets up to this size leave their buffer at once
-_BUFFERS = 512  # that are kept at the start
+_HELD_BYTES = 1 << 30  # memory for packets; further ones are dropped
+_READS_PER_TURN = 16  # packets of one device, for fairness to the others
+_COPIED_BYTES = 8192  # packets up to this size are copied out of their buffer
+_BUFFERS = 512  # kept from the start
 
 Data = bytes | memoryview
 """A packet with its virtio header; a large one is a view of a buffer that is reused once it is written."""
@@ -175,7 +175,7 @@ class Switch:
                 self._buffers.append(buffer)
                 if head[26:30] == start.ADDRESS:
                     self._start(*start.parse(head[HEADER_BYTES:][start.CONTENTS]))
-                    return  # what came meanwhile is to be read with a later time
+                    return  # later packets are to be read with a later time
                 self._unroutable += 1
                 continue
             data: Data = memoryview(buffer)[:length]
@@ -257,7 +257,7 @@ def _raw_address(host: int) -> bytes:
 
 
 def _room(data: Data) -> int:
-    """Bytes of memory of a packet."""
+    """Memory of a packet in bytes: a large one keeps a whole buffer."""
     return len(data) if isinstance(data, bytes) else _LARGEST_BYTES
 
 

@@ -57,7 +57,7 @@ class RunRequest:
 
     @property
     def connects_anew(self) -> bool:
-        """Whether TCP windows would survive from the run before, on hosts with stock TCP."""
+        """Whether to reconnect: hosts with a stock TCP would keep the windows of the run before."""
         return _parsed(self.scenario).cluster.network.tcp is not None
 
     @property

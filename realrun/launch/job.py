@@ -104,7 +104,7 @@ class _JobMember:
 
     def _lose(self, worker: int) -> None:
         self.lost.add(worker)
-        if self._latest is not None:  # somebody may wait for it in a run, or at its start
+        if self._latest is not None:  # others may wait for it in a run, or at its start
             with suppress(RunError):  # the store may be lost as well
                 self._latest.note_death(worker)
 
@@ -142,7 +142,7 @@ class JobRanks(RankPool):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number in _ENDS:  # what is left to do is to write down what there is
+        for number in _ENDS:  # only the results are left to write
             signal.signal(number, signal.SIG_IGN)
 
     @property
@@ -196,7 +196,7 @@ class JobRanks(RankPool):
 
     def end(self, status: int) -> None:
         """Have all other ranks end with an exit status; this one is to end next."""
-        with suppress(RunError):  # without the store they notice that this one ends
+        with suppress(RunError):  # without the store they notice this rank's end
             self._send(range(1, self._member.control.size), {"end": {"status": status}})
 
     def _await_answers(self, state: RunState) -> None:
@@ -241,7 +241,7 @@ class JobRanks(RankPool):
 
 def _note(state: RunState, worker: int, answer: Mapping[str, Any]) -> None:
     state.note_answer(worker, answer)
-    if "error" in answer:  # a rank of a job goes on, and waits for the end
+    if "error" in answer:  # a job's rank survives, and waits for the end
         state.waited.discard(worker)
 
 
@@ -263,7 +263,7 @@ def follow(store: Store, worker: int, size: int, timeout_s: float) -> int:
     def incoming() -> Iterator[Mapping[str, Any]]:
         nonlocal status
         while status is None:
-            lost = 0 in member.lost  # looked at first: its last order may come just before its end
+            lost = 0 in member.lost  # read first: its last order may come just before its end
             order = orders.take()
             if order is None:
                 if lost:
@@ -280,7 +280,7 @@ def follow(store: Store, worker: int, size: int, timeout_s: float) -> int:
         if 0 in member.lost:
             raise
         answers.put(error_answer(error))
-    for _ in incoming():  # after a failure nothing but the end is of interest
+    for _ in incoming():  # after a failure only the end matters
         pass
     assert status is not None
     return status

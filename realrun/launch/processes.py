@@ -113,9 +113,9 @@ def popen_here(rank: int, argv: list[str], env: Mapping[str, str], **options: An
 class Processes(RankPool):
     """Processes that do one run after another, one process per worker, for any number of workers.
 
-    A context manager; no process outlives it, nor this process however it ends. They begin when a run first
-    needs them, from the thread that calls ``run``, and reconnect for a run with another number of workers, or
-    on stock hosts. After a failed run, or a worker's crash, the next one gets new processes.
+    A context manager; no process outlives it, nor this process however it ends. They are started when a run
+    first needs them, from the thread that calls ``run``, and reconnect for a run with another number of
+    workers, or on stock hosts. After a failed run, or a worker's crash, the next one gets new processes.
 
     Args:
         lab: runs them in its hosts; entered and left together with this. None: on the loopback.
@@ -189,7 +189,7 @@ class Processes(RankPool):
         self._send(range(workers), {"run": order})
         state = RunState(workers, request.crashing)
         while not state.over():
-            # In a run its ranks watch over each other, and this process keeps still.
+            # In a run its ranks watch over each other, and this process stays idle.
             watches = state.failed_s is not None or not state.begun
             try:
                 rank, answer = self._answers.get(timeout=_LOOK_S if watches else None)
@@ -254,7 +254,7 @@ class Processes(RankPool):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for this process, which ends them
+            start_new_session=True,  # Ctrl-C goes to this process, which ends them
         )
         return _Child(rank, process, self._answers)
 

@@ -43,7 +43,7 @@ _PROGRESS_EVERY_S: Final = 0.2
 def serve() -> NoReturn:
     """Obey orders until standard input ends or a run fails, and exit."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints must not come between the answers
+    os.dup2(2, 1)  # libraries must not print between the answers
 
     def report(answer: Mapping[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
@@ -109,8 +109,6 @@ def run_order(
 
 
 class _Progress:
-    """Reports the number of steps done, now and then."""
-
     def __init__(self, report: Report) -> None:
         self._report = report
         self._reported_s = 0.0

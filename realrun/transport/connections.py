@@ -83,7 +83,7 @@ def connect(store: Store, name: str, rank: int, size: int) -> dist.ProcessGroupG
         name: of the group, alike on all ranks.
         rank, size: this rank's number and the number of ranks.
     """
-    gloo: Any = dist.ProcessGroupGloo  # torch's stubs call the options by another name
+    gloo: Any = dist.ProcessGroupGloo  # torch's stubs name the options differently
     interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
     devices = [gloo.create_device(interface=interface) for interface in interfaces if interface]
     options = gloo._Options()
@@ -104,7 +104,7 @@ def begin(call: Callable[[], _T], peer: int = ANY) -> _T:
 
 def send(gloo: dist.ProcessGroupGloo, value: torch.Tensor, destination: int, tag: int) -> dist.Work:
     """Begin to send a tensor; raises ``PeerGone`` if the connection is closed already."""
-    messages: Any = gloo  # torch's stubs leave out what a backend can send
+    messages: Any = gloo  # torch's stubs lack a backend's send and receive
     work: dist.Work = begin(lambda: messages.send([value], destination, tag), destination)
     return work
 
@@ -146,5 +146,5 @@ class Collective:
             return self._work.is_completed()
         try:
             return self._work.wait(timedelta(seconds=limit_s))
-        except RuntimeError:  # the time is over, or it has failed
+        except RuntimeError:  # timed out, or failed
             return self._work.is_completed()

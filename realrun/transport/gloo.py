@@ -66,13 +66,13 @@ class Gloo(Backend):
 
     @override
     def staging_buffers(self, element_bytes: float, device: torch.device) -> StagingBuffers:
-        return StagingBuffers(element_bytes, staging=device != CPU)  # gloo reaches host memory alone
+        return StagingBuffers(element_bytes, staging=device != CPU)  # gloo reaches only host memory
 
     @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
         if len(members) == self._everybody.size():
             return Collective(connections.begin(lambda: begin(self._everybody)))
-        # The others may not have come yet, so it begins where it is waited for, in a helper thread.
+        # Other members may not have come yet, so it begins in the helper thread that waits for it.
         begin_in_turn = self._lazy_group(members).take_turn(begin)
         return lambda: finish(connections.begin(begin_in_turn), ops.ANY)
 

@@ -86,7 +86,7 @@ class OrderedBackend(Backend):
     def _group(self, members: tuple[int, ...]) -> Any:
         """Communicator of some ranks; connects when first needed, on all of them at once."""
         if members not in self._groups:
-            if not dist.is_initialized():  # torch makes groups out of a default one
+            if not dist.is_initialized():  # torch derives groups from a default one
                 dist.init_process_group(
                     "gloo",
                     store=PrefixStore("default", self._store),
@@ -98,7 +98,7 @@ class OrderedBackend(Backend):
             group: Any
             if members == self._everybody:
                 group = dist.new_group(backend=self._backend, timeout=FOREVER)
-            else:  # torch would name it by how many groups this rank has, which others may have more of
+            else:  # torch would name it by this rank's number of groups, which differs between ranks
                 store = PrefixStore(f"ordered group {' '.join(map(str, members))}", self._store)
                 group = _connect(self._backend, store, members.index(self._rank), len(members))
             self._sum_of_nothing(group)

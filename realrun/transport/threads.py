@@ -39,7 +39,7 @@ class ThreadPool:
     """An unbounded thread pool: no call waits for another."""
 
     def __init__(self) -> None:
-        # Up to Python 3.12 a SimpleQueue waits for ever if its time is over before it has begun to wait.
+        # No SimpleQueue: up to Python 3.12 it waits for ever if its time-out expires before the wait.
         self.finished: Queue[CallResult] = Queue()
         self._polled: dict[Any, Collective] = {}
         self._idle: list[SimpleQueue[_Call | None]] = []
@@ -83,9 +83,9 @@ class ThreadPool:
             elif collective.within(limit_s if alone else 0.0):
                 return _outcome(token, self._polled.pop(token), ())
             elif at_once:
-                break  # gloo does them in this order
+                break  # gloo completes them in this order
             elif alone:
-                limit_s = 0.0  # it has passed
+                limit_s = 0.0  # the limit is used up
             elif limit_s > 0.0:
                 self.run(token, self._polled.pop(token))
         try:
@@ -111,7 +111,7 @@ class ThreadPool:
 def _outcome(token: Any, call: Callable[..., Any], arguments: tuple[Any, ...]) -> CallResult:
     try:
         return CallResult(token, call(*arguments), None)
-    except BaseException as error:  # it is raised again where the outcome is read
+    except BaseException as error:  # raised again by the outcome's reader
         return CallResult(token, None, error)
 
 

@@ -170,7 +170,7 @@ def _places(graph: nx.Graph[str]) -> dict[str, Point]:
     lengths = {}
     longest = max((link["latency_s"] for *_, link in graph.edges(data=True)), default=0.0) or 1.0
     for a, b, link in graph.edges(data=True):
-        # Nodes of no latency still want some room.
+        # Nodes without latency between them still need some room.
         lengths[a, b] = 0.25 + link["latency_s"] / longest
     nx.set_edge_attributes(graph, lengths, "room")
     layout = nx.kamada_kawai_layout(graph, weight="room")
