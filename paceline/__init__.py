@@ -1,7 +1,7 @@
-"""Which averaging scheme of distributed SGD reaches the target loss first by the clock, and by how much?
+"""Predict which averaging scheme of distributed SGD reaches the target loss first by the clock.
 
-What users write themselves imports from here alone: ``from paceline import Worker, ops``. Each name is
-imported when it is first used (PEP 562), so that ``import paceline`` is quick.
+User code imports from here alone: ``from paceline import Worker, ops``. Names are imported on first use (PEP
+562), so that ``import paceline`` is quick.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _HOMES: Final = {
     "Deadlock": "paceline.sim.errors",
     "ops": "paceline.sim.program.operations",
 }
-"""Public name -> the module that has it; ``ops`` is that module itself."""
+"""Public name -> its module; ``ops`` is that module itself."""
 
 __all__ = [
     "CompressedAllReduce",

@@ -10,7 +10,7 @@ if __name__ == "__main__":
         sys.stderr.write("paceline: the working folder is gone; change into another one\n")
         sys.exit(2)
     if sys.path[:1] == [here]:
-        del sys.path[0]  # "python -m" has put it there; it supplies what a scenario names, and nothing else
+        del sys.path[0]  # put there by "python -m"; it serves only for modules named in a scenario
     from paceline.commands.app import main
 
     main()

@@ -1,4 +1,4 @@
-"""The Python interface: load, simulate, attach. Light to import; what is heavy is imported inside."""
+"""The Python interface: load, simulate, sweep, attach. Light to import; heavy modules are imported inside."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def load(path: str | Path, changes: Sequence[str] = ()) -> Scenario:
     3
 
     Args:
-        path: a YAML file, or the name of a ready scenario, as ``paceline list`` has them.
+        path: a YAML file, or the name of a ready scenario, as in ``paceline list``.
         changes: ``dotted.key=value`` each, as after ``--set``.
 
     Raises:
-        InputError: what is wrong, in which line, and the nearest valid choice.
+        InputError: names the mistake, its line, and the nearest valid choice.
     """
     from paceline import arguments
     from paceline.sim.scenario import schema as scenario
@@ -53,7 +53,7 @@ def attach(
     timeout_s: float = 60.0,
     records: Path | str | None = None,
 ) -> AbstractContextManager[Attached]:
-    """Average ``model`` with those of the other workers of this torchrun job, as ``scheme`` says.
+    """Average ``model`` with the other workers of this torchrun job, by ``scheme``.
 
     ::
 
@@ -68,22 +68,22 @@ def attach(
         model: the same initial parameters on all ranks, on the CPU or on a GPU.
         optimizer: SGD, Adam or AdamW with one parameter group; a scheduler may change its learning rate.
         scheme: as in a scenario: ``"all_reduce"``, or ``{"gossip": {"topology": "ring"}}``.
-        steps: how many times ``step`` will be called, the same on all ranks.
+        steps: number of calls of ``step``, alike on all ranks.
         seed: of the scheme's random choices.
-        inside: the ranks that are one worker with this one, over which DDP or ``fully_shard`` averages
-            gradients. The first of them holds the whole model. None: each rank is a worker.
-        backend: torch's name of what carries pattern operations; messages always go over gloo.
-        timeout_s: how long a wait for others may last.
+        inside: the ranks of this worker, over which DDP or ``fully_shard`` averages gradients. The first of
+            them holds the whole model. None: each rank is a worker.
+        backend: torch's name of the backend for pattern operations; messages always go over gloo.
+        timeout_s: time limit of a wait for others.
         records: a folder for ``attached.json``: the first steps of the run, as far as all workers came, for
             ``paceline calibrate`` and a scenario's ``compute.trace.attached``. On the machine of the rank
             that has ``run``.
 
     Returns:
-        A context. What it gives has ``step(loss)``, ``rank`` and ``size`` (which worker this process is, or
-        belongs to, and how many there are) and, after the block and on one of the ranks, ``run``: a ``Run``.
+        A context. Its value has ``step(loss)``, ``rank`` and ``size`` (number of this process's worker, and
+        number of workers) and, after the block and on one of the ranks, ``run``: a ``Run``.
 
     Raises:
-        InputError: the model, the optimiser, the scheme or the surroundings will not do.
+        InputError: the model, the optimiser, the scheme or the environment is not supported.
         RunError: another rank was lost, or the loop ended too early.
     """
     import torch
@@ -133,18 +133,17 @@ def simulate(
     'local_sgd'
 
     Args:
-        scenario: what ``load`` returns, the path of a file, the name of a ready one, or what would stand in
-            a file, as a mapping.
-        task: what is trained, in the place of the scenario's task: a function that returns (model, loss,
-            data); the options in ``workload`` are its parameters.
+        scenario: the result of ``load``, the path of a file, the name of a ready one, or a file's content as
+            a mapping.
+        task: replaces the scenario's task: a function that returns (model, loss, data); its parameters are
+            options in ``workload``.
         changes: ``dotted.key=value`` each, as after ``--set``.
-        device: where gradients are computed: ``auto``, ``cpu`` or ``cuda``.
-        engine: what moves the virtual clock: ``event``, one event after another; ``lockstep``, all workers at
-            once, where that is exact; ``auto``, lockstep wherever it is.
-        jobs: cores to use: at most so many runs at a time, each in a process of its own, or as many threads
-            where there is one run; None: all. The runs do not depend on it. What was handed over from Python
-            (``task``) is run in this process.
-        progress: show on standard error which run is under way.
+        device: for gradients: ``auto``, ``cpu`` or ``cuda``.
+        engine: of the virtual clock: ``event``, one event after another; ``lockstep``, all workers at once,
+            where that is exact; ``auto``, lockstep wherever it is.
+        jobs: number of cores: for parallel runs, each in a process of its own, or for threads of a single
+            run; None: all. It does not change the runs. A ``task`` from Python runs in this process.
+        progress: show the current run on standard error.
 
     Returns:
         The runs: ``.summary``, ``.metrics`` and ``.events`` are data frames, ``.save(folder)`` writes them,
@@ -192,7 +191,7 @@ def _checked(
     device: str,
     jobs: int | None,
 ) -> tuple[Scenario | Mapping[str, Any] | str | Path, int | None]:
-    """What ``simulate`` and ``sweep`` share, of the types that it has to have."""
+    """Check the arguments shared by ``simulate`` and ``sweep``; returns scenario and jobs."""
     import os
 
     from paceline import arguments
@@ -217,16 +216,16 @@ def _checked(
 def profile_layers(
     model: nn.Module, loss: Callable[..., Any], inputs: Tensor, targets: Tensor, file: str | Path
 ) -> float:
-    """Time the layers of your model on its device, and write them as ``workload.layer_profile`` reads them.
+    """Time the layers of your model on its device, and write them as a ``workload.layer_profile`` file.
 
     Args:
-        model: a module whose parameters are trained, on the device that the inputs are on.
+        model: a module with trained parameters, on the device of the inputs.
         loss: ``loss(outputs, targets)``, one number.
         inputs, targets: a batch.
         file: CSV, with a row for each module that has parameters of its own.
 
     Returns:
-        Seconds of a gradient, all layers together: what ``cluster.compute.time`` is on such a device.
+        Seconds of a gradient, all layers together: ``cluster.compute.time`` of such a device.
 
     Raises:
         InputError: the model has no trained parameters, a layer takes no part in its output, or the file
@@ -251,11 +250,11 @@ def sweep(
     progress: bool = True,
     jobs: int | None = None,
 ) -> Sweep:
-    """Predict under many settings: each run is what ``simulate`` of its setting alone gives, bit for bit.
+    """Predict under many settings, each bit for bit as ``simulate`` of that setting alone.
 
-    What synchronous schemes compute does not depend on the network. Where they run in lockstep, they are
-    trained once for all networks, compute times and stragglers of the grid, under a clock for each; scores
-    of the same models are worked out once. Everything else is simulated setting by setting.
+    The computation of synchronous schemes does not depend on the network. Where they run in lockstep, they
+    are trained once for all networks, compute times and stragglers of the grid, under a clock for each; equal
+    models are scored once. Everything else is simulated setting by setting.
 
     >>> latencies = {"cluster.network.latency": ["1 ms", "100 ms"]}
     >>> scenario = {
@@ -274,9 +273,9 @@ def sweep(
 
     Args:
         scenario: as for ``simulate``.
-        grid: dotted key -> its values, as they would stand in a file; all combinations are run.
+        grid: dotted key -> its values, as in a file; all combinations are run.
         task, changes, device: as for ``simulate``.
-        progress: show on standard error how far the runs are.
+        progress: show the progress of the runs on standard error.
         jobs: as for ``simulate``; processes do the runs that share no training.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a program hands over, checked before it is used: the command line checks its own options."""
+"""Checks of arguments from Python; the command line checks its own options."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ from paceline.sim.errors import InputError
 
 
 def check_is(name: str, value: object, kinds: type | tuple[type, ...], wanted: str) -> None:
-    """Raise ``InputError`` unless ``value`` is of one of these kinds; ``wanted``: these, in words."""
+    """Raise ``InputError`` unless ``value`` is of one of these kinds; ``wanted`` describes them."""
     if not isinstance(value, kinds):
         raise InputError(f"{name}: must be {wanted}, not {format_value(value)}")
 
 
 def read_path(name: str, value: object) -> Path:
-    """A path, from text or another path.
-
-    Raises:
-        InputError: it is something else, or no file can have this name.
-    """
+    """A path, from text or another path; ``InputError`` if no file can have this name."""
     check_is(name, value, (str, os.PathLike), "the path of a file or folder")
     try:
         path = os.fspath(value)  # type: ignore[call-overload]
@@ -36,11 +32,7 @@ def read_path(name: str, value: object) -> Path:
 
 
 def read_whole(name: str, value: object) -> int:
-    """A whole number, also one of numpy's.
-
-    Raises:
-        InputError: it is something else.
-    """
+    """A whole number, also one of numpy's; ``InputError`` for anything else."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)  # type: ignore[arg-type]
@@ -58,7 +50,7 @@ def check_changes(changes: object) -> None:
 
 
 def read_grid(grid: object) -> dict[str, Sequence[Any]]:
-    """A grid whose values are lists, also where they were arrays.
+    """A grid with lists as values, also from arrays.
 
     Raises:
         InputError: it is no mapping, or a key is no text.

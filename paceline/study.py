@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Study:
-    """What ``paceline.simulate`` returns.
+    """The result of ``paceline.simulate``.
 
     Attributes:
-        scenario: as it was resolved.
+        scenario: the resolved scenario.
         runs: one per scheme and seed.
-        tuning: what each scheme chose, where the scenario has ``tune``.
+        tuning: each scheme's tuned values, where the scenario has ``tune``.
     """
 
     scenario: Scenario
@@ -42,12 +42,12 @@ class Study:
 
     @cached_property
     def totals(self) -> Summary:
-        """The summary as ``summary.json`` has it."""
+        """The summary, as in ``summary.json``."""
         return self._summarise(self.facts)
 
     @cached_property
     def _without_facts(self) -> Summary:
-        """The summary without ``facts``, for which schemes have to be followed on the clock."""
+        """The summary without ``facts``, whose bounds take further simulation."""
         return self._summarise({})
 
     def _summarise(self, facts: Mapping[str, SchemeFacts]) -> Summary:
@@ -56,12 +56,12 @@ class Study:
 
     @cached_property
     def facts(self) -> dict[str, SchemeFacts]:
-        """Label -> what a scheme does, and what bounds it on this cluster."""
+        """Label -> facts about a scheme, and its bounds on this cluster."""
         return describe_schemes(self.scenario)
 
     @property
     def winner(self) -> str | None:
-        """Label of the scheme with the best paired ratio; None where nobody got there."""
+        """Label of the scheme with the best paired ratio; None if no scheme got there."""
         return self._without_facts["winner"]
 
     @cached_property
@@ -88,8 +88,8 @@ class Study:
         """Write a result folder, for ``paceline report``.
 
         Raises:
-            InputError: something is there already (and ``force`` is not given), another command writes to
-                it, or it cannot be written.
+            InputError: something is there already (and ``force`` is not given), another command writes to it,
+                or it cannot be written.
         """
         text = dump(self.scenario)
         name = self.scenario.name
@@ -98,10 +98,10 @@ class Study:
             result_folder.write_results(out, text, name, self.runs, force, self.tuning, facts=self.facts)
 
     def report(self, out: str | Path = "report.html") -> Path:
-        """Write the page that ``paceline report`` makes of these runs.
+        """Write a report page of these runs, as ``paceline report`` does.
 
         Args:
-            out: the page, one file with everything in it; an older report is replaced, nothing else.
+            out: the page, a single file; an older report is replaced, nothing else.
 
         Returns:
             Its path.
@@ -119,8 +119,8 @@ class Study:
     def plot(self) -> Figure:
         """Draw the training loss against the clock: a curve for each scheme, the median over its repeats.
 
-        It is the first figure of the report, with its colours; ``.savefig(path)`` writes it. A notebook shows
-        it after ``%matplotlib inline``.
+        It is the first figure of the report; ``.savefig(path)`` writes it. A notebook shows it after
+        ``%matplotlib inline``.
 
         Raises:
             InputError: no loss is known: nothing was trained.
@@ -132,7 +132,7 @@ class Study:
 
     @contextmanager
     def _saved(self) -> Iterator[Path]:
-        """A result folder of these runs, for as long as the block lasts."""
+        """Temporary result folder of these runs, during the block."""
         with make_temporary_folder() as parent:
             folder = Path(parent) / "results"
             self.save(folder)
@@ -162,11 +162,11 @@ class Study:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What ``paceline.sweep`` returns: a study for each setting.
+    """The result of ``paceline.sweep``: a study for each setting.
 
     Attributes:
-        settings: what was set, key by key.
-        studies: of each of them.
+        settings: values of the grid's keys.
+        studies: one per setting.
     """
 
     settings: tuple[Mapping[str, Any], ...]
@@ -174,7 +174,7 @@ class Sweep:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per setting and scheme: what was set, and the columns of ``Study.summary``."""
+        """One row per setting and scheme: the setting's values, and the columns of ``Study.summary``."""
         frames = []
         for setting, study in zip(self.settings, self.studies, strict=True):
             frame = study.summary.reset_index()
@@ -185,7 +185,7 @@ class Sweep:
 
     @cached_property
     def winners(self) -> pd.DataFrame:
-        """One row per setting: what was set, and the winner; None where nobody got there."""
+        """One row per setting: its values, and the winner; None if no scheme got there."""
         rows = zip(self.settings, self.studies, strict=True)
         return pd.DataFrame([{**setting, "winner": study.winner} for setting, study in rows])
 

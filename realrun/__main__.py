@@ -36,8 +36,9 @@ _HOW: Final = (
 
 _COMMANDS: Final = ("validate", "probe")
 _TO_READ_S: Final = 300.0
-"""How long a rank may take to read a scenario, or the runs that there are, while the others wait; one that
-gives no sign of life has --timeout."""
+"""Time limit for a rank to read a scenario, or earlier runs, while the others wait; a rank without signs of
+life has --timeout.
+"""
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -81,7 +82,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
-    """The resolved scenario and "", or "" and why there is none."""
+    """The resolved scenario and "", or "" and an error text."""
     from paceline.sim.experiments.prepare import with_units
     from paceline.sim.scenario.schema import dump, load
 
@@ -97,13 +98,13 @@ def _scenario_text(arguments: argparse.Namespace) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """What a rank knows once all ranks of the job have met.
+    """A rank's knowledge after all ranks of the job have met.
 
     Attributes:
         store, control: of the job.
-        size: how many ranks there are.
+        size: number of ranks.
         text: the resolved scenario, alike on all of them.
-        scenario: the same, parsed.
+        scenario: ``text``, parsed.
     """
 
     store: JobStore
@@ -113,7 +114,7 @@ class _Meeting:
     scenario: Scenario
 
     def worker(self, timeout_s: float) -> int:
-        """Agree with the others on which worker each rank is."""
+        """Agree with the others on each rank's worker number."""
         from .group import hosts
 
         names = self.control.meet("hosts", hosts.host_name(), timeout_s)
@@ -243,7 +244,6 @@ def _say(text: str) -> None:
 
 
 def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[Run]) -> None:
-    """Print what the runs have given, as the arguments want it; nothing where there are none."""
     from paceline.sim.experiments.costs.bounds import describe_schemes
     from paceline.sim.records.summarise import summarise_resolved
     from paceline.sim.scenario.schema import dump, over_transport, parse
@@ -269,7 +269,7 @@ def _print_runs(arguments: argparse.Namespace, text: str, name: str, runs: list[
 
 
 def _speaks(environment: Mapping[str, str]) -> bool:
-    """Whether this rank says what is wrong with the input: once a host, or where it cannot be told."""
+    """Whether this rank reports input errors: once a host, or where it cannot be told."""
     from .group.store import read_place
 
     try:
@@ -283,7 +283,7 @@ def main() -> NoReturn:
     """Run this rank; exit status 0 done, 1 the run failed, 2 the input is wrong."""
     arguments = _arguments(sys.argv[1:])
     if arguments.serve or "TORCHELASTIC_RUN_ID" in os.environ:
-        # Other launchers see to that themselves, or are a shell that need not stay.
+        # Other launchers do so themselves, or are a shell that need not stay.
         end_with_parent(orders=arguments.serve)
     if arguments.serve:
         from .launch.serve import serve
@@ -307,5 +307,5 @@ def main() -> NoReturn:
 
 if __name__ == "__main__":
     if sys.path[:1] == [os.getcwd()]:  # noqa: PTH109  (sys.path holds text)
-        del sys.path[0]  # "python -m" has put it there; it supplies what a scenario names, and nothing else
+        del sys.path[0]  # put there by "python -m"; it serves only for modules named in a scenario
     main()

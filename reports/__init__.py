@@ -1,1 +1,1 @@
-"""Reports: from result folders to tables, one self-contained page, and bundles that can be sent."""
+"""Reports of result folders: tables, one self-contained page, and anonymous bundles."""

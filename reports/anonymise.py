@@ -1,7 +1,7 @@
-"""Documents without the names of hosts and users, addresses and paths, so that they can be sent to strangers.
+"""Anonymise documents: remove names of hosts and users, addresses and paths, for sending to strangers.
 
-What a document says stays: numbers, labels, the scenario's and its sites' names. What would say where it was
-measured, and by whom, gets a stand-in; equal names get equal ones, so that who ran where can still be seen.
+Results stay: numbers, labels, names of scenarios and sites. Hosts, users and paths get a stand-in; equal
+names get equal ones, so that shared hosts remain visible.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 LEFT_OUT: Final = "(left out)"
-"""Stands for a path or an address."""
+"""Replacement of paths and addresses."""
 
 _SHORTEST: Final = 3
-"""Letters of a name that is looked for within longer texts; a shorter one is replaced where it is all."""
+"""Shortest name replaced within longer texts; a shorter one is replaced only as a whole text."""
 _FILE_KEYS: Final = frozenset({"file", "folder"})
 """Keys of a scenario whose values are paths, however they look."""
 _RATE: Final = re.compile(r"[\d.]*[A-Za-z]{0,6}/(s|byte|step)|[\d.]+/[\d.]+")
-"""``Mbit/s``, ``s/byte``, ``1/2``: a slash that makes no path."""
+"""A unit or a fraction whose slash makes no path: ``Mbit/s``, ``s/byte``, ``1/2``."""
 _PATH: Final = re.compile(
     r"(?<![\w/\\])(?:~|\.{1,2}|[A-Za-z]:)?[/\\][\w.~@+/\\-]+"  # from the root, the home, here, a drive
     r"|[\w.~@+-]+(?:[/\\][\w.~@+-]+)+"
@@ -29,11 +29,11 @@ _ADDRESS: Final = re.compile(
     r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)*"
 )
 _CODE: Final = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:([A-Za-z_]\w*)")
-"""``package.module:function``: modules are called after people and places."""
+"""``package.module:function``; modules may be named after people and places."""
 
 
 def stand_ins(hosts: Iterable[str], users: Iterable[str]) -> dict[str, str]:
-    """Name -> what stands for it; a host is known by its name with and without its domain.
+    """Name -> its replacement; a host is known by its name with and without its domain.
 
     >>> stand_ins(["node7.example.org", "node8", "node7"], ["ada"])
     {'node7.example.org': 'host-1', 'node7': 'host-1', 'node8': 'host-2', 'ada': 'user'}
@@ -47,12 +47,7 @@ def stand_ins(hosts: Iterable[str], users: Iterable[str]) -> dict[str, str]:
 
 
 def anonymise(value: Any, names: Mapping[str, str]) -> Any:
-    """Make a JSON value without ``names``, addresses and paths, in texts and in keys.
-
-    Args:
-        value: what JSON can hold.
-        names: as ``stand_ins`` gives them.
-    """
+    """Remove ``names`` (from ``stand_ins``), addresses and paths from a JSON value, in texts and in keys."""
     if isinstance(value, str):
         return _clean(value, names)
     if isinstance(value, Mapping):
@@ -68,7 +63,7 @@ def anonymise(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _clean_key(key: str, names: Mapping[str, str]) -> str:
-    """Replace a key that names a host or somebody's code; others are ours, or what a scenario defines."""
+    """Replace a key that names a host or somebody's code; others are ours, or the scenario's."""
     if key in names:
         return names[key]
     return _without_module(key)

@@ -1,4 +1,4 @@
-"""What numbers stand on, in words: transport, all-reduce, learning rate, and what averages left out."""
+"""Assumptions behind the numbers, in words: transport, all-reduce, learning rate, late contributions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.sim.records.folder import Results
 
 _ANY: Final = ("all_reduce",)
-"""What may have been exchanged in runs of which that is not recorded."""
+"""Assumed exchanges of runs without a record of them."""
 
 _LAWS: Final = {
     "ideal": "The transport is ideal (collectives limited by data dependence, latency and bandwidth alone)",
@@ -28,7 +28,7 @@ _LAWS: Final = {
 
 
 def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any]) -> list[str]:
-    """What a scheme's numbers stand on: how it all-reduces, its learning rate, how old scored models are."""
+    """Assumptions behind a scheme's numbers: its all-reduce, learning rate, age of scored models."""
     texts, summary = [], results.summary
     operations = {
         name for run in summary["runs"] if run["label"] == row["label"] for name in run.get("exchanges") or ()
@@ -66,10 +66,10 @@ def assumptions(results: Results, row: SchemeSummary, scenario: Mapping[str, Any
 
 
 def left_out(runs: Sequence[Sequence[Sequence[int]]]) -> str:
-    """Whose contributions averages went on without, in a few words; "" where that is not counted.
+    """Late contributions left out of averages, in a few words; "" where they are not counted.
 
     Args:
-        runs: for each run and worker, how many averages lacked its contribution, and of how many.
+        runs: for each run and worker, the number of averages without its contribution, and of all.
 
     >>> left_out([[[0, 10], [0, 10], [9, 10]], [[1, 10], [0, 10], [9, 10]]])
     'late contributions left out: 90 % of worker 2, 5 % of worker 0, none of the others'
@@ -89,11 +89,11 @@ def left_out(runs: Sequence[Sequence[Sequence[int]]]) -> str:
 
 
 _MOST_NAMED: Final = 4
-"""Workers whose late contributions are named one by one."""
+"""Largest number of stragglers named one by one."""
 
 
 def staleness(metrics: pd.DataFrame) -> float | None:
-    """By how many steps scored models lay behind their workers, on average; None where it is not recorded."""
+    """Mean lag of scored models behind their workers, in steps; None where it is not recorded."""
     ages = [
         step - sum(left) / len(left)
         for step, steps in zip(metrics["step"], metrics.get("steps", ()), strict=False)
@@ -121,7 +121,6 @@ def _learning_rate(label: str, scenario: Mapping[str, Any]) -> float | None:
 
 
 def _at(document: Any, *keys: str) -> Any:
-    """What stands under ``keys``; None where there is nothing."""
     for key in keys:
         if not isinstance(document, Mapping):
             return None
@@ -130,7 +129,7 @@ def _at(document: Any, *keys: str) -> Any:
 
 
 def transport(summary: Summary) -> list[str]:
-    """What carries the bytes, who pays extra for that, and what of it is not validated, a sentence each."""
+    """Sentences about the transport: its law, the schemes that pay extra, and what is not validated."""
     known = summary.get("transport")
     if known is None:
         return []
@@ -150,7 +149,7 @@ def transport(summary: Summary) -> list[str]:
 
 
 def carried(known: TransportRecord, all_reduces: bool) -> list[str]:
-    """What carries the bytes, by which all-reduce if there is one, and what is not validated; sentences."""
+    """Sentences about the transport and all-reduce, and what of them is not validated."""
     all_reduce = known["all_reduce"].replace("_", " ")
     by = f"; its all-reduce is {all_reduce}" if all_reduces else ""
     sentences = [f"{_LAWS.get(known['name'], 'The transport is unknown')}{by}."]

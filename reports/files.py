@@ -1,7 +1,4 @@
-"""The page's tables and figures as files for papers.
-
-``table.csv``, ``table.tex``, and each figure as PDF, PNG and the CSV of what it shows.
-"""
+"""Files for papers: the page's table as ``table.csv`` and ``table.tex``, its figures as PDF, PNG and CSV."""
 
 from __future__ import annotations
 
@@ -33,8 +30,9 @@ _STYLE: Final = Path(__file__).parent / "style.css"
 _PARTS: Final = ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor")
 _MARK: Final = "table.csv"
 _FORMULA_STARTS: Final = (*"=+-@\t\r\n\uff1d\uff0b\uff0d\uff20",)
-"""Texts that begin so, or with wide forms of these letters, are formulas to spreadsheets, which may start
-programs and open addresses (OWASP, "CSV Injection")."""
+"""First letters of formulas, also in wide forms: spreadsheets may start programs and open addresses from
+such cells (OWASP, "CSV Injection").
+"""
 
 
 def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequence[Picture]) -> None:
@@ -58,12 +56,11 @@ def write_files(folder: Path, studies: Sequence[ReportSources], pictures: Sequen
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
-    """Write ``table`` without its index, an apostrophe before what a spreadsheet would execute."""
+    """Write ``table`` without its index, an apostrophe before cells that a spreadsheet would execute."""
     table.rename(columns=_defuse).map(_defuse).to_csv(path, index=False)
 
 
 def _defuse(cell: Any) -> Any:
-    """An apostrophe before a text that begins as a formula does; numbers stay as they are."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA_STARTS) else cell
 
 
@@ -119,11 +116,11 @@ def _tex(studies: Sequence[ReportSources]) -> str:
 
 def _save(picture: Picture, folder: Path) -> None:
     with warnings.catch_warnings():
-        # Of a label in letters that the font does not have there are boxes, which speak for themselves.
+        # Letters missing in the font are drawn as boxes; a warning would add nothing.
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
         figure = finish_figure(picture)
         for ending, metadata in (("pdf", {"CreationDate": None}), ("png", {"Software": None})):
-            drawn = io.BytesIO()  # on a full disk matplotlib's own file would raise something else
+            drawn = io.BytesIO()  # on a full disk matplotlib's own writing raises another error
             figure.savefig(drawn, format=ending, dpi=200, facecolor="white", metadata=metadata)
             (folder / f"{picture.name}.{ending}").write_bytes(drawn.getvalue())
     write_csv(folder / f"{picture.name}.csv", picture.data)
@@ -139,7 +136,7 @@ def finish_figure(picture: Picture) -> Figure:
 
 
 def _add_key(picture: Picture) -> None:
-    """What the page explains above a figure stands in the figure itself."""
+    """Add the key, which is above the figure on the page, to the figure itself."""
     from matplotlib import rc_context
     from matplotlib.lines import Line2D
 
@@ -151,14 +148,14 @@ def _add_key(picture: Picture) -> None:
         if dashes:
             line.set_dashes(dashes)
         lines.append(line)
-    with rc_context({"text.parse_math": False}):  # dollars in a label mean no mathematics
+    with rc_context({"text.parse_math": False}):  # dollars in a label are no mathematics
         picture.figure.legend(
             handles=lines, loc="outside upper left", ncols=3, frameon=False, fontsize=8, handlelength=3
         )
 
 
 def recolour(figure: Figure, table: Mapping[str, str]) -> None:
-    """Put colours where their stand-ins are."""
+    """Replace the stand-in colours of a figure."""
     from matplotlib.text import Text
 
     figure.draw_without_rendering()  # ticks are made when they are drawn
@@ -188,7 +185,7 @@ def _recolour_one(artist: Artist, table: Mapping[str, str]) -> None:
 
 
 def _variables(css: str) -> dict[str, str]:
-    """The custom properties of a style sheet; where a theme says otherwise later, the first one counts."""
+    """The custom properties of a style sheet; the first definition counts, before those of other themes."""
     variables: dict[str, str] = {}
     for name, value in re.findall(r"--([\w-]+):\s*([^;]+);", css):
         variables.setdefault(name, value.strip())
@@ -213,7 +210,6 @@ def colour(css: str, variables: Mapping[str, str]) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that stand in no inner parentheses."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")

@@ -1,4 +1,4 @@
-"""Result folders, put together: what was predicted of one scenario, and what was measured of it."""
+"""Result folders grouped by scenario: predictions, and measurements beside them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLOURS: Final = 16
 
 @dataclass(frozen=True)
 class Style:
-    """How a scheme is drawn.
+    """The style of a scheme in figures.
 
     Attributes:
         colour: CSS; refers to a variable of the page's style sheet, so that it follows the theme.
@@ -56,13 +56,13 @@ class SourceRuns:
 
 @dataclass(frozen=True)
 class ReportSources:
-    """One scenario: the runs that the page is about, and perhaps measurements beside a prediction.
+    """One scenario: the runs of the page, perhaps with measurements beside a prediction.
 
     Attributes:
-        key: unique on the page; ids begin with it.
+        key: unique on the page; prefix of ids.
         title: the scenario's name, followed by the folder's where two scenarios on the page share it.
         parts: one part, or the simulated and the measured one in this order.
-        styles: label -> how it is drawn.
+        styles: label -> its style.
         scenario: the resolved scenario, parsed.
     """
 
@@ -74,17 +74,17 @@ class ReportSources:
 
     @property
     def main(self) -> SourceRuns:
-        """The part that the page is about."""
+        """The main part of the page."""
         return self.parts[0]
 
     @property
     def missing(self) -> str:
-        """Which runs of the scenario are not there, as a sentence; "" where all are."""
+        """Missing runs of the scenario, as a sentence; "" where all are there."""
         return "; ".join(dict.fromkeys(filter(None, (part.results.missing for part in self.parts))))
 
     @property
     def keep(self) -> str | None:
-        """Which models were kept for scoring; None in folders that do not say."""
+        """The scenario's ``evaluate.keep``; None in folders without it."""
         evaluate = self.scenario.get("evaluate")
         keep = evaluate.get("keep") if isinstance(evaluate, dict) else None
         return keep if isinstance(keep, str) else None
@@ -96,7 +96,7 @@ class ReportSources:
 
 
 def read_sources(folders: Sequence[Path]) -> list[ReportSources]:
-    """Read folders, and put a prediction and a measurement of the same scenario together.
+    """Read folders, and pair predictions and measurements of the same scenario.
 
     A scheme has one colour on the whole page: the first scheme in the folders has the first one, and so on.
 
@@ -133,7 +133,6 @@ def read_sources(folders: Sequence[Path]) -> list[ReportSources]:
 
 
 def _rows(parts: Sequence[SourceRuns]) -> list[SchemeSummary]:
-    """The rows of all parts, in the order of the scenario."""
     return [row for part in parts for row in part.results.summary["summary"]]
 
 
@@ -155,7 +154,7 @@ def _only(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
 
 def _sources(key: str, title: str, parts: tuple[SourceRuns, ...], schemes: Sequence[str]) -> ReportSources:
     document = yaml_file.parse(parts[0].results.scenario, "scenario").value
-    scenario = json.loads(json.dumps(document))  # with lists in the place of tuples
+    scenario = json.loads(json.dumps(document))  # lists instead of tuples
     styles = _styles(_rows(parts), schemes, solid=len(parts) == 2)
     return ReportSources(key, title, parts, styles, scenario)
 

@@ -1,4 +1,4 @@
-"""The first figure of a report by itself, for Python and notebooks."""
+"""The loss figure of a report by itself, for Python and notebooks."""
 
 from __future__ import annotations
 

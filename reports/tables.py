@@ -1,6 +1,6 @@
 """Tables for the terminal: a summary, a prediction beside its measurement, and ``paceline check``.
 
-The report page words its cells by the same functions.
+The report page formats its cells by these functions.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from paceline.sim.records.verdict import format_factor
 from . import assumptions, words
 
 AMOUNTS: Final = {False: ("steps to target", "sent to target"), True: ("wall clock", "steps", "sent")}
-"""What tables say beside the time that decides: to the target; where that is a step, of whole runs."""
+"""Columns beside the deciding time: to the target; beside a time per step, of whole runs."""
 
 MAX_ROUTES: Final = 20
-"""Kinds of routes that ``paceline check`` shows; ``--json`` has them all."""
+"""Kinds of routes shown by ``paceline check``; ``--json`` has them all."""
 
 _METRICS: Final = {
     "time_to_target_s": "time to target",
     "wall_clock_s": "wall clock",
     "iteration_time_s": "one step",
 }
-"""How the comparison's table calls what was compared."""
+"""Names of the compared metrics in the comparison's table."""
 
 
 def brackets(summary: Summary, keep: str | None) -> list[str]:
-    """Which times to the target are known less well than usual, a sentence for each scheme and source.
+    """Sentences about times to the target of unusual uncertainty, for each scheme and source.
 
-    ``keep`` is the scenario's ``evaluate.keep``: where all models are kept, a step is all that is in between.
+    ``keep`` is the scenario's ``evaluate.keep``: where all models are kept, times are exact to a step.
     """
     ends: dict[tuple[str, Source], list[tuple[float, float]]] = {}
     for run in summary["runs"] if keep not in (None, "all") else ():
@@ -57,8 +57,8 @@ def brackets(summary: Summary, keep: str | None) -> list[str]:
 def render_summary(summary: Summary) -> RenderableType:
     """The verdict, and one line per scheme (and source, if there are two), best first.
 
-    Medians over repeats, with their 95 % interval for what decides the order; the shares are of all repeats,
-    and so are wall clock, steps and sent where there is no target.
+    Medians over repeats, with their 95 % interval for the deciding time; the shares are of all repeats, and
+    so are wall clock, steps and sent where there is no target.
     """
     sources = list(dict.fromkeys(row["source"] for row in summary["summary"]))
     by_step = is_by_step(summary)
@@ -92,11 +92,11 @@ def render_summary(summary: Summary) -> RenderableType:
 
 
 _SAME_SHARES: Final = 1.05
-"""Steps of the fastest worker over those of the slowest below which they need no mention."""
+"""Ratio of the fastest worker's steps to the slowest's below which they need no mention."""
 
 
 def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What stands under times per step: unlike numbers of steps, what is encoded, and what is left out."""
+    """Notes under times per step: unequal numbers of steps, encoding, and late contributions left out."""
     sentences, left_out, encoded = [], dict[str, list[str]](), dict[str, list[str]]()
     for row in rows:
         if phrase := row.get("encodes"):
@@ -124,7 +124,7 @@ def beside_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def warnings(summary: Summary, source: Source) -> list[str]:
-    """One sentence for each scheme, and what is to be known of its runs that came to their end."""
+    """Messages of completed runs, one sentence for each scheme."""
     runs = {row["label"]: row["runs"] for row in words.ranked(summary, source)}
     counts: dict[tuple[str, str], int] = Counter(
         (run["label"], run["message"])
@@ -138,17 +138,16 @@ def warnings(summary: Summary, source: Source) -> list[str]:
 
 
 def add_text_row(table: Table, *cells: str, style: str = "") -> None:
-    """Append a row of text as it stands: rich would take ``[/]`` in a ``str`` for markup."""
+    """Append a row of plain text: rich would take ``[/]`` in a ``str`` for markup."""
     table.add_row(*(Text(cell, style=style) for cell in cells))
 
 
 def _plain_table(gap: int = 2) -> Table:
-    """An empty table without lines, ``gap`` blanks between its columns."""
     return Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
 
 
 def cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None = None) -> list[str]:
-    """A scheme's line: its label, what decides the order, the factor, ``AMOUNTS``, and how repeats ended."""
+    """A scheme's line: its label, deciding time, factor, ``AMOUNTS``, and outcome of repeats."""
     ratio = row["ratio_to_best"]["median"]
     return [
         row["label"],
@@ -160,7 +159,7 @@ def cells(summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None =
 
 
 def decides(by_step: bool) -> str:
-    """The name of what decides the order."""
+    """The name of the deciding time."""
     return "time per step" if by_step else "time to target"
 
 
@@ -189,7 +188,7 @@ def shares(row: SchemeSummary) -> str:
 
 
 def column_unit(rows: Sequence[SchemeSummary], by_step: bool = False) -> tuple[str, float]:
-    """The unit for a column of times to target, or of what is known of them; or of times per step."""
+    """The unit for a column of times to target (or their bounds), or of times per step."""
 
     def known_s(row: SchemeSummary) -> float:
         if by_step:
@@ -202,7 +201,7 @@ def column_unit(rows: Sequence[SchemeSummary], by_step: bool = False) -> tuple[s
 def deciding_time(
     summary: Summary, row: SchemeSummary, unit: tuple[str, float] | None = None
 ) -> tuple[str, str]:
-    """What decides the order, and its interval ('' for none): the time to target, else that of a step.
+    """The deciding time and its interval ('' for none): the time to the target, else that of a step.
 
     ``> bound`` stands for a time to target that is censored.
     """
@@ -220,7 +219,7 @@ def deciding_time(
 
 
 def status(summary: Summary, row: SchemeSummary) -> str:
-    """How a row's repeats ended, such as ``reached 4/5, diverged 1/5``; without numbers for one repeat."""
+    """Outcome of a row's repeats, such as ``reached 4/5, diverged 1/5``; without numbers for one repeat."""
     of = f"/{row['runs']}"
     whole = not row["diverged"] and not row["partial"]
     endings: list[str] = []
@@ -237,7 +236,7 @@ def status(summary: Summary, row: SchemeSummary) -> str:
 
 
 def render_comparison(comparison: Comparison) -> RenderableType:
-    """Predicted beside measured, whether both computed the same, and a verdict."""
+    """Predicted beside measured values, whether both computed the same, and a verdict."""
     table = Table("scheme", "seed", "", "predicted", "measured", "error")
     means = [("mean", row) for row in comparison.get("means", [])]
     for seed, cell in [*((str(cell["seed"]), cell) for cell in comparison["cells"]), *means]:
@@ -250,7 +249,7 @@ def render_comparison(comparison: Comparison) -> RenderableType:
 
 
 def _chance(row: MeanRow) -> str:
-    """Where the measured value lies among simulated ones, if there are any."""
+    """Position of the measured value among simulated ones, if there are any."""
     if "simulated_s" not in row:
         return ""
     low, high = row["simulated_s"]
@@ -259,7 +258,7 @@ def _chance(row: MeanRow) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """One line: is the prediction to be trusted here?"""
+    """One line on whether the prediction is to be trusted here."""
     decision = comparison["decision"]
     if comparison["mean_abs_error_pct"] is None:
         return "There is nothing to compare."
@@ -277,7 +276,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
-    """A line for each setting of a sweep: what is set there, and its verdict."""
+    """A line for each setting of a sweep: its values, and its verdict."""
     settings = answer["settings"]
     table = _plain_table()
     for key in short_keys(list(settings[0]["set"])):
@@ -290,7 +289,7 @@ def render_sweep(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:
-    """The ends of dotted keys that tell them apart.
+    """Shortest unique ends of dotted keys.
 
     >>> short_keys(["cluster.network.within.latency", "cluster.network.between.latency", "cluster.workers"])
     ['within.latency', 'between.latency', 'workers']
@@ -306,7 +305,7 @@ def short_keys(keys: Sequence[str]) -> list[str]:
 
 
 def render_check(answer: Mapping[str, Any]) -> RenderableType:
-    """The cluster, its routes, the cost of a step of each scheme, and how long the simulation will take."""
+    """The cluster, its routes, the cost of a step of each scheme, and the effort of the simulation."""
     parts = [Text(_cluster(answer)), _routes(answer), _schemes(answer), *_memory(answer)]
     beside = [Text(each) for each in beside_steps(answer["schemes"])]
     return Group(*(each for part in parts for each in (part, "")), *beside, Text(_effort(answer)))
@@ -412,7 +411,7 @@ def render_throughput(answer: Mapping[str, Any]) -> RenderableType:
 
 
 def _memory(answer: Mapping[str, Any]) -> list[RenderableType]:
-    """What each device of a worker holds under each scheme, as a sum."""
+    """Memory of each device of a worker under each scheme, as a sum."""
     known = [row for row in answer["schemes"] if row["memory"] is not None]
     if not known:
         return []

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#666666"
-"""Of the palette of Okabe and Ito, which the colour-blind can tell apart."""
+"""From the palette of Okabe and Ito, distinguishable to the colour-blind."""
 _FIGURES: Final = frozenset({"decay.png", "graph.png", "spectrum.png"})
 
 
 def comparison_table(records: Iterable[Record]) -> Table:
-    """One row for each topology: how many others a worker hears in a step, the period, the rate per step, the
-    steps until disagreement is small, and after how many averaging is exact.
+    """One row for each topology: others heard in a step, period, rate per step, and two numbers of steps.
+
+    These are the steps to small disagreement, and to exact averaging.
     """
     out = Table(box=box.SIMPLE_HEAD)
     out.add_column("topology (weights)")
@@ -52,7 +53,7 @@ def comparison_table(records: Iterable[Record]) -> Table:
 
 
 def record_table(record: Record) -> Table:
-    """One line for each thing that is known of a topology."""
+    """One line for each known property of a topology."""
     out = Table(box=None, show_header=False)
     epsilon = record["epsilon"]
     transient = record["transient_iterations"]
@@ -78,7 +79,7 @@ def record_table(record: Record) -> Table:
 
 
 def notes(record: Record) -> list[str]:
-    """What a reader should know before using the topology."""
+    """Warnings to read before using the topology."""
     out = []
     if record["directed"]:
         out.append("directed")
@@ -109,7 +110,7 @@ def _count(value: int | None) -> str:
 
 
 def draw_graph(record: Record, axes: Axes) -> None:
-    """The workers and who hears whom in any step; arrows point to who hears."""
+    """The workers and their neighbours over all steps; arrows point to the receivers."""
     import networkx as nx
 
     graph: Any = nx.DiGraph() if record["directed"] else nx.Graph()
@@ -137,7 +138,7 @@ def draw_graph(record: Record, axes: Axes) -> None:
 
 
 def _by_bend(record: Record) -> dict[float, list[tuple[int, int]]]:
-    """How far edges are bent -> these edges.
+    """Bend -> edges drawn with it.
 
     Where all workers are on the circle in the unit square, edges bend towards its middle, the more the
     shorter they are: straight ones would run along the circle, through the workers between.
@@ -155,7 +156,7 @@ def _by_bend(record: Record) -> dict[float, list[tuple[int, int]]]:
 
 
 def draw_eigenvalues(record: Record, axes: Axes) -> None:
-    """The eigenvalues in the unit circle; the circle that the second largest lies on."""
+    """The eigenvalues in the unit circle, and the circle of the second largest modulus."""
     values = record["spectrum"]
     modulus = record["second_eigenvalue_modulus"]
     angle = [2 * math.pi * k / 360 for k in range(361)]
@@ -174,7 +175,7 @@ def draw_eigenvalues(record: Record, axes: Axes) -> None:
 
 
 def draw_decay(record: Record, axes: Axes) -> None:
-    """What is left of random disagreement after each step, and the rate's line."""
+    """Remaining disagreement of random starts after each step, and the rate's line."""
     from matplotlib.ticker import MaxNLocator
 
     exact = record["exact_after"]
@@ -206,7 +207,7 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     from matplotlib.figure import Figure
 
     there = {path.name for path in folder.glob("[!.]*")}
-    if not force and not there <= _FIGURES:  # which a command that was ended has left
+    if not force and not there <= _FIGURES:  # left by an interrupted command
         raise InputError(f"{folder} is there already: choose another folder, or replace it with --force")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -222,7 +223,7 @@ def write_topology(record: Record, folder: Path, force: bool) -> None:
     title = f"{record['name']}, {record['workers']} workers, {record['weights']} weights"
     look = {
         **sns.axes_style("ticks"),
-        "text.parse_math": False,  # a file's name may hold dollars
+        "text.parse_math": False,  # file names may contain dollars
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": 10,

@@ -1,4 +1,4 @@
-"""A map of a sweep: who is first at which setting, and how far ahead."""
+"""A map of a sweep: the winner at each setting, and its lead."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from .figures.drawing import own_style
 from .tables import short_keys
 
 _COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-"""The palette of Okabe and Ito, which the colour-blind can tell apart."""
+"""The palette of Okabe and Ito, distinguishable to the colour-blind."""
 _DARK: Final = _COLOURS[0], _COLOURS[2], _COLOURS[5]
-"""On which black letters are hard to read."""
+"""Colours on which black letters are hard to read."""
 _NOBODY: Final = "#ffffff"
 _PALE: Final = 0.35
-"""Opacity of a setting whose order is not settled."""
+"""Opacity of a setting without a settled order."""
 
 
 def varied_keys(answer: Mapping[str, Any]) -> list[str]:
-    """The keys of a sweep that have several values."""
+    """The keys of a sweep with several values."""
     sets = [row["set"] for row in answer["settings"]]
     return [key for key in sets[0] if any(each[key] != sets[0][key] for each in sets)]
 
 
 def write_winner_map(answer: Mapping[str, Any], path: Path) -> bool:
-    """Draw a square for each setting: its colour says who is first, its number how far behind the second is.
+    """Draw a square for each setting: the colour is the winner's, the number the second's factor behind it.
 
     Pale squares are not settled. The last key goes to the right, the one before it downwards.
 
     Args:
-        answer: what ``paceline sweep --json`` prints.
-        path: the picture, whose format is that of its ending.
+        answer: the output of ``paceline sweep --json``.
+        path: the picture; its ending gives the format.
 
     Returns:
         Whether there is a picture: of one or two keys with several values.
@@ -96,7 +96,6 @@ def write_winner_map(answer: Mapping[str, Any], path: Path) -> bool:
 
 
 def _values(answer: Mapping[str, Any], key: str) -> Sequence[Any]:
-    """The values of a key, in their order."""
     values: list[Any] = []
     for row in answer["settings"]:
         if row["set"][key] not in values:
@@ -105,7 +104,7 @@ def _values(answer: Mapping[str, Any], key: str) -> Sequence[Any]:
 
 
 def _words(verdict: Mapping[str, Any]) -> str:
-    """What stands in a square: a factor, or why there is none."""
+    """Text of a square: a factor, or why there is none."""
     if verdict["first"] is None:
         return "nobody"
     return "alone" if verdict["factor"] is None else format_factor(verdict["factor"])

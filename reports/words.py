@@ -46,7 +46,7 @@ _VERBS: Final = {"compute": "computes for", "communicate": "communicates for", "
 
 
 def time_unit(values_s: Iterable[float]) -> tuple[str, float]:
-    """Name and seconds of the unit in which these times read best together: that of the smallest."""
+    """Name and seconds of the most readable common unit: that of the smallest time."""
     positive = [value for value in values_s if value > 0]
     smallest = min(positive, default=1.0)
     # Minutes and longer begin late: 90 s reads better than 1.5 min.
@@ -76,7 +76,7 @@ def size(num_bytes: float) -> str:
 
 
 def size_unit(num_bytes: float) -> tuple[str, float]:
-    """Name and bytes of the largest unit of which there is at least one."""
+    """Name and bytes of the largest unit not above ``num_bytes``."""
     return next((unit for unit in reversed(_SIZES) if num_bytes >= unit[1]), _SIZES[0])
 
 
@@ -120,29 +120,29 @@ def ranked(summary: Summary, source: Source | None = None) -> list[SchemeSummary
 
 
 def _main_source(summary: Summary) -> Source | None:
-    """The source that the summary is about, if there are two."""
+    """The source of the summary's first run."""
     return summary["runs"][0]["source"] if summary["runs"] else None
 
 
 def deciding(row: SchemeSummary, by_step: bool) -> Interval:
-    """What decides the order: the time to the target, or that of a step."""
+    """The deciding time: to the target, or of a step."""
     return row["step_s"] if by_step else row["time_to_target_s"]
 
 
 def verdict(summary: Summary, source: Source | None = None) -> str:
-    """Who is first, as far as the repeats tell (``paceline.sim.records.verdict``)."""
+    """The winner, as far as the repeats tell (``paceline.sim.records.verdict``)."""
     wanted = source or _main_source(summary)
     return summary["verdict"]["text"] if wanted is None else verdict_of(summary, wanted)["text"]
 
 
 def repeats(rows: Sequence[SchemeSummary]) -> str:
-    """How many repeats rows are of: from the fewest to the most, where results are unfinished."""
+    """Number of repeats of some rows, or its range in unfinished results."""
     fewest, most = min(row["runs"] for row in rows), max(row["runs"] for row in rows)
     return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
 def medians(summary: Summary, source: Source | None = None) -> str | None:
-    """The medians of the first two in a sentence; None where nothing was run."""
+    """The medians of the two best schemes in a sentence; None where nothing was run."""
     rows = ranked(summary, source)
     if not rows:
         return None
@@ -183,7 +183,7 @@ def medians(summary: Summary, source: Source | None = None) -> str | None:
 
 
 def paired(summary: Summary, source: Source | None = None) -> str | None:
-    """What factors are of, where the medians beside them have another quotient; else None."""
+    """An explanation of factors that differ from the quotient of the medians beside them; else None."""
     rows, by_step = ranked(summary, source), is_by_step(summary)
     for row in rows[1:]:
         mine, first = (deciding(each, by_step)["median"] for each in (row, rows[0]))
@@ -199,7 +199,7 @@ def paired(summary: Summary, source: Source | None = None) -> str | None:
 
 
 def confidence(summary: Summary, source: Source | None = None) -> str | None:
-    """How often the first was first; None where there is no order."""
+    """The winner's share of first places; None without an order."""
     rows = ranked(summary, source)
     if len(rows) < 2 or rows[0]["ratio_to_best"]["median"] is None:
         return None
@@ -217,7 +217,7 @@ def confidence(summary: Summary, source: Source | None = None) -> str | None:
 
 
 def tuning(summary: Summary) -> list[str]:
-    """What the schemes chose for themselves, a sentence for each choice; the end of a grid is flagged."""
+    """Tuned values, a sentence for each choice; values at the edge of a grid are flagged."""
     labels: dict[str, list[str]] = {}
     for each in summary.get("tuning", []):
         values = ", ".join(f"{key} {value}" for key, value in each["chosen"].items())
@@ -243,12 +243,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def boundparts(bounds: Bounds) -> list[tuple[str, float]]:
-    """The costs that a scheme's time goes back to, in words, with their shares; the largest first."""
+    """The costs that bound a scheme, in words, with their shares; the largest first."""
     return sorted(((text, bounds[key]) for key, text in COSTS.items()), key=lambda part: -part[1])
 
 
 def bound(bounds: Bounds) -> str:
-    """What bounds a scheme, in a line: every cost with a share of 5 % or more."""
+    """The bounds of a scheme, in a line: every cost with a share of 5 % or more."""
     parts = [
         f"{percent(share)} {text}{_for_whom(bounds) if text == COSTS['waiting'] else ''}"
         for text, share in boundparts(bounds)
@@ -258,7 +258,7 @@ def bound(bounds: Bounds) -> str:
 
 
 def memory(record: MemoryRecord | None) -> str:
-    """What each device of a worker holds, as a sum; "" where it is not known."""
+    """Memory of each device of a worker, as a sum; "" if unknown."""
     if record is None:
         return ""
     parts = " + ".join(f"{name} {format_bytes(each)}" for name, each in record["parts"].items())
@@ -268,12 +268,12 @@ def memory(record: MemoryRecord | None) -> str:
 
 
 def not_counted(record: MemoryRecord | None) -> str:
-    """What the memory of a device leaves out; "" where nothing of it is known."""
+    """Memory left out of the sum; "" if none is known."""
     return "" if record is None else f"not counted: {', '.join(record['left_out'])}"
 
 
 def _for_whom(bounds: Bounds) -> str:
-    """Whom a scheme waits for, where it is always the same workers in the main."""
+    """The stragglers that a scheme waits for, if mostly the same workers."""
     ranks = bounds["waits_for"]
     if not ranks or bounds["slow_workers"] < bounds["waiting"] / 2:
         return " for whoever is late"
@@ -302,7 +302,7 @@ def failures(summary: Summary, source: Source | None = None) -> list[str]:
 
 
 def validated(comparison: Comparison | None) -> list[str]:
-    """Whether predictions are within the tolerance that was stated; [] where nothing was stated."""
+    """Whether predictions are within the stated tolerance; [] without one."""
     if comparison is None or "verdict" not in comparison:
         return []
     text = comparison["verdict"]["text"]
@@ -313,7 +313,7 @@ def validated(comparison: Comparison | None) -> list[str]:
 
 
 def why(summary: Summary, source: Source | None = None) -> str | None:
-    """Why the winner is ahead of the second: number of steps, and what a step costs. None without both."""
+    """Why the winner is ahead of the second: number and cost of steps. None without both."""
     rows = ranked(summary, source)
     if len(rows) < 2 or rows[0]["time_to_target_s"]["median"] is None:
         return None
@@ -338,7 +338,7 @@ def why(summary: Summary, source: Source | None = None) -> str | None:
 
 
 def _nearest(summary: Summary, rows: Sequence[SchemeSummary]) -> str | None:
-    """Who came nearest to a target that no run reached; None where one did, or nothing was scored."""
+    """The scheme nearest to a target that no run reached; None if one did, or nothing was scored."""
     target = summary["target"]
     if target is None or any(row["reached"] for row in rows):
         return None
@@ -354,12 +354,12 @@ def _nearest(summary: Summary, rows: Sequence[SchemeSummary]) -> str | None:
 
 
 def step_s(row: SchemeSummary) -> float:
-    """The time of a step; of runs that did not complete theirs the wall clock over their steps."""
+    """The time of a step; for incomplete runs the wall clock over their steps."""
     return row["step_s"]["median"] or row["wall_clock_s"] / row["iterations"]
 
 
 def _cost(best: SchemeSummary, second: SchemeSummary, than: str = "") -> str:
-    """How the cost of a step compares, and which parts make the difference."""
+    """The ratio of the costs of a step, and the parts that make the difference."""
     ratio = step_s(best) / step_s(second)
     if abs(ratio - 1) < _SAME:
         return f"about the same{' as ' + than if than else ''} ({duration(step_s(best))})"
@@ -378,7 +378,7 @@ def _cost(best: SchemeSummary, second: SchemeSummary, than: str = "") -> str:
 
 
 def spent(row: SchemeSummary, time_s: float) -> dict[str, float]:
-    """What of ``time_s`` goes where, by the shares of all runs; an idle end does not count."""
+    """``time_s`` divided by the shares of all runs; an idle end does not count."""
     shares = row["time_s"]
     phases = {"compute": shares["compute"], "communicate": shares["communicate"], "wait": shares["wait"]}
     total_s = sum(phases.values()) or 1.0

@@ -1,1 +1,1 @@
-"""The command line: one module for each kind of command, and what they share."""
+"""The command line: one module for each kind of command, and shared options and output."""

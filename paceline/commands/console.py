@@ -1,4 +1,4 @@
-"""What the commands share: their options, and how they talk to the user."""
+"""Options shared by the commands, and their output to the user."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ TraceOption = Annotated[
     bool, typer.Option("--trace", help="add trace.json to --out, for Chrome's tracing page and Perfetto")
 ]
 _output: ContextVar[TextIO | None] = ContextVar("_output", default=None)
-"""Where the JSON object goes, in a command that prints one."""
+"""Destination of the JSON object, in a command that prints one."""
 
 
 def _reserve_output(context: typer.Context, wanted: bool) -> bool:
-    """Keep standard output for the JSON object: what the user's own code prints goes to standard error."""
+    """Reserve standard output for the JSON object: prints of the user's own code go to standard error."""
     if wanted and not context.resilient_parsing:
         token = _output.set(sys.stdout)
         context.call_on_close(lambda: _output.reset(token))
@@ -94,7 +94,7 @@ EngineName = Annotated[
 
 
 def terminal(stderr: bool = False) -> Console:
-    """A console that prints text as it stands: what users call things is neither markup nor emoji codes."""
+    """A console for plain text: users' names are neither markup nor emoji codes."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, emoji=False)
@@ -102,7 +102,7 @@ def terminal(stderr: bool = False) -> Console:
 
 @contextmanager
 def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
-    """Show on standard error how far a scenario, or so many settings of it, is: runs, percentage, time left.
+    """Show progress on standard error for ``settings`` settings of a scenario: runs, percentage, time left.
 
     On a terminal as a line that changes, elsewhere as a line now and then (``LINES_APART_S``) and at the end.
     """
@@ -123,26 +123,26 @@ def watching(scenario: Scenario, settings: int = 1) -> Iterator[Countdown]:
 
 
 class PlainLines:
-    """Lines of progress where nobody looks on: few."""
+    """Progress lines without a terminal: few."""
 
     def __init__(self) -> None:
         self._latest_s = time.monotonic()
 
     def show(self, line: str, share: float) -> None:
-        """Print ``line`` unless one was printed a moment ago."""
+        """Print ``line`` unless one was printed less than ``LINES_APART_S`` ago."""
         if time.monotonic() - self._latest_s >= LINES_APART_S:
             self._latest_s = time.monotonic()
             say(line)
 
 
 class Countdown:
-    """How far the runs of a scenario are; called with a label and a mean number of steps as a run goes on.
+    """Progress of a scenario's runs; called with a label and a mean number of steps during a run.
 
     A run in progress counts in part: its steps over those of the scheme's run before it, or over the limit.
-    So do all of them where several go on beside each other (``beside``).
+    So do several parallel runs (``beside``).
 
     Attributes:
-        show: called with a line and the share that is done, 0 to 1.
+        show: called with a line and the completed share, 0 to 1.
     """
 
     def __init__(self, scenario: Scenario, settings: int = 1) -> None:
@@ -153,29 +153,24 @@ class Countdown:
         self._runs = len(scenario.schemes) * max_repeats(scenario.repeats) * settings
         self._limit = scenario.stop.max_iterations
         self._before, self._done, self._begun = 0, 0, False
-        self._ahead = 0  # complete, and not counted as done yet
+        self._ahead = 0  # complete, but not counted yet
         self._under_way: Sequence[tuple[str, int]] = ()
         self._typical: dict[str, int] = {}
         self._begin_s = time.monotonic()
 
     def __call__(self, label: str, steps: int) -> None:
-        """The workers of a run have done so many steps on average."""
+        """Note the mean number of steps of a run."""
         self._ahead, self._under_way = 0, [(label, steps)]
         self.show(self.line(), self.share)
 
     def beside(self, complete: Sequence[tuple[str, int]], under_way: Sequence[tuple[str, int]]) -> None:
-        """Several runs go on in processes of their own, label and steps of each.
-
-        Args:
-            complete: those for which ``complete`` has yet to be called.
-            under_way: those that have begun.
-        """
+        """Note labels and steps of parallel runs: those begun, and those complete but not yet counted."""
         self._typical |= dict(complete)
         self._ahead, self._under_way = len(complete), under_way
         self.show(self.line(), self.share)
 
     def prepare(self, step: str) -> Callable[[], None]:
-        """Begin a step of preparing all settings; returns what is to be called after each setting."""
+        """Begin a step of preparing all settings; call the result after each setting."""
         numbers = itertools.count(1)
 
         def advance() -> None:
@@ -185,13 +180,13 @@ class Countdown:
         return advance
 
     def begin(self, done: int = 0) -> None:
-        """What was prepared is ready: now the runs begin, of which so many are complete from before."""
+        """Begin the runs, ``done`` of which are complete from before."""
         self._before, self._done, self._begun = done, done, True
         self._ahead, self._under_way = 0, ()
         self._begin_s = time.monotonic()
 
     def complete(self) -> None:
-        """One more run is complete."""
+        """Count a completed run."""
         self._done += 1
         if self._ahead:
             self._ahead -= 1
@@ -202,7 +197,7 @@ class Countdown:
 
     @property
     def share(self) -> float:
-        """What part of all runs is done."""
+        """Completed share of all runs."""
         if not self._begun:
             return 0.0
         parts = sum(self._part(label, steps) for label, steps in self._under_way)
@@ -213,7 +208,7 @@ class Countdown:
         return min(steps / typical, 0.99) if typical else 0.0
 
     def line(self) -> str:
-        """Runs done, percentage, time left, and what is under way."""
+        """Runs done, percentage, time left, and current runs."""
         done = self._done + self._ahead
         text = f"{done} of {self._runs} runs, {100 * self.share:.0f} %" if self._begun else "preparing"
         new = self.share - self._before / max(self._runs, 1)
@@ -229,7 +224,7 @@ class Countdown:
 
 
 def _clock_time(seconds: float) -> str:
-    """A time as people plan with it: ``40 s``, ``5 min``, ``2 h 10 min``."""
+    """A rounded time for planning: ``40 s``, ``5 min``, ``2 h 10 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -237,27 +232,27 @@ def _clock_time(seconds: float) -> str:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on standard output."""
+    """Print one JSON object on standard output."""
     print_result(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def print_result(text: str) -> None:
-    """What a command was asked for, on standard output, also where ``--json`` keeps it for that."""
+    """Write a command's result to standard output, also where ``--json`` reserves it."""
     (_output.get() or sys.stdout).write(text)
 
 
 def say(text: str) -> None:
-    """One line, or several, on standard error, if anybody takes it; names of files may hold anything."""
+    """Print on standard error, if it is open; names of files may hold anything."""
     from paceline.sim.config.problems import printable
 
-    with suppress(OSError, ValueError):  # ValueError: code of the user's has closed it
+    with suppress(OSError, ValueError):  # ValueError: closed by the user's code
         sys.stderr.write("\n".join(map(printable, text.split("\n"))) + "\n")
 
 
 def check_out_file(out: Path, sources: Sequence[Path], marks: Sequence[bytes]) -> None:
-    """Refuse before any work a file that could not be written in the end, or that takes what is read.
+    """Refuse, before any work, an output file that cannot be written or would replace an input.
 
-    ``marks``: what stands in all files that this command writes; no other one is replaced.
+    ``marks``: contents of all files of this command; no other file is replaced.
     """
     from paceline.sim.config.files import follow_links, holds_all
 
@@ -293,9 +288,9 @@ def hand_over(
     tuning: Sequence[Tuned] = (),
     facts: Mapping[str, SchemeFacts] | None = None,
 ) -> None:
-    """Write the results in place of what ``out`` holds, print them, and fail where a run failed.
+    """Write the results in place of ``out``'s content, print them, and fail if a run failed.
 
-    ``facts``: absent: what the schemes do, without what bounds them.
+    ``facts``: absent: of the schemes, without their bounds.
     """
     from paceline.reports import assumptions, words
     from paceline.reports.tables import brackets, render_summary
@@ -332,7 +327,7 @@ def end_failed(runs: Sequence[Run]) -> None:
 
 
 def end_interrupted(scenario: Scenario, runs: Sequence[Run], out: Path | None) -> NoReturn:
-    """Say how many runs an interrupted command has kept, and end with the status of an interrupt."""
+    """Report the kept runs of an interrupted command, and end with the status of an interrupt."""
     from paceline.sim.experiments.prepare import seeds_of
 
     wanted = len(scenario.schemes) * len(seeds_of(scenario))

@@ -268,7 +268,7 @@ def validate(
 def job_options(
     changes: list[str] | None, values: Mapping[str, object], flags: Mapping[str, bool]
 ) -> list[str]:
-    """Options as ``python -m paceline.realrun`` takes them; a value of None is left out."""
+    """Options for ``python -m paceline.realrun``; a value of None is left out."""
     return [
         *(f"--set={change}" for change in changes or []),
         *(f"{name}={value}" for name, value in values.items() if value is not None),

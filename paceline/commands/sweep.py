@@ -1,4 +1,4 @@
-"""``paceline sweep``: who is first, under many settings at once."""
+"""``paceline sweep``: the winners under many settings at once."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def search(
 
 
 def _cluster(objective: str, scenario: Path | None, workers: int | None) -> tuple[StepTime | None, int]:
-    """The step time on the scenario's cluster if it counts, and the number of workers."""
+    """The step time on the scenario's cluster, if it counts, and the number of workers."""
     if scenario is None:
         if objective == "wall-clock":
             raise InputError("--objective wall-clock needs a cluster: add --scenario FILE")
@@ -192,13 +192,13 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _speed(record: dict[str, Any]) -> tuple[float, float]:
-    """Rates that are not known come last."""
+    """Sort key of topologies; unknown rates come last."""
     rate = record["rate_per_step"]
     return (2.0 if rate is None else rate), record["mean_degree"]
 
 
 def _entry(written: str) -> TopologyEntry:
-    """What a topology on the command line means: YAML as in scenarios, or the name of a file."""
+    """A topology of the command line: YAML as in scenarios, or the name of a file."""
     from paceline.sim.config import yaml_file
     from paceline.sim.topology import TopologyEntry
     from paceline.sim.topology.graphs.files import SUFFIXES

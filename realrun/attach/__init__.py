@@ -1,1 +1,1 @@
-"""A scheme inside the user's own training loop."""
+"""Averaging schemes in the user's own training loop."""

@@ -1,4 +1,4 @@
-"""A scheme inside the user's own training loop.
+"""Averaging schemes in the user's own training loop.
 
     with paceline.attach(model, optimizer, {"gossip": {"topology": "ring"}}, steps=1000) as worker:
         for inputs, targets in batches:
@@ -7,11 +7,11 @@
             loss.backward()
             worker.step(loss)                # instead of optimizer.step()
 
-The scheme is the same coroutine as everywhere, on the same driver, which runs in a thread of its own. Where
-the scheme asks for a gradient, the loop computes it: the model is moved to the point in question, and what
-``backward`` leaves is the answer. So messages travel while the loop computes, as the scheme has it.
+The scheme is the same coroutine as everywhere, on the same driver, in a thread of its own. Where it asks for
+a gradient, the loop computes it: the model is moved to the point in question, and ``backward`` leaves the
+answer. So messages travel while the loop computes.
 
-A worker may be several ranks with DDP or FSDP among them. The first of them then runs the scheme.
+A worker may be several ranks joined by DDP or FSDP. The first of them then runs the scheme.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ from .torch_rule import TorchRule
 
 
 class Attached:
-    """The worker that this process is, or belongs to.
+    """The worker that this process belongs to.
 
     Attributes:
-        rank, size: which worker it is, and how many workers there are.
+        rank, size: number of this worker, and number of workers.
         run: the record, after the ``with`` block, on one of the ranks; None on the others.
     """
 
@@ -83,12 +83,12 @@ class Attached:
         self._error: PacelineError | None = None
 
     def step(self, loss: Tensor | float | None = None) -> None:
-        """Hand in the gradient that ``backward`` has left, and come back when the next one is wanted.
+        """Hand in the gradient left by ``backward``, and return when the next one is wanted.
 
-        The model is then where that one is to be computed; after the last step, where this worker ended.
+        The model is then at the next gradient's point; after the last step, at this worker's final model.
 
         Args:
-            loss: of this rank's batch; only schemes that choose by it need it (leader SGD).
+            loss: of this rank's batch; only needed by schemes that choose by it (leader SGD).
 
         Raises:
             RunError: the run failed, here or on another rank, or has had all of its steps.
@@ -107,7 +107,7 @@ class Attached:
             raise self._error
 
     def _next(self) -> None:
-        """Move the model to where the next gradient is wanted, or else to where this worker has ended."""
+        """Move the model to the point of the next gradient, or else to the final one."""
         word = WANTED
         if self._replicas.leads:
             point = self._loop.points.get()
@@ -125,19 +125,19 @@ class Attached:
             self._error = RunError(self._control.get(f"failed/{self.rank}"))
 
     def _end(self) -> None:
-        """Let the scheme know that the loop computes no more gradients."""
+        """Tell the scheme that the loop computes no more gradients."""
         self._loop.gradients.put(None)
         while self._wanted:
             self._next()
 
 
 class _Loop:
-    """What the driver takes for a training problem: its gradients come from the loop; nothing is scored.
+    """The driver's training problem: gradients come from the loop; nothing is scored.
 
     Attributes:
         points: where gradients are wanted; None at last.
-        gradients: what the loop has computed there; None: there will be no more.
-        final, run, error: afterwards, where the worker ended, the record, and why the run failed.
+        gradients: the loop's answers; None: there will be no more.
+        final, run, error: afterwards, the worker's final model, the record, and the cause of a failure.
     """
 
     workload = None
@@ -154,9 +154,9 @@ class _Loop:
     def gradient(
         self, worker: int, index: int, point: Tensor, on_segment: SegmentCallback | None = None
     ) -> Evaluated:
-        """Have the loop compute the gradient at ``point`` [d]; called by the driver.
+        """Have the loop compute the gradient at ``point`` [d].
 
-        Its parts are known when all of it is: the loop's backward pass is its own.
+        Its segments are known only when all of it is: the backward pass is the loop's own.
         """
         settle(point.device)
         self.points.put(point)
@@ -169,7 +169,7 @@ class _Loop:
         return evaluated
 
     def drive(self, group: Group, job: Job, backend: str, timeout_s: float) -> None:
-        """Run the scheme; called in the driver's thread."""
+        """Run the scheme, in the driver's thread."""
         try:
             use(job.start.device)
             measured = run_job(group, job, backend=backend, timeout_s=timeout_s, warm_up=False)
@@ -197,7 +197,7 @@ def attach(
     timeout_s: float = 60.0,
     records: Path | str | None = None,
 ) -> Iterator[Attached]:
-    """Do what ``paceline.attach`` says, where the arguments and errors are described."""
+    """Attach a scheme to a training loop: see ``paceline.attach`` for arguments and errors."""
     if not 1 <= steps <= MAX_STEPS:
         raise InputError(f"attach: steps is {shorten(steps)}; from 1 to {MAX_STEPS:,} are possible")
     if not 0 <= seed <= MAX_SEED:
@@ -259,7 +259,7 @@ def attach(
 def _run_driver(
     loop: _Loop, replicas: ReplicaGroup, store: Store, job: Job, backend: str, timeout_s: float
 ) -> Iterator[None]:
-    """Let the driver run in a thread meanwhile, on the rank that leads."""
+    """Run the driver in a thread during the block, on the leading rank only."""
     if not replicas.leads:
         yield
         return
@@ -271,7 +271,7 @@ def _run_driver(
     try:
         yield
     finally:
-        loop.gradients.put(None)  # nobody waits for it where all steps were done
+        loop.gradients.put(None)  # without a reader once all steps are done
         thread.join()
         sys.setswitchinterval(usual_s)
         if loop.error is None:
@@ -287,11 +287,10 @@ def _parse_scheme(scheme: str | Mapping[str, Any]) -> SchemeEntry:
 
 
 _uses: Final = itertools.count()
-"""How often this process has opened a store: torch's still holds what an earlier use has left there."""
+"""Number of stores opened by this process: torch's still holds the entries of earlier uses."""
 
 
 def _open_store(timeout_s: float) -> tuple[JobStore, int, int]:
-    """Open a store for this use of the processes; returns also this one's rank and their number."""
     name = f"attached {next(_uses)}"
     if not dist.is_initialized():
         return torchrun_store(os.environ, timeout_s, "start this script with torchrun", name)

@@ -1,4 +1,4 @@
-"""A module's parameters and running buffers as one vector, also where DDP or FSDP has hold of the module."""
+"""A module's parameters and running buffers as one vector, also under DDP or FSDP."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from paceline.sim.errors import InputError
 class ModelVector:
     """The values of a module as one vector [d], running buffers last.
 
-    Of parameters that FSDP has sharded each rank holds a part: they are put together when they are read, so
-    that all ranks of a worker call the same methods in the same order.
+    Reading gathers parameters sharded by FSDP: all ranks of a worker must call the same methods in the same
+    order.
 
     Args:
-        model: the module, or what DDP or ``fully_shard`` returns for it.
+        model: the module, or the result of DDP or ``fully_shard`` for it.
 
     Raises:
         InputError: nothing is trained, or values differ in type or place.
@@ -41,13 +41,13 @@ class ModelVector:
         self.num_buffers = sum(b.numel() for b in self._buffers)
 
     def value(self) -> Tensor:
-        """The parameters and buffers as one vector [d]."""
+        """Parameters and buffers as one vector [d]."""
         return torch.cat([_whole(t.detach()).reshape(-1) for t in (*self._parameters, *self._buffers)])
 
     def load(self, x: Tensor) -> None:
-        """Move the model to ``x`` [d]."""
+        """Set the model to ``x`` [d]."""
         for module in self._sharding:
-            module.reshard()  # else a forward pass would go on with what an earlier one has gathered
+            module.reshard()  # else a forward pass would use parameters gathered earlier
         offset = 0
         with torch.no_grad():
             for tensor in (*self._parameters, *self._buffers):
@@ -58,10 +58,10 @@ class ModelVector:
                 tensor.copy_(part)
 
     def gradient(self, point: Tensor) -> Tensor:
-        """The gradient that ``backward`` has left [d]; for the buffers, old value minus new.
+        """The gradient left by ``backward`` [d]; for the buffers, old value minus new.
 
         Args:
-            point: where the model was before the forward pass [d].
+            point: the model before the forward pass [d].
         """
         parts = [
             point.new_zeros(p.numel()) if p.grad is None else _whole(p.grad).reshape(-1)
@@ -78,10 +78,10 @@ def _whole(value: Tensor) -> Tensor:
 
 
 def check_wrappers(model: torch.nn.Module, ranks: Collection[int]) -> None:
-    """Check that DDP or FSDP averages gradients over the ranks of this worker, and over all of them.
+    """Check that DDP and FSDP average gradients over exactly the ranks of this worker.
 
     Raises:
-        InputError: it does not, or keeps parameters where they cannot be read.
+        InputError: one of them does not, or keeps parameters where they cannot be read.
     """
     for module in model.modules():
         if isinstance(module, FullyShardedDataParallel):

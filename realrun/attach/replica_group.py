@@ -1,7 +1,7 @@
-"""A replica group: ranks that are one worker. The first of them runs the scheme, the others follow it.
+"""Replica groups: several ranks that form one worker. The first of them runs the scheme.
 
-What all of them have to know goes through the loop's own group of these ranks and in the loop's own thread,
-so that it never meets what DDP or FSDP sends there.
+Shared values go through the loop's own group of these ranks, in the loop's own thread, and so never meet
+transfers of DDP or FSDP.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FAILED: Final = -1.0
 
 @dataclass(frozen=True)
 class ReplicaGroup:
-    """The ranks of one worker, as one of them sees them.
+    """The ranks of one worker, as seen by one of them.
 
     Attributes:
         rank: this one, among all ranks.
         members: all ranks of the worker; the first of them leads.
-        worker, workers: which worker they are, and how many there are.
+        worker, workers: number of this worker, and number of workers.
         group: torch's group of the members; None: this rank is a worker alone.
     """
 
@@ -49,7 +49,7 @@ class ReplicaGroup:
         return self.rank == self.members[0]
 
     def share(self, word: float, x: Tensor) -> float:
-        """Give every member the leader's ``word``, and its ``x`` [d] in place of the member's own.
+        """Give every member the leader's ``word`` and, in place, its ``x`` [d].
 
         Args:
             word: ``WANTED``, ``ENDED`` or ``FAILED``; only the leader's counts.
@@ -67,11 +67,7 @@ class ReplicaGroup:
         return shared.item()
 
     def mean(self, value: Tensor) -> Tensor:
-        """Average a value over the members.
-
-        Raises:
-            RunError: a member is gone.
-        """
+        """Average a value over the members; raises ``RunError`` if one is gone."""
         if self.group is None:
             return value
         total = value.clone()
@@ -88,12 +84,12 @@ class ReplicaGroup:
 
 
 def find_replica_group(control: Control, inside: dist.ProcessGroup | None, timeout_s: float) -> ReplicaGroup:
-    """Learn which ranks are a worker together. Workers are numbered by the lowest of their ranks.
+    """Find the ranks of this worker. Workers are numbered by their lowest ranks.
 
     Args:
         control: of all ranks.
-        inside: the group of this one's worker; None: it is a worker alone.
-        timeout_s: how long to wait for the others.
+        inside: the group of this rank's worker; None: it is a worker alone.
+        timeout_s: time limit of the wait for other ranks.
 
     Raises:
         InputError: some rank would belong to two workers.

@@ -12,12 +12,12 @@ from paceline.sim.training.optimizer import Adam, AdamSettings, AdamWSettings, S
 
 
 class TorchRule(Optimizer):
-    """An update rule with whatever learning rate a torch optimiser has at the time.
+    """An update rule with the current learning rate of a torch optimiser.
 
     The scheme keeps the moments, since it may average them; those of the torch optimiser stay empty.
 
     Raises:
-        InputError: it is none of SGD, Adam and AdamW, or has options that schemes do not know.
+        InputError: the optimiser is none of SGD, Adam and AdamW, or has unsupported options.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:

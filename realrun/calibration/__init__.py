@@ -1,1 +1,1 @@
-"""From measurements to correction factors, and from predictions to their errors."""
+"""Calibration: correction factors from measurements, and the errors of predictions."""

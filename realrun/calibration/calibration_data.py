@@ -1,4 +1,4 @@
-"""What calibration fits factors to: programs that were measured, and that the simulator can run too."""
+"""The data for fitting factors: measured programs that the simulator can run too."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from paceline.sim.program.worker import Program
 from paceline.sim.records.run import Event
 
 Key = tuple[int, str, int, int]
-"""Which operation: the number of its trial or coroutine, its name, worker, and which of several such ones."""
+"""An operation: the number of its trial or coroutine, its name, worker, and its number among equal ones."""
 
 
 class MeasuredOperation(NamedTuple):
-    """How long one operation lasts.
+    """The duration of one operation.
 
     Attributes:
-        key: which one.
+        key: of the operation.
         label: its kind, human-readable.
-        median_s: of how long it lasted each time.
-        noise_s: how far off the median may be.
+        median_s: of its durations.
+        noise_s: uncertainty of the median.
     """
 
     key: Key
@@ -37,15 +37,15 @@ class MeasuredOperation(NamedTuple):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where measurements are from, for the profile that they give.
+    """The origin of measurements, for the resulting profile.
 
     Attributes:
-        measured_at: when, in ISO 8601.
-        machine, software: on what and with what, human-readable.
+        measured_at: in ISO 8601.
+        machine, software: human-readable.
         hosts: the kind of the hosts.
         settings: TCP settings of the first host, as read back.
-        workers: how many there were.
-        what: what was measured, human-readable.
+        workers: number of workers.
+        what: the measured object, human-readable.
         complete: the measurements suffice to tell all factors apart.
     """
 
@@ -64,31 +64,31 @@ class CalibrationData(Protocol):
 
     @property
     def origin(self) -> Origin:
-        """Where the measurements are from."""
+        """The origin of the measurements."""
 
     def nominal(self) -> Network:
-        """The network that was measured, as its user describes it."""
+        """The measured network, as its user describes it."""
 
     def rows(self) -> Sequence[MeasuredOperation]:
-        """What was measured: every operation once, over its repeats."""
+        """The measured operations, each once, over its repeats."""
 
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """Seconds that each row lasts in a simulation with ``model``, and the range of its messages."""
+        """Seconds of each row in a simulation with ``model``, and the range of its messages."""
 
     def wake_up_delays_s(self) -> Sequence[float]:
-        """From when a gradient is due until the next operation starts, of every step that was measured."""
+        """Delays from a due gradient to the next operation, of every measured step."""
 
     def deviations_s(self, model: TransferModel) -> Sequence[float]:
-        """By how much exchanges differ from their medians for no reason that ``model`` knows."""
+        """Deviations of exchanges from their medians that ``model`` does not explain."""
 
     def uneven_s(self) -> Sequence[float]:
-        """How much longer short messages took than others beside them on one link; none if not known."""
+        """Excess durations of short messages over others beside them on one link; none if unknown."""
 
     def uneven_s_per_byte(self) -> Sequence[float]:
-        """How much longer each byte of long ones took; none if not known."""
+        """Excess durations of long ones, per byte; none if unknown."""
 
     def buffered_bytes(self) -> float:
-        """The largest message that a sender's socket took at once; 0 if none is known of."""
+        """The largest message accepted at once by a sender's socket; 0 if none is known."""
 
 
 def simulate_programs(job: Job, programs: list[Program]) -> tuple[list[Event], MeasuredRange]:

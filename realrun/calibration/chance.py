@@ -1,8 +1,8 @@
-"""What chance decides is judged by chance: by what a prediction gives on the same machine in other moods.
+"""Predictions of chance-dependent schemes as ranges, over draws of the machine's delays.
 
 Where the order of arrival decides which models there are, milliseconds of the machine's own move the time to
-the target by many per cent, in real runs and in simulated ones alike. A measured value of such a scheme is
-compared with the range of 30 simulated runs, and so is its mean over the repeats with their means.
+the target by many per cent, in real runs and in simulated ones alike. So a measured value of such a scheme is
+compared with the range of 30 simulated runs, and its mean over the repeats with their means.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ DRAWS: Final = range(1_000, 1_000 + DRAWN_RUNS)
 
 
 def other_wake_ups(job: Job, seed: int) -> Job:
-    """``job`` on the same machine in another mood: wake-up delays drawn under another seed."""
+    """``job`` on the same machine with wake-up delays drawn under another seed."""
     return replace(job, transfer=replace(job.transfer, seed=seed))
 
 
 def simulate_again(job: Job, profile: Profile, seed: int) -> Run:
-    """The job in another mood of the machine, with factors that the probes leave open as well."""
+    """Simulate the job with other wake-up delays, and with factors drawn from the profile's uncertainty."""
     return simulate_job(other_wake_ups(job, seed), profile=profile.drawn(seed))
 
 
 def with_chance(
     comparison: Comparison, measured: Iterable[Run], again: Mapping[tuple[str, int], Sequence[Run]]
 ) -> Comparison:
-    """The comparison with the ranges of what was simulated again, and with means over the repeats.
+    """The comparison with ranges over further simulated runs, and with means over the repeats.
 
     Args:
         comparison: of predictions and measurements.

@@ -1,8 +1,8 @@
-"""From measurements to a profile: which factors make the simulator's probes last as long as the real ones.
+"""Fit a profile to measurements: factors under which the simulated probes last as long as the real ones.
 
-The simulator itself is the law: the very programs that were measured run on the event driver, and robust
-least squares change the factors until the durations agree. What is known is not fitted: the announcement and
-the order of messages in a stream are how gloo works, and a socket's buffer was read back where it could be.
+The simulator itself is the law: the measured programs run on the event driver, and robust least squares
+change the factors until the durations agree. Known facts are not fitted: the announcement and the order of
+messages in a stream are gloo's, and a socket's buffer was read back where possible.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ _FITTED: Final = {
     "efficiency": 1.0,
     "copy_s_per_byte": 1e-9,
 }
-"""The factors that are fitted together, with the size at which each is looked for."""
+"""The jointly fitted factors, with the size at which each is searched."""
 
 _START: Final = (1.0, 2.0, 1.0, 0.99, 0.5)
-"""Where the search begins, in the sizes above, as all that follows."""
+"""Where the search begins, in the sizes above, as are all values below."""
 _LEAST: Final = (0.0, 0.0, 0.0, 0.5, 0.0)
 _MOST: Final = (100.0, 200.0, 100.0, 1.0, 100.0)
 _NEUTRAL: Final = (0.0, 0.0, 0.0, 1.0, 0.0)
 _USUAL: Final = (10.0, 10.0, 10.0, 0.1, 1.0)
-"""How far from neutral factors are wherever measurements tell them apart; a standard deviation."""
+"""Usual distance of factors from neutral wherever measurements tell them apart; a standard deviation."""
 _SHIFT: Final = (1.0, 1.0, 1.0, 0.0, 1.0)
-"""Added while factors are looked for: steps of differences go with the size, and a factor may be 0."""
+"""Added during the search: difference steps scale with the size, and a factor may be 0."""
 _NOISE_FLOOR_S: Final = 1e-4
 _NOISE_SHARE: Final = 0.003
-"""Every duration may be off by this much at least: an absolute part, and a share of it."""
+"""Least uncertainty of every duration: an absolute part, and a share of it."""
 _LEVEL: Final = 0.95
-"""Of the intervals."""
+"""Confidence level of the intervals."""
 _MOSTLY_PRIOR: Final = 0.5
-"""A factor with more than this share of its standard deviation left was hardly measured."""
+"""Remaining share of a factor's prior standard deviation above which it was hardly measured."""
 PICTURE_MARK: Final = "paceline calibrate"
-"""What a picture says it was made by."""
+"""Creator recorded in a picture."""
 _QUANTILES: Final = 200
 """Number of equally likely values that stand for a distribution in a profile."""
 
@@ -77,9 +77,9 @@ class Fit:
 
     Attributes:
         profile: the factors.
-        labels: of each duration that was fitted, human-readable.
+        labels: of each fitted duration, human-readable.
         measured_s, fitted_s: the duration as measured, and as simulated with the factors.
-        undetermined: a sentence for each factor that the measurements do not tell, and why.
+        undetermined: a sentence with the reason for each factor left open by the measurements.
     """
 
     profile: Profile
@@ -92,12 +92,12 @@ class Fit:
 def calibrate(several: Sequence[CalibrationData]) -> Fit:
     """Fit the factors to one or more sets of measurements of the same kind of hosts.
 
-    Several sets are fitted together. How far each set's own factors are from one another is how much the
-    machine changes between one occasion and the next: it is added to the covariance, because a prediction is
-    about another occasion.
+    Several sets are fitted together. The spread of the sets' own factors is how much the machine changes
+    between one occasion and the next: it is added to the covariance, because a prediction is about another
+    occasion.
 
-    Runs of training alone do not tell the factors apart. What they leave open stays near neutral, with a wide
-    interval: a normal prior, no narrower than what is usual.
+    Runs of training alone do not tell the factors apart. Factors that they leave open stay near neutral, with
+    a wide interval: a normal prior, no narrower than what is usual.
 
     Raises:
         InputError: they are about different kinds of hosts, or too few.
@@ -179,7 +179,7 @@ def calibrate(several: Sequence[CalibrationData]) -> Fit:
 
 
 def _undetermined(solution: _Solution, profile: Profile) -> tuple[str, ...]:
-    """Which factors are known hardly better than before the measurements, and why."""
+    """Factors known hardly better than before the measurements, and why."""
     if solution.prior_share is None:
         return ()
     largest = profile.range.largest_bytes
@@ -203,10 +203,9 @@ def _undetermined(solution: _Solution, profile: Profile) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Solution:
-    """Factors in their own units of ``_FITTED``, how sure they are, and the durations that they give.
+    """Factors in their own units of ``_FITTED``, their covariance, and the resulting durations.
 
-    ``prior_share``: of each factor's standard deviation before the measurements what is left after them; None
-    where nothing was assumed before.
+    ``prior_share``: remaining share of each factor's prior standard deviation; None without a prior.
     """
 
     x: Floats
@@ -247,7 +246,7 @@ def _fit(several: Sequence[CalibrationData], known: TransferModel) -> _Solution:
         loss="soft_l1",
         diff_step=[0.02] * len(_FITTED),
         x_scale=np.array([1.0, 1.0, 1.0, 0.01, 1.0]),
-        ftol=1e-8 if complete else 1e-5,  # along what is left open there is nothing to be gained
+        ftol=1e-8 if complete else 1e-5,  # nothing to gain along undetermined factors
     )
     spread = 1.4826 * float(np.median(np.abs(residuals(optimum.x)))) if complete else 1.0
     inverse: Floats = np.asarray(np.linalg.pinv(optimum.jac.T @ optimum.jac), np.float64)
@@ -264,14 +263,14 @@ def _equally_likely(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _scale(row: MeasuredOperation) -> float:
-    """How far off a fitted duration may be before it counts: its noise, and a share of it."""
+    """Uncertainty of a fitted duration: its noise, and a share of it."""
     return float(np.hypot(np.hypot(_NOISE_FLOOR_S, _NOISE_SHARE * row.median_s), row.noise_s))
 
 
 def _buffer(several: Sequence[CalibrationData]) -> Factor:
-    """The size of a socket's buffer: as the hosts have it, else the largest message that it took at once.
+    """The size of a socket's buffer: as set on the hosts, else the largest message that it took at once.
 
-    Hosts have three numbers: the least, what a socket begins with, and how far it may grow.
+    Hosts have three numbers: the least, the initial, and the largest size.
     """
     for m in several:
         setting = [float(word) for word in m.origin.settings.get("net.ipv4.tcp_wmem", "").split()]
@@ -299,7 +298,7 @@ def plot(fit: Fit, path: Path) -> None:
     from matplotlib.ticker import LogFormatter
 
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
+        matplotlib.rcdefaults()  # independent of the user's matplotlibrc
         figure = Figure(figsize=(6.4, 6.4), layout="constrained")
         axes = figure.subplots()
         kinds = [label.split()[0] for label in fit.labels]
@@ -319,28 +318,23 @@ def plot(fit: Fit, path: Path) -> None:
 
 
 def load_all(path: Path, nominal: Scenario | None, say: Callable[[str], None]) -> Sequence[CalibrationData]:
-    """What a file of measurements holds, or the folder of a real run.
+    """The measurements in a file (see ``load``), or in the folder of a real run, which knows its network.
 
-    Args:
-        path: of the file or folder.
-        nominal: see ``load``; a folder knows its network.
-        say: called with a line for what of a folder is left out.
-
-    Raises:
-        InputError: it will not do; the message says what it is.
+    ``say`` is called with a line for each part of a folder that is left out. Raises ``InputError`` with the
+    kind of an unusable file or folder.
     """
     return load_runs(path, say) if path.is_dir() else [load(path, nominal)]
 
 
 def load(path: Path, nominal: Scenario | None) -> CalibrationData:
-    """Read what ``paceline probe`` or ``paceline.attach`` has written.
+    """Read a file of ``paceline probe`` or ``paceline.attach``.
 
     Args:
         path: of the file.
-        nominal: says what network an attached run had; probes know theirs.
+        nominal: the network of an attached run; probes know theirs.
 
     Raises:
-        InputError: the file will not do, or nobody says what network its run had.
+        InputError: the file is not usable, or the network of its run is unknown.
     """
     if other := name_other_file(path):
         raise InputError(f"{path}: is {other}")

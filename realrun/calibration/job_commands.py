@@ -1,4 +1,4 @@
-"""Validate and probe on the ranks of a job: worker 0 does what the command does, the others obey it."""
+"""``validate`` and ``probe`` on the ranks of a job: worker 0 runs the command, the others obey it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def probe_job_hosts(ranks: JobRanks, scenario: Scenario, out: Path, say: Say) ->
 
 
 def check_probed(scenario: Scenario) -> None:
-    """Raise ``InputError`` where a scenario's network cannot be probed."""
+    """Raise ``InputError`` if a scenario's network cannot be probed."""
     if scenario.cluster.workers < 2:
         raise InputError("a probe needs at least two workers")
     if scenario.cluster.backend != "gloo":
@@ -113,7 +113,7 @@ def validate_on_job(ranks: JobRanks, scenario: Scenario, options: ValidateOption
 
 
 def _report(out: Path, show: bool) -> None:
-    """Have the command line write the page, whose code this side does not know, and print the comparison."""
+    """Write the page by the command line, whose code this side does not know, and print the comparison."""
     done = subprocess.run(
         [sys.executable, "-m", "paceline", "report", str(out), "--out", str(out / result_folder.REPORT_FILE)],
         env=python_environment(),
@@ -122,7 +122,7 @@ def _report(out: Path, show: bool) -> None:
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        start_new_session=True,  # it outlives the signal that ends a job
+        start_new_session=True,  # survives the signal that ends a job
     )
     if done.returncode != 0:
         raise PacelineError(f"{out} is written, but no page: {done.stderr.strip()}")

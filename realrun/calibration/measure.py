@@ -1,4 +1,4 @@
-"""Measure a cluster with probes; the measurements say where they are from."""
+"""Measure a cluster with probes; the measurements record their origin."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from .probes import ProbePlan, plan_for, probe_job, probe_scenario
 
 MEASUREMENTS_VERSION: Final = 1
 MESSAGE_SIZES_BYTES: Final = (64, 4_096, 65_536, 262_144, 1_048_576, 4_194_304)
-"""Of the probes' messages, in bytes; those of models are between them."""
+"""Sizes of the probes' messages, in bytes; those of models are between them."""
 
 REPEATS: Final = 7
-"""How often every operation is measured, beside a first time that does not count."""
+"""Measured repeats of every operation, after a first one that does not count."""
 STANDARD: Final = """
 name: lab-probe
 seed: 0
@@ -60,7 +60,7 @@ stop: {max_iterations: 10}
 """The one setting at which the lab is calibrated, as in ``scenarios/lab/probe.yaml``."""
 
 _TRAINING_STEPS: Final = 400
-"""Of each worker, on top of the probes: enough that a stall of the machine counts no more than it should."""
+"""Steps of each worker, on top of the probes: enough that a stall of the machine gets no undue weight."""
 _TRAINING: Final = """
 name: training
 workload: {{task: digits-mlp, batch_size: 32, optimizer: {{lr: 0.1, momentum: 0.9}}}}
@@ -71,7 +71,7 @@ stop: {{max_iterations: {steps}}}
 gradients: looped
 """
 _SMALL_BYTES: Final = 65_536
-"""Up to here the durations of exchanges differ by what happens on the hosts, not by their size."""
+"""Largest exchange whose duration varies by what happens on the hosts, not by its size."""
 _COUNTED: Final = frozenset({"gradient", "mix", "all_reduce", "all_gather", "barrier", "send", "receive"})
 _ENCODED_ELEMENTS: Final = 2**18
 _CODECS: Final[Mapping[str, Codec]] = {"qsgd": Qsgd(), "top_k": TopK(share=0.01)}
@@ -80,7 +80,7 @@ _Seconds = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
 
 
 class Duration(Settings):
-    """Seconds that one operation of one trial lasted on one worker, in every repeat but the first."""
+    """Seconds of one operation of one trial on one worker, in every repeat but the first."""
 
     trial: int
     operation: str
@@ -90,7 +90,7 @@ class Duration(Settings):
 
     @property
     def key(self) -> Key:
-        """Which operation this is about."""
+        """Key of the operation."""
         return self.trial, self.operation, self.worker, self.part
 
     @property
@@ -123,12 +123,12 @@ class Measurements(Settings):
         return NetworkSettings.model_validate_json(json.dumps(self.network))  # from a file: lists, not tuples
 
     def nominal(self) -> Network:
-        """The network that was measured, as the scenario has it."""
+        """The measured network, as in the scenario."""
         return build_network(self._settings, self.plan.workers)
 
     @property
     def origin(self) -> Origin:
-        """Where the probes are from; their trials were chosen to tell all factors apart."""
+        """The origin of the probes; their trials were chosen to tell all factors apart."""
         return Origin(
             self.made,
             self.machine,
@@ -151,9 +151,9 @@ class Measurements(Settings):
         return rows
 
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """Seconds that each operation of the plan lasts in a simulation, and the range of its messages."""
+        """Seconds of each operation of the plan in a simulation, and the range of its messages."""
         tcp = self._settings.tcp
-        first = 0 if tcp is None else 1  # as when measuring: windows are open from the time before
+        first = 0 if tcp is None else 1  # as when measuring: windows are open from an earlier repeat
         plan = self.plan.model_copy(update={"repeats": 1 + first})
         queue = self.hosts.queue or "fair"
         job = probe_job(plan, replace(model, network=self.nominal(), tcp=tcp, queue=queue))
@@ -162,11 +162,11 @@ class Measurements(Settings):
         return {key: values[0] for key, values in lasted.items()}, measured
 
     def wake_up_delays_s(self) -> tuple[float, ...]:
-        """Those of the training steps."""
+        """Wake-up delays of the training steps."""
         return self.steps_s
 
     def deviations_s(self, model: TransferModel) -> list[float]:
-        """By how much small exchanges differ from their medians; each is alone: no model knows why."""
+        """Deviations of small exchanges from their medians; each is alone, so no model explains them."""
         return [
             value - d.median_s
             for d in self.durations
@@ -175,18 +175,18 @@ class Measurements(Settings):
         ]
 
     def uneven_s(self) -> list[float]:
-        """How much longer short messages took than others that came to the same host at once."""
+        """Excess durations of short messages over others that came to the same host at once."""
         sizes = self._crowds
         return self._longer_s(min(sizes)) if len(sizes) > 1 else []
 
     def uneven_s_per_byte(self) -> list[float]:
-        """How much longer each byte of long ones took."""
+        """Excess durations of long ones, per byte."""
         sizes = self._crowds
         return [longer_s / max(sizes) for longer_s in self._longer_s(max(sizes))] if sizes else []
 
     @property
     def _crowds(self) -> set[int]:
-        """Sizes of the messages that went to one host at once."""
+        """Sizes of messages sent to one host at once."""
         return {trial.num_bytes for trial in self.plan.trials if trial.kind == "crowd"}
 
     def _longer_s(self, num_bytes: int) -> list[float]:
@@ -218,7 +218,7 @@ class Measurements(Settings):
 
 
 def standard_plan(repeats: int) -> ProbePlan:
-    """What is probed at the standard setting; ``repeats`` as for ``measure``."""
+    """The probes of the standard setting; ``repeats`` as for ``measure``."""
     cluster = parse(STANDARD).cluster
     return plan_for(build_network(cluster.network, cluster.workers), MESSAGE_SIZES_BYTES, repeats + 1)
 
@@ -229,10 +229,10 @@ def measure(
     """Probe a network, and measure some steps of training in it.
 
     Args:
-        ranks: who does it.
-        hosts: what they are.
-        scenario: whose network; None: that of the standard setting.
-        repeats: how often every operation is measured, beside a first time that does not count.
+        ranks: run the probes.
+        hosts: their kind.
+        scenario: of the network; None: the standard setting.
+        repeats: measured repeats of every operation, after a first one that does not count.
 
     Raises:
         RunError: a run failed.
@@ -266,7 +266,7 @@ def measure(
 
 
 def encoding_rates() -> dict[str, float]:
-    """How fast one core of this machine encodes and decodes, as in ``cluster.compute.encoding``, in bytes/s.
+    """One core's rates of encoding and decoding, as in ``cluster.compute.encoding``, in bytes/s.
 
     Measured are codes of 8 bits and the largest hundredth of a value in single precision.
     """
@@ -283,7 +283,7 @@ def encoding_rates() -> dict[str, float]:
 
 
 def shares_of(lasted_s: Sequence[float]) -> list[float]:
-    """The weights, of mean 1, with which messages of one size have shared a link, from when each was through.
+    """Weights, of mean 1, with which messages of one size have shared a link, from their end times.
 
     All k begin together. One whose weight is greater than the next one's by a share of x, and that m others
     outlast, ends earlier than that one by x m / k of the time that all of them take; to first order in x.
@@ -312,14 +312,9 @@ def _run(ranks: RankPool, scenario: Scenario) -> Run:
 
 
 def training_steps_s(scenario: Scenario, ranks: RankPool) -> tuple[float, ...]:
-    """Seconds that a step of training without exchanges takes beyond its gradient's time; not the first step.
+    """Seconds of a training step without exchanges beyond its gradient's time; not of the first step.
 
-    Args:
-        scenario: has as many workers.
-        ranks: who does the training.
-
-    Raises:
-        RunError: it failed.
+    ``scenario`` gives the number of workers. Raises ``RunError`` if the training on ``ranks`` failed.
     """
     training = parse(_TRAINING.format(workers=scenario.cluster.workers, steps=_TRAINING_STEPS))
     run = _run(ranks, training)
@@ -336,7 +331,7 @@ def training_steps_s(scenario: Scenario, ranks: RankPool) -> tuple[float, ...]:
 
 
 def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[Key, list[float]]:
-    """Seconds that every operation of the trials took, in all repeats but the first ``skip``."""
+    """Seconds of every operation of the trials, in all repeats but the first ``skip``."""
     lasted: dict[Key, list[float]] = defaultdict(list)
     parts: dict[tuple[int, int, str], int] = defaultdict(int)
     for event in sorted(events, key=lambda e: (e.step, e.worker, e.handle)):
@@ -349,18 +344,14 @@ def durations(events: Iterable[Event], num_trials: int, skip: int = 0) -> dict[K
 
 
 def validate_measurements(data: dict[str, Any], path: Path) -> Measurements:
-    """The measurements that a file holds.
-
-    Args:
-        data: the file's content, from JSON.
-        path: of the file, for messages.
+    """The measurements in the JSON ``data`` of the file ``path``.
 
     Raises:
-        InputError: it is damaged, is of another version, or holds numbers that are none.
+        InputError: it is damaged, is of another version, or holds invalid numbers.
     """
     measurements = files.as_model(Measurements, data, path, MEASUREMENTS_VERSION)
     for number, duration in enumerate(measurements.durations):
-        if duration.median_s == 0:  # which no prediction can be compared with
+        if duration.median_s == 0:  # no basis for a relative error
             text = f"says that {shorten(duration.operation)} took no time; probe again"
             raise InputError(f"{path}: durations.{number}: {text}")
     validate_document(NetworkSettings, measurements.network, f"{path}: network")

@@ -1,8 +1,8 @@
 """Probes: programs that measure one kind of exchange at a time, on any driver.
 
 A probe is an ordinary scheme. It runs unchanged on the event driver and on the cluster, so that calibration
-compares like with like: whatever a driver does around an operation is in both durations. Every trial starts
-at a time that all workers know beforehand (its slot), with nothing else under way.
+compares like with like: both durations contain the driver's work around an operation. Every trial begins in
+its slot, a time known to all workers beforehand, with nothing else under way.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ Kind = Literal[
 
 NOMINAL_GRADIENT_S: Final = 0.02
 _CROWDS: Final = 5
-"""Trials of that kind: how even shares are takes more of them than a median."""
+"""Trials of that kind: an evenness of shares takes more of them than a median."""
 
 _SHORT_BYTES: Final = 200_000
-"""The shortest messages of that kind: others are through before all have begun."""
+"""The shortest messages of that kind: shorter ones are through before all have begun."""
 
 _BYTES_PER_PARAMETER: Final = 64
-"""Values are padded on the wire, as in validation: large tensors would cost fresh memory each time."""
+"""Padding of values on the wire, as in validation: large tensors would cost fresh memory each time."""
 
 
 class ProbeTrial(Settings):
-    """One exchange, done as often as the plan says."""
+    """One exchange, repeated as in the plan."""
 
     kind: Kind
     num_bytes: int = Field(ge=0, le=int(MAX_MODEL_BYTES))
@@ -73,7 +73,7 @@ class ProbeTrial(Settings):
 
 
 class ProbePlan(Settings):
-    """Trials to measure, and how often.
+    """Trials to measure, and their repeats.
 
     The whole list of trials is gone through ``repeats`` times, so that a disturbance of the machine hits one
     repeat of several trials, not all repeats of one.
@@ -114,10 +114,7 @@ def plan_for(network: Network, sizes: tuple[int, ...], repeats: int) -> ProbePla
 
 @lru_cache(maxsize=8)
 def probe_scenario(plan: ProbePlan) -> Scenario:
-    """The plan as the one scheme of a scenario.
-
-    Nothing is trained. The network is none: a real run has one, and a simulation is given one.
-    """
+    """The plan as the one scheme of a scenario without training; each run supplies its own network."""
     document = {
         "name": "probe",
         "workload": {"timing_only": True, "payload": f"{_BYTES_PER_PARAMETER} B"},
@@ -136,7 +133,7 @@ def probe_scenario(plan: ProbePlan) -> Scenario:
 
 
 def probe_job(plan: ProbePlan, transfer: TransferModel) -> Job:
-    """The plan as a job for the simulator, with messages that travel as ``transfer`` says."""
+    """The plan as a job for the simulator, with messages transferred by ``transfer``."""
     return replace(_job(plan), transfer=transfer)
 
 

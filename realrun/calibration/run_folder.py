@@ -21,15 +21,13 @@ from .measure import lab_hosts
 from .training_run import TrainingRun, record_of
 
 _MAX_RUNS: Final = 3
-"""Runs of each scheme that are fitted at most: more would tell little more, and cost time."""
+"""Largest number of fitted runs of each scheme: more would tell little more, and cost time."""
 
 
 def load_runs(folder: Path, say: Callable[[str], None]) -> list[TrainingRun]:
-    """The measured runs of a result folder, of every scheme the first few.
+    """The first few measured runs of every scheme in a result folder of ``realrun`` or ``validate``.
 
-    Args:
-        folder: of ``realrun`` in any form, or of ``validate``.
-        say: called with a line for each scheme whose runs tell nothing, and why.
+    ``say`` is called with a line for each scheme whose runs tell nothing, and why.
 
     Raises:
         InputError: it is no result folder, holds predictions alone, or no run that tells anything.
@@ -69,7 +67,7 @@ def _load_runs(folder: Path, say: Callable[[str], None]) -> list[TrainingRun]:
 
 
 def _training_run(run: Run, scenario: Scenario, folder: Path, measured_at: str) -> TrainingRun:
-    """A run as calibration data, if the simulator can do what it did."""
+    """A run as calibration data, if the simulator can repeat it."""
     entry = next((each for each in scenario.schemes if each.label == run.label), None)
     if entry is None:
         raise InputError(f"{folder}: its scenario has no scheme {quote(run.label)}")

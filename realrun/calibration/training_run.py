@@ -1,9 +1,9 @@
-"""Runs of training as calibration data: those in a loop of their users, and those of result folders.
+"""Runs of training as calibration data: from users' own loops, and from result folders.
 
-The simulator runs the scheme that was measured, with gradients that last as long as they did there. An
-operation's duration counts from the moment at which all workers that it needs are there: how far apart they
-come differs from step to step, and would hide what the network does. Of each operation the median over the
-steps is compared, without the first step, in which connections and allocations are made.
+The simulator runs the measured scheme, with gradients as long as they were there. An operation's duration
+counts from the moment at which all workers that it needs are there: their arrival times differ from step to
+step, and would hide the network's part. Of each operation the median over the steps is compared, without the
+first step, in which connections and allocations are made.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from ..lab import kernel
 from .calibration_data import Key, MeasuredOperation, Origin, mad_s, simulate_programs
 
 _MAX_ELEMENTS: Final = 4096
-"""Of a model in a simulation: enough for shards of it to have their share."""
+"""Size of a simulated model: enough for shards of it to have their share."""
 _MAX_REPEATS: Final = 20
-"""How often every exchange is simulated at most: there it takes about as long each time."""
+"""Largest number of simulations of every exchange: there it takes about as long each time."""
 _QUANTILES: Final = 200
 """Number of quantiles at which measured and simulated deviations are compared."""
 _MIN_STEPS: Final = 5
-"""With fewer steps there is no median to speak of."""
+"""Least number of steps for a meaningful median."""
 _EXCHANGES: Final = frozenset(map(ops.name_of, (ops.Mix, ops.Send, ops.Receive, *COLLECTIVES)))
 _WAITS: Final = frozenset(map(ops.name_of, (ops.Wait, ops.WaitAny)))
 _CLUSTER: Final = HostKind(kind="cluster")
 _COUNT_TOLERANCE: Final = 0.2
-"""By how much the number of a kind of exchange may differ between a run and its simulation, relative."""
+"""Largest relative difference between a run and its simulation in the number of a kind of exchange."""
 _SIZE_TOLERANCE: Final = 0.01
-"""By how much the mean size of a kind of exchange may differ, relative, beside _SIZE_SLACK_BYTES."""
+"""Largest relative difference in the mean size of a kind of exchange, beside _SIZE_SLACK_BYTES."""
 _SIZE_SLACK_BYTES: Final = 64
 
 
 def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
-    """The part of a run that calibration needs; None if some worker has not done a step.
+    """A run's calibration data; None if some worker has not done a step.
 
     Args:
         run: with the events of all workers.
@@ -92,7 +92,7 @@ def record_of(run: Run, job: Job, scheme: SchemeEntry) -> AttachedRun | None:
             astuple(event)
             for event in run.events
             if event.step < steps
-            or (event.task > 0 and event.step == steps)  # they go on after the last step
+            or (event.task > 0 and event.step == steps)  # services go on after the last step
         ),
     )
 
@@ -102,14 +102,14 @@ class TrainingRun:
     """A record of a run, and the network of its cluster.
 
     Attributes:
-        record: what was measured.
-        scenario: says what the network is.
+        record: the measurements.
+        scenario: has the network.
         path: of the record, for messages.
-        hosts: what it ran on.
+        hosts: their kind.
         where: how it was run, human-readable.
 
     Raises:
-        InputError: they do not go together, or the run was too short.
+        InputError: record and scenario do not match, or the run was too short.
     """
 
     record: AttachedRun
@@ -129,7 +129,7 @@ class TrainingRun:
 
     @property
     def origin(self) -> Origin:
-        """Where the record is from; one run leaves factors open."""
+        """The origin of the record; one run leaves factors open."""
         record = self.record
         (scheme,) = record.scheme
         return Origin(
@@ -150,7 +150,7 @@ class TrainingRun:
         return self.scenario.cluster.network.tcp
 
     def nominal(self) -> Network:
-        """The network, as the scenario has it."""
+        """The network, as in the scenario."""
         return build_network(self.scenario.cluster.network, self.record.workers)
 
     def rows(self) -> list[MeasuredOperation]:
@@ -163,19 +163,18 @@ class TrainingRun:
         ]
 
     def predict(self, model: TransferModel) -> tuple[dict[Key, float], MeasuredRange]:
-        """Seconds that each exchange lasts in a simulation with ``model``, and the range of its messages.
+        """Seconds of each exchange in a simulation with ``model``, and the range of its messages.
 
-        Raises:
-            InputError: the simulated run does something else than the measured one did.
+        Raises ``InputError`` if the simulated run differs from the measured one in its exchanges.
         """
         events, measured = self._simulated(model)
         lasted = exchanges_s(events)
         return {key: statistics.median(lasted.get(key, [0.0])) for key in self._measured}, measured
 
     def deviations_s(self, model: TransferModel) -> list[float]:
-        """By how much more exchanges differ from their medians than in a simulation, at equal quantiles.
+        """Deviations of exchanges from their medians, less simulated ones, at equal quantiles.
 
-        Exchanges that cross those of others take longer than others: the simulator knows that.
+        Crossing exchanges take longer than others: the simulator knows that.
         """
         was, now = (
             np.quantile(deviations_s(events), (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
@@ -200,15 +199,15 @@ class TrainingRun:
         ]
 
     def uneven_s(self) -> tuple[float, ...]:
-        """Not known of a run, none: its messages do not begin together."""
+        """Empty: unknown for a run, whose messages do not begin together."""
         return ()
 
     def uneven_s_per_byte(self) -> tuple[float, ...]:
-        """Not known of a run either."""
+        """Empty: unknown for a run as well."""
         return ()
 
     def buffered_bytes(self) -> float:
-        """Not known of a run, 0: hosts say what a socket holds."""
+        """0: unknown for a run; the hosts' settings have the size of a socket's buffer."""
         return 0.0
 
     @cached_property
@@ -217,7 +216,7 @@ class TrainingRun:
 
     @cached_property
     def _steps(self) -> int:
-        """How many steps are enough to simulate every exchange _MAX_REPEATS times."""
+        """Number of steps that contain every exchange _MAX_REPEATS times."""
         seen: dict[Key, list[int]] = defaultdict(list)
         for (step, key), _ in _exchanges(self._events):
             seen[key].append(step)
@@ -253,7 +252,7 @@ class TrainingRun:
 
     @cached_property
     def _job(self) -> Job:
-        """The job that was run, as the scheme saw it: on one site."""
+        """The job that was run, as seen by the scheme: on one site."""
         record = self.record
         entry = validate_document(SchemeEntry, record.scheme, f"{self.path}: scheme")
         num_elements = min(record.parameters, _MAX_ELEMENTS)
@@ -296,7 +295,7 @@ class TrainingRun:
 
 
 def exchanges_s(events: Iterable[Event]) -> dict[Key, list[float]]:
-    """Seconds of every exchange from when all its workers were there to its end; not of the first step."""
+    """Seconds of every exchange from the arrival of all its workers to its end; not of the first step."""
     lasted: dict[Key, list[float]] = defaultdict(list)
     for (_, key), value in _exchanges(events):
         lasted[key].append(value)
@@ -304,9 +303,9 @@ def exchanges_s(events: Iterable[Event]) -> dict[Key, list[float]]:
 
 
 def deviations_s(events: Iterable[Event]) -> list[float]:
-    """By how much exchanges differ from their medians.
+    """Deviations of exchanges from their medians.
 
-    What all workers have in common at a step counts with its mean: drawn for each of them alone it would
+    A deviation common to all workers at a step counts with its mean: drawn for each of them alone it would
     make everybody wait for the slowest.
     """
     events = list(events)
@@ -325,9 +324,9 @@ def deviations_s(events: Iterable[Event]) -> list[float]:
 
 
 def _exchanges(events: Iterable[Event]) -> Iterator[tuple[tuple[int, Key], float]]:
-    """Every exchange: its step, its key, and seconds from when all its workers were there to its end.
+    """Step, key and seconds of every exchange, from the arrival of all its workers to its end.
 
-    Exchanges of services are not numbered within a step: how many there are depends on what others do.
+    Exchanges of services are not numbered within a step: their number depends on other workers.
     """
     parts: dict[tuple[int, int, int, str], int] = defaultdict(int)
     for e in sorted(events, key=lambda e: (e.step, e.worker, e.task, e.handle)):
@@ -340,7 +339,7 @@ def _exchanges(events: Iterable[Event]) -> Iterator[tuple[tuple[int, Key], float
 
 
 def _amounts(events: Iterable[Event], steps: int) -> dict[str, tuple[int, float]]:
-    """Operation -> how many of them main coroutines did in these steps, and the mean of their bytes."""
+    """Operation -> number of them in main coroutines in these steps, and the mean of their bytes."""
     sent: dict[str, list[int]] = defaultdict(list)
     for e in events:
         if e.operation in _EXCHANGES and e.task == 0 and e.step < steps:

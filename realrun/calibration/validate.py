@@ -1,4 +1,4 @@
-"""Predict and measure the same scenario, and put both side by side."""
+"""Predict and measure one scenario, and compare both."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from .chance import DRAWS, simulate_again, with_chance
 Say = Callable[[str], None]
 
 _MOST_OVERRUNS = 0.01
-"""Share of a run's gradients that may take longer than their time before the run does not count."""
+"""Largest share of a run's gradients over their time in a run that counts."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Predicted and measured runs of a scenario, and how they compare."""
+    """Predicted and measured runs of a scenario, and their comparison."""
 
     scenario: Scenario
     predicted: tuple[Run, ...]
@@ -61,7 +61,7 @@ class Validation:
 
 
 def with_step_limit(scenario: Scenario, steps: int | None) -> Scenario:
-    """The scenario for both sides: gradients one by one, as real workers do; exactly ``steps`` if given."""
+    """The scenario for both sides: gradients one by one, as on real workers; exactly ``steps`` if given."""
     changes: dict[str, object] = {"gradients": "looped"}
     if steps is not None:
         changes["stop"] = Stop(max_iterations=steps)
@@ -89,10 +89,7 @@ def successful_run(result: Result) -> Run:
 
 
 def check_options(scenario: Scenario, steps: int | None, tolerance_pct: float) -> None:
-    """Raise ``InputError`` where a validation could not be made, before anything is started for it.
-
-    The scenario has to fix what is run; ``steps`` and ``tolerance_pct`` have to be positive.
-    """
+    """Raise ``InputError`` unless the scenario fixes all runs, and ``steps`` and tolerance are positive."""
     check_fixed(scenario)
     if steps is not None and not 1 <= steps <= MAX_STEPS:
         raise InputError(f"--steps {shorten(steps)}: a run has from 1 to {MAX_STEPS:,} steps")
@@ -111,13 +108,13 @@ def validate(
     """Simulate every scheme and seed with the profile, run each for real, compare.
 
     All schemes are run under the first seed, then all under the next one, so that a bad minute does not hit
-    one of them alone; at the end all under the first seed again, which gives the noise floor. Where a real
-    run fails there are no further ones, and what there is is compared.
+    one of them alone; at the end all under the first seed again, which gives the noise floor. After a failed
+    real run there are no further ones, and the runs so far are compared.
 
     Args:
-        scenario: what to predict and to measure.
-        ranks: where it is measured.
-        profile: the factors to predict with; None: the constants of the transport that carries the runs.
+        scenario: to be predicted and measured.
+        ranks: for the measurement.
+        profile: the factors for the prediction; None: the constants of the transport that carries the runs.
         steps: of every run; None: to the target.
         say: called with a line before every real run.
         tolerance_pct: see ``judge``.
@@ -154,7 +151,7 @@ def validate(
 
 
 def _other_all_reduce(scenario: Scenario) -> list[str]:
-    """A sentence where the prediction has an all-reduce that real runs do not carry out."""
+    """A warning if the predicted all-reduce differs from that of real runs."""
     forced, network = scenario.collectives.all_reduce, scenario.cluster.network
     if forced in (AUTO_ALGORITHM, "hierarchical", *TRANSPORTS[network.transport].choices):
         return []
@@ -163,14 +160,14 @@ def _other_all_reduce(scenario: Scenario) -> list[str]:
 
 @dataclass
 class _Done:
-    """What a validation has so far.
+    """The state of a validation.
 
     Attributes:
         scenario: for both sides.
-        profile: the factors to predict with.
+        profile: the factors for the prediction.
         predicted, measured: runs; the last measured one may have failed.
         repeated: a measured run, and another of the same scheme and draws.
-        trajectories: what is known of synchronous schemes.
+        trajectories: of synchronous schemes.
         warnings: about the predictions.
     """
 
@@ -183,7 +180,7 @@ class _Done:
     warnings: list[str] = field(default_factory=list)
 
     def measure(self, ranks: RankPool, say: Say) -> None:
-        """Predict and measure everything; raises ``RunError`` where a run fails, and keeps what there is."""
+        """Predict and measure everything; raises ``RunError`` if a run fails, and keeps what there is."""
         text = dump(self.scenario)
         first: list[tuple[RunRequest, Run]] = []
         for seed in seeds_of(self.scenario):
@@ -211,7 +208,7 @@ class _Done:
     def again(
         self, comparison: Comparison, free: Collection[str], profile: Profile, tolerance_pct: float
     ) -> dict[tuple[str, int], list[Run]]:
-        """Label and seed -> more simulated runs of the ``free`` schemes that the tolerance does not pass."""
+        """Label and seed -> further simulated runs of the ``free`` schemes beyond the tolerance."""
         noise = noise_rows(self.repeated)
         off = {
             *(cell["label"] for cell in comparison["cells"] if abs(cell["error_pct"]) > tolerance_pct),
@@ -233,14 +230,13 @@ def write(
     profile: Profile | None,
     probes: measure.Measurements | None,
 ) -> None:
-    """Write a result folder with both sides' runs, how they compare, and what was predicted with.
+    """Write a result folder with both sides' runs, their comparison, profile and probes.
 
     Args:
         validation: the runs, and their comparison.
-        out: the folder.
-        force: replace a result folder that is there.
+        out: the folder; ``force`` replaces a result folder that is there.
         profile: the factors; None: the transport's constants.
-        probes: what the factors were fitted to, if anything was measured for that.
+        probes: the measurements behind the factors, if any.
 
     Raises:
         InputError: something is there already, or cannot be written.
@@ -258,13 +254,13 @@ def write(
 
 
 def exit_status(validation: Validation) -> int:
-    """1 where the verdict is ``fail`` or a prediction failed; 0 where it is ``pass`` or ``noisy``."""
+    """1 if the verdict is ``fail`` or a prediction failed; 0 if it is ``pass`` or ``noisy``."""
     failed = any(run.status == "partial" for run in validation.predicted)
     return 1 if failed or validation.comparison["verdict"]["outcome"] == "fail" else 0
 
 
 def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
-    """The kind of hosts that a real run of the scenario would have."""
+    """The kind of hosts of a real run of the scenario."""
     tcp = scenario.cluster.network.tcp
     if lab:
         return measure.lab_hosts(tcp, scenario.cluster.network.queue)
@@ -272,7 +268,7 @@ def hosts_of(scenario: Scenario, lab: bool) -> HostKind:
 
 
 def lab_of(scenario: Scenario, network: Network) -> Lab:
-    """A lab with the scenario's hosts and queues; they play ``network``."""
+    """A lab with the scenario's hosts and queues, which emulates ``network``."""
     settings = scenario.cluster.network
     return Lab(network, hosts=settings.hosts, tcp=settings.tcp, queue=settings.queue)
 
@@ -280,8 +276,7 @@ def lab_of(scenario: Scenario, network: Network) -> Lab:
 def profile_for(scenario: Scenario, path: Path | None, hosts: HostKind) -> Profile | None:
     """The profile in ``path``, else that of the scenario, if it has one.
 
-    Raises:
-        InputError: it cannot be read, or is about another kind of hosts.
+    Raises ``InputError`` if it cannot be read, or is about another kind of hosts.
     """
     profile = profiles.load(path) if path is not None else scenario.cluster.profile
     if profile is not None:

@@ -1,1 +1,1 @@
-"""The cluster driver: schemes on the wall clock, and the log that each rank keeps."""
+"""The cluster driver: schemes on the wall clock, and the log of each rank."""

@@ -1,13 +1,13 @@
 """One clock for records from several machines, with a bound on its error.
 
-Processes of one machine share its clock. Of every other machine one process asks worker 0 for the time a few
-times, before the run and after it. With t1 and t4 the times at which the asker sent the question and got the
-answer, t2 and t3 those at which worker 0 received the question and answered, worker 0's clock is ahead by
+Processes of one machine share its clock. On every other machine one process asks worker 0 for the time a few
+times, before the run and after it. With t1 and t4 the asker's times of sending the question and receiving the
+answer, t2 and t3 worker 0's times of receiving and answering, worker 0's clock is ahead by
 
     ((t2 - t1) + (t3 - t4)) / 2,   off by at most half the round trip ((t4 - t1) - (t3 - t2)) / 2,
 
 however unequal the two ways are (RFC 5905, section 8). The exchange with the shortest round trip counts.
-Between the two readings clocks drift apart evenly.
+Clocks are taken to drift evenly between the two readings.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from ..transport import connections
 from .rank_log import RankLog
 
 EXCHANGES: Final = 8
-"""How often a machine asks for the time, before a run and after it."""
+"""Clock exchanges of each machine, before a run and after it."""
 _HEAD_START_S: Final = 0.05
-"""How far ahead of its announcement a run begins, so that every rank knows of it."""
+"""Lead of a run's start over its announcement, so that every rank knows of it."""
 _ROUND_TRIPS: Final = 8
-"""Beside ``_HEAD_START_S``: this many of the longest round trip to the control store. A rank that has just
-missed the announcement needs up to seven until it knows when the run begins."""
+"""Further lead, in longest round trips to the control store. A rank that has just missed the announcement
+needs up to seven until it knows when the run begins.
+"""
 TO_START_S: Final = 3600.0
-"""How long a rank may take to score a run, or to prepare one, while the others wait."""
+"""Time limit for a rank to score a run, or to prepare one, while the others wait."""
 _EXCHANGE_S: Final = 600.0
-"""How long worker 0 may take to come to a machine: it answers one after the other."""
+"""Time limit for worker 0 to come to a machine: it answers one after the other."""
 
 
 class ClockSample(NamedTuple):
@@ -71,7 +72,7 @@ def reading(exchanges: Sequence[ClockSample]) -> Reading:
 
 
 class Alignment(NamedTuple):
-    """How a worker's times become worker 0's: ``scale * t + shift_s``, off by at most ``error_s``."""
+    """Conversion of a worker's times to worker 0's: ``scale * t + shift_s``, off by at most ``error_s``."""
 
     scale: float
     shift_s: float
@@ -79,14 +80,10 @@ class Alignment(NamedTuple):
 
 
 def alignment(begin: Reading, end: Reading, zero_s: float) -> Alignment:
-    """From the readings before and after a run.
+    """Alignment from the readings ``begin`` and ``end`` of the worker's clock; the run started at ``zero_s``.
 
-    Where they are too uncertain to tell that the clocks drifted apart, they count as running evenly: a
-    correction would change durations that the worker's own clock knows better.
-
-    Args:
-        begin, end: on the worker's clock.
-        zero_s: when the run began, on that clock, by ``begin``.
+    Clocks count as running evenly where the readings are too uncertain to show a drift: a correction would
+    change durations that the worker's own clock knows better.
     """
     moved_s = end.offset_s - begin.offset_s
     if abs(moved_s) <= begin.error_s + end.error_s:
@@ -97,12 +94,12 @@ def alignment(begin: Reading, end: Reading, zero_s: float) -> Alignment:
 
 @dataclass(frozen=True)
 class RunStart:
-    """How a run began.
+    """The start of a run.
 
     Attributes:
-        zero_s: when, on this process's monotonic clock.
-        machines: the boot of the machine of each worker.
-        names: what it calls itself.
+        zero_s: its time on this process's monotonic clock.
+        machines: boot ID of each worker's machine.
+        names: hostnames of these.
         reading: of this machine's clock; None where all share one.
     """
 
@@ -113,7 +110,7 @@ class RunStart:
 
 
 def start(gloo: dist.ProcessGroupGloo, control: Control) -> RunStart:
-    """Agree with the others on when a run begins: one moment, as well as their clocks can tell.
+    """Agree with the others on the start of a run: one moment, to the accuracy of their clocks.
 
     Raises:
         RunError: a worker did not come, or was lost.
@@ -135,7 +132,7 @@ def start(gloo: dist.ProcessGroupGloo, control: Control) -> RunStart:
 
 
 def _store_round_trip_s(control: Control) -> float:
-    """How long the control store takes to answer, in seconds: the least of three times."""
+    """Round trip to the control store, in seconds: the least of three."""
     lasted_s = []
     for _ in range(3):
         asked_s = time.monotonic()
@@ -145,7 +142,7 @@ def _store_round_trip_s(control: Control) -> float:
 
 
 def unaligned(begun: RunStart) -> tuple[Machine, ...]:
-    """The workers' machines, while clocks have not been compared at a run's end."""
+    """The workers' machines before clocks are compared at a run's end."""
     error_s = 0.0 if len(set(begun.machines)) == 1 else None
     return tuple(Machine(name, error_s) for name in begun.names)
 
@@ -153,7 +150,7 @@ def unaligned(begun: RunStart) -> tuple[Machine, ...]:
 def end(
     gloo: dist.ProcessGroupGloo, control: Control, begun: RunStart, log: RankLog
 ) -> tuple[RankLog, tuple[Machine, ...]]:
-    """The log in worker 0's time, and what is known of every worker's machine.
+    """The log in worker 0's time, and each worker's machine with its clock error.
 
     Raises:
         RunError: a worker was lost.
@@ -190,7 +187,7 @@ def corrected(log: RankLog, by: Alignment) -> RankLog:
 
 
 def describe_clocks(runs: Sequence[Run]) -> str:
-    """A sentence about the clocks of measured runs; "" where one machine ran them all."""
+    """A sentence about the clocks of measured runs; "" if one machine ran them all."""
     machines = [machine for run in runs for machine in run.machines]
     hosts = len({machine.host for machine in machines})
     known = [machine.clock_error_s for machine in machines if machine.clock_error_s is not None]
@@ -202,7 +199,7 @@ def describe_clocks(runs: Sequence[Run]) -> str:
 def _readings(
     gloo: dist.ProcessGroupGloo, control: Control, machines: Sequence[str], when: str
 ) -> dict[str, Reading]:
-    """Machine -> what was read, of those that do not share worker 0's clock."""
+    """Readings by machine, of those that do not share worker 0's clock."""
     askers = {machine: machines.index(machine) for machine in machines if machine != machines[0]}
     own = None
     try:
@@ -221,7 +218,7 @@ def _readings(
 
 SendTimes = Callable[[float, float], None]
 PostReceive = Callable[[], Callable[[], tuple[float, float]]]
-"""Posts a receive; what it returns waits for the two numbers."""
+"""Posts a receive; the returned call waits for the two numbers."""
 
 
 def ask(

@@ -33,7 +33,7 @@ from .rank_log import Exchange, Exposure, LoggedOperation
 from .watchdog import Heartbeat
 
 _GRACE_S = 0.5
-"""How long what a dead peer had already sent may take to arrive."""
+"""Time for messages already sent by a dead peer to arrive."""
 
 
 _Task = CoroutineTask[ClusterPending]
@@ -43,11 +43,11 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     """Runs one worker's program on the wall clock.
 
     Args:
-        rank: the worker, and all that it has.
+        rank: the worker's state.
         program: its coroutines, not yet started.
-        took_s: what a gradient took before the run; 0: that is not known, and every one may take long.
-        die_at: number of the operation of the main coroutine at which this process dies.
-        progress: called with the number of steps this worker has published.
+        took_s: duration of a gradient before the run; 0: unknown, and every one may take long.
+        die_at: number of the main coroutine's operation at which this process dies.
+        progress: called with the number of steps published by this worker.
     """
 
     may_crash = True
@@ -90,7 +90,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     @property
     def step(self) -> int:
-        """The step that the main coroutine is in."""
+        """Current step of the main coroutine."""
         return self._breakdown.steps
 
     def run(self) -> None:
@@ -131,12 +131,11 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
     # --- the loop -------------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Do all that there is to do now."""
         while self._turn(0.0):
             pass
 
     def _turn(self, limit_s: float) -> bool:
-        """Do the next thing that there is to do, waiting for it for ``limit_s`` at most; whether it came."""
+        """Do the next due thing, waiting for at most ``limit_s``; False if none came."""
         now_s = self._loop.now
         if now_s >= self._look_s:
             self._look(now_s)
@@ -168,7 +167,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
             self._lose_old(now_s)
 
     def _lose_old(self, now_s: float) -> None:
-        """Give up pattern operations that need someone long dead; gloo reports the others itself."""
+        """Give up pattern operations that need a rank long dead; gloo reports the others itself."""
         for rank, died_s in self._died_s.items():
             if now_s - died_s >= _GRACE_S:
                 for pending in list(self._rank.in_flight):
@@ -216,19 +215,19 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         return rank in self._died_s
 
     def gone(self, pending: ClusterPending, rank: int) -> None:
-        """gloo has lost a connection that an operation needs, to ``rank`` or (-1) to one it does not name."""
-        self._rank.watchdog.check()  # a rank that fails says why before it closes its connections
+        """Handle a connection lost by gloo under an operation, to ``rank`` or (-1) an unnamed peer."""
+        self._rank.watchdog.check()  # a failing rank reports before it closes its connections
         control = self._rank.control
         gone = [rank] if rank >= 0 else sorted(control.dead()) or self._rank.transport.messages.lost_peers()
         if gone:
             control.note_death(gone[0])
             self._died_s.setdefault(gone[0], self._loop.now)
             self.lose(pending, gone[0])
-        else:  # its connection for messages is not known to be closed yet
+        else:  # its message connection is not known to be closed yet
             self._unexplained.add(pending)
 
     def lose(self, pending: ClusterPending, rank: int) -> None:
-        """Raise ``PeerLost`` where an operation is waited for, or here if the run cannot go on."""
+        """Raise ``PeerLost`` where the operation is awaited, or here if the run cannot go on."""
         self._rank.in_flight.discard(pending)
         error = PeerLost(rank, pending.name)
         if not (self._rank.transport.survives or isinstance(pending.operation, ops.Send | ops.Receive)):
@@ -255,7 +254,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
         self._expose(start_s, busy_s, pending.exchange, peer_s)
 
     def _expose(self, start_s: float, busy_s: float, exchange: Exchange, peer_s: float) -> None:
-        """The main coroutine was blocked until now; what no gradient hid is waiting or communicating."""
+        """Log the block of the main coroutine until now, less the time hidden by gradients."""
         now_s = self._loop.now
         exposed_s = (now_s - start_s) - (self._breakdown.busy_s(now_s) - busy_s)
         self._log.exposures.append(Exposure(start_s, exposed_s, exchange, peer_s))
@@ -294,7 +293,7 @@ class ClusterDriver(ClockedRunner[ClusterPending]):
 
     @override
     def encode_s(self, operation: ops.Encode) -> float:
-        """A worker encodes what it has, and waits for what that is padded with."""
+        """Encoding time of the padding only: the worker really encodes its own elements."""
         own = min(1.0, self.job.start.itemsize / self.job.bytes_per_parameter)
         return (1 - own) * super().encode_s(operation)
 

@@ -1,4 +1,4 @@
-"""After the clock has stopped: the ranks hand in their logs, and one of them scores the run."""
+"""After the run: the ranks hand in their logs, and one of them scores the run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ..transport.connections import REPORT_TAG, PeerGone, finish, receive, send
 from .rank_log import FINAL, LEADER, Exchange, ModelRef, RankLog, Timing, decode, encode
 
 _RESUMPTIONS: Final = frozenset({"wait", "wait_any", "poll", "segment"})
-"""Rows of a coroutine that goes on after a started operation, which has a row of its own."""
+"""Rows of a coroutine's resumption after a started operation, which has a row of its own."""
 
 
 class StartTimes:
-    """When each worker started its part of each exchange."""
+    """Start times of each worker's part of each exchange."""
 
     def __init__(self, logs: Sequence[RankLog]) -> None:
         self._start_s = {
@@ -40,13 +40,13 @@ class StartTimes:
         }
 
     def last_s(self, exchange: Exchange, default_s: float) -> float:
-        """When the last peer of an exchange started; ``default_s`` where none is known."""
+        """Start time of the last peer of an exchange; ``default_s`` if none is known."""
         known = (self._start_s.get((peer, exchange.key)) for peer in exchange.peers)
         return max((time_s for time_s in known if time_s is not None), default=default_s)
 
 
 def joined_events(logs: Sequence[RankLog], starts: StartTimes) -> list[Event]:
-    """All workers' events with their ``peer_s``, in order of time, each worker's in its own order."""
+    """Events of all workers with their ``peer_s``, merged by end time; each worker's stay in order."""
     columns = []
     for log in logs:
         column = []
@@ -71,19 +71,19 @@ def time_breakdown(log: RankLog, starts: StartTimes, until_s: float = math.inf) 
 
 
 _HAND_IN_S: Final = 600.0
-"""How long the collector waits for each step of another rank."""
+"""Time limit of the collector's wait for each step of another rank."""
 _GRACE_S: Final = 3.0
-"""That of a failed run: some ranks may never answer."""
+"""Time limit after a failed run: some ranks may never answer."""
 
 
 @dataclass(frozen=True)
 class RankResult:
-    """What a rank knows after a run.
+    """A rank's result of a run.
 
     Attributes:
         run: the record, on the rank that collected it; None on the others.
-        error: why the run failed, the same on all ranks; None if it did not.
-        final: the last model that this rank has published; the initial one before.
+        error: cause of a failure, alike on all ranks; None without one.
+        final: the last model published by this rank; the initial one before.
         timings: one per worker that handed in, on the collector.
     """
 
@@ -94,13 +94,13 @@ class RankResult:
 
 
 class KeptModels:
-    """What the ranks have kept for scoring, as the collector gets at it.
+    """The models kept by the ranks for scoring, for the collector.
 
     Args:
         gloo, control: the group.
         job: what was run.
         logs: of all ranks that handed in.
-        patience_s: how long a rank may take to send what it is asked for.
+        patience_s: time limit for a rank to send a request's models.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class KeptModels:
             self._here |= {ModelRef(log.rank, number): model for number, model in enumerate(log.models)}
 
     def fetch(self, wanted: Sequence[ModelRef]) -> list[torch.Tensor]:
-        """The models [d] each, from the ranks where they are not here yet.
+        """The wanted models, [d] each, fetched from their ranks where needed.
 
         Raises:
             PeerGone: a rank was lost meanwhile.
@@ -141,7 +141,7 @@ class KeptModels:
         return [self._job.start if model == _START else self._here[model] for model in wanted]
 
     def release(self) -> None:
-        """Tell the other ranks that nothing more is wanted."""
+        """Tell the other ranks that no more models are wanted."""
         for rank in self._requests:
             self._request(rank, [])
 
@@ -159,7 +159,7 @@ def hand_in(
 ) -> None:
     """Give this rank's log to the collector, and then the models that it wants to score.
 
-    Values travel over gloo, their sizes and what is wanted through the control store.
+    Values travel over gloo, their sizes and the requests through the control store.
 
     Raises:
         RunError: the collector was lost meanwhile.
@@ -191,7 +191,7 @@ def collect(
     gone: Collection[int],
     failure: str,
 ) -> tuple[Run, list[RankLog]]:
-    """The record of the run, from the logs of this rank and of all others but the ``gone`` ones.
+    """The record of the run, from the logs of all ranks but the ``gone`` ones.
 
     Raises:
         RunError: a rank was lost meanwhile.
@@ -226,7 +226,7 @@ def _collect(
 ) -> list[RankLog]:
     others = [r for r in range(control.size) if r != control.rank and r not in gone]
     late = control.wait_for(_report, others, patience_s, lambda: False)
-    # whoever holds the store may exit as soon as it has handed in
+    # the rank that serves the store may exit once it has handed in
     sizes = {rank: control.get(_report(rank)) for rank in others if rank not in late}
     log.digest_iterates()
     logs = [log]
@@ -240,25 +240,21 @@ def _collect(
 
 
 def _report(rank: int) -> str:
-    """Under which key the control store has the sizes of a rank's report."""
     return f"report/{rank}"
 
 
 def _wanted(rank: int, request: int) -> str:
-    """Under which key the control store has which kept models the collector wants from a rank next."""
     return f"wanted/{rank}/{request}"
 
 
 def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure: str) -> Run:
-    """The record of a measured run, scored.
-
-    A worker whose log is lost counts with no steps and no model.
+    """The record of a measured run, scored. A worker without a log counts with no steps and no model.
 
     Args:
         job: what was run.
         logs: of the ranks that handed in.
-        fetch: gets at their kept models.
-        failure: why the run is partial; "" if those who handed in have brought it to the end.
+        fetch: fetches their kept models.
+        failure: why the run is partial; "" if the remaining ranks completed it.
     """
     lost = set(range(job.workers)).difference(log.rank for log in logs)
     changes: list[Published[ModelRef] | WorkerLost] = [WorkerLost(rank, 0.0) for rank in sorted(lost)]
@@ -316,7 +312,7 @@ def assemble(job: Job, logs: Sequence[RankLog], fetch: Fetch[ModelRef], failure:
 def _scored_anyhow(
     start: Sequence[ModelRef], every: int, changes: Sequence[Published[ModelRef] | WorkerLost]
 ) -> list[ModelRef]:
-    """The models of all snapshots but of those between which the target is looked for: fetched in one go."""
+    """Models of all snapshots except those searched for the target, to be fetched in one go."""
     snapshots = Snapshots(start, every, remember=False)
     ends = [interval.end for change in changes if (interval := snapshots.take(change)) is not None]
     if snapshots.due_s is not None:

@@ -1,10 +1,9 @@
 """Gradients on the wall clock.
 
-A gradient is padded: it lasts as long as the compute model says, so that the real computation is hidden
-inside, at a moment of its own for each worker. It is computed in a helper thread, so that services answer
-meanwhile; or in the loop's own, without two changes of threads, where it is short and there is nothing else
-that the loop could do. Then the loop goes on from within the backward pass, whenever that has made
-a segment.
+A gradient is padded to its duration in the compute model; the real computation is hidden inside, at a moment
+of its own for each worker. It runs in a helper thread, so that services answer meanwhile; or, without two
+thread switches, in the loop's own where it is short and nothing else could happen. Then the loop goes on from
+within the backward pass, after each segment.
 """
 
 from __future__ import annotations
@@ -28,41 +27,37 @@ from .pending import ClusterPending
 from .rank import Rank
 
 _OVERRUN: Final = 1.01
-"""A gradient that takes longer than this times its duration in the compute model counts as an overrun."""
+"""Ratio to its duration in the compute model above which a gradient counts as an overrun."""
 _ROOM: Final = 4.0
-"""The last rank's gradient begins this many times its real duration before it is due."""
+"""Lead of the last rank's gradient before it is due, in multiples of its real duration."""
 _BRIEF_S: Final = 0.05
-"""A gradient that takes longer than this is computed in a helper thread: the loop must answer meanwhile."""
+"""Longest gradient computed in the loop's own thread, which must keep answering."""
 
 
 def compute_offset_s(rank: int, workers: int, duration_s: float, took_s: float) -> float:
-    """How long after its start a padded gradient is really computed.
+    """Delay from the start of a padded gradient to its real computation, of ``took_s`` within ``duration_s``.
 
-    Anywhere within its time will do. Workers that share a machine and start together would all want its
-    cores at that moment, and their messages with them, which is not what the scenario is about.
-
-    Args:
-        rank, workers: whose it is.
-        duration_s: what the compute model says.
-        took_s: what a gradient really takes.
+    Workers that share a machine and begin together would otherwise want its cores at the same moment, and
+    send their messages together, which is not what the scenario is about.
     """
     return rank / workers * max(0.0, duration_s - _ROOM * took_s)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentReady:
-    """What a helper thread reports of a gradient in flight: its segment that begins at ``start``."""
+    """A helper thread's report of a gradient's segment that begins at ``start``."""
 
     pending: ClusterPending
     start: int
 
 
 class Segments:
-    """Puts the parts that a backward pass makes together to segments.
+    """Assembles the parts made by a backward pass into segments.
 
     Args:
         segments: (name, start, stop).
-        on_segment: called with where a segment begins, its value [stop - start], and the loss.
+        on_segment: called with the index of a segment's first element, its value [stop - start], and the
+            loss.
     """
 
     def __init__(
@@ -74,7 +69,7 @@ class Segments:
         self._missing = [stop - start for start, stop in self._spans]
 
     def add(self, start: int, stop: int, so_far: Evaluated) -> None:
-        """Elements [start, stop) of a gradient [d] are known; they may belong to several segments."""
+        """Add elements [start, stop) of a gradient [d]; they may belong to several segments."""
         for number in range(bisect(self._firsts, start) - 1, len(self._spans)):
             first, end = self._spans[number]
             if first >= stop:
@@ -89,7 +84,7 @@ class Computing:
 
     Args:
         rank: the worker.
-        took_s: what a gradient took before the run; 0: that is not known, and every one may take long.
+        took_s: duration of a gradient before the run; 0: unknown, and every one may take long.
         complete: called with an operation that is complete.
         catch_up: lets the loop do what can be done at once.
     """
@@ -112,15 +107,15 @@ class Computing:
         self._may_stay = 0.0 < took_s <= _BRIEF_S and rank.job.start.device == CPU
         self._side_stream = SideStream(rank.job.start.device)
         self.loss: Tensor | None = None
-        """That came with the latest gradient which the scheme has got."""
+        """Loss of the latest gradient that the scheme has received."""
 
     @property
     def next_s(self) -> float:
-        """What the compute model says that the worker's next gradient lasts."""
+        """Duration of the worker's next gradient in the compute model."""
         return self._job.compute.duration_s(self._rank.number, self._timing.gradients)
 
     def begin_gradient(self, pending: ClusterPending) -> None:
-        """Start the worker's next gradient."""
+        """Begin the worker's next gradient."""
         operation: ops.Gradient = pending.operation  # type: ignore[assignment]
         index, duration_s = self._timing.gradients, self.next_s
         self._timing.gradients += 1
@@ -140,13 +135,12 @@ class Computing:
             self._loop.alarm(pending.start_s + wait_s, partial(self.hurry, pending))
 
     def hurry(self, pending: ClusterPending) -> None:
-        """Compute a gradient's value as soon as can be, unless that has begun."""
+        """Compute a gradient's value as soon as possible, unless that has begun."""
         compute, pending.compute = pending.compute, None
         if compute is not None:
             self._loop.alarm(self._loop.now, compute)  # after alarms that are due
 
     def _begin(self, pending: ClusterPending, index: int, point: Tensor) -> None:
-        """From the loop: compute a gradient."""
         if not self._alone():
             self._rank.threads.run(pending, self._compute, pending, index, point, self._report)
             return
@@ -157,7 +151,7 @@ class Computing:
     def _alone(self) -> bool:
         """Whether nothing can happen here before a gradient that begins now is computed.
 
-        A GPU's backward pass has a thread of its own: that would go on with the loop there.
+        A GPU's backward pass has a thread of its own, which would go on with the loop there.
         """
         return (
             self._may_stay
@@ -172,7 +166,7 @@ class Computing:
         point: Tensor,
         report: Callable[[ClusterPending, int, Evaluated], None],
     ) -> tuple[Evaluated, float]:
-        """The gradient, and how long it took; its segments are reported during the backward pass."""
+        """The gradient and its real duration; reports segments during the backward pass."""
         assert self._job.problem is not None
         on_part = None
         if pending.handle is not None and len(self._job.segments) > 1:
@@ -183,22 +177,22 @@ class Computing:
         return evaluated, took_s
 
     def _take_here(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
-        """From within the backward pass, in the loop's thread: a segment is known."""
+        """Take a segment within the backward pass, in the loop's thread."""
         if self._raised is None:
             try:
                 self.take_segment(pending, start, part)
                 self._catch_up()
-            except BaseException as error:  # it is not the gradient's
+            except BaseException as error:  # not the gradient's own error
                 self._raised = error
 
     def _report(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
-        """In another thread, that of the backward pass: a segment is known."""
+        """Report a segment from the backward pass's thread."""
         self._side_stream.settle()
         self._side_stream.hand_over(*part)
         self._rank.threads.finished.put(CallResult(SegmentReady(pending, start), part, None))
 
     def take_segment(self, pending: ClusterPending, start: int, part: Evaluated) -> None:
-        """The helper thread has a segment of the gradient, and with it the loss."""
+        """Take a segment of the gradient, and with it the loss, from the helper thread."""
         pending.parts[start], pending.loss = part
         self._resume(pending)
 
@@ -208,7 +202,7 @@ class Computing:
             resume()
 
     def take_gradient(self, pending: ClusterPending, evaluated: Evaluated, took_s: float) -> None:
-        """The helper thread has the gradient."""
+        """Take the complete gradient from the helper thread."""
         if pending.operation.point._version != pending.version:  # type: ignore[attr-defined]
             raise SchemeError(
                 f"worker {self._rank.number} wrote in place into a tensor whose gradient was in flight"
@@ -228,7 +222,7 @@ class Computing:
             self._complete(pending)
 
     def ended(self, pending: ClusterPending) -> None:
-        """A gradient is complete: note how much later than due that was noticed."""
+        """Note the lateness of a complete gradient."""
         now_s = self._loop.now
         pending.task.breakdown.computed(now_s)
         late_s = now_s - pending.ready_s
@@ -236,7 +230,7 @@ class Computing:
         self._timing.latest_s = max(self._timing.latest_s, late_s)
 
     def with_value(self, pending: ClusterPending, call: Callable[[Tensor], None]) -> None:
-        """Call with a gradient's value, at once or when it has been computed; with it goes its loss."""
+        """Call with a gradient's value, at once or when it has been computed; ``loss`` is set with it."""
         if not pending.computed:
             pending.on_part = partial(self.with_value, pending, call)
             return
@@ -246,7 +240,7 @@ class Computing:
     def with_part(
         self, pending: ClusterPending, start: int, stop: int, call: Callable[[Tensor], None]
     ) -> None:
-        """Call with a segment of a gradient, at once or when it is known; with it goes the loss."""
+        """Call with a segment of a gradient, at once or when it is known; ``loss`` is set with it."""
         if not pending.computed and start not in pending.parts:
             pending.on_part = partial(self.with_part, pending, start, stop, call)
             return

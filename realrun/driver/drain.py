@@ -1,8 +1,8 @@
-"""Leave nothing in flight: what is done with transfers that services leave behind.
+"""Leave nothing in flight: completes the transfers that services leave behind.
 
-When the mains of all workers have ended, the services are stopped where they are. A receive that nobody
-will answer is released by a message of one element, and a message that nobody will receive is received
-and dropped. Who has to do what follows from counting what each rank has posted.
+When the mains of all workers have ended, the services are stopped where they are. A receive without a sender
+is released by a message of one element, and a message without a receiver is received and dropped. The counts
+of all posted operations determine each rank's part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass
 class PostedCounts:
-    """What one rank has posted so far.
+    """Sends and receives posted so far by one rank.
 
     Attributes:
         sent: (destination, tag) -> messages.
@@ -30,26 +30,26 @@ class PostedCounts:
     largest: dict[str, int] = field(default_factory=dict)
 
     def sends(self, destination: int, tag: str, num_bytes: int) -> int:
-        """A message is posted; returns its number among those to this destination under this tag."""
+        """Count a message; returns its number among those to this destination under this tag."""
         self.sent[destination, tag] += 1
         self.largest[tag] = max(num_bytes, self.largest.get(tag, 0))
         return self.sent[destination, tag]
 
     def receives(self, source: int, tag: str) -> int:
-        """A receive from ``source`` is posted, or one from anybody was answered by it; returns its number."""
+        """Count a receive from ``source``, or an any-source one answered by it; returns its number."""
         self.received[source, tag] += 1
         return self.received[source, tag]
 
     def post_any(self, tag: str) -> None:
-        """A receive from anybody is posted."""
+        """Count a posted any-source receive."""
         self.any_waiting[tag] += 1
 
     def complete_any(self, tag: str) -> None:
-        """A receive from anybody is complete."""
+        """Count a completed any-source receive."""
         self.any_waiting[tag] -= 1
 
     def as_lists(self) -> list[Any]:
-        """As lists, for the control store."""
+        """The counts as lists, for the control store."""
         return [
             [(*key, count) for key, count in self.sent.items()],
             [(*key, count) for key, count in self.received.items()],
@@ -71,7 +71,7 @@ class PostedCounts:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What ends a transfer: ``source`` releases a receive, or (-1) ``destination`` swallows a message."""
+    """A completion: ``source`` releases a receive, or (-1) ``destination`` swallows a message."""
 
     source: int
     destination: int
@@ -80,7 +80,7 @@ class Drain:
 
 
 def plan_drains(counts: Sequence[PostedCounts]) -> list[Drain]:
-    """What has to be done so that every posted send and receive completes. A pure function of the counts."""
+    """Drains that complete every posted send and receive. A pure function of the counts."""
     n = len(counts)
     drains: list[Drain] = []
     tags = sorted(

@@ -1,4 +1,4 @@
-"""Operations that need other workers, on the wall clock: posted here, waited for in helper threads."""
+"""Operations between workers on the wall clock: posted here, waited for in helper threads."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .rank_log import Exchange
 
 
 class ExchangeListener(Protocol):
-    """What exchanges need of the driver."""
+    """Callbacks from exchanges to the driver."""
 
     def known_dead(self, rank: int) -> bool:
         """Whether this worker knows that ``rank`` has died."""
 
     def complete(self, pending: ClusterPending) -> None:
-        """An operation is complete."""
+        """Take a completed operation."""
 
     def lose(self, pending: ClusterPending, rank: int) -> None:
-        """An operation cannot be completed: that peer is dead."""
+        """Take an operation that cannot be completed: peer ``rank`` is dead."""
 
     def gone(self, pending: ClusterPending, rank: int) -> None:
-        """gloo has lost a connection that an operation needs, to ``rank`` or (-1) to one it does not name."""
+        """Take an operation whose connection gloo has lost, to ``rank`` or (-1) an unnamed peer."""
 
 
 class Exchanges:
@@ -43,7 +43,7 @@ class Exchanges:
 
     Args:
         rank: the worker.
-        listener: what is called with operations that are complete, or cannot be.
+        listener: receives completed and failed operations.
     """
 
     def __init__(self, rank: Rank, listener: ExchangeListener) -> None:
@@ -57,10 +57,10 @@ class Exchanges:
         self._numbers: Counter[str] = Counter()
         self.counts = PostedCounts()
         self.collectives_at_once = 0
-        """The most that were in flight."""
+        """Largest number of collectives in flight."""
 
     def _expect(self, pending: ClusterPending, *peers: int) -> bool:
-        """Whether the peers exist and none of them is known to be dead."""
+        """Check that the peers exist; False if one of them is known to be dead."""
         for peer in peers:
             pending.check_peer(peer, self._job.workers)
             if self._listener.known_dead(peer):
@@ -70,7 +70,6 @@ class Exchanges:
         return True
 
     def _begin(self, pending: ClusterPending, begin: Callable[[], TransferInFlight]) -> None:
-        """Begin transfers, and have them waited for."""
         self._in_flight.add(pending)
         try:
             wait, pending.result = begin()
@@ -83,12 +82,11 @@ class Exchanges:
             self._threads.run(pending, wait)
 
     def _number(self, name: str) -> int:
-        """How many operations of this kind there were before."""
         self._numbers[name] += 1
         return self._numbers[name] - 1
 
     def begin_mix(self, pending: ClusterPending) -> None:
-        """Swap values with the neighbours."""
+        """Exchange values with the neighbours."""
         operation: ops.Mix = pending.operation  # type: ignore[assignment]
         pattern, value = operation.pattern, operation.value
         sources, destinations = pattern.sources[self._rank], pattern.destinations[self._rank]
@@ -104,7 +102,7 @@ class Exchanges:
             self._begin(pending, lambda: mix(value, sources, destinations, number))
 
     def begin_send(self, pending: ClusterPending) -> None:
-        """Send a message."""
+        """Begin to send a message."""
         operation: ops.Send = pending.operation  # type: ignore[assignment]
         peer, tag, value = operation.destination, operation.tag, operation.value
         pending.peer, pending.version, pending.bytes = peer, value._version, self._job.num_bytes(value)
@@ -114,7 +112,7 @@ class Exchanges:
             self._begin(pending, lambda: self._transport.messages.send(value, peer, tag))
 
     def begin_receive(self, pending: ClusterPending) -> None:
-        """Receive a message."""
+        """Post the receive of a message."""
         operation: ops.Receive = pending.operation  # type: ignore[assignment]
         peer, tag, like = operation.source, operation.tag, operation.like
         if peer == ops.ANY:
@@ -148,14 +146,14 @@ class Exchanges:
     def _collective(
         self, operation: ops.Operation[Any], group: tuple[int, ...], number: int
     ) -> TransferInFlight:
-        """Begin a collective: the library's, but for an all-reduce that follows hosts and sites."""
+        """Begin the library's collective, or a hierarchical all-reduce by hosts and sites."""
         collectives, forced = self._transport.collectives, self._job.all_reduce
         if isinstance(operation, ops.AllReduce) and forced == "hierarchical" and len(group) > 1:
             return collectives.hierarchical(operation.value, *self._job.choice.by_site(group), number)
         return collectives.begin(operation, group, number)
 
     def reply(self, pending: ClusterPending) -> Any:
-        """The reply of an exchange that is complete."""
+        """The reply of a completed exchange."""
         operation = pending.operation
         assert pending.result is not None
         if isinstance(operation, ops.Send | ops.Mix):
@@ -177,6 +175,6 @@ def _message_key(source: int, destination: int, tag: str, number: int) -> str:
 
 
 def _bytes_sent(job: Job, operation: ops.Operation[Any], group: tuple[int, ...], rank: int) -> int:
-    """What a rank sends in a collective, as the simulator counts it."""
+    """Bytes sent by a rank in a collective, as in the simulator."""
     collective, order = job.choice.collective_of(operation, group, rank)
     return collective.bytes_sent[order.index(rank)]

@@ -1,4 +1,4 @@
-"""What a rank has to do next: calls that are due, and alarms on the wall clock."""
+"""The event loop of a rank: pending calls, and alarms on the wall clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Loop:
     """The calls and alarms of one rank, in one thread.
 
     Args:
-        zero_s: when the run begins, on ``time.monotonic``.
+        zero_s: the run's start, on ``time.monotonic``.
     """
 
     def __init__(self, zero_s: float) -> None:
@@ -29,34 +29,34 @@ class Loop:
 
     @property
     def now(self) -> float:
-        """Seconds since the run began; before that a negative number."""
+        """Seconds since the run began; negative before that."""
         return time.monotonic() - self._zero_s
 
     def soon(self, call: Call) -> None:
-        """Make a call after those that wait already, and before all alarms."""
+        """Queue a call behind those already waiting, and before all alarms."""
         self._ready.append(call)
 
     def at(self, time_s: float, callback: Callable[[_T], None], value: _T) -> None:
-        """Call ``callback(value)`` at ``time_s``, or soon where that has passed."""
+        """Call ``callback(value)`` at ``time_s``, or soon if that has passed."""
         if time_s <= self.now:
             self.soon(partial(callback, value))
         else:
             self.alarm(time_s, partial(callback, value))
 
     def alarm(self, time_s: float, call: Call) -> None:
-        """Make a call at ``time_s``, or as soon after it as can be: after the alarms that were due before."""
+        """Make a call at ``time_s`` or as soon after it as possible, in the order of due times."""
         self._num_alarms += 1
         heapq.heappush(self._alarms, (time_s, self._num_alarms, call))
 
     def ready(self) -> Call | None:
-        """The next call that does not wait for a time, taken out."""
+        """Pop the next call that does not wait for a time."""
         return self._ready.popleft() if self._ready else None
 
     def due(self, now_s: float) -> Call | None:
-        """The next alarm if it is due, taken out."""
+        """Pop the next alarm if it is due."""
         return heapq.heappop(self._alarms)[2] if self._alarms and self._alarms[0][0] <= now_s else None
 
     @property
     def next_s(self) -> float:
-        """When the next alarm goes off."""
+        """Time of the next alarm."""
         return self._alarms[0][0] if self._alarms else float("inf")

@@ -16,9 +16,9 @@ class ClusterPending(InFlight):
     """An operation that takes time, from its start to its completion."""
 
     exchange = Exchange()
-    compute: Callable[[], None] | None = None  # a gradient, where that has not begun
-    computed = False  # a gradient's value is there
-    padded = False  # a gradient's duration in the compute model has passed
-    parts: dict[int, Tensor]  # of a gradient, by where they begin: segments that are known
-    on_part: Callable[[], None] | None = None  # somebody waits for one of them, or for the whole
-    result: Callable[[], Any] | None = None  # once an exchange is complete: what it has brought
+    compute: Callable[[], None] | None = None  # begins a gradient's computation, until it has begun
+    computed = False  # the gradient's value is known
+    padded = False  # the gradient's duration in the compute model has passed
+    parts: dict[int, Tensor]  # known segments of a gradient, by first element
+    on_part: Callable[[], None] | None = None  # a waiter for a segment or for the gradient
+    result: Callable[[], Any] | None = None  # reply of a completed exchange

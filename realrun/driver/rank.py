@@ -1,4 +1,4 @@
-"""What the parts of one rank's driver share."""
+"""State shared by the parts of one rank's driver."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Rank:
 
     Attributes:
         job: what is run.
-        number: which worker this is.
-        transport: how it exchanges values.
-        threads: where blocking waits and long gradients run.
-        control, watchdog: what it shares with the other ranks.
-        loop: what it has to do next.
-        log: what it writes down.
+        number: of this worker.
+        transport: its exchanges of values.
+        threads: run blocking waits and long gradients.
+        control, watchdog: shared with the other ranks.
+        loop: its pending calls and alarms.
+        log: its record of the run.
         in_flight: operations that a helper thread or a collective will report on.
     """
 

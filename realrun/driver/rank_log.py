@@ -1,7 +1,7 @@
-"""What one rank writes down during a run, and how it is handed in afterwards.
+"""The log of one rank during a run, and its encoding for the collector.
 
-A rank does not know when its peers started; rows carry the *key* of the exchange that they took part in,
-from which ``paceline.realrun.driver.collect`` finds them out later.
+A rank does not know when its peers started; rows carry the *key* of their exchange, from which
+``paceline.realrun.driver.collect`` finds these times later.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from paceline.sim.training.snapshots import Published
 
 
 class Exchange(NamedTuple):
-    """An operation that needs others.
+    """An operation that needs other workers.
 
     Attributes:
-        key: the same on all workers that take part in this one; "" for an operation of one worker.
+        key: alike on all participants; "" for an operation of one worker.
         peers: the workers that have to be there.
     """
 
@@ -32,7 +32,7 @@ class Exchange(NamedTuple):
 
 
 class LoggedOperation(NamedTuple):
-    """What a rank knows of an ``Event`` of its own when that happens: all but ``peer_s``."""
+    """A rank's ``Event`` without ``peer_s``, which it does not know yet."""
 
     task: int
     handle: int
@@ -45,7 +45,7 @@ class LoggedOperation(NamedTuple):
     exchange: Exchange
 
     def event(self, worker: int, peer_s: float) -> Event:
-        """The event, once it is known when the last peer had started."""
+        """The event, given the time at which the last peer started."""
         return Event(
             worker, self.task, self.handle, self.step, self.operation, self.start_s, self.end_s, peer_s,
             self.bytes, self.peer,
@@ -57,9 +57,9 @@ class Exposure:
     """A stretch in which the main coroutine was blocked and no gradient hid it.
 
     Attributes:
-        start_s, exposed_s: when it began, and for how long nothing was computed.
+        start_s, exposed_s: its start, and its time without computation.
         exchange: what was waited for.
-        peer_s: when the last peer had started, where no exchange tells.
+        peer_s: start of the last peer, where no exchange tells.
     """
 
     start_s: float
@@ -70,14 +70,14 @@ class Exposure:
 
 @dataclass
 class Timing:
-    """How well this machine kept to the compute model.
+    """Fidelity of this machine to the compute model.
 
     Attributes:
-        gradients: how many were computed.
-        overruns: how many of them took longer than their time in the model by more than 1 %.
-        late_s, latest_s: sum and maximum of how much later than due a gradient's end was noticed.
+        gradients: number of gradients computed.
+        overruns: number of them longer than their time in the model by more than 1 %.
+        late_s, latest_s: sum and maximum of the delays with which a gradient's end was noticed.
         compute_s: real computation, in total.
-        notes: what else a reader of the results should know.
+        notes: other facts for a reader of the results.
     """
 
     gradients: int = 0
@@ -89,7 +89,7 @@ class Timing:
 
 
 class ModelRef(NamedTuple):
-    """A model that a rank has kept: ``number`` in its ``RankLog.models``, or ``FINAL`` or ``LEADER``."""
+    """A model kept by a rank: ``number`` in its ``RankLog.models``, or ``FINAL`` or ``LEADER``."""
 
     worker: int
     number: int
@@ -97,7 +97,7 @@ class ModelRef(NamedTuple):
 
 FINAL: Final = -1
 LEADER: Final = -2
-"""The last models of a rank, which it hands in with its log."""
+"""Numbers of a rank's last models, which it hands in with its log."""
 
 
 @dataclass
@@ -106,9 +106,9 @@ class RankLog:
 
     Attributes:
         rows: its events, in the order in which its coroutines resumed.
-        exposures: what its main coroutine's time was lost on.
+        exposures: blocked time of its main coroutine.
         published: in order.
-        models: what it has kept for scoring, [d] each.
+        models: kept for scoring, [d] each.
         iterates: digests of its kept models, without leaders and averages; see ``digest_iterates``.
         final: its last published value.
         leader: the last model that it published as standing for all.
@@ -131,7 +131,7 @@ class RankLog:
     timing: Timing = field(default_factory=Timing)
 
     def publish(self, published: Published[Tensor]) -> None:
-        """Write down what was published with a step, and keep its models."""
+        """Log a published step, and keep its models."""
         value, leader, averaged = (
             self._keep(model) for model in (published.value, published.leader, published.averaged)
         )
@@ -149,7 +149,7 @@ class RankLog:
         )
 
     def digest_iterates(self) -> tuple[str, ...]:
-        """Work out ``iterates``, once the clock has stopped."""
+        """Compute ``iterates``, once the clock has stopped."""
         values = (each.value for each in self.published)
         self.iterates = tuple(iterate_digest(self.models[ref.number]) for ref in values if ref is not None)
         return self.iterates
@@ -188,7 +188,7 @@ def encode(log: RankLog) -> tuple[Tensor, Tensor]:
 
 
 def decode(packed: Tensor, values: Tensor) -> RankLog:
-    """The inverse of ``encode``, but for the kept models."""
+    """The inverse of ``encode``, except for the kept models."""
     facts: dict[str, Any] = json.loads(zlib.decompress(packed.numpy().tobytes()))
     final, *leader = values.unbind()
     rank: int = facts["rank"]

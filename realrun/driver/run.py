@@ -43,17 +43,17 @@ def run_job(
 ) -> RankResult:
     """Run one job for real.
 
-    A run that fails is collected too, as a partial one; after it, or where a rank died, no other can follow
-    in this group.
+    A failed run is collected too, as a partial one; after it, or after a rank's death, no other can follow in
+    this group.
 
     Args:
         group: this process and the others; there are as many as the job has workers.
         job: alike on all ranks.
-        backend: torch's name of what carries mixes and collectives; messages always go over gloo.
+        backend: torch's name of the backend for mixes and collectives; messages always go over gloo.
         programs: makes a rank's coroutines; absent: the job's scheme.
-        timeout_s: how long any wait may last.
-        faults: rank -> number of the operation of its main coroutine at which that process dies.
-        progress: called with the number of steps that this rank has done.
+        timeout_s: time limit of any wait.
+        faults: rank -> number of its main coroutine's operation at which that process dies.
+        progress: called with this rank's number of steps.
         warm_up: compute a gradient before the run: the first one is slow.
 
     Raises:
@@ -114,7 +114,6 @@ def _check(group: Group, job: Job, backend: str) -> None:
 
 
 def _transport(group: Group, job: Job, backend: str, timeout_s: float) -> Transport:
-    """How this rank exchanges values."""
     carrier = group.backend(backend, job.start.device, timeout_s)
     if not (carrier.carries_messages or job.synchronous):
         group.say(
@@ -125,7 +124,7 @@ def _transport(group: Group, job: Job, backend: str, timeout_s: float) -> Transp
 
 
 def _warm_up(group: Group, job: Job) -> float:
-    """How long a gradient takes, in seconds: the second of two, for the first one is slow."""
+    """Seconds of a gradient: the second of two, since the first one is slow."""
     assert job.problem is not None
     side_stream = SideStream(job.start.device)
     gradient = partial(job.problem.gradient, group.rank, 0, job.start)
@@ -134,7 +133,7 @@ def _warm_up(group: Group, job: Job) -> float:
 
 
 def _drain(rank: Rank, counts: PostedCounts, timeout_s: float) -> None:
-    """Complete everything that the services have left in flight."""
+    """Complete everything left in flight by the services."""
     number, control, messages = rank.number, rank.control, rank.transport.messages
     posted = control.meet("traffic", counts.as_lists(), timeout_s)
     waited: set[object] = set(rank.in_flight)
@@ -161,7 +160,7 @@ def _drain(rank: Rank, counts: PostedCounts, timeout_s: float) -> None:
 
 
 def _hosts(backend: str) -> dict[str, str]:
-    """``Run.hosts``, as they are on the host of this rank."""
+    """``Run.hosts`` of this rank's host."""
     kind = "lab" if start.in_lab() else "cluster"
     return {"kind": kind, "transport": backend, "software": software(), **kernel.send_buffer_setting()}
 
@@ -169,7 +168,7 @@ def _hosts(backend: str) -> dict[str, str]:
 def _collect(
     group: Group, rank: Rank, log: RankLog, machines: tuple[Machine, ...], backend: str
 ) -> RankResult:
-    """Hand in what this rank has written down, and score the run where everything is collected."""
+    """Hand in this rank's log, or collect and score the run on the collector."""
     job, control, failure = rank.job, rank.control, rank.watchdog.failure()
     dead = control.dead()
     group.broken = failure is not None or bool(dead)

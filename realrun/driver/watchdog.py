@@ -1,12 +1,11 @@
 """The watchdog: no rank waits for ever, and all ranks end for one reason.
 
-Every rank writes to the control store now and then that it is alive and what its main coroutine waits in
-(its *heartbeat*). A rank that has been blocked for ``timeout_s`` reads the heartbeats of the others: where
-nobody can go on, or somebody has fallen silent, it reports that, and every rank stops. The first failure
-that is reported counts.
+Every rank periodically writes a *heartbeat* to the control store: that it is alive, and what its main
+coroutine waits in. A rank blocked for ``timeout_s`` reads the heartbeats of the others: where nobody can go
+on, or somebody has fallen silent, it reports that, and every rank stops. The first reported failure counts.
 
-Every question to the store takes a round trip, and over a slow link that is as long as a step. So a thread
-asks, and the rank itself, which computes and exchanges, only reads what the thread knows.
+A request to the store takes a round trip, and over a slow link that is as long as a step. So a thread asks,
+and the rank itself, which computes and exchanges, only reads the thread's answers.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _KINDS: dict[str, Callable[..., RunError]] = {
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run ended.
+    """The cause of a run's end.
 
     Attributes:
         error: as raised on the rank that noticed.
-        rank, step: who noticed, and in which step.
+        rank, step: rank that noticed, and its step.
         collector: the rank that collects what there is.
         silent: ranks that do not answer.
     """
@@ -59,8 +58,8 @@ class Heartbeat:
     """A sign of life.
 
     Attributes:
-        time_s: when it was given, on the run's clock.
-        since_s: when the main coroutine last went on.
+        time_s: its time on the run's clock.
+        since_s: time at which the main coroutine last went on.
         able: it will go on by itself (it computes or sleeps).
         waiting: what it waits in, in words.
         ended: the main coroutine has ended.
@@ -78,12 +77,12 @@ class Watchdog:
 
     Args:
         control: of this run.
-        timeout_s: how long a wait may last.
+        timeout_s: time limit of a wait.
 
     Attributes:
-        period_s: how often it looks.
-        dead: the ranks that it knows to be dead.
-        all_ended: whether it knows that the main coroutines of all ranks that live have ended.
+        period_s: interval between looks.
+        dead: ranks known to be dead.
+        all_ended: whether the main coroutines of all living ranks are known to have ended.
     """
 
     def __init__(self, control: Control, timeout_s: float) -> None:
@@ -100,17 +99,17 @@ class Watchdog:
         self.all_ended = False
 
     def start(self) -> None:
-        """Look around every ``period_s`` from now on, in a thread."""
+        """Begin to look every ``period_s``, in a thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking, and join the thread."""
         self._closing = True
         self._wake.set()
         self._thread.join()
 
     def beat(self, own: Heartbeat) -> None:
-        """Say how this rank is, which the thread passes on; to be called every ``period_s``.
+        """Set this rank's heartbeat, which the thread passes on; call it every ``period_s``.
 
         Raises:
             Stopped: another rank has failed.
@@ -132,11 +131,11 @@ class Watchdog:
                 if self._closing:
                     return
                 self.look(self._own)
-        except Exception as error:  # the rank's own thread raises it
+        except Exception as error:  # raised again in the rank's own thread
             self._error = error
 
     def fail(self, error: RunError, step: int) -> None:
-        """Report why this rank fails, unless another has failed before: then wait for that one's report."""
+        """Report this rank's failure; if another has failed before, wait for its report."""
         if not self._control.first("failed"):
             self._control.wait_for(lambda _: "failed", [0], self._timeout_s, lambda: False)
         else:
@@ -170,12 +169,12 @@ class Watchdog:
         )
 
     def check(self) -> None:
-        """Raise ``Stopped`` where a rank has failed."""
+        """Raise ``Stopped`` if a rank has failed."""
         if self._control.failed():
             raise Stopped
 
     def look(self, own: Heartbeat) -> None:
-        """Look around, and let the others know how this rank is.
+        """Look around, and share this rank's heartbeat.
 
         Raises:
             Stopped: another rank has failed.
@@ -206,7 +205,7 @@ class Watchdog:
             raise Deadlock(tuple(_silence(r) for r in silent))
 
     def _heartbeats(self) -> dict[int, Heartbeat]:
-        """The latest heartbeats of those who have neither ended nor died."""
+        """Latest heartbeats of ranks that have neither ended nor died."""
         dead = self._control.dead()
         going = [
             r for r in range(self._control.size)

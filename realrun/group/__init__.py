@@ -1,1 +1,1 @@
-"""Who takes part in a real run, and how its ranks find each other."""
+"""The processes of a real run, and their rendezvous."""

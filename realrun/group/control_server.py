@@ -1,12 +1,12 @@
-"""The server of a job's control store: a few small values behind a password, in a process of its own.
+"""Server of a job's control store: a few small values behind a password, in a process of its own.
 
 Rank 0 starts it by path with ``python -I -S``, so that it imports nothing of the project and takes no time
 from the rank. It ends once rank 0 has closed its standard input, or is gone, and no rank is connected.
 
-Both sides show that they know the job's secret before anything is read: the server sends a nonce, the client
-another one with a code (HMAC-SHA256) over both, and the server answers with its own. Each message then is its
-length, a code over direction, number and content, and the content (JSON), which is parsed after the code was
-compared. The key of these codes is made from the secret and both nonces, so that no message counts twice, nor
+Both sides prove that they know the job's secret before anything is read: the server sends a nonce, the client
+another one with a code (HMAC-SHA256) over both, and the server answers with its own. Each message is its
+length, a code over direction, number and content, and the content (JSON), parsed after the code was compared.
+The key of these codes is derived from the secret and both nonces, so that no message can be replayed, here or
 in another connection. Contents are not encrypted.
 """
 
@@ -25,11 +25,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 MAX_MESSAGE_BYTES: Final = 1 << 24
-"""Length of one message, at most; what is longer is not read."""
+"""Largest message read, in bytes."""
 HANDSHAKE_S: Final = 5.0
-"""How long the other side may take to show that it knows the secret."""
+"""Time limit of the other side's proof that it knows the secret."""
 MAX_STRANGERS: Final = 256
-"""Connections that have not shown it yet, at most: the oldest makes room for another one."""
+"""Largest number of unauthenticated connections; a further one replaces the oldest."""
 
 _NONCE_BYTES: Final = 32
 _CODE_BYTES: Final = 32
@@ -39,21 +39,22 @@ _KEEP_ALIVE: Final = {
     socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3,
     socket.TCP_USER_TIMEOUT: 60_000,
 }  # fmt: skip
-"""When a host counts as gone: seconds of silence, seconds between probes, how many of them, and milliseconds
-without an acknowledgement."""
+"""When a host counts as gone: seconds of silence, seconds between probes, number of probes, and ms without
+an acknowledgement.
+"""
 
 
 class Refused(ConnectionError):
-    """The other side does not know the secret, or a message is not what it sent."""
+    """The other side does not know the secret, or a message is not authentic."""
 
 
 class Channel:
-    """A connection whose two sides know the secret.
+    """An authenticated connection: both sides know the secret.
 
     Args:
         connection: of the two.
         key: for this connection alone.
-        sends, receives: the directions of this side.
+        sends, receives: direction labels of this side.
     """
 
     def __init__(self, connection: socket.socket, key: bytes, sends: bytes, receives: bytes) -> None:
@@ -70,10 +71,10 @@ class Channel:
         """Wait for a message.
 
         Args:
-            limit_s: how long it may take; None: for ever.
+            limit_s: time limit; None: none.
 
         Raises:
-            Refused: it is too long, or the other side did not send it like this, or not now.
+            Refused: it is too long, or its code is wrong (altered, forged or out of order).
             OSError: the connection is closed, or the time is over.
         """
         until_s = None if limit_s is None else time.monotonic() + limit_s
@@ -87,7 +88,7 @@ class Channel:
         return body
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def _code(self, side: int, body: bytes) -> bytes:
@@ -97,10 +98,10 @@ class Channel:
 
 
 def accept_channel(connection: socket.socket, secret: bytes) -> Channel:
-    """Have a client show that it knows the secret, and show it in turn.
+    """Authenticate a client, then prove knowledge of the secret in turn.
 
     Raises:
-        Refused: it does not.
+        Refused: the client does not know the secret.
         OSError: the connection is closed, or ``HANDSHAKE_S`` is over.
     """
     until_s = time.monotonic() + HANDSHAKE_S
@@ -114,10 +115,10 @@ def accept_channel(connection: socket.socket, secret: bytes) -> Channel:
 
 
 def open_channel(connection: socket.socket, secret: bytes) -> Channel:
-    """Show a server that this side knows the secret, and have it show the same.
+    """Prove knowledge of the secret to a server, and authenticate it.
 
     Raises:
-        Refused: it does not.
+        Refused: the server does not know the secret, or refuses this side.
         OSError: the connection is closed, or ``HANDSHAKE_S`` is over.
     """
     until_s = time.monotonic() + HANDSHAKE_S
@@ -138,11 +139,7 @@ def _channel_after(
     code: bytes,
     ways: tuple[bytes, bytes],
 ) -> Channel:
-    """The channel between two sides, once the ``other`` has shown its code over ``both`` nonces.
-
-    Raises:
-        Refused: the code is not made with the secret.
-    """
+    """The channel of two sides, after a check of the ``other`` one's ``code`` over ``both`` nonces."""
     if not hmac.compare_digest(code, _code(secret, other + both)):
         raise Refused("the secret is another one")
     connection.settimeout(None)
@@ -153,7 +150,7 @@ class ControlServer:
     """The values of a job, and the connections of its ranks.
 
     Args:
-        listener: a socket that listens.
+        listener: a listening socket.
         secret: of the job.
     """
 
@@ -168,14 +165,14 @@ class ControlServer:
         self._changed = threading.Condition()
 
     def accept(self) -> None:
-        """Take in connections until ``wait_until_left`` is called; each has a thread of its own."""
+        """Accept connections until ``wait_until_left`` is called; each has its own thread."""
         while True:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
                 if self._leaving:
                     return
-                time.sleep(0.01)  # gone already, or there are too many: those that say nothing end soon
+                time.sleep(0.01)  # closed already, or too many: idle ones time out soon
                 continue
             with self._changed:
                 self._strangers[connection] = None
@@ -185,7 +182,7 @@ class ControlServer:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def wait_until_left(self) -> None:
-        """Take in no more connections, and wait until no rank is connected, nor perhaps about to be."""
+        """Stop accepting, and wait until no rank or candidate is connected."""
         self._leaving = True
         _shut(self._listener)
         with self._changed:
@@ -211,7 +208,7 @@ class ControlServer:
         except Refused:
             with self._changed:
                 self._refused += not is_rank
-        except (OSError, ValueError, TypeError):  # a rank's request that makes no sense ends its connection
+        except (OSError, ValueError, TypeError):  # a malformed request ends the connection
             pass
         finally:
             with self._changed:
@@ -221,7 +218,7 @@ class ControlServer:
             connection.close()
 
     def _answer(self, what: str, *arguments: Any) -> Any:
-        """Carry out one request; nothing comes between its parts."""
+        """Carry out one request, atomically under the caller's lock."""
         values = self._values
         match what, arguments:
             case "set", (key, value):
@@ -251,7 +248,6 @@ def _code(key: bytes, content: bytes) -> bytes:
 
 
 def _read(connection: socket.socket, length: int, until_s: float | None) -> bytes:
-    """Exactly so many bytes, however they come in."""
     content = bytearray()
     while len(content) < length:
         if until_s is not None:
@@ -264,13 +260,13 @@ def _read(connection: socket.socket, length: int, until_s: float | None) -> byte
 
 
 def _shut(connection: socket.socket) -> None:
-    """Wake the thread that waits in a socket."""
-    with suppress(OSError):  # it is closed already
+    """Wake a thread blocked in a socket."""
+    with suppress(OSError):  # already closed
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def main(descriptor: int) -> None:
-    """Serve on the socket of this number; the first line of standard input is the secret, in hexadecimal."""
+    """Serve on socket number ``descriptor``; standard input's first line is the secret, in hexadecimal."""
     secret = bytes.fromhex(sys.stdin.readline())
     server = ControlServer(socket.socket(fileno=descriptor), secret)
     threading.Thread(target=server.accept, daemon=True).start()

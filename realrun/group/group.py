@@ -1,6 +1,6 @@
-"""A group of processes, one per worker, joined over gloo; it can run one job after another.
+"""A group of processes, one per worker, joined over gloo, for one job after another.
 
-Where another backend carries the pattern operations, gloo carries the rest.
+Another backend may carry the pattern operations; gloo carries the rest.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _T = TypeVar("_T")
 _PR_SET_TIMERSLACK = 29
 
 SWITCH_S: Final = 0.0005
-"""How long a thread keeps the interpreter while others want it: a gradient's must not hold up the driver."""
+"""The interpreter's switch interval: a gradient's thread must not hold up the driver."""
 
 
 @dataclass
 class Group:
-    """This process among the others.
+    """This process within its group.
 
     Attributes:
-        rank, size: this process's rank, and how many there are.
-        store: where they meet.
+        rank, size: this process's rank and the number of ranks.
+        store: shared by them.
         gloo: connects each of them to all others.
         life: their signs of life.
         threads: helper threads.
-        runs: how many jobs have been run.
+        runs: number of jobs run so far.
         broken: a run has failed; nothing more can be run.
-        lazy_groups: by their members, those that have carried out a collective.
-        ordered_backends: by name, those that a job has used.
-        shown: what rank 0 has printed.
+        lazy_groups: by members, the groups used by collectives.
+        ordered_backends: by name, the backends used by jobs.
+        shown: lines printed by rank 0.
     """
 
     rank: int
@@ -66,18 +66,18 @@ class Group:
     shown: set[str] = field(default_factory=set)
 
     def lazy_group(self, members: tuple[int, ...]) -> LazyGroup:
-        """The process group of some ranks; they connect when they first need it."""
+        """The process group of some ranks; connects when first needed."""
         if members not in self.lazy_groups:
             self.lazy_groups[members] = LazyGroup(self.store, members, self.rank)
         return self.lazy_groups[members]
 
     def backend(self, name: str, device: torch.device, timeout_s: float) -> Backend:
-        """What carries mixes and collectives; all ranks call this at the same time.
+        """The backend for mixes and collectives; all ranks call this at the same time.
 
         Args:
             name: torch's name of it, ``gloo`` or ``nccl``.
-            device: where the values are.
-            timeout_s: how long the ranks may take to connect.
+            device: location of the values.
+            timeout_s: time limit for connecting.
 
         Raises:
             RunError: the backend refuses, or a rank did not come.
@@ -93,7 +93,7 @@ class Group:
         return self.ordered_backends[name]
 
     def say(self, text: str) -> None:
-        """Print a line on standard error, on rank 0 alone and once."""
+        """Print a line on standard error, on rank 0 only and once."""
         if self.rank == 0 and text not in self.shown:
             self.shown.add(text)
             sys.stderr.write(f"{text}\n")
@@ -110,7 +110,7 @@ def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
     No gloo wait has a time-out of its own: the driver watches over them.
 
     Raises:
-        InputError: this process may not open as many files as there would be connections.
+        InputError: the limit of open files is too low for the connections.
         RunError: a rank did not come, or cannot be reached.
     """
     allow_open_files(size)
@@ -120,7 +120,7 @@ def meet(store: Store, rank: int, size: int, timeout_s: float) -> Group:
 
 
 def _in_time(backend: str, connecting: Callable[[], _T], timeout_s: float) -> _T:
-    """Connect in another thread: a backend may wait for ever for a rank that it cannot reach."""
+    """Connect in another thread: a backend may wait for ever for an unreachable rank."""
     threads = ThreadPool()
     threads.run(None, connecting)
     try:
@@ -136,13 +136,7 @@ def _in_time(backend: str, connecting: Callable[[], _T], timeout_s: float) -> _T
 
 
 def join(store: Store, rank: int, size: int, timeout_s: float) -> Group:
-    """Wait for the other processes and connect, in a process that is there for nothing else.
-
-    It computes with one thread, and its threads wake up as soon as the kernel can.
-
-    Raises:
-        RunError: a rank did not come.
-    """
+    """``meet`` in a process dedicated to this: one compute thread, and prompt wake-ups by the kernel."""
     torch.set_num_threads(1)
     sys.setswitchinterval(SWITCH_S)
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # ns; 50 us otherwise

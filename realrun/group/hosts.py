@@ -1,7 +1,7 @@
-"""Which machine a process is on, and which worker it is.
+"""Host of each process, and worker numbers by host.
 
-torchrun and Slurm number processes as they please. Workers of one machine have consecutive numbers, in the
-order in which the scenario names the machines, so that its sites are where it says.
+torchrun and Slurm number processes as they please. Workers of one machine are numbered consecutively, in the
+order in which the scenario names the machines, so that they are in the scenario's sites.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from paceline.sim.errors import InputError
 
 
 def host_name() -> str:
-    """This machine's name for itself."""
+    """This machine's hostname."""
     return socket.gethostname()
 
 
 def boot_id() -> str:
-    """A random word that the kernel drew when this machine was started; its processes share a clock."""
+    """The kernel's random boot ID; processes with the same one share a clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -33,16 +33,16 @@ def machine() -> str:
 
 
 def software() -> str:
-    """Versions of what runs here, human-readable."""
+    """Versions of torch, Python and Linux, human-readable."""
     return f"torch {torch.__version__}, Python {platform.python_version()}, Linux {platform.release()}"
 
 
 def workers_of(names: Sequence[str], wanted: Mapping[str, int] | None) -> list[int]:
-    """The worker that each process is, [n].
+    """Worker number of each process, [n].
 
     Args:
-        names: the name of each process's host, in the order of the ranks.
-        wanted: host -> workers, in the order of the workers; None: hosts as they come.
+        names: host name of each process, in rank order.
+        wanted: host -> number of workers, in worker order; None: hosts as they come.
 
     Raises:
         InputError: a host runs more or fewer processes than it should, or is not named.
@@ -72,7 +72,7 @@ def workers_of(names: Sequence[str], wanted: Mapping[str, int] | None) -> list[i
 
 
 def _named(name: str, wanted: Mapping[str, int]) -> str:
-    """``name`` as the scenario spells it: with or without its domain."""
+    """``name`` as spelled in the scenario: with or without its domain."""
     short = name.partition(".")[0]
     return next((host for host in wanted if host == name or host.partition(".")[0] == host == short), name)
 

@@ -1,9 +1,8 @@
-"""The store of a job whose processes something else has started: torchrun, Slurm, or the user's own script.
+"""The control store of a job started by something else: torchrun, Slurm, or the user's own script.
 
-torch's store listens on every interface, and whoever reaches it can read and write. So that store is asked
-for one thing, where rank 0 listens, in an entry that is signed; everything else goes through rank 0's own
-(``paceline.realrun.group.control_server``), to which only those who know the job's secret can connect. gloo's
-addresses are exchanged there too, as for torch it is one of its stores.
+torch's store listens on every interface, open to anybody. So that store holds only the address of rank 0, as
+a signed entry; all else goes through rank 0's own server (``paceline.realrun.group.control_server``), which
+requires the job's secret. gloo's addresses are exchanged there too: for torch it is one of its stores.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from .hosts import boot_id
 from .secret import SECRET_VARIABLE, job_secret
 
 POLL_S: Final = 0.01
-"""How often a rank looks for a value that it waits for."""
+"""Poll interval of a rank that waits for a value."""
 _ANSWER_S: Final = 30.0
-"""How long the server may take to answer."""
+"""Time limit of the server's answers."""
 _MAX_REFUSALS: Final = 3
-"""A server with too many strangers at its door refuses, too."""
+"""A server with too many unauthenticated connections refuses, too."""
 _DEFAULT_WAIT: Final = timedelta(seconds=300)
 _SIOCGIFADDR: Final = 0x8915
 _BACKLOG: Final = 1024
@@ -49,13 +48,11 @@ _Address = tuple[str, int]
 
 
 class JobStore(Store):
-    """A connection to the job's server; for torch, one of its stores.
-
-    What fails raises torch's ``DistStoreError``, as with its own stores.
+    """A connection to the job's server, as a torch ``Store``; failures raise torch's ``DistStoreError``.
 
     Args:
         channel: to the server.
-        server: the server's process, on the rank that has started it.
+        server: its process, on the rank that started it.
     """
 
     def __init__(self, channel: Channel, server: subprocess.Popen[bytes] | None = None) -> None:
@@ -124,7 +121,7 @@ class JobStore(Store):
         return self
 
     def close(self) -> None:
-        """Disconnect; the server ends when all ranks have."""
+        """Disconnect; the server ends after the last rank."""
         with self._turn:
             self._lost = self._lost or "it was closed"
             self._channel.close()
@@ -132,11 +129,11 @@ class JobStore(Store):
                 self._server.stdin.close()
 
     def count_refused(self) -> int:
-        """How many connections have shown another secret than the job's."""
+        """Number of connections refused for a wrong secret."""
         return int(self._ask("refused"))
 
     def end(self) -> None:
-        """End the server, and with it what the other ranks wait for."""
+        """End the server, and with it the other ranks' waits."""
         if self._server is not None:
             self._server.kill()
         self.close()
@@ -166,13 +163,13 @@ def open_job_store(
 ) -> JobStore:
     """Start the job's store on rank 0, and connect to it.
 
-    On one machine gloo gets the loopback to use, unless the environment names another interface.
+    On one machine gloo gets the loopback, unless the environment names another interface.
 
     Args:
         environment: of this process.
         rank, size: of this process.
-        timeout_s: how long the ranks may take to find each other.
-        torch_store: where rank 0 can say where it listens; None: it listens at MASTER_ADDR and MASTER_PORT.
+        timeout_s: time limit for the ranks to find each other.
+        torch_store: for rank 0's address; None: it listens at MASTER_ADDR and MASTER_PORT.
         name: of this use of the processes, alike on all ranks.
 
     Raises:
@@ -203,7 +200,7 @@ def open_job_store(
         store = JobStore(_connect(address, secret, until_s), server)
     except RunError:
         if rank != 0 and torch_store is not None:
-            torch_store.set(f"{entry} refused", "")  # for rank 0, which waits
+            torch_store.set(f"{entry} refused", "")  # rank 0 polls it
         raise
     if rank == 0:
         _wait_for_ranks(store, torch_store, entry, size, until_s)
@@ -213,20 +210,17 @@ def open_job_store(
 
 
 def _here(entry: str, rank: int) -> str:
-    """Under which key a rank says that it is connected."""
+    """Key of a rank's announcement that it is connected."""
     return f"{entry} rank {rank}"
 
 
 def _wait_for_ranks(
     store: JobStore, torch_store: Store | None, entry: str, size: int, until_s: float
 ) -> None:
-    """Wait on rank 0 until all ranks are connected.
+    """Wait on rank 0 until all ranks are connected; on failure end the server and raise ``RunError``.
 
-    One that is refused says so in torch's store, where there is one: whoever writes into that can end the
-    job in other ways, too. A connection with another secret alone ends nothing, as it may be a stranger's.
-
-    Raises:
-        RunError: a rank was refused, or has not come in time. The server ends, and the others' waits with it.
+    A refused rank says so in torch's store, if any: whoever writes there can end the job in other ways, too.
+    A connection with another secret ends nothing by itself, as it may be a stranger's.
     """
     keys = [_here(entry, rank) for rank in range(1, size)]
     while not store.check(keys):
@@ -245,7 +239,7 @@ def _wait_for_ranks(
 
 
 def is_one_host(environment: Mapping[str, str], size: int) -> bool:
-    """Whether all ``size`` ranks run on one host, as far as the environment says."""
+    """Whether all ``size`` ranks run on one host, as far as the environment tells."""
     if environment.get("LOCAL_WORLD_SIZE") == str(size) or environment.get("SLURM_NNODES") == "1":
         return True
     host = environment.get("MASTER_ADDR", "")
@@ -256,7 +250,7 @@ def is_one_host(environment: Mapping[str, str], size: int) -> bool:
 
 
 def _share_loopback(torch_store: Store, entry: str, rank: int, size: int, timeout_s: float) -> bool:
-    """Whether all ranks are in one network namespace of one machine, as they say in torch's store."""
+    """Whether all ranks share a network namespace, as announced in torch's store."""
     keys = [f"{entry} loopback {each}" for each in range(size)]
     torch_store.set(keys[rank], f"{boot_id()} {Path('/proc/self/ns/net').stat().st_ino}")
     _wait(torch_store, keys, timeout_s)
@@ -274,7 +268,7 @@ def _wait(torch_store: Store, keys: list[str], timeout_s: float) -> None:
 
 
 def _listen(environment: Mapping[str, str], host: str, port: int, one_host: bool) -> socket.socket:
-    """A socket on the job's interface: the loopback, that of gloo, or that of MASTER_ADDR."""
+    """Listen on the job's interface: the loopback, gloo's, or that of MASTER_ADDR."""
     interface = environment.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
     listener = None
     try:
@@ -296,21 +290,20 @@ def _listen(environment: Mapping[str, str], host: str, port: int, one_host: bool
 
 
 def _address_of(interface: str) -> str:
-    """The IPv4 address of a network interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("256s", os.fsencode(interface)[:15])
         return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)[20:24])
 
 
 def _start_server(listener: socket.socket, secret: bytes) -> subprocess.Popen[bytes]:
-    """Start the server on a socket; it dies when this process is gone and no rank is connected."""
+    """Start the server; it ends once this process is gone and no rank is connected."""
     with listener:
         server = subprocess.Popen(
             [sys.executable, "-I", "-S", control_server.__file__, str(listener.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[listener.fileno()],
-            start_new_session=True,  # Ctrl-C is for the ranks, whose end it waits for
+            start_new_session=True,  # Ctrl-C goes to the ranks; the server waits for their end
         )
     assert server.stdin is not None
     server.stdin.write(secret.hex().encode() + b"\n")
@@ -324,7 +317,7 @@ def _sign(secret: bytes, entry: str, address: _Address) -> str:
 
 
 def _look_up(torch_store: Store, entry: str, secret: bytes, timeout_s: float) -> _Address:
-    """Where rank 0 listens, as it says in torch's store; only what the secret has signed is believed."""
+    """Rank 0's address from torch's store, if signed with the secret."""
     _wait(torch_store, [entry], timeout_s)
     try:
         host, port, code = json.loads(torch_store.get(entry))
@@ -366,5 +359,4 @@ def _connect(address: _Address, secret: bytes, until_s: float) -> Channel:
 
 
 def _text(value: str | bytes) -> str:
-    """A value as JSON can hold it."""
     return value if isinstance(value, str) else value.decode("latin-1")

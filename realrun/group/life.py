@@ -1,8 +1,8 @@
-"""Signs of life between runs: a rank that has been stopped, or hangs, is told from one that takes its time.
+"""Signs of life between runs: they distinguish a stopped or hung rank from a slow one.
 
-Ranks prepare a run and score one for as long as they need, and the others wait. So a thread of each rank
-counts up in the store meanwhile, and who waits for a rank looks at its count: what a signal has stopped, or a
-dead machine, counts no more. In a run the watchdog does this (``paceline.realrun.driver.watchdog``).
+Ranks prepare and score a run for as long as they need, while the others wait. So a thread of each rank
+increments a count in the store, and waiting ranks look at it: a process stopped by a signal, or a dead
+machine, counts no more. In a run the watchdog does this (``paceline.realrun.driver.watchdog``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SIGNS: Final = 8
 
 
 class SignsOfLife:
-    """Those of this process, which a thread gives until ``close``, and what is known of the others'.
+    """This process's signs of life, given by a thread until ``close``, and those seen of others.
 
     Args:
         store: shared by all ranks.
         number: of this process, among those that share ``name``.
-        patience_s: for how long a rank may give no sign.
+        patience_s: longest silence of a rank.
         name: of the numbers, as one process may have several.
     """
 
@@ -47,9 +47,9 @@ class SignsOfLife:
         self._thread.join()
 
     def silent(self, ranks: Iterable[int]) -> list[int]:
-        """Those of ``ranks`` that have given no sign for too long, while this process looked all the time.
+        """Those of ``ranks`` silent for too long while this process looked all the time.
 
-        It asks the store now and then only, however often it is called.
+        Polls the store at most once per period, however often it is called.
 
         Raises:
             RuntimeError: the store is lost.
@@ -58,7 +58,7 @@ class SignsOfLife:
         since_s = now_s - self._looked_s
         if since_s < self._period_s:
             return []
-        if since_s > 2 * self._period_s:  # it did something else, or was stopped itself, as all may have been
+        if since_s > 2 * self._period_s:  # this rank was busy or stopped, as all may have been
             self._seen.clear()
         self._looked_s = now_s
         silent = []
@@ -73,7 +73,7 @@ class SignsOfLife:
 
     def _give(self) -> None:
         count = 0
-        with suppress(RuntimeError):  # without the store nobody looks, and this rank's own waits end
+        with suppress(RuntimeError):  # a lost store also ends this rank's own waits
             while True:
                 count += 1
                 self._store.set(self._key(self._own), str(count))

@@ -1,4 +1,4 @@
-"""Open files: gloo waits for ever for a connection that the kernel has none left for."""
+"""The limit of open files: without one left, gloo waits for ever for a connection."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from paceline.sim.errors import InputError
 
 _FILES: Final = 64
-"""Open files that any process of a run may have: its streams, gloo's devices, files that are being read."""
+"""Open files of any process of a run: its streams, gloo's devices, files being read."""
 _FILES_OF_A_WORKER: Final = 4
-"""For each worker: pipes to its process, or connections to it in a few groups."""
+"""Open files for each worker: pipes to its process, or connections to it in a few groups."""
 
 
 def allow_open_files(workers: int) -> None:
-    """Raise this process's own limit of open files to what a run needs; those that it starts inherit it.
+    """Raise the limit of open files to the needs of a run, for this process and its children.
 
     Raises:
-        InputError: the limit for all of a user's processes is lower.
+        InputError: the hard limit is lower.
     """
     needed = _FILES + _FILES_OF_A_WORKER * workers
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)

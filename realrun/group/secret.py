@@ -17,17 +17,16 @@ from paceline.sim.errors import InputError
 
 SECRET_VARIABLE: Final = "PACELINE_SECRET"
 MIN_SECRET_LETTERS: Final = 16
-"""Letters of a secret that users choose, at least."""
+"""Minimum length of a secret chosen by a user."""
 
 _JOB: Final = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
-"""What names a job among those of one user, so that they do not meet."""
+"""Variables that identify a job among one user's, to keep them apart."""
 
 
 def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
-    """The key of this job's control messages, alike on all of its ranks.
+    """Key of this job's control messages, alike on all of its ranks.
 
-    It is made from ``PACELINE_SECRET``; or, where all ranks are on one host, from a file that only this user
-    can read.
+    It is derived from ``PACELINE_SECRET`` or, with all ranks on one host, from a file private to this user.
 
     Args:
         environment: of this process.
@@ -38,7 +37,7 @@ def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
     """
     written = environment.get(SECRET_VARIABLE, "")
     if written:
-        secret = os.fsencode(written).strip()  # a line end that one host has read and another has not
+        secret = os.fsencode(written).strip()  # hosts may differ in a trailing line end
         if (letters := len(secret)) < MIN_SECRET_LETTERS:
             raise InputError(f"{SECRET_VARIABLE} has {letters} letters; give it {MIN_SECRET_LETTERS} or more")
     elif one_host:
@@ -54,7 +53,7 @@ def job_secret(environment: Mapping[str, str], one_host: bool) -> bytes:
 
 
 def _read_secret() -> bytes:
-    """The secret of this user on this host, in a private folder; made when it is first needed."""
+    """Read this user's secret on this host; make it when first needed."""
     try:
         folder = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}"
         file = _make_secret(folder)
@@ -64,13 +63,13 @@ def _read_secret() -> bytes:
             f"the ranks of this host can share no secret: {error.filename or tempfile.gettempdir()}: "
             f"{error.strerror}; set {SECRET_VARIABLE}"
         ) from error
-    if len(secret) < MIN_SECRET_LETTERS:  # a disk that was full, or a host that went down
+    if len(secret) < MIN_SECRET_LETTERS:  # a full disk, or a crashed host
         raise InputError(f"{file} holds no secret: remove it, or set {SECRET_VARIABLE}")
     return secret
 
 
 def _make_secret(folder: Path) -> Path:
-    """The file with the secret, in a folder that is this user's alone."""
+    """Make the secret's file, if missing, in a folder of this user alone."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     _check_private(folder, stat.S_ISDIR)
@@ -80,14 +79,14 @@ def _make_secret(folder: Path) -> Path:
         with open(draft, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as new:
             new.write(secrets.token_hex(32))
         with suppress(FileExistsError):
-            os.link(draft, file)  # whole, or not at all; the first one counts
+            os.link(draft, file)  # atomic; the first one wins
         draft.unlink()
     _check_private(file, stat.S_ISREG)
     return file
 
 
 def _check_private(path: Path, is_kind: Callable[[int], bool]) -> None:
-    """Refuse a place that others may have made, or may read."""
+    """Refuse a path that others may have made, or may read."""
     status = path.lstat()
     if not is_kind(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise InputError(

@@ -1,7 +1,7 @@
-"""The control store: a few small facts that all ranks of a run share, off the measured network.
+"""The control store: a few small facts shared by all ranks, off the measured network.
 
-Where Paceline starts the processes it is a file in a private folder, so that nothing is bound; where
-something else does, see ``paceline.realrun.group.job_store``.
+Between processes started by Paceline it is a file in a private folder, so that nothing is bound to a port;
+otherwise it is ``paceline.realrun.group.job_store``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .job_store import POLL_S, JobStore, open_job_store
 from .life import SignsOfLife
 
 MIN_TIMEOUT_S: Final = 1.0
-"""Seconds: within less, a rank that only waits for its turn on a processor would count as lost."""
+"""Seconds. Within less, a rank that only waits for a processor would count as lost."""
 MAX_TIMEOUT_S: Final = 1e6
-"""Seconds that one wait may last at most, some eleven days."""
+"""Longest wait in seconds, some eleven days."""
 
 
 def check_timeout(name: str, seconds: float) -> None:
-    """Refuse a time-out that no wait can have; ``name`` is what the error calls it."""
+    """Refuse a time-out out of range; ``name`` is its name in the error."""
     if not MIN_TIMEOUT_S <= seconds <= MAX_TIMEOUT_S:
         raise InputError(
             f"{name} {seconds:g}: must be at least {MIN_TIMEOUT_S:g} and at most {MAX_TIMEOUT_S:g} seconds"
@@ -42,7 +42,7 @@ class Stopped(Exception):
 
 
 def file_store(path: Path, size: int) -> Store:
-    """The store of ``size`` processes on this machine; ``path`` is in a folder of their own."""
+    """A store for ``size`` processes on this machine; ``path`` is in their private folder."""
     return FileStore(str(path), size)
 
 
@@ -58,11 +58,9 @@ def _whole(environment: Mapping[str, str], name: str) -> int:
 
 
 def read_place(environment: Mapping[str, str], how: str) -> tuple[int, int, int]:
-    """The rank of this process, how many there are, and MASTER_PORT, as a launcher's environment says.
+    """Rank, number of ranks and MASTER_PORT from a launcher's environment.
 
-    Args:
-        environment: of this process.
-        how: to start the processes, for whoever did not.
+    ``how`` is the error's advice about starting the processes.
 
     Raises:
         InputError: a variable is not set, or is nonsense.
@@ -85,14 +83,14 @@ def read_place(environment: Mapping[str, str], how: str) -> tuple[int, int, int]
 def torchrun_store(
     environment: MutableMapping[str, str], timeout_s: float, how: str, name: str = ""
 ) -> tuple[JobStore, int, int]:
-    """Open the store of the job that torchrun's environment names; returns also this rank, and how many.
+    """Open the store of the job in torchrun's environment; returns also the rank and number of ranks.
 
-    torchrun's own store says where it is; without one, as under Slurm, rank 0 listens at MASTER_PORT.
+    Rank 0's address is in torchrun's own store; without one, as under Slurm, rank 0 listens at MASTER_PORT.
 
     Args:
         environment: of this process.
-        timeout_s: how long the store may take to answer.
-        how: to start the processes, for whoever did not.
+        timeout_s: time limit of the store's answer.
+        how: advice in the error about starting the processes.
         name: of this use of the processes, alike on all ranks.
 
     Raises:
@@ -104,7 +102,7 @@ def torchrun_store(
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         try:
             with socket.create_connection((environment["MASTER_ADDR"], port), timeout_s):
-                pass  # else torch's store would fill pages before it says that nobody listens
+                pass  # else torch logs pages before it reports that nobody listens
             torch_store = TCPStore(
                 environment["MASTER_ADDR"], port, size, is_master=False, timeout=timedelta(seconds=timeout_s)
             )
@@ -123,7 +121,7 @@ def _named_losses() -> Iterator[None]:
 
 
 class Control:
-    """Facts that the ranks share outside their transfers.
+    """Facts shared by the ranks outside their transfers.
 
     Args:
         store: shared by all ranks.
@@ -148,43 +146,43 @@ class Control:
             self._store.set(key, json.dumps(value))
 
     def has(self, *keys: str) -> bool:
-        """Whether there is a value under all of ``keys``."""
+        """Whether all of ``keys`` have a value."""
         with _named_losses():
             return bool(self._store.check(list(keys)))
 
     def get(self, key: str) -> Any:
-        """The value under a key that is there."""
+        """The value of an existing key."""
         with _named_losses():
             return json.loads(self._store.get(key))
 
     def get_all(self, keys: Sequence[str]) -> list[Any]:
-        """The values under keys that are there; of a job's store, in one round trip."""
+        """The values of existing keys; from a job's store in one round trip."""
         with _named_losses():
-            if isinstance(self._all, JobStore):  # torch's PrefixStore cannot ask it for several
+            if isinstance(self._all, JobStore):  # torch's PrefixStore has no multi_get for it
                 values = self._all.multi_get([f"{self._name}/{key}" if self._name else key for key in keys])
             else:
                 values = [self._store.get(key) for key in keys]
         return [json.loads(value) for value in values]
 
     def first(self, key: str) -> bool:
-        """Whether this call is the first of all ranks' for ``key``."""
+        """Whether this is the first call of any rank for ``key``."""
         with _named_losses():
             return bool(self._store.add(f"{key} count", 1) == 1)
 
     def failed(self) -> bool:
-        """Whether some rank has shared why it failed."""
+        """Whether some rank has reported a failure."""
         return self.has("failed")
 
     # --- deaths ---------------------------------------------------------------------------------
 
     def note_death(self, rank: int) -> None:
-        """Let all ranks know that one is dead."""
+        """Tell all ranks that ``rank`` is dead."""
         with _named_losses():
             for key in (f"dead/{rank}", "dead"):
                 self._all.set(key, "1")
 
     def dead(self) -> frozenset[int]:
-        """The ranks that are known to be dead."""
+        """The ranks known to be dead."""
         with _named_losses():
             if not self._all.check(["dead"]):
                 return frozenset()
@@ -225,7 +223,7 @@ class Control:
         return self.get_all([key(r) for r in range(self.size)])
 
     def silent(self, key: Callable[[int], str], ranks: Iterable[int]) -> list[int]:
-        """Those of ``ranks`` that have not shared their key, and have given no sign of life for too long."""
+        """Those of ``ranks`` that are silent for too long and have not shared their key."""
         if self._life is None:
             return []
         with _named_losses():
@@ -235,13 +233,9 @@ class Control:
     def wait_for(
         self, key: Callable[[int], str], ranks: Iterable[int], timeout_s: float, give_up: Callable[[], bool]
     ) -> list[int]:
-        """Wait until each of ``ranks`` has shared its key; returns those that have not.
+        """Wait until each of ``ranks`` has shared its ``key``; returns the missing ones.
 
-        Args:
-            key: of each rank.
-            ranks: to wait for.
-            timeout_s: at most.
-            give_up: whether to stop waiting; called again and again.
+        It ends after ``timeout_s`` or when ``give_up``, which is polled, returns True.
         """
         missing = list(ranks)
         end_s = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""Measures what the lab can emulate on this machine: latency, bandwidth and sharing beside nominal ones."""
+"""Measurements of the lab's latency, bandwidth and sharing on this machine, beside nominal ones."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from .probe import ProbeFlow, flows_to_json
 from .protocol import Discipline, Statistics
 
 BANDWIDTH_TOLERANCE = 0.03
-"""A bandwidth counts as emulated if it is measured to within this share."""
+"""Largest relative error of a bandwidth that counts as emulated."""
 
 _MBIT = 125_000.0  # Mbit/s in bytes/s
 _LATENCIES_S = (0.002, 0.02, 0.05)
 _BANDWIDTHS = (100 * _MBIT, 400 * _MBIT, 1000 * _MBIT, math.inf)
 _BULK_S, _LARGEST_BYTES, _SMALLEST_BYTES = 0.12, 15_000_000, 200_000
-"""How long a bulk message should last, and the bounds of its size."""
+"""Desired duration of a bulk message, and the bounds of its size."""
 _SETTLE_S = 0.05
-"""How long a probe may take to connect, beside five latencies."""
+"""Time for a probe to connect, beside five latencies."""
 _Times = list[tuple[float, float]]
 
 
@@ -60,7 +60,7 @@ class RouteCheck:
 
     @property
     def bandwidth_error(self) -> float:
-        """Measured over nominal, less one; 0 where nothing limits it."""
+        """Measured over nominal bandwidth, less one; 0 where nothing limits it."""
         if math.isinf(self.bandwidth_bytes_per_s):
             return 0.0
         return self.measured_bytes_per_s / self.bandwidth_bytes_per_s - 1
@@ -68,12 +68,12 @@ class RouteCheck:
 
 @dataclass(frozen=True, slots=True)
 class SharingCheck:
-    """Connections from two hosts to a third at the same time, whose link they share.
+    """Simultaneous connections from two hosts to a third over a shared link.
 
     Attributes:
         nominal_bytes_per_s: of the shared link.
-        measured_bytes_per_s: payload of each over the time from when the first of them started to when it was
-            through, less the latency. One that had a head start shows more than half.
+        measured_bytes_per_s: payload of each over the time from the start of the first to its own end, less
+            the latency. One that had a head start shows more than half.
     """
 
     nominal_bytes_per_s: float
@@ -92,15 +92,15 @@ class BusyCheck:
 
 @dataclass(frozen=True, slots=True)
 class LabCheck:
-    """What ``check`` has measured.
+    """The result of ``check``.
 
     Attributes:
         routes: latency and bandwidth, one after the other.
         sharing, busy: empty when a given network was checked.
         switch: its statistics, one for every setting of ``routes``.
         settings: of host 0, as read back.
-        cores: that this process may use.
-        load: processes that wanted to run in the last minute before the check.
+        cores: available to this process.
+        load: runnable processes in the last minute before the check.
     """
 
     routes: tuple[RouteCheck, ...]
@@ -113,12 +113,12 @@ class LabCheck:
 
     @property
     def added_latency_s(self) -> float:
-        """Median of what a small message takes beyond the nominal latency."""
+        """Median excess of a small message's latency over the nominal one."""
         return statistics.median(r.measured_latency_s - r.latency_s for r in self.routes)
 
     @property
     def fastest_bytes_per_s(self) -> float:
-        """The largest nominal bandwidth that was met within ``BANDWIDTH_TOLERANCE``; 0 if none was."""
+        """Largest nominal bandwidth met within ``BANDWIDTH_TOLERANCE``; 0 if none was."""
         met = [r.bandwidth_bytes_per_s for r in self.routes if abs(r.bandwidth_error) <= BANDWIDTH_TOLERANCE]
         return max((b for b in met if math.isfinite(b)), default=0.0)
 
@@ -166,7 +166,7 @@ def check(network: Network | None = None) -> LabCheck:
 
 
 def render(measured: LabCheck) -> RenderableType:
-    """Show tables and a verdict on a terminal."""
+    """Tables and a verdict for a terminal."""
     routes = Table(
         "way", "latency", "measured", "worst", "bandwidth", "measured", "error", title="one way, alone"
     )
@@ -225,7 +225,7 @@ class ProbeProcess:
         self._orders.flush()
 
     def finish(self) -> list[_Times]:
-        """Wait for the flows that were ordered: for each of their messages, start and arrival."""
+        """Wait for the ordered flows; returns (start, arrival) of each of their messages."""
         times: list[_Times] = json.loads(self._answers.readline())
         return times
 
@@ -285,7 +285,7 @@ def _check_busy(
 
 
 def _soon_s(latency_s: float) -> float:
-    """When probes that are ordered now can start, on the monotonic clock."""
+    """Earliest start of probes ordered now, on the monotonic clock."""
     return time.monotonic() + _SETTLE_S + 5 * latency_s
 
 
@@ -304,7 +304,7 @@ def _slowest(network: Network, a: int, b: int) -> float:
 
 
 def _star(bandwidth: float, latency_s: float) -> Network:
-    """Three hosts on a switch that blocks nothing, each with an access link of ``bandwidth``."""
+    """Three hosts on a non-blocking switch, each with an access link of ``bandwidth``."""
     limit = {"bandwidth": f"{8 * bandwidth} bit/s"} if math.isfinite(bandwidth) else {}
     return build_network(NetworkSettings.model_validate({"latency": f"{latency_s} s", **limit}), 3)
 

@@ -1,10 +1,9 @@
-"""The latency of packets where there is jitter: arithmetic on given times, with no clock and no device.
+"""Packet latencies under jitter: arithmetic on given times, with no clock and no device.
 
 A simulated message has one latency, and a message is many packets. So the packets of one *burst* share a
-factor: what starts while nothing with contents is in flight from this host to that one draws the host's next
-factor, what follows while something is keeps it. Mere acknowledgements take the nominal latency. What links
-add to latencies as time goes on is added to every packet that comes then. Nothing overtakes on the way from
-one host to another.
+factor: a packet with contents draws the host's next factor if no other such packet is in flight on its way,
+and keeps the current one otherwise. Mere acknowledgements take the nominal latency. Latencies added by links
+over time apply to every packet that comes then. Nothing overtakes on the way from one host to another.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class Delay:
     Args:
         latency_s: one-way, nominal.
         draw: gives the factor of the next burst; None: there is no jitter.
-        added: what the links add at a time, in seconds; None: nothing, ever.
+        added: latency added by the links at a time, in seconds; None: never any.
     """
 
     __slots__ = ("_added", "_draw", "_factor", "_last_s", "_over_s", "_queued", "latency_s")
@@ -34,8 +33,8 @@ class Delay:
         self._draw = draw
         self._added = added
         self._factor = 1.0
-        self._queued = 0  # packets with contents that have not left the last link
-        self._over_s = -math.inf  # when the last of those that have will be there
+        self._queued = 0  # packets with contents before the end of the last link
+        self._over_s = -math.inf  # arrival of the last packet past it
         self._last_s = -math.inf
 
     def enters(self, now_s: float, contents: bool) -> float:
@@ -49,7 +48,7 @@ class Delay:
         return self.latency_s * self._factor + added_s
 
     def arrives_s(self, left_s: float, latency_s: float, contents: bool) -> float:
-        """When a packet arrives that leaves the last link at ``left_s``; call in the order of leaving."""
+        """Arrival of a packet that leaves the last link at ``left_s``; call in the order of leaving."""
         if self._draw is None and self._added is None:
             return left_s + latency_s
         self._last_s = max(self._last_s, left_s + latency_s)

@@ -1,4 +1,4 @@
-"""The hosts of a lab: a network namespace with one TUN device each, and how their TCP is set."""
+"""The hosts of a lab: a network namespace with one TUN device each, and its TCP settings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def address(host: int) -> str:
 
 
 def sysctls(tcp: TcpSettings) -> dict[str, str]:
-    """The kernel's settings of stock hosts; their congestion control is that of the route."""
+    """Kernel settings of stock hosts; their congestion control is a metric of the route."""
     return {
         "net.ipv4.tcp_slow_start_after_idle": str(int(tcp.slow_start_after_idle)),
         "net.ipv4.tcp_rmem": f"4096 {min(131_072, int(tcp.receive_buffer))} {int(tcp.receive_buffer)}",
@@ -60,7 +60,7 @@ def make_host(host: int, hosts: HostTuning, tcp: TcpSettings | None = None) -> H
     Args:
         host: its number.
         hosts: tuned or stock.
-        tcp: of stock hosts; None: as the kernel has it.
+        tcp: of stock hosts; None: the kernel's defaults.
 
     Raises:
         InputError: the kernel does not allow or does not keep a setting.

@@ -1,6 +1,6 @@
-"""What the lab asks of Linux: namespaces, TUN devices, addresses, routes and settings, without any policy.
+"""Linux interfaces of the lab: namespaces, TUN devices, addresses, routes and settings, without any policy.
 
-Nothing but the standard library is needed: machines without ``ip`` and ``tc`` can run the lab.
+It needs only the standard library: machines without ``ip`` and ``tc`` can run the lab.
 
 References:
     ``man 7 network_namespaces``, ``man 7 netdevice``, ``man 7 rtnetlink``;
@@ -35,7 +35,7 @@ _RTA_DST, _RTA_OIF, _RTA_METRICS = 1, 4, 8
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST = 254, 4, 253, 1
 _RTAX_LOCK, _RTAX_CONGESTION = 1, 16
 ROUTE_METRICS = {"initcwnd": 11, "rto_min_ms": 13, "initrwnd": 14}
-"""Name -> number of the metrics that the lab sets on a route."""
+"""Numbers of the route metrics set by the lab, by name."""
 
 _AWAKE_DEVICE = Path("/dev/cpu_dma_latency")
 _LATENCY_US = struct.Struct("i")
@@ -55,7 +55,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(namespace: int, kind: int) -> None:
-    """Move this thread into the namespace of kind ``CLONE_NEW*`` that is open as ``namespace``."""
+    """Move this thread into the open ``namespace`` of kind ``CLONE_NEW*``."""
     _check(_libc.setns(ctypes.c_int(namespace), ctypes.c_int(kind)), "setns")
 
 
@@ -66,7 +66,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def enter_user_namespace() -> None:
-    """Move this process into a new user namespace in which it is who it was, with all capabilities."""
+    """Move this process into a new user namespace with all capabilities, as its current user."""
     user, group = os.geteuid(), os.getegid()
     unshare(CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
@@ -92,7 +92,7 @@ def open_tun(name: str) -> int:
 
 
 def bring_up(device: str, *, mtu_bytes: int | None = None, queue_packets: int | None = None) -> None:
-    """Start ``device``, with this MTU and a transmit queue of so many packets if given."""
+    """Start ``device``, with a given MTU and length of the transmit queue."""
     attributes = b""
     for kind, value in ((_IFLA_MTU, mtu_bytes), (_IFLA_TXQLEN, queue_packets)):
         if value is not None:
@@ -111,7 +111,7 @@ def add_address(device: str, address: str) -> None:
 
 
 def mtu(device: str) -> int:
-    """Read the MTU of ``device``, bytes."""
+    """Read the MTU of ``device``, in bytes."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         answer = fcntl.ioctl(control, _SIOCGIFMTU, struct.pack("16s24x", device.encode()))
     return int(struct.unpack_from("16xi", answer)[0])
@@ -123,8 +123,8 @@ def add_route(
     """Route ``network/prefix`` to ``device``; ``metrics`` as in ``ROUTE_METRICS``.
 
     The kernel heeds ``rto_min_ms`` only where it is locked, so every metric is. ``congestion`` is the
-    congestion control of connections that go this way: a namespace may give a route one that the machine does
-    not allow it as its default.
+    congestion control of connections on this route: a route's may be one that the machine does not allow as
+    the namespace's default.
     """
     pairs = {ROUTE_METRICS[name]: value for name, value in metrics.items()}
     if pairs:
@@ -141,7 +141,7 @@ def add_route(
 
 
 def route_metrics(address: str) -> tuple[dict[str, int], str]:
-    """Read the metrics of the route that leads to ``address``, and its congestion control, if it has one."""
+    """Read the metrics and the congestion control, if any, of the route to ``address``."""
     body = struct.pack("8BI", socket.AF_INET, 32, *([0] * 7))
     body += _attribute(_RTA_DST, socket.inet_aton(address))
     answer = _netlink(_RTM_GETROUTE, 0, body)
@@ -182,7 +182,7 @@ def _netlink(kind: int, flags: int, body: bytes) -> bytes:
 
 
 def sysctl_path(name: str) -> Path:
-    """Where ``net.ipv4...`` of this network namespace lies."""
+    """Path of a setting (``net.ipv4...``) of this network namespace."""
     return Path("/proc/sys", *name.split("."))
 
 
@@ -196,7 +196,7 @@ def send_buffer_setting() -> dict[str, str]:
 
 
 def dropped_packets(device: str) -> int:
-    """Packets that the kernel dropped at ``device`` of this network namespace, in and out."""
+    """Packets dropped by the kernel at ``device`` of this network namespace, in and out."""
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
         name, _, counters = line.partition(":")
         if name.strip() == device:
@@ -206,15 +206,12 @@ def dropped_packets(device: str) -> int:
 
 
 def keep_awake(device: Path = _AWAKE_DEVICE) -> int:
-    """Keep processors awake until the file descriptor that is returned is closed.
+    """Keep processors awake until the returned file descriptor is closed; -1 where that is not possible.
 
-    One that has nothing to do is put to sleep, and waking it up costs tens of microseconds on hardware and
-    up to milliseconds on a virtual machine. In a lab that would be added to latencies at random, most of it
-    where the least is going on. Linux lets a process ask for less (power management quality of service).
-
-    Returns:
-        The descriptor, which closes with this process however that ends; -1 where the machine does not allow
-        it or has nothing of the kind.
+    Waking up an idle processor costs tens of microseconds on hardware and up to milliseconds on a virtual
+    machine, which would be added to a lab's latencies at random, most of it where the least is going on.
+    Linux lets a process ask for less (power management quality of service). The descriptor closes with this
+    process however that ends.
     """
     try:
         held = os.open(device, os.O_RDWR)
@@ -229,7 +226,7 @@ def keep_awake(device: Path = _AWAKE_DEVICE) -> int:
 
 
 def wake_latency(held: int) -> str:
-    """Read back what waking up may take now, for the record; ``default`` where nothing is held."""
+    """Read back the current limit of wake-up latency; ``default`` where nothing is held."""
     if held < 0:
         return "default"
     return f"{_LATENCY_US.unpack(os.pread(held, _LATENCY_US.size, 0))[0]} us"

@@ -26,7 +26,7 @@ from .hosts import INTERFACE, address
 from .protocol import Discipline, Statistics, plan_of, to_json
 
 _ANSWER_S = 60.0
-"""How long the switch may take to answer."""
+"""Time limit of the switch's answers."""
 _NEEDS = (
     "The lab needs Linux with /dev/net/tun (modprobe tun; for a container --device /dev/net/tun) and either "
     "root with CAP_NET_ADMIN and CAP_SYS_ADMIN, or unprivileged user namespaces "
@@ -43,14 +43,14 @@ class Lab:
     The kernel reckons a parent by thread: enter the lab, and start processes in it, from a thread that stays.
 
     Args:
-        network: what to emulate. A link or cap without a limit runs as fast as the machine.
+        network: to be emulated. A link or cap without a limit runs as fast as the machine.
         hosts: ``tuned`` removes TCP's ramp-up and idle restart; ``stock`` keeps the kernel's defaults.
-        tcp: what to set in stock hosts instead; None: nothing.
+        tcp: settings of stock hosts; None: the kernel's.
         queue: discipline of every link, see ``paceline.realrun.lab.queues``.
 
     Raises:
         InputError: on entry, when this machine cannot run a lab; the message says how to get there. At once,
-            when TCP's settings have something that no lab has.
+            when a TCP setting is impossible in a lab.
     """
 
     interface = INTERFACE
@@ -107,11 +107,7 @@ class Lab:
     ) -> subprocess.Popen[bytes]:
         """Start a program inside ``host``; it is killed when the lab or this process ends.
 
-        Args:
-            host: its number.
-            argv: the program and its arguments.
-            env: its environment, all of it (default: this process's).
-            options: as for ``subprocess.Popen``.
+        ``env`` is its whole environment (default: this process's); ``options`` as for ``subprocess.Popen``.
         """
         namespaces = [n for n in (self._user_namespace, self._namespaces[host]) if n >= 0]
         command = [sys.executable, "-I", "-S", enter.__file__, str(os.getpid())]
@@ -122,16 +118,14 @@ class Lab:
         return child
 
     def statistics(self) -> Statistics:
-        """What the switch has done since the start or the last ``reconfigure``."""
+        """Statistics of the switch since the start or the last ``reconfigure``."""
         return Statistics(**self._order(b'"statistics"'))
 
     def reconfigure(self, network: Network, *, queue: Discipline | None = None) -> None:
         """Emulate another network between the same hosts, or the first few of them.
 
-        Waits until no packet is in flight, so call it between runs, not during one.
-
-        Raises:
-            InputError: ``network`` has more hosts than the lab.
+        Waits until no packet is in flight: call it between runs. Raises ``InputError`` if ``network`` has
+        more hosts than the lab.
         """
         if network.num_hosts > len(self._namespaces):
             raise InputError(
@@ -150,7 +144,7 @@ class Lab:
                 stdout=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
                 env=python_environment(),
-                start_new_session=True,  # Ctrl-C is for us, who stop the switch
+                start_new_session=True,  # Ctrl-C goes to this process, which stops the switch
             )
             hello = self._answer()
             if "error" in hello:
@@ -218,9 +212,9 @@ class Lab:
 
 
 def python_environment() -> dict[str, str]:
-    """This process's environment, in which another Python finds the project where this one did.
+    """This process's environment, in which another Python finds the project, but not the working folder.
 
-    And nothing that lies in the working folder: ``python -m`` would take its ``random.py`` for Python's.
+    ``python -m`` would take that folder's ``random.py`` for Python's.
     """
     paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}

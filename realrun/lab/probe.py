@@ -1,9 +1,8 @@
 """A process that measures messages inside a host of a lab: ``python -m paceline.realrun.lab.probe``.
 
-It takes messages on port 9000 and sends what it is ordered to. A line of standard input is a JSON list of
-flows, sent at the same time; standard output answers with a JSON list of their messages' (start, arrival), in
-seconds of the machine's monotonic clock, which the hosts share. A message has arrived when its last byte
-was read.
+It receives messages on port 9000 and sends flows to order. A line of standard input is a JSON list of
+simultaneous flows; standard output answers with a JSON list of their messages' (start, arrival), in seconds
+of the machine's monotonic clock, which the hosts share. A message has arrived when its last byte was read.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class ProbeFlow:
     Attributes:
         to: address.
         size_bytes: of each message, its 8 bytes of length included.
-        count: how many messages.
-        start_s: when to send the first, on the monotonic clock.
+        count: number of messages.
+        start_s: sending time of the first, on the monotonic clock.
         gap_s: pause between them.
     """
 
@@ -61,7 +60,7 @@ def _run(flow: ProbeFlow) -> list[tuple[float, float]]:
 
 
 def _send(connection: socket.socket, size_bytes: int) -> tuple[float, float]:
-    """Send one message and wait for its receipt; return when it started and when it arrived."""
+    """Send one message and wait for its receipt; return its start and arrival."""
     message = _SIZE.pack(size_bytes - _SIZE.size) + bytes(size_bytes - _SIZE.size)
     start_s = time.monotonic()
     connection.sendall(message)
@@ -86,7 +85,7 @@ def _accept(server: socket.socket) -> None:
 
 
 def main() -> None:
-    """Serve, and send what is ordered until standard input ends."""
+    """Receive messages, and send the flows ordered until standard input ends."""
     server = socket.create_server(("", PORT))
     threading.Thread(target=_accept, args=(server,), daemon=True).start()
     sys.stdout.write("[]\n")

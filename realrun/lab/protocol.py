@@ -1,4 +1,4 @@
-"""What is sent through the pipes between a lab and its switch."""
+"""The messages between a lab and its switch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Discipline = Literal["fair", "fifo"]
 _Hosts = tuple[int, int]
 _Way = tuple[Path, float]
 _Routes = Annotated[
-    dict[_Hosts, _Way],  # as a list in JSON, which has no pairs as keys
+    dict[_Hosts, _Way],  # a list in JSON, whose keys cannot be pairs
     PlainSerializer(lambda routes: list(routes.items()), list[tuple[_Hosts, _Way]]),
     BeforeValidator(lambda items: {tuple(hosts): way for hosts, way in items}),
 ]
@@ -32,9 +32,9 @@ class Forwarding:
 
     Attributes:
         queue: the discipline of every link.
-        links: with the changes of their bandwidths once a run has started.
+        links: with the changes of their bandwidths during a run.
         routes: (source host, destination host) -> path and one-way latency in seconds.
-        jitter: how latencies vary then.
+        jitter: variation of latencies during a run.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="constants")
@@ -51,7 +51,7 @@ class Forwarding:
 
     @property
     def adds_latency(self) -> bool:
-        """Whether links add to latencies as time goes on."""
+        """Whether links add to latencies over time."""
         traces = map(trace_of, self.links)
         return any(trace is not None and trace.adds_latency for trace in traces)
 
@@ -60,11 +60,7 @@ _FORWARDING: Final = TypeAdapter(Forwarding)
 
 
 def plan_of(network: Network, queue: Discipline) -> Forwarding:
-    """Spell out all routes of ``network``.
-
-    Raises:
-        InputError: it has something that the switch cannot do.
-    """
+    """Spell out all routes of ``network``; raises ``InputError`` where the switch cannot emulate it."""
     if queue == "fifo" and any(link.variation for link in network.links):
         raise InputError(
             "the lab's first-in-first-out links cannot change their bandwidth: they settle when a packet is "
@@ -83,21 +79,20 @@ def to_json(plan: Forwarding) -> bytes:
 
 
 def from_json(line: bytes) -> Forwarding:
-    """Read what ``to_json`` has written."""
+    """Read a plan written by ``to_json``."""
     return _FORWARDING.validate_json(line)
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What the switch did since its plan was last set.
+    """Statistics of the switch since its plan was last set.
 
     Attributes:
         packets, bytes: read from the hosts; a packet may stand for 64 KB, bytes are IP lengths.
         unroutable: of these, packets to no host of the plan.
         drops: packets lost for lack of room, in the switch and at the devices.
-        worst_lateness_s, mean_lateness_s: how long after its computed time a packet was written.
-        longest_turn_s: longest time that one turn of the loop took; a packet that finds its flow idle may
-            start this much late.
+        worst_lateness_s, mean_lateness_s: delays from a packet's computed time to its writing.
+        longest_turn_s: longest turn of the loop; a packet that finds its flow idle may begin this much late.
         cpu_share: of one core.
         real_time: whether the kernel let the switch run ahead of ordinary processes.
     """

@@ -1,4 +1,4 @@
-"""How packets wait at links: exact arithmetic on given times, with no clock and no device.
+"""Queueing of packets at links: exact arithmetic on given times, with no clock and no device.
 
 A packet may be a segmentation-offload packet of up to 64 KB, which stands for some 45 packets on a
 real wire. Both disciplines therefore treat its bytes as a fluid that streams through the links of
@@ -43,14 +43,14 @@ Leave = Callable[[float, P], None]
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The links that a flow crosses, in order, and what one flow gets at most."""
+    """The links of a flow, in order, and its own rate limit."""
 
     links: tuple[int, ...]
     cap_bytes_per_s: float = math.inf
 
 
 class Queue(Protocol[P_in]):
-    """What the switch needs of a discipline. Times never decrease from call to call."""
+    """The interface of a discipline. Times never decrease from call to call."""
 
     def arrive(self, now_s: float, flow: Hashable, path: Path, size_bytes: int, packet: P_in) -> None:
         """Let a packet of ``flow`` reach the first link of ``path``; call ``advance(now_s)`` first."""
@@ -59,7 +59,7 @@ class Queue(Protocol[P_in]):
         """Do everything that happens up to ``now_s``."""
 
     def next_s(self) -> float:
-        """When ``advance`` next has something to do; ``inf`` if nothing waits."""
+        """Time of the next thing for ``advance`` to do; ``inf`` if nothing waits."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class _Link(Generic[P]):
     bytes_per_s: float
     rank: int
     flows: dict[_Flow[P], int] = field(default_factory=dict)
-    """The active flows and which hop of theirs this link is."""
+    """The active flows, and the number of this link's hop on each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ class _Flow(Generic[P]):
     """Bytes of the first packet that have not left the last hop, at ``since_s``."""
     since_s: float = 0.0
     turn: int = -1
-    """Number of the one event in the heap that still counts."""
+    """Number of the flow's only valid event in the heap."""
     empties: int = -1
     """The hop that is empty at that event; -1 if the first packet is through instead."""
     not_before_s: float = -math.inf
@@ -203,7 +203,7 @@ class Fair(Queue[P]):
         return flow
 
     def _share(self, changed: Iterable[_Link[P]], now_s: float) -> None:
-        """Set the rates of all flows that are joined to the ``changed`` links by shared links."""
+        """Set the rates of all flows connected to the ``changed`` links by shared links."""
         links = dict.fromkeys(changed)
         flows: dict[_Flow[P], None] = {}
         todo = list(links)
@@ -222,7 +222,7 @@ class Fair(Queue[P]):
             self._schedule(flow, now_s)
 
     def _schedule(self, flow: _Flow[P], now_s: float) -> None:
-        """Put the next thing that happens to ``flow``, whose state is that of ``now_s``, into the heap."""
+        """Put the next event of ``flow``, whose state is that of ``now_s``, into the heap."""
         wait, empties, inflow, waiting = math.inf, -1, 0.0, False
         for hop, backlog in enumerate(flow.backlog):
             rate = flow.rate[hop]
@@ -242,7 +242,7 @@ class Fair(Queue[P]):
 
 
 def _share_link(link: _Link[P]) -> None:
-    """Divide one link: a flow that waits here wants all it can get, another no more than comes in."""
+    """Divide one link: a flow with a backlog here wants all it can get, any other no more than comes in."""
     wanted: list[tuple[float, int, _Flow[P], int]] = []
     for index, (flow, hop) in enumerate(link.flows.items()):
         wants = math.inf if flow.backlog[hop] > 0 else flow.rate[hop - 1] if hop else 0.0

@@ -1,6 +1,6 @@
-"""Tells the switch when a run's clock starts, and its seed: in a datagram to an address of no host.
+"""Announcement of a run's start and seed to the switch: a datagram to an address of no host.
 
-The processes of a machine share its monotonic clock, so the time in it is exact however long it takes.
+The processes of a machine share its monotonic clock, so the time in it is exact whatever its delay.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .hosts import INTERFACE
 _TO: Final = ("10.255.255.254", 9)
 _START: Final = struct.Struct("!dQ")
 ADDRESS: Final = socket.inet_aton(_TO[0])
-"""Destination of the datagram, as it stands in an IP header."""
+"""Destination of the datagram, as in an IP header."""
 CONTENTS: Final = slice(28, 28 + _START.size)
-"""Where its contents stand in the IP packet."""
+"""Position of its contents in the IP packet."""
 
 
 def in_lab() -> bool:
@@ -26,17 +26,12 @@ def in_lab() -> bool:
 
 
 def tell(zero_s: float, seed: int) -> None:
-    """Tell the switch of the lab around this process.
-
-    Args:
-        zero_s: when the run begins, on ``time.monotonic``.
-        seed: of the run's latencies and bandwidths.
-    """
+    """Announce the run's start on ``time.monotonic``, and its seed, to the switch of the surrounding lab."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         datagrams.sendto(_START.pack(zero_s, seed), _TO)
 
 
 def parse(contents: bytes) -> tuple[float, int]:
-    """Read what ``tell`` has sent: when the run begins, and its seed."""
+    """Read the contents sent by ``tell``: the run's start, and its seed."""
     zero_s, seed = _START.unpack(contents)
     return float(zero_s), int(seed)

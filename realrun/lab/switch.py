@@ -1,12 +1,11 @@
-"""Joins the hosts of a lab: ``python -m paceline.realrun.lab.switch HOSTS tuned|stock|JSON SOCKET``.
+"""The switch of a lab's hosts: ``python -m paceline.realrun.lab.switch HOSTS tuned|stock|JSON SOCKET``.
 
 It makes the hosts, then reads packets from their TUN devices and writes each to its destination's when it is
-due. All times are computed (``queues``, ``delays``) and do not depend on when the loop gets round to a
-packet, except that a packet that finds its flow idle starts when it is read. ``Statistics`` says how late
-releases were.
+due. All times are computed (``queues``, ``delays``) and do not depend on the loop's delays, except that a
+packet that finds its flow idle begins when it is read. ``Statistics`` says how late releases were.
 
-Latencies and bandwidths that vary do so from the start of a run on, as its seed draws them for the simulator;
-until then they are nominal. The run's first worker announces the start with a datagram (``start``).
+During a run latencies and bandwidths vary as its seed draws them for the simulator; before it they are
+nominal. The run's first worker announces the start with a datagram (``start``).
 
 Standard input and output carry one JSON object a line: a plan, answered by ``{}``, or ``"statistics"``. The
 switch ends with its standard input. SOCKET gets the namespaces: the user's if there is one, then the hosts'.
@@ -46,18 +45,18 @@ from .protocol import Forwarding, Statistics, from_json
 from .queues import Fair, Fifo, Queue
 
 HEADER_BYTES = 10  # virtio_net_hdr
-_HEAD_BYTES = HEADER_BYTES + 60 + 4  # that, the longest IP header, and ports
+_HEAD_BYTES = HEADER_BYTES + 60 + 4  # plus the longest IP header, and ports
 _LARGEST_BYTES = HEADER_BYTES + 65_536  # of a packet with its virtio header
-_HELD_BYTES = 1 << 30  # memory that packets may take; those beyond are dropped
-_READS_PER_TURN = 16  # packets of one device, so that the others get their turn
-_COPIED_BYTES = 8192  # packets up to this size leave their buffer at once
-_BUFFERS = 512  # that are kept at the start
+_HELD_BYTES = 1 << 30  # memory for packets; further ones are dropped
+_READS_PER_TURN = 16  # packets of one device, for fairness to the others
+_COPIED_BYTES = 8192  # packets up to this size are copied out of their buffer
+_BUFFERS = 512  # kept from the start
 
 Data = bytes | memoryview
-"""A packet with its virtio header; if large, a view of a buffer that is used again once it is written."""
+"""A packet with its virtio header; a large one is a view of a buffer that is reused once it is written."""
 
 Packet = tuple[Delay, float, bool, int, Data]
-"""The way that it goes, its latency, whether it has contents, where to write it, and the packet."""
+"""The packet's way, latency, whether it has contents, the TUN device to write it to, and the packet."""
 
 
 class Switch:
@@ -135,7 +134,7 @@ class Switch:
         self._since_s, self._since_cpu_s = time.monotonic(), time.process_time()
 
     def _start(self, zero_s: float, seed: int) -> None:
-        """Start a run: its latencies from now on, its bandwidths from ``zero_s`` on."""
+        """Begin a run: its latencies from now on, its bandwidths from ``zero_s`` on."""
         if self._plan.jitter is not None:
             self._factors = Factors(self._plan.jitter, len(self._hosts), seed)
         self._changes, self._zero_s = bandwidth_changes(self._plan.links, seed), zero_s
@@ -159,7 +158,7 @@ class Switch:
         self._change_s = self._zero_s + self._changes.next_s
 
     def _read(self, tun: int, now_s: float) -> None:
-        """Take what waits at one device, not too much at a time."""
+        """Read the packets waiting at one device, up to a limit per turn."""
         for _ in range(_READS_PER_TURN):
             buffer = self._buffers.pop() if self._buffers else bytearray(_LARGEST_BYTES)
             try:
@@ -176,7 +175,7 @@ class Switch:
                 self._buffers.append(buffer)
                 if head[26:30] == start.ADDRESS:
                     self._start(*start.parse(head[HEADER_BYTES:][start.CONTENTS]))
-                    return  # what came meanwhile is to be read with a later time
+                    return  # later packets are to be read with a later time
                 self._unroutable += 1
                 continue
             data: Data = memoryview(buffer)[:length]
@@ -258,7 +257,7 @@ def _raw_address(host: int) -> bytes:
 
 
 def _room(data: Data) -> int:
-    """Bytes of memory that a packet takes."""
+    """Memory of a packet in bytes: a large one keeps a whole buffer."""
     return len(data) if isinstance(data, bytes) else _LARGEST_BYTES
 
 
@@ -273,7 +272,7 @@ def _flow(data: bytes) -> bytes:
 
 
 def _has_contents(data: bytes, size: int) -> bool:
-    """Whether a packet of ``size`` bytes brings its receiver something, and not only an acknowledgement."""
+    """Whether a packet of ``size`` bytes is more than an acknowledgement."""
     ip = 4 * (data[10] & 0x0F)
     tcp = HEADER_BYTES + ip + 12
     if data[19] != socket.IPPROTO_TCP or data[16] & 0x3F or data[17] or tcp >= len(data):
@@ -299,7 +298,7 @@ def _make_hosts(count: int, hosts: HostTuning, tcp: TcpSettings | None) -> tuple
 
 
 def _run_ahead() -> bool:
-    """Ask to be woken on time and ahead of ordinary processes; returns whether the latter was granted."""
+    """Ask the kernel for prompt wake-ups and real-time priority; returns whether the latter was granted."""
     kernel.prctl(kernel.PR_SET_TIMERSLACK, 1)
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -307,7 +306,7 @@ def _run_ahead() -> bool:
 
 
 def main(count: int, kind: str, namespaces: int) -> None:
-    """Be the switch of ``count`` hosts.
+    """Run the switch of ``count`` hosts.
 
     Args:
         count: of hosts.

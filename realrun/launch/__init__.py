@@ -1,1 +1,1 @@
-"""Starting the ranks of real runs."""
+"""The launcher: starts the ranks of real runs."""

@@ -1,4 +1,4 @@
-"""Run requests, one scheme under one seed for a given length each, and their results."""
+"""Run requests (one scheme, seed and length each) and their results."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from ..transport.device import device_of
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run to be made for real.
+    """A real run to be made.
 
     Attributes:
         scenario: the text of the resolved scenario.
-        entry: which of its schemes.
+        entry: number of the scheme in it.
         seed: of the repeat.
-        max_iterations, max_time_s: its length, which is fixed before it starts; None: no such limit.
+        max_iterations, max_time_s: its length, fixed before it begins; None: no such limit.
         draws: the seed of its computing times; None: ``seed``.
     """
 
@@ -52,28 +52,28 @@ class RunRequest:
 
     @property
     def workers(self) -> int:
-        """How many ranks it takes."""
+        """Number of ranks."""
         return _parsed(self.scenario).cluster.workers
 
     @property
     def connects_anew(self) -> bool:
-        """Whether connections of the run before would still have its windows: hosts have a stock TCP."""
+        """Whether to reconnect: hosts with a stock TCP would keep the windows of the run before."""
         return _parsed(self.scenario).cluster.network.tcp is not None
 
     @property
     def crashing(self) -> frozenset[int]:
-        """The ranks whose processes end before the run does, as the scenario plans it."""
+        """Ranks planned by the scenario to end before the run does."""
         stragglers = _parsed(self.scenario).cluster.stragglers
         return frozenset(rank for each in stragglers if each.crash for rank in each.workers or ())
 
 
 @dataclass(frozen=True)
 class Result:
-    """A run that has ended.
+    """The outcome of a run.
 
     Attributes:
-        run: its record; ``partial`` where it failed, ``message`` says why.
-        timings: how well each worker kept to the compute model.
+        run: its record; ``partial`` if it failed, with the reason in ``message``.
+        timings: each worker's fidelity to the compute model.
     """
 
     run: Run
@@ -81,55 +81,54 @@ class Result:
 
     @property
     def gradients(self) -> int:
-        """How many gradients the workers computed."""
+        """Number of gradients computed by all workers."""
         return sum(timing.gradients for timing in self.timings)
 
     @property
     def overruns(self) -> int:
-        """How many of them took longer than their time in the compute model by more than 1 %."""
+        """Number of gradients longer than their time in the compute model by more than 1 %."""
         return sum(timing.overruns for timing in self.timings)
 
 
 class RankPool(Protocol):
-    """Processes that do one real run after another: started for it, or those of a job."""
+    """Processes that do one real run after another: launched for it, or those of a job."""
 
     @property
     def settings(self) -> tuple[Mapping[str, str], ...]:
         """A lab's settings of each host, as read back; () without a lab."""
 
     def statistics(self) -> Statistics | None:
-        """What a lab's switch did since its network was last changed; None without a lab."""
+        """Statistics of a lab's switch since the last change of network; None without a lab."""
 
     def shape(self, network: Network) -> None:
-        """Have a lab emulate another network between runs; elsewhere the network is what it is.
+        """Have a lab emulate another network between runs; a no-op elsewhere.
 
-        Raises:
-            InputError: ``network`` has more hosts than the lab.
+        Raises ``InputError`` if ``network`` has more hosts than the lab.
         """
 
     def run(self, request: RunRequest, progress: Callable[[int], None] | None = None) -> Result:
-        """Have as many processes as the request has workers do one run.
+        """Do one run, on as many processes as the request has workers.
 
         Args:
             request: what to run.
-            progress: called with the number of steps that rank 0 has done, now and then.
+            progress: called with rank 0's number of steps, now and then.
 
         Raises:
             InputError: the request cannot be run for real.
-            RunError: it failed so early that there is no record of it.
+            RunError: it failed too early to leave a record.
         """
 
 
 REQUEST: Final = TypeAdapter(RunRequest)
 RESULT: Final = TypeAdapter(Result)
-"""Requests and results as JSON, both ways."""
+"""JSON codecs of requests and results."""
 
 
 def run_requests(scenario: Scenario) -> list[RunRequest]:
-    """All schemes under all seeds, for as long as the scenario says.
+    """One request per scheme and seed, of the length fixed in the scenario.
 
     Raises:
-        InputError: the scenario does not fix how long a scheme runs.
+        InputError: the scenario does not fix a scheme's length.
     """
     check_fixed(scenario)
     stop = scenario.stop
@@ -152,7 +151,7 @@ def run_requests(scenario: Scenario) -> list[RunRequest]:
 def keep_runs(
     scenario: Scenario, command: str, out: Path | None, force: bool, say: Callable[[str], None]
 ) -> Iterator[Parts]:
-    """Keep the measured runs of a command in ``out``, if anywhere; arguments and errors as ``open_parts``."""
+    """Keep a command's measured runs in ``out``, if given; arguments and errors as ``open_parts``."""
     if out is None:
         yield NOTHING_KEPT
         return
@@ -164,7 +163,7 @@ def keep_runs(
 
 
 def check_fixed(scenario: Scenario) -> None:
-    """Raise ``InputError`` unless it is known before any run what has to be run."""
+    """Raise ``InputError`` unless the scenario fixes all its runs in advance."""
     if isinstance(scenario.repeats, AutoRepeats):
         raise InputError("a real run needs a number of repeats: add --set repeats=5")
     if scenario.tune is not None:
@@ -180,12 +179,12 @@ def _parsed(text: str) -> Scenario:
 
 
 def with_draws(job: Job, seed: int) -> Job:
-    """``job`` with computing times drawn under another seed; data and everything else stay."""
+    """``job`` with computing times drawn under another seed; data and all else stay."""
     return replace(job, compute=replace(job.compute, seed=seed))
 
 
 def requested_job(request: RunRequest, rank: int) -> Job:
-    """The job of a request, with its values where the backend of this rank wants them."""
+    """The job of a request, with its values on the device of this rank's backend."""
     scenario = _parsed(request.scenario)
     device = device_of(scenario.cluster.backend, rank)
     job = prepare(scenario, scenario.schemes[request.entry], request.seed, device)
@@ -201,7 +200,7 @@ def run_request(
     progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> RankResult:
-    """Run what is requested on a group; every rank calls this alike. ``options`` as for ``run_job``.
+    """Run a request on a group; every rank calls this alike. ``options`` as for ``run_job``.
 
     Raises:
         InputError: it cannot be run for real.
@@ -213,5 +212,5 @@ def run_request(
 
 
 def fingerprint(text: str) -> str:
-    """A short hash of a scenario's text, to compare what the ranks were given."""
+    """A short hash of a scenario's text, to compare those given to the ranks."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

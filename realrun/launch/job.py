@@ -1,8 +1,8 @@
-"""The ranks of a job, which torchrun or Slurm has started: they stay, and do one run after another.
+"""The ranks of a job started by torchrun or Slurm: they do one run after another.
 
-Worker 0 gives the orders and takes part itself; the others obey. Orders and answers are those of
-``paceline.realrun.launch.serve``, and go through the job's control store. A connection that carries nothing
-joins worker 0 with each of the others: it closes when a process dies, whatever that was doing.
+Worker 0 gives orders and takes part itself; the others obey. Orders and answers (see
+``paceline.realrun.launch.serve``) go through the job's control store. An idle connection between worker 0 and
+each other worker reveals the death of a process, whatever it was doing.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from .run_state import RunState
 from .serve import error_answer, join_order, obey, run_order
 
 _IDLE_LOOK_S: Final = 0.1
-"""How often a rank that has nothing to do looks for an order."""
+"""Poll interval for orders on an idle rank."""
 _ANSWER_LOOK_S: Final = 0.02
-"""How often worker 0 looks for answers once its own part of a run is done."""
+"""Poll interval for answers on worker 0, after its own part of a run."""
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
-"""With these torchrun and Slurm announce the end, also where a rank of the host has died."""
+"""Signals by which torchrun and Slurm announce the end, also after the death of another rank on the host."""
 _ENDED: Final = "the job was ended from outside, or one of its ranks on this host has died"
 
 
 class Mailbox:
-    """Values from one rank for another, in the order in which they were put; each side has one.
+    """A one-way queue of values between two ranks; each side has one.
 
     Args:
         control: the job's.
-        name: of the way, alike on both sides.
+        name: of the queue, alike on both sides.
     """
 
     def __init__(self, control: Control, name: str) -> None:
@@ -69,9 +69,9 @@ class Mailbox:
 
 
 def watch_peers(gloo: dist.ProcessGroupGloo, peers: Iterable[int], lost: Callable[[int], None]) -> None:
-    """Call ``lost`` in a thread of its own with each peer whose connection closes.
+    """Call ``lost`` with each peer whose connection closes, from a thread per peer.
 
-    Every peer has a receive that nobody answers.
+    Each thread waits in a receive that nobody answers.
     """
 
     def watch(peer: int) -> None:
@@ -85,11 +85,7 @@ def watch_peers(gloo: dist.ProcessGroupGloo, peers: Iterable[int], lost: Callabl
 
 
 class _JobMember:
-    """What both sides of a job have: the idle connection, and who is lost.
-
-    Attributes:
-        lost: workers whose processes have ended.
-    """
+    """One side of a job: its idle connections and the ``lost`` workers."""
 
     def __init__(self, store: Store, worker: int, size: int, timeout_s: float, peers: Iterable[int]) -> None:
         self.control = Control(PrefixStore("orders", store), worker, size)
@@ -100,7 +96,6 @@ class _JobMember:
         watch_peers(self._idle.gloo, peers, self._lose)
 
     def open_store(self, name: str, size: int) -> Store:
-        """Open the store of a group."""
         store = PrefixStore(name, self._store)
         self._latest = Control(store, self.control.rank, size)
         for worker in self.lost:
@@ -109,22 +104,22 @@ class _JobMember:
 
     def _lose(self, worker: int) -> None:
         self.lost.add(worker)
-        if self._latest is not None:  # somebody may wait for it in a run, or at its start
+        if self._latest is not None:  # others may wait for it in a run, or at its start
             with suppress(RunError):  # the store may be lost as well
                 self._latest.note_death(worker)
 
 
 class JobRanks(RankPool):
-    """The ranks of a job, as worker 0 has them; what they do is a context manager's block.
+    """The ranks of a job, as seen by worker 0: a context manager.
 
-    A rank of a job cannot be started anew: after a run that failed there is no other. Inside the block the
-    signals that announce the end of the job raise ``RunError`` between runs; during one this rank goes on, to
-    collect what there is.
+    A job's ranks cannot be restarted: a failed run is the last one. Inside the block the signals that
+    announce the job's end raise ``RunError`` between runs; during one this rank goes on, to collect what
+    there is.
 
     Args:
         store: the job's.
-        size: how many ranks there are.
-        timeout_s: how long any wait in a run may last.
+        size: number of ranks.
+        timeout_s: time limit of any wait in a run.
 
     Raises:
         RunError: a rank did not come.
@@ -147,7 +142,7 @@ class JobRanks(RankPool):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number in _ENDS:  # what is left to do is to write down what there is
+        for number in _ENDS:  # only the results are left to write
             signal.signal(number, signal.SIG_IGN)
 
     @property
@@ -201,7 +196,7 @@ class JobRanks(RankPool):
 
     def end(self, status: int) -> None:
         """Have all other ranks end with an exit status; this one is to end next."""
-        with suppress(RunError):  # without the store they notice that this one ends
+        with suppress(RunError):  # without the store they notice this rank's end
             self._send(range(1, self._member.control.size), {"end": {"status": status}})
 
     def _await_answers(self, state: RunState) -> None:
@@ -214,9 +209,9 @@ class JobRanks(RankPool):
             time.sleep(_ANSWER_LOOK_S)
 
     def _join(self, workers: int, anew: bool) -> Group:
-        """Have the first ``workers`` ranks meet in a group of their own, unless they are in one.
+        """Join the first ``workers`` ranks in a group of their own, unless they are in one.
 
-        Where they meet ``anew`` they connect once more, so that a run finds TCP as a job does that starts.
+        ``anew`` reconnects them, so that a run finds TCP as a job does that starts.
         """
         if self._group is not None:
             if self._group.broken:
@@ -246,17 +241,17 @@ class JobRanks(RankPool):
 
 def _note(state: RunState, worker: int, answer: Mapping[str, Any]) -> None:
     state.note_answer(worker, answer)
-    if "error" in answer:  # a rank of a job goes on, and waits for the end
+    if "error" in answer:  # a job's rank survives, and waits for the end
         state.waited.discard(worker)
 
 
 def follow(store: Store, worker: int, size: int, timeout_s: float) -> int:
-    """Obey the orders of worker 0 until it ends the job; returns the exit status.
+    """Obey worker 0 until it ends the job; returns the exit status.
 
     Args:
         store: the job's.
         worker, size: of this rank; not worker 0.
-        timeout_s: how long the ranks may take to connect.
+        timeout_s: time limit for connecting.
 
     Raises:
         RunError: worker 0 was lost.
@@ -268,7 +263,7 @@ def follow(store: Store, worker: int, size: int, timeout_s: float) -> int:
     def incoming() -> Iterator[Mapping[str, Any]]:
         nonlocal status
         while status is None:
-            lost = 0 in member.lost  # looked at first: its last order may come just before its end
+            lost = 0 in member.lost  # read first: its last order may come just before its end
             order = orders.take()
             if order is None:
                 if lost:
@@ -285,7 +280,7 @@ def follow(store: Store, worker: int, size: int, timeout_s: float) -> int:
         if 0 in member.lost:
             raise
         answers.put(error_answer(error))
-    for _ in incoming():  # after a failure nothing but the end is of interest
+    for _ in incoming():  # after a failure only the end matters
         pass
     assert status is not None
     return status

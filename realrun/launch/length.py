@@ -1,4 +1,4 @@
-"""How long real runs are to be: fixed before they start, by the scenario or by a prediction."""
+"""Lengths of real runs: fixed before they begin, by the scenario or by a prediction."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from paceline.sim.schemes import find_scheme
 from .cells import RunRequest, run_requests
 
 LENGTH_MARGIN: Final = 1.2
-"""A real run goes on to this multiple of the steps, or of the time, that its prediction needed."""
+"""Ratio of a real run's steps, or time, to those of its prediction."""
 
 
 def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, predicted: Run) -> RunRequest:
-    """The request with the length that follows from a prediction: what the prediction needed, and a margin.
+    """The request with the length of its prediction, and a margin.
 
-    A synchronous scheme gets a number of steps: ``LENGTH_MARGIN`` times those of the worker that was furthest
-    when the prediction ended, rounded up to whole multiples of ``evaluate.every`` and then of the scheme's
-    period. An asynchronous one gets a time, after which its workers stop where they are.
-    ``stop.max_iterations`` limits each worker on both sides; without a target it is the length as it stands.
+    A synchronous scheme gets a number of steps: ``LENGTH_MARGIN`` times those of the worker furthest ahead at
+    the prediction's end, rounded up to whole multiples of ``evaluate.every`` and then of the scheme's period.
+    An asynchronous one gets a time, after which its workers stop where they are. ``stop.max_iterations``
+    limits each worker on both sides; without a target it is the length as it stands.
 
     Args:
         request: what to run; its own length does not count.
         scenario, entry: what was predicted.
-        predicted: the simulated run, to the target or as far as the scenario's limits let it go.
+        predicted: the simulated run, to the target or to the scenario's limits.
     """
     limit = scenario.stop.max_iterations
     if scenario.stop.target is None and limit is not None:
@@ -49,16 +49,15 @@ def with_length(request: RunRequest, scenario: Scenario, entry: SchemeEntry, pre
 
 
 def _furthest(predicted: Run) -> float:
-    """Steps of the worker that was ahead of the others at the end of a prediction."""
+    """Steps of the worker furthest ahead at the end of a prediction."""
     last = predicted.evaluations[-1].steps if predicted.evaluations else ()
     return max(predicted.iterations, *last) if last else predicted.iterations
 
 
 def with_lengths(scenario: Scenario, progress: Callable[[str, int], None] | None = None) -> list[RunRequest]:
-    """The runs of a scenario with their lengths, predicted for the backend that carries the real runs.
+    """The requests of a scenario with lengths predicted for the backend of the real runs.
 
-    ``stop.max_iterations`` is the length where it is given: then nothing need be predicted. Otherwise each
-    run is simulated first.
+    ``stop.max_iterations`` is the length where given; otherwise each run is simulated first.
     """
     if scenario.stop.max_iterations is not None:
         return run_requests(scenario)

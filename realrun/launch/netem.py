@@ -1,13 +1,11 @@
-"""``tc`` commands that make hosts of one site play a scenario's network, and those that undo them.
+"""``tc`` commands that make hosts of one site emulate a scenario's network, and commands to undo them.
 
-Every host shapes what it sends: one HTB class per link of the scenario that its messages cross, one inside
-the other as the routes from it branch out, and below them one leaf per destination that holds packets for
-the route's latency (netem). A link whose messages all go to one host is shaped there, on arrival, behind an
-IFB device. That is exact for every link that one host alone sends over, or one alone receives over. Hosts
-know nothing of each other: a link that several share in both ways, such as a pipe between two sites, is
-capped on each of them on its own, so that together they may exceed it; ``Script.inexact`` names these.
-
-The latencies come on top of the cluster's own.
+Every host shapes what it sends: one HTB class per link of the scenario that its messages cross, nested as the
+routes from it branch out, and below them one leaf per destination that delays packets by the route's latency
+(netem). A link whose messages all go to one host is shaped there, on arrival, behind an IFB device. That is
+exact for every link with a single sender or a single receiver. Hosts do not coordinate: a link with several
+of both, such as a pipe between two sites, is capped on each host separately, so that together they may exceed
+it; ``Script.inexact`` names these. The latencies come on top of the cluster's own.
 
 References:
     tc-htb(8), tc-netem(8), tc-u32(8) and the kernel's documentation of ifb.
@@ -27,7 +25,7 @@ from paceline.sim.network.network import Network
 
 IFB: Final = "ifb-paceline"
 _UNLIMITED_BYTES_PER_S: Final = 12.5e9
-"""HTB has to have a rate: 100 Gbit/s where the scenario has none."""
+"""HTB needs a rate: 100 Gbit/s for unlimited links."""
 _MAX_DEPTH: Final = 6
 """HTB takes eight levels; one is the root's, one the leaves'."""
 _MTU_BYTES: Final = 1500
@@ -42,9 +40,9 @@ class Script:
 
     Attributes:
         host: its number, the worker's rank.
-        play: commands that make it play its part.
-        undo: commands that leave it as it was.
-        inexact: names of the links that other hosts share with it, and that are capped on each alone.
+        play: commands that set up the emulation.
+        undo: commands that restore the host.
+        inexact: names of links shared with other hosts and capped on each separately.
     """
 
     host: int
@@ -55,15 +53,15 @@ class Script:
 
 @dataclass(frozen=True)
 class _Class:
-    """Peers behind one bandwidth.
+    """A bandwidth limit shared by some peers.
 
     Attributes:
-        peers: who.
-        bytes_per_s: what they get together at most.
-        assured_bytes_per_s: what they get even if everybody else wants as much as they can.
+        peers: ranks.
+        bytes_per_s: their joint limit.
+        assured_bytes_per_s: their joint rate under full load by everybody.
         minor: of the class's number in HTB.
-        parent: number of the class around it; 0 is the root.
-        depth: how many classes are around it, itself included.
+        parent: number of the enclosing class; 0 is the root.
+        depth: nesting depth, itself included.
     """
 
     peers: frozenset[int]
@@ -74,7 +72,7 @@ class _Class:
     depth: int = 0
 
     def inside(self, peers: frozenset[int], bytes_per_s: float, minor: int) -> _Class:
-        """A class in this one; at one level all peers are assured the same, and no more than there is."""
+        """A nested class; at one level all peers are assured the same, and no more than there is."""
         limit = min(bytes_per_s, self.bytes_per_s)
         share = self.assured_bytes_per_s * len(peers) / len(self.peers)
         return _Class(peers, limit, min(limit, share), minor, self.minor, self.depth + 1)
@@ -84,12 +82,12 @@ def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Scr
     """The commands for every host.
 
     Args:
-        network: what to play.
+        network: to be emulated.
         addresses: IPv4 addresses of the hosts, or shell variables that will hold them, by rank.
         device: the hosts' network device.
 
     Raises:
-        InputError: the network has what ``tc`` cannot play, or its routes are too long for HTB.
+        InputError: ``tc`` cannot emulate the network, or its routes are too long for HTB.
     """
     if network.jitter is not None:
         raise InputError(
@@ -123,7 +121,7 @@ def scripts(network: Network, addresses: Sequence[str], device: str) -> list[Scr
 
 
 def validate_addresses(text: str, workers: int) -> list[str]:
-    """Addresses as the user lists them, separated by commas.
+    """Split the user's comma-separated addresses.
 
     Raises:
         InputError: not one IPv4 address for each worker.
@@ -140,11 +138,7 @@ def validate_addresses(text: str, workers: int) -> list[str]:
 
 
 def validate_interface(name: str) -> str:
-    """The name of a network device, as the kernel allows them and a shell takes them as they are.
-
-    Raises:
-        InputError: it is none.
-    """
+    """The name of a network device, valid for the kernel and safe in a shell; else ``InputError``."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,15}", name):
         raise InputError(f"--interface: {quote(name)} is no name of a network device, such as eth0")
     return name
@@ -153,7 +147,6 @@ def validate_interface(name: str) -> str:
 def _leaving(
     network: Network, host: int, addresses: Sequence[str], device: str, elsewhere: set[int]
 ) -> list[str]:
-    """Commands that shape what this host sends."""
     others = [peer for peer in range(network.num_hosts) if peer != host]
     links = {
         peer: [link for link in network.route(host, peer).links if link not in elsewhere] for peer in others
@@ -177,7 +170,7 @@ def _leaving(
 def _arriving(
     network: Network, host: int, addresses: Sequence[str], device: str, links_there: set[int]
 ) -> list[str]:
-    """Commands that shape what this host receives over links that lead to it alone."""
+    """Commands that shape incoming traffic of links that lead to this host alone."""
     others = [peer for peer in range(network.num_hosts) if peer != host]
     links = {
         peer: [link for link in network.route(peer, host).links if link in links_there] for peer in others
@@ -212,10 +205,10 @@ def _undo(device: str) -> tuple[str, ...]:
 
 
 def _nested(network: Network, links: Mapping[int, Sequence[int]]) -> list[_Class]:
-    """The links of each peer as classes inside each other, outermost first, without those that limit nothing.
+    """The links of each peer as nested classes, outermost first, without those that limit nothing.
 
-    Routes of least latency from one host, or to one, form a tree: of two links, the peers behind one are
-    among those behind the other, or none of them is. The first class is the root: all peers, unlimited.
+    Routes of least latency from one host, or to one, form a tree: the peers behind two links are nested or
+    disjoint sets. The first class is the root: all peers, unlimited.
     """
     narrowest: dict[frozenset[int], float] = {}
     for link in {link for each in links.values() for link in each}:
@@ -234,13 +227,12 @@ def _nested(network: Network, links: Mapping[int, Sequence[int]]) -> list[_Class
 
 
 def _leaf(classes: Sequence[_Class], peer: int, cap_bytes_per_s: float) -> _Class:
-    """One peer's own class, in the innermost one that it is behind."""
     around = [each for each in classes if peer in each.peers][-1]
     return around.inside(frozenset([peer]), cap_bytes_per_s, _FIRST_LEAF + peer)
 
 
 def _root(device: str, classes: Sequence[_Class]) -> list[str]:
-    """HTB with its inner classes; what goes elsewhere is not classified and passes unshaped."""
+    """HTB with its inner classes; unclassified traffic to elsewhere passes unshaped."""
     commands = [f"tc qdisc add dev {device} root handle 1: htb default 0"]
     return commands + [_add_class(device, each) for each in classes[1:]]
 
@@ -265,7 +257,7 @@ def _filter(device: str, way: str, address: str, leaf: _Class) -> str:
 
 
 def render(chosen: Sequence[Script], addresses: Sequence[str], undo: bool = False) -> str:
-    """The commands of some hosts as one piece of shell, with what is not exact in front."""
+    """The commands of some hosts as one piece of shell, headed by a list of inexact links."""
     shared = list(dict.fromkeys(name for script in chosen for name in script.inexact))
     lines = [
         "# To be run as root. The delays come on top of the cluster's own latency. Needs the kernel modules",

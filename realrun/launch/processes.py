@@ -1,7 +1,7 @@
-"""Processes that do one real run after another, in a lab or on this machine's loopback.
+"""Worker processes that do one real run after another, in a lab or on this machine's loopback.
 
-Starting a process costs seconds (torch is large), so that they stay for all runs of a command. Each is
-``python -m paceline.realrun --serve``; see ``paceline.realrun.launch.serve`` for what goes between.
+Starting one takes seconds (torch is large), so they stay for all runs of a command. Each is
+``python -m paceline.realrun --serve``; ``paceline.realrun.launch.serve`` has the protocol.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ from .cells import REQUEST, RankPool, Result, RunRequest
 from .run_state import AFTER_A_RECORD_S, RunState
 
 RunProgress = Callable[[str, int], None]
-"""Called with a run's label and the number of steps that rank 0 has done."""
+"""Called with a run's label and rank 0's number of steps."""
 
 Popen = Callable[..., subprocess.Popen[bytes]]
 """Starts a worker's process from its rank, arguments, environment and options of ``subprocess.Popen``."""
 
 _START_S: Final = 300.0
-"""How long the processes may take to start: each loads torch."""
+"""Time limit for the processes to start: each loads torch."""
 _KEPT_LINES: Final = 20
-"""Lines of a process's standard error that are kept, to say why it ended."""
+"""Lines of a process's standard error kept to explain its end."""
 _LOOK_S: Final = 0.2
-"""How often it is looked whether that time is over, or a process stopped."""
+"""Poll interval for time-outs and stopped processes."""
 _STOPPED: Final = "T"
 """State of a process that a signal has stopped, in /proc."""
 
 _Answer = Mapping[str, Any] | None
-"""What a process wrote, see ``serve``; None: it has ended."""
+"""A process's answer, see ``serve``; None: it has ended."""
 
 
 _PROCESS_BYTES: Final = 2.5e8
-"""Of memory that a process takes for itself; ranks of a small model took 0.29 to 0.34 GB (2026-11-23)."""
+"""Memory of one process; ranks of a small model took 0.29 to 0.34 GB (2026-11-23)."""
 
 
 def check_processes(number: int) -> None:
-    """Refuse to start more processes than this machine has memory for: each of them loads torch.
+    """Refuse to start more processes than fit into this machine's memory: each loads torch.
 
     Raises:
         KeyedError: they need more than is free; the message has both.
@@ -82,13 +82,13 @@ def check_processes(number: int) -> None:
 
 
 _STORE_BYTES: Final = 2**20
-"""Of the file by which processes agree: more than any command has written there."""
+"""Size of the store file: more than any command has written there."""
 
 
 def check_room(folder: Path) -> None:
-    """Refuse a folder that does not take the file by which processes agree.
+    """Check that the store file fits into ``folder``.
 
-    torch's reader of that file waits without end for the rest of an entry that was cut off.
+    torch's reader of that file waits without end for the rest of a truncated entry.
 
     Raises:
         InputError: the disk is full, or no file may be so long.
@@ -106,22 +106,21 @@ def check_room(folder: Path) -> None:
 
 
 def popen_here(rank: int, argv: list[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process of a worker on this machine, outside any lab."""
+    """Start a worker's process on this machine, outside any lab."""
     return subprocess.Popen(argv, env=env, **options)
 
 
 class Processes(RankPool):
-    """Processes that do one run after another, one process per worker, with any number of workers.
+    """Processes that do one run after another, one process per worker, for any number of workers.
 
     A context manager; no process outlives it, nor this process however it ends. They are started when a run
-    first needs them, from the thread that calls ``run``, and meet anew for a run with another number of
-    workers, or on stock hosts. After a run that failed, or in which a worker crashed, the next one gets new
-    processes.
+    first needs them, from the thread that calls ``run``, and reconnect for a run with another number of
+    workers, or on stock hosts. After a failed run, or a worker's crash, the next one gets new processes.
 
     Args:
-        lab: in whose hosts they run; it is entered and left together with this. None: on the loopback.
+        lab: runs them in its hosts; entered and left together with this. None: on the loopback.
         popen: starts one where there is no lab.
-        timeout_s: how long any wait in a run may last.
+        timeout_s: time limit of any wait in a run.
         faults: for tests, see ``paceline.realrun.driver.run.run_job``.
 
     Raises:
@@ -190,7 +189,7 @@ class Processes(RankPool):
         self._send(range(workers), {"run": order})
         state = RunState(workers, request.crashing)
         while not state.over():
-            # In a run its ranks watch over each other, and this process keeps still.
+            # In a run its ranks watch over each other, and this process stays idle.
             watches = state.failed_s is not None or not state.begun
             try:
                 rank, answer = self._answers.get(timeout=_LOOK_S if watches else None)
@@ -218,9 +217,9 @@ class Processes(RankPool):
         return state.failure(fates)
 
     def _join(self, workers: int, anew: bool) -> None:
-        """Have the first ``workers`` processes meet in a group of their own, unless they are in one.
+        """Join the first ``workers`` processes in a group of their own, unless they are in one.
 
-        Where they meet ``anew`` they connect once more, so that a run finds TCP as a job does that starts.
+        ``anew`` reconnects them, so that a run finds TCP as a job does that starts.
         """
         if self._joined == workers and not anew:
             return
@@ -255,7 +254,7 @@ class Processes(RankPool):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for this process, which ends them
+            start_new_session=True,  # Ctrl-C goes to this process, which ends them
         )
         return _Child(rank, process, self._answers)
 
@@ -265,7 +264,6 @@ class Processes(RankPool):
             self._children[rank].send(line)
 
     def _end(self) -> None:
-        """End all processes."""
         for child in self._children:
             child.end()
         for child in self._children:
@@ -279,7 +277,7 @@ class Processes(RankPool):
 
 
 def is_stopped(process: int) -> bool:
-    """Whether a signal has stopped a process; False where /proc does not tell."""
+    """Whether a signal has stopped a process; False if /proc does not tell."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == _STOPPED
     except (OSError, IndexError):
@@ -287,7 +285,7 @@ def is_stopped(process: int) -> bool:
 
 
 class _Child:
-    """One process, with threads that read what it writes."""
+    """One process, with threads that read its output."""
 
     def __init__(
         self, rank: int, process: subprocess.Popen[bytes], answers: Queue[tuple[int, _Answer]]
@@ -316,7 +314,7 @@ class _Child:
             self._last_lines.append(line.decode(errors="replace").rstrip())
 
     def send(self, line: bytes) -> None:
-        """Send an order; that a process has ended is noted once more, lest it was before this run."""
+        """Send an order; note a process's end once more, in case it was before this run."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line)
@@ -325,7 +323,7 @@ class _Child:
             self._answers.put((self._rank, None))
 
     def end_if_stopped(self, patience_s: float) -> None:
-        """End a process that has been stopped (SIGSTOP) for so long, however often this has been called."""
+        """Kill a process once it has been stopped (SIGSTOP) for ``patience_s``; to be polled."""
         if not is_stopped(self._process.pid):
             self._stopped_since_s = None
         elif self._stopped_since_s is None:
@@ -335,7 +333,7 @@ class _Child:
             self._process.kill()
 
     def fate(self) -> str:
-        """How the process ended, human-readable."""
+        """Description of the process's end, human-readable."""
         try:
             status = self._process.wait(AFTER_A_RECORD_S)  # it has closed its standard output
         except subprocess.TimeoutExpired:
@@ -347,14 +345,14 @@ class _Child:
         return f"worker {self._rank} {how}" + (f": {last}" if last else "")
 
     def end(self) -> None:
-        """Ask the process to end, or make it."""
+        """Ask the process to end, and kill it."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.kill()
 
     def reap(self) -> None:
-        """Wait until nothing is left of it."""
+        """Wait for the process and its readers, and close its pipes."""
         self._process.wait()
         for reader in self._readers:
             reader.join()
@@ -371,9 +369,9 @@ def measure_runs(
     progress: RunProgress | None = None,
     parts: Parts = NOTHING_KEPT,
 ) -> Iterator[Result]:
-    """Run the requests of a scenario for real; yields each result when it is complete.
+    """Run a scenario's requests for real; yields each result when it is complete.
 
-    What ``parts`` has is not measured again, and comes without timings; what is new is kept there.
+    Runs kept in ``parts`` are not measured again, and come without timings; new ones are kept there.
     """
     for number, request in enumerate(requests):
         label = scenario.schemes[request.entry].label

@@ -1,4 +1,4 @@
-"""What is known of one run from its ranks' answers, and when to give up waiting for more of them."""
+"""The state of one run from its ranks' answers, and the time to give up waiting for more."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from paceline.sim.errors import InputError, RunError
 from .cells import RESULT, Result
 
 AFTER_A_FAILURE_S: Final = 15.0
-"""How long processes may go on once one has failed, beyond the time-out of a wait."""
+"""Time for other processes to go on after a failure, beyond the time-out of a wait."""
 AFTER_A_RECORD_S: Final = 1.0
-"""How long a process may take to end once the record of its failed run is there."""
+"""Time for a process to end after the record of its failed run."""
 
 
 class RunState:
-    """What is known of one run; the ``planned`` ranks end on their own, and the others go on.
+    """The state of one run; the ``planned`` ranks end on their own, and the others go on.
 
     Attributes:
         waited: ranks that are not done yet.
         begun: whether the first rank has done a step.
-        lost: ranks whose processes have ended without a reason of their own.
+        lost: ranks whose processes ended without reporting an error.
         result: the record, once it is there.
-        failed_s: when it first showed that the run has failed; None: it has not.
+        failed_s: time of the first sign of failure; None: none.
     """
 
     def __init__(self, size: int, planned: frozenset[int]) -> None:
@@ -42,7 +42,7 @@ class RunState:
         return not self.waited
 
     def note_answer(self, rank: int, answer: Mapping[str, Any]) -> None:
-        """Take in what a rank has answered."""
+        """Record an answer of a rank."""
         if "result" in answer:
             self.result = RESULT.validate_python(answer["result"])
             if self.result.run.status == "partial":
@@ -55,7 +55,7 @@ class RunState:
             self.waited.discard(rank)
 
     def note_end(self, rank: int) -> bool:
-        """Take in that a rank's process has ended; returns whether the others have to know."""
+        """Record the end of a rank's process; returns whether to tell the others."""
         if rank not in self.waited:
             return False
         self.waited.discard(rank)
@@ -68,11 +68,7 @@ class RunState:
         return True
 
     def lost_patience(self, timeout_s: float) -> bool:
-        """Whether the others have had time enough after a failure; with a record there, they have ended.
-
-        Args:
-            timeout_s: how long any wait in the run may last.
-        """
+        """Whether the others have had time enough after a failure; less once the record is there."""
         more_s = AFTER_A_RECORD_S if self.result is not None else timeout_s + AFTER_A_FAILURE_S
         return self.failed_s is not None and time.monotonic() > self.failed_s + more_s
 
@@ -81,10 +77,10 @@ class RunState:
             self.failed_s = time.monotonic()
 
     def failure(self, fates: str) -> Result:
-        """The record of a run that failed, with one message for all that went wrong.
+        """The record of a failed run, with one message for all that went wrong.
 
         Raises:
-            InputError, RunError: there is none.
+            InputError, RunError: there is no record.
         """
         added = f" ({fates})" if fates else ""
         if self.result is not None:

@@ -1,14 +1,14 @@
-"""A process that joins others and takes part in the runs that it is given orders for.
+"""A process that joins groups and takes part in runs, by orders.
 
 An order is ``{"join": {"rank", "size", "store", "timeout_s"}}`` to meet the others in a new group,
 ``{"leave": {}}``, or ``{"run": {"request", "timeout_s", "faults", "code"}}``, where ``code`` has the folders
-of the scenario's own modules. Answers to a run, or to a join that failed, are ``{"progress": steps}`` from
-rank 0, ``{"result": ...}`` from the rank that collected, ``{"done": rank}`` from every rank, or
+of the scenario's own modules. Answers to a run, or to a failed join, are ``{"progress": steps}`` from rank 0,
+``{"result": ...}`` from the collecting rank, ``{"done": rank}`` from every rank, or
 ``{"error": [kind, text]}``.
 
-To a process that the launcher has started, orders come as lines of JSON on standard input, and answers go as
-lines of JSON to what was standard output; whatever else prints goes to standard error. To a rank that
-torchrun or Slurm has started both go through the job's control store (``paceline.realrun.launch.job``).
+A process of the launcher gets orders as lines of JSON on standard input, and answers in lines of JSON on what
+was standard output; all other output goes to standard error. For a rank of torchrun or Slurm both go through
+the job's control store (``paceline.realrun.launch.job``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..group.store import file_store
 from .cells import REQUEST, RESULT, Result, run_request
 
 Report = Callable[[Mapping[str, Any]], None]
-"""Takes an answer."""
+"""Receives an answer."""
 
 OpenStore = Callable[[str, int], Store]
 """Opens the store of a group, from its name in the order and the number of ranks."""
@@ -43,7 +43,7 @@ _PROGRESS_EVERY_S: Final = 0.2
 def serve() -> NoReturn:
     """Obey orders until standard input ends or a run fails, and exit."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints must not come between the answers
+    os.dup2(2, 1)  # libraries must not print between the answers
 
     def report(answer: Mapping[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
@@ -62,7 +62,7 @@ def obey(orders: Iterable[Mapping[str, Any]], report: Report, open_store: OpenSt
     """Obey orders until they end, or a run fails; returns the exit status.
 
     Raises:
-        InputError: what is ordered cannot be run for real.
+        InputError: an order cannot be run for real.
         RunError: the others did not come.
     """
     group: Group | None = None
@@ -86,11 +86,7 @@ def error_answer(error: PacelineError) -> Mapping[str, Any]:
 
 
 def join_order(open_store: OpenStore, rank: int, size: int, store: str, timeout_s: float) -> Group:
-    """Meet the others of a group within ``timeout_s``.
-
-    Raises:
-        RunError: one did not come.
-    """
+    """Join a group within ``timeout_s``; raises ``RunError`` if a rank did not come."""
     return join(open_store(store, size), rank, size, timeout_s)
 
 
@@ -113,8 +109,6 @@ def run_order(
 
 
 class _Progress:
-    """Reports the number of steps done, now and then."""
-
     def __init__(self, report: Report) -> None:
         self._report = report
         self._reported_s = 0.0

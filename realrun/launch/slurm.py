@@ -42,14 +42,14 @@ _GPUS = """\
 def script(
     scenario: Scenario, path: Path, per_node: int, options: Sequence[str] = (), command: str = "realrun"
 ) -> str:
-    """The script for ``sbatch``. It runs the Python that runs this.
+    """The script for ``sbatch``, which runs the current Python.
 
     Args:
         scenario: what to run.
         path: its file, as the nodes see it.
         per_node: processes on each node; on NCCL the GPUs that a node has. The last node may get fewer.
         options: of ``python -m paceline.realrun``, added behind the file.
-        command: what it does: ``realrun`` or ``validate``.
+        command: ``realrun`` or ``validate``.
 
     Raises:
         InputError: a node would run no process.

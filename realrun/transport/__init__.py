@@ -1,6 +1,5 @@
-"""Who moves the bytes of a real run.
+"""Transfers of a real run: messages over gloo, mixes and collectives over the backend of the run.
 
-Messages from one worker to another go over gloo (``messages``). Operations that workers begin in one order,
-mixes and collectives, go over the backend of the run (``collectives``): ``gloo`` or, as NCCL, ``nccl``.
-``transport`` puts the two together for one run.
+``messages`` carries messages between two workers. ``collectives`` carries the operations that all workers
+begin in one order, over ``gloo`` or, as NCCL, over ``nccl``. ``transport`` combines the two for one run.
 """

@@ -1,4 +1,4 @@
-"""What carries mixes and collectives: the backends ``gloo`` and ``nccl`` beside this file."""
+"""The interface of the backends ``gloo`` and ``nccl``, which carry mixes and collectives."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WaitFunction = Callable[[], None]
 
 
 class TransferInFlight(NamedTuple):
-    """An operation that has begun.
+    """A transfer that has begun.
 
     Attributes:
         wait: blocks until it is complete.
-        result: afterwards, once, in the driver's thread: this worker's reply; frees staging buffers.
+        result: called once after that, in the driver's thread: this worker's reply; frees staging buffers.
     """
 
     wait: WaitFunction
@@ -27,39 +27,39 @@ class TransferInFlight(NamedTuple):
 
 
 Routes = Sequence[tuple[torch.Tensor, int]]
-"""Tensors, each with the rank that it comes from or goes to."""
+"""Tensors, each with its source or destination rank."""
 
 BatchedSendReceive = Callable[[Routes, Routes], None]
-"""Receive into some tensors and send others, and wait until that is done."""
+"""Receive some tensors, send others, and wait for all of them."""
 
 
 class Backend(Protocol):
     """Carries out operations that all workers begin in the same order.
 
-    Any of them raises ``connections.PeerGone`` if it begins at once and a connection is closed already.
+    Each raises ``connections.PeerGone`` if it begins at once and a connection is closed already.
     """
 
     survives: bool
-    """Whether it can go on without a member that has died."""
+    """Whether the remaining ranks can go on after the death of a member."""
     carries_messages: bool
-    """Whether it has tags and receives from anybody, as messages need them."""
+    """Whether it supports tags and any-source receives, which messages need."""
 
     def staging_buffers(self, element_bytes: float, device: torch.device) -> StagingBuffers:
-        """Make buffers within its reach, for the values of one run, which are on ``device``."""
+        """Staging buffers reachable by the backend, for the values of one run on ``device``."""
 
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
-        """Begin a collective of torch: ``begin`` does so, given the process group of ``members``."""
+        """Begin a torch collective: ``begin`` is called with the process group of ``members``."""
 
     def barrier(self, members: tuple[int, ...]) -> WaitFunction:
-        """Begin a wait that is complete when all of ``members`` have come."""
+        """Begin a barrier among ``members``."""
 
     def exchange(self, receives: Routes, make_sends: Callable[[], Routes], tag: int) -> WaitFunction:
         """Send and receive the messages of one operation.
 
         Args:
             receives: posted first.
-            make_sends: called after that in this thread: a sender of gloo learns of the receive meanwhile.
-            tag: tells the messages of operations apart that can overlap.
+            make_sends: called after that in this thread: a gloo sender learns of the receive meanwhile.
+            tag: separates the messages of overlapping operations.
         """
 
     def rounds(self, run: Callable[[BatchedSendReceive], None], tag: int) -> WaitFunction:

@@ -1,10 +1,7 @@
-"""How many bytes a value is in a message, and the staging buffers that have room for them.
+"""Message sizes of values, and reusable staging buffers.
 
-A value may stand for a larger model: then its own bytes come first and padding follows. The parts of an
-encoded value follow one another. Buffers are used again once their transfer is complete.
-
-Where the backend cannot reach a value, it is *staged*: copied into a buffer in host memory, and what
-arrives, out of one.
+A value may stand for a larger model: its own bytes come first, padding follows. The parts of an encoded value
+follow one another. Values out of the backend's reach are *staged*: copied to and from host memory.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ class StagingBuffers:
 
     Args:
         element_bytes: bytes that an element of the model stands for.
-        device: where they are.
+        device: location of the buffers.
         staging: whether every value goes through them.
     """
 
@@ -34,14 +31,14 @@ class StagingBuffers:
         self._staging = staging
         self._free: dict[tuple[torch.dtype, int], list[Tensor]] = {}
         self.exceeded = False
-        """Whether some value was larger in its message than it stands for: it cannot be sent smaller."""
+        """Whether some value was larger than its nominal message; it cannot be sent smaller."""
 
     def message_bytes(self, value: Payload) -> int:
         """Bytes of one message with ``value``."""
         return self._at_least(tensor_bytes(value), message_bytes(value, self._element_bytes))
 
     def shard_bytes(self, shard: Payload, length: int, members: int) -> int:
-        """Bytes of one message with a ``shard``: that of one of ``members``, of a value [length]."""
+        """Bytes of one message with one member's ``shard`` of a value [length]."""
         nominal = shard_bytes(shard, length, members, self._element_bytes)
         return self._at_least(tensor_bytes(shard), nominal)
 
@@ -51,13 +48,13 @@ class StagingBuffers:
         return max(own, nominal)
 
     def goes_directly(self, value: Payload) -> TypeGuard[Tensor]:
-        """Whether a value needs no buffer: it is as large as its message, and within reach."""
+        """Whether a value needs no buffer: it is as large as its message and within the backend's reach."""
         if self._staging or not isinstance(value, Tensor) or value.device != self.device:
             return False
         return self.message_bytes(value) == value.nbytes
 
     def take(self, dtype: torch.dtype, count: int) -> Tensor:
-        """Take a buffer [count] with any contents."""
+        """Take a buffer [count] with arbitrary contents."""
         free = self._free.get((dtype, count))
         if free:
             return free.pop()
@@ -66,7 +63,7 @@ class StagingBuffers:
         return torch.zeros(count, dtype=dtype, device=self.device)
 
     def give_back(self, *buffers: Tensor) -> None:
-        """Let buffers be taken again."""
+        """Return buffers for reuse."""
         for buffer in buffers:
             self._free.setdefault((buffer.dtype, buffer.numel()), []).append(buffer)
 
@@ -82,24 +79,24 @@ class StagingBuffers:
     # --- whole messages -------------------------------------------------------------------------
 
     def prepare(self, value: Payload) -> Tensor:
-        """Give what is sent for ``value``: itself where that can be, else a buffer with its bytes."""
+        """The tensor to send for ``value``: the value itself where possible, else a buffer with its bytes."""
         if self.goes_directly(value):
             return value.contiguous()
         return self.pack(value, self.message_bytes(value))
 
     def make_room(self, like: Payload) -> Tensor:
-        """Give a tensor in which a value such as ``like`` can arrive."""
+        """A tensor to receive a value such as ``like``."""
         if self.goes_directly(like):
             return torch.empty_like(like, memory_format=torch.contiguous_format)
         return self.take(torch.uint8, self.message_bytes(like))
 
     def free(self, message: Tensor, value: Payload) -> None:
-        """Free what ``prepare`` took for ``value``."""
+        """Free the buffer that ``prepare`` took for ``value``, if any."""
         if not self.goes_directly(value):
             self.give_back(message)
 
     def take_out(self, message: Tensor, like: Payload) -> Tensor:
-        """Decode the value that has arrived in what ``make_room`` took for ``like``; frees that."""
+        """Decode a received value such as ``like``, and free its buffer from ``make_room``."""
         if self.goes_directly(like):
             return message
         value = unpack(message, like)
@@ -108,12 +105,12 @@ class StagingBuffers:
 
 
 def tensor_bytes(value: Payload) -> int:
-    """Bytes of the tensors themselves."""
+    """Bytes of a value's own tensors, without padding."""
     return sum(part.nbytes for part in _parts(value))
 
 
 def unpack(buffer: Tensor, like: Payload) -> Tensor:
-    """Copy a value such as ``like`` out of a buffer, decoded, to the device of ``like``."""
+    """Copy a value such as ``like`` out of a buffer to the device of ``like``, and decode it."""
     parts, end = [], 0
     for part in _parts(like):
         begin, end = end, end + part.numel() * part.element_size()

@@ -1,7 +1,7 @@
-"""Mixes and collectives: the library's own; a reduce-scatter and a hierarchical all-reduce spelled out.
+"""Mixes and collectives: the library's own, except reduce-scatter and hierarchical all-reduce.
 
-(torch offers one for gloo, but it moves no fewer bytes than an all-reduce: torch 2.13, counted on loopback.)
-What carries them is another matter: ``paceline.realrun.transport.backend``.
+Those two are spelled out: torch's reduce-scatter on gloo moves no fewer bytes than an all-reduce (torch 2.13,
+counted on loopback). ``paceline.realrun.transport.backend`` carries all of them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Collectives:
 
     Args:
         rank: this worker.
-        buffers: of this worker; a value that is somewhere else is copied there, and its result back.
-        backend: what carries them.
+        buffers: of this worker; values elsewhere are copied there, and results back.
+        backend: carries them.
     """
 
     def __init__(self, rank: int, buffers: StagingBuffers, backend: Backend) -> None:
@@ -43,7 +43,7 @@ class Collectives:
     def mix(
         self, value: Payload, sources: tuple[int, ...], destinations: tuple[int, ...], number: int
     ) -> TransferInFlight:
-        """Begin what this worker's ``number``-th mix needs: ``value`` goes to all destinations.
+        """Begin this worker's ``number``-th mix: send ``value`` to all destinations.
 
         The result is the values of the sources, decoded, in their order.
 
@@ -90,7 +90,6 @@ class Collectives:
         return _do_nothing if len(members) == 1 else self._backend.collective(members, begin)
 
     def _all_reduce(self, value: Payload, members: tuple[int, ...]) -> TransferInFlight:
-        """Begin the library's sum of each member's share of the mean."""
         if isinstance(value, Encoded):
             return self._all_reduce_in_half(value, members)
         if self.buffers.goes_directly(value):
@@ -111,7 +110,6 @@ class Collectives:
         return TransferInFlight(wait, result)
 
     def _all_reduce_in_half(self, value: Encoded, members: tuple[int, ...]) -> TransferInFlight:
-        """Begin the library's sum of each member's share of the mean, in 16 bits."""
         share = share_in_half(value, len(members))
         buffer = self.buffers.pack(share, self.buffers.message_bytes(value))
         sums = buffer.view(share.dtype)
@@ -127,12 +125,12 @@ class Collectives:
     def hierarchical(
         self, value: Payload, order: tuple[int, ...], sites: Sites, number: int
     ) -> TransferInFlight:
-        """Begin an all-reduce by ``hierarchical_pieces`` of the simulator, as the worker's ``number``-th one.
+        """Begin the worker's ``number``-th all-reduce by ``hierarchical_pieces`` of the simulator.
 
         Args:
             value: of this worker.
             order: the members, site by site.
-            sites: how many of them each site has, or each of its hosts.
+            sites: number of members in each site, or in each of its hosts.
             number: of its kind.
 
         Raises:
@@ -177,7 +175,7 @@ class Collectives:
         return TransferInFlight(wait, result)
 
     def _all_gather(self, value: Tensor, members: tuple[int, ...]) -> TransferInFlight:
-        """Begin an all-gather without padding: these are a few numbers."""
+        """Begin an all-gather without padding: its values are a few numbers."""
         wait, parts = self._gather(value.to(self.buffers.device).contiguous(), members)
         return TransferInFlight(wait, lambda: torch.stack(parts).to(value.device))
 
@@ -193,13 +191,12 @@ class Collectives:
         return TransferInFlight(wait, result)
 
     def _gather(self, own: Tensor, members: tuple[int, ...]) -> tuple[WaitFunction, list[Tensor]]:
-        """Begin the library's all-gather of ``own``; returns where the tensors of all members will be."""
         parts = [own] if len(members) == 1 else [torch.empty_like(own) for _ in members]
         wait = self._library(members, lambda group: group.allgather([parts], [own], AllgatherOptions()))
         return wait, parts
 
     def _exchange_shards(self, value: Encoded, members: tuple[int, ...], number: int) -> TransferInFlight:
-        """Begin to send every shard straight to the member that averages it, which decodes them first."""
+        """Begin a direct exchange of shards: each member decodes and averages its own."""
         n, position = len(members), members.index(self._rank)
         rows = [value.row(i) for i in range(n)]
         room = self.buffers.message_bytes(rows[0])
@@ -220,7 +217,7 @@ class Collectives:
         return TransferInFlight(wait, result)
 
     def _reduce_scatter(self, value: Tensor, members: tuple[int, ...], number: int) -> TransferInFlight:
-        """Begin to pass partial sums around a ring, as ``ring_reduce_scatter`` of the simulator does."""
+        """Begin to pass partial sums around a ring, as the simulator's ``ring_reduce_scatter``."""
         n, position = len(members), members.index(self._rank)
         length = shard_length(value.shape[-1], n)
         count = max(length, -(-self.buffers.message_bytes(value) // (n * value.element_size())))
@@ -244,7 +241,7 @@ class Collectives:
 
 
 def _addable(value: Payload) -> Payload:
-    """What the library adds up: of a shard its elements, with the zeros at the end, which travel as well."""
+    """Value to be summed: of a shard its elements, with the zeros at the end, which travel as well."""
     return value if isinstance(value, Encoded) and value.half is not None else decoded(value)
 
 

@@ -1,6 +1,6 @@
-"""Send and receive tensors between two ranks over gloo, in a process group of Paceline's own.
+"""Tensor transfers between two ranks over gloo, in process groups of Paceline's own.
 
-It is no group of the user's, nor torch's default one: their messages and ours never meet.
+They are neither the user's groups nor torch's default one, so their messages never meet ours.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from paceline.sim.program.operations import ANY
 _T = TypeVar("_T")
 
 FOREVER: Final = timedelta(days=1)
-"""Time-out of torch's groups: one that ran out would close every connection. The driver watches instead."""
+"""Time-out of torch's groups. One that expired would close every connection; the driver watches instead."""
 
 PROBE_TAG: Final = 1 << 20
 """Tag of receives that nobody answers: they show whether a connection is open."""
 REPORT_TAG: Final = 1 << 21
 """Tag of a rank's report after a run."""
 CLOCK_TAG: Final = 1 << 22
-"""Tag of the comparison of two clocks."""
+"""Tag of clock comparisons."""
 _SHORTEST_S: Final = 1e-3
-"""Shortest time limit of a wait: gloo counts in milliseconds, and takes 0 for no limit."""
+"""Shortest time limit of a wait: gloo counts milliseconds, and 0 means no limit."""
 _MIX_TAG: Final = 1 << 24
 _SHARD_TAG: Final = 1 << 25
 _PIECE_TAG: Final = 1 << 26
 _MESSAGE_TAG: Final = 1 << 30
 
 COLLECTIVES_AT_ONCE: Final = 16
-"""Threads of a group's own: each carries one collective, and more of them wait. torch's groups have two, so
-that the layers of a gradient would be summed two after two, each pair for all the latencies of a ring."""
+"""Threads of each group: one per concurrent collective. With torch's default of two, the layers of a gradient
+would be summed two at a time, each pair for all the latencies of a ring.
+"""
 
 
 @lru_cache(maxsize=1024)
@@ -48,17 +49,17 @@ def message_tag(tag: str) -> int:
 
 
 def mix_tag(number: int) -> int:
-    """Tag of a worker's ``number``-th mix; those that can overlap differ."""
+    """Tag of a worker's ``number``-th mix; overlapping ones differ."""
     return _MIX_TAG | number % _MIX_TAG
 
 
 def shard_tag(number: int) -> int:
-    """Tag of the messages of a worker's ``number``-th reduce-scatter; those that can overlap differ."""
+    """Tag of a worker's ``number``-th reduce-scatter; overlapping ones differ."""
     return _SHARD_TAG | number % _SHARD_TAG
 
 
 def piece_tag(number: int) -> int:
-    """Tag of the messages of a worker's ``number``-th all-reduce that is spelled out."""
+    """Tag of a worker's ``number``-th spelled-out all-reduce."""
     return _PIECE_TAG | number % _PIECE_TAG
 
 
@@ -66,7 +67,7 @@ class PeerGone(Exception):
     """A connection is closed.
 
     Args:
-        rank: the peer, or -1 where gloo does not say which.
+        rank: the peer, or -1 if gloo does not name it.
     """
 
     def __init__(self, rank: int) -> None:
@@ -75,14 +76,14 @@ class PeerGone(Exception):
 
 
 def connect(store: Store, name: str, rank: int, size: int) -> dist.ProcessGroupGloo:
-    """Connect to each of the others; all of them call this at the same time.
+    """Connect to all other ranks of a new group; all of them call this at the same time.
 
     Args:
-        store: where they meet.
-        name: of the group, the same on all.
-        rank, size: this one in the group, and how many there are.
+        store: shared by all ranks.
+        name: of the group, alike on all ranks.
+        rank, size: this rank's number and the number of ranks.
     """
-    gloo: Any = dist.ProcessGroupGloo  # torch's stubs call the options by another name
+    gloo: Any = dist.ProcessGroupGloo  # torch's stubs name the options differently
     interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
     devices = [gloo.create_device(interface=interface) for interface in interfaces if interface]
     options = gloo._Options()
@@ -94,11 +95,7 @@ def connect(store: Store, name: str, rank: int, size: int) -> dist.ProcessGroupG
 
 
 def begin(call: Callable[[], _T], peer: int = ANY) -> _T:
-    """Let ``call`` begin a transfer, or carry it out.
-
-    Raises:
-        PeerGone: a connection is closed.
-    """
+    """Call ``call``, which begins or carries out a transfer; raises ``PeerGone`` on a closed connection."""
     try:
         return call()
     except RuntimeError as error:
@@ -106,22 +103,14 @@ def begin(call: Callable[[], _T], peer: int = ANY) -> _T:
 
 
 def send(gloo: dist.ProcessGroupGloo, value: torch.Tensor, destination: int, tag: int) -> dist.Work:
-    """Begin to send a tensor.
-
-    Raises:
-        PeerGone: the connection is closed already.
-    """
-    messages: Any = gloo  # torch's stubs leave out what a backend can send
+    """Begin to send a tensor; raises ``PeerGone`` if the connection is closed already."""
+    messages: Any = gloo  # torch's stubs lack a backend's send and receive
     work: dist.Work = begin(lambda: messages.send([value], destination, tag), destination)
     return work
 
 
 def receive(gloo: dist.ProcessGroupGloo, buffer: torch.Tensor, source: int, tag: int) -> dist.Work:
-    """Post a receive; ``ANY``: from whoever sends.
-
-    Raises:
-        PeerGone: the connection is closed already.
-    """
+    """Post a receive, from any source with ``ANY``; raises ``PeerGone`` on a closed connection."""
     messages: Any = gloo
     if source == ANY:
         work: dist.Work = begin(lambda: messages.recv_anysource([buffer], tag))
@@ -131,10 +120,9 @@ def receive(gloo: dist.ProcessGroupGloo, buffer: torch.Tensor, source: int, tag:
 
 
 def finish(work: dist.Work, peer: int, patience_s: float = 0.0) -> None:
-    """Wait until a transfer is complete, for ``patience_s``; 0: for as long as it takes.
+    """Wait for a transfer, for at most ``patience_s``; 0: without limit.
 
-    Raises:
-        PeerGone: the connection was closed, or ``patience_s`` is over.
+    Raises ``PeerGone`` if the connection was closed, or the time is over.
     """
     try:
         work.wait(timedelta(seconds=patience_s))
@@ -143,7 +131,7 @@ def finish(work: dist.Work, peer: int, patience_s: float = 0.0) -> None:
 
 
 class CollectiveWait:
-    """A wait for one of gloo's collectives, which may be limited: it says when it is complete."""
+    """A wait for one of gloo's collectives, with an optional time limit."""
 
     def __init__(self, work: dist.Work) -> None:
         self._work = work
@@ -153,10 +141,10 @@ class CollectiveWait:
         finish(self._work, ANY)
 
     def within(self, limit_s: float) -> bool:
-        """Block for ``limit_s`` at most; whether the operation is complete or has failed."""
+        """Block for at most ``limit_s``; True once the operation is complete or has failed."""
         if limit_s < _SHORTEST_S:
             return self._work.is_completed()
         try:
             return self._work.wait(timedelta(seconds=limit_s))
-        except RuntimeError:  # the time is over, or it has failed
+        except RuntimeError:  # timed out, or failed
             return self._work.is_completed()

@@ -1,4 +1,4 @@
-"""Where a worker's values are. What a GPU needs beyond a CPU is in this module alone."""
+"""The device of a worker's values; all GPU-specific code is here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def device_of(backend: str, rank: int) -> torch.device:
-    """Where a rank keeps its values: with NCCL on the GPU that torchrun or Slurm gave it, else on the CPU.
+    """The device of a rank's values: with NCCL the GPU assigned by torchrun or Slurm, else the CPU.
 
     Without LOCAL_RANK the rank counts: all processes are on this machine. Ranks beyond its GPUs share them,
     which NCCL refuses unless it is configured otherwise.
@@ -39,27 +39,27 @@ def device_of(backend: str, rank: int) -> torch.device:
 
 
 def host_buffer(dtype: torch.dtype, count: int) -> Tensor:
-    """Zeros [count] in host memory, pinned where there is a GPU that copies from it."""
+    """Zeros [count] in host memory, pinned if a GPU may copy from it."""
     return torch.zeros(count, dtype=dtype, pin_memory=torch.cuda.is_available())
 
 
 def use(device: torch.device) -> None:
-    """Make ``device`` this thread's own: what names no device goes there."""
+    """Make ``device`` the default of this thread."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def settle(device: torch.device) -> None:
-    """Wait until ``device`` has done the work that this thread has queued: then any thread may read it."""
+    """Wait until ``device`` has done this thread's queued work: then any thread may read it."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
 
 class SideStream:
-    """Runs work beside what the driver does with its values: on a GPU in a stream of its own.
+    """Runs work beside the driver's own: on a GPU in a separate stream.
 
     Args:
-        device: where the values are.
+        device: location of the values.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -67,10 +67,9 @@ class SideStream:
         self._stream = _stream(device) if device.type == "cuda" else None
 
     def run(self, call: Callable[[], _Result]) -> tuple[_Result, float]:
-        """Call, and wait until the device has done the work queued there; return the result and seconds.
+        """Call, and wait until the device is through with the queued work; return the result and seconds.
 
-        The work begins after all that the driver has queued so far. A GPU's time is that between two of its
-        events.
+        The work begins after all that the driver has queued so far. A GPU's time is that between two events.
         """
         if self._stream is None:
             begin_s = time.monotonic()
@@ -86,12 +85,12 @@ class SideStream:
         return result, begin.elapsed_time(end) / 1000
 
     def settle(self) -> None:
-        """From within ``run``, in any thread: wait until the device has done what is queued so far."""
+        """Wait until the device has done the work queued so far; from within ``run``, in any thread."""
         if self._stream is not None:
             self._stream.synchronize()
 
     def hand_over(self, *values: Tensor) -> None:
-        """Keep the memory of values computed here from being used again before the driver has read them."""
+        """Keep the memory of values computed here from reuse before the driver has read them."""
         if self._stream is not None:
             for value in values:
                 value.record_stream(torch.cuda.default_stream(self._device))

@@ -1,4 +1,4 @@
-"""Mixes and collectives over gloo, which keeps concurrent ones apart by their tags and process groups."""
+"""Mixes and collectives over gloo; tags and process groups separate concurrent ones."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from .threads import Turns
 
 
 class LazyGroup:
-    """A process group of some ranks that connects when its first collective begins.
+    """A process group that connects when its first collective begins.
 
-    Connecting takes the presence of all members, so that it is left to the helper thread of the first
-    operation. Operations begin in the order in which they took their turns: that has to be the same on all
-    members.
+    Connecting needs all members, so the helper thread of the first operation does it. Operations begin in the
+    order of their turns, which must be the same on all members.
 
     Args:
-        store: where all ranks meet.
+        store: shared by all ranks.
         members: ascending, this rank among them.
         rank: this rank, among all.
     """
@@ -41,15 +40,15 @@ class LazyGroup:
         self._turns = Turns()
 
     def take_turn(self, begin: Callable[[dist.ProcessGroupGloo], dist.Work]) -> Callable[[], dist.Work]:
-        """Take the next turn of the group; what is returned lets the operation begin, in a helper thread.
+        """Take the group's next turn; the returned call begins the operation, in a helper thread.
 
-        Calling that raises RuntimeError if a member did not come, or a connection is closed.
+        It raises RuntimeError if a member did not come, or a connection is closed.
         """
         return self._turns.take(lambda: begin(self._connect()))
 
 
 class Gloo(Backend):
-    """Lets operations run beside each other, and begin at once where they can.
+    """Lets operations run concurrently, and begin at once where they can.
 
     Args:
         everybody: the process group of all ranks.
@@ -67,13 +66,13 @@ class Gloo(Backend):
 
     @override
     def staging_buffers(self, element_bytes: float, device: torch.device) -> StagingBuffers:
-        return StagingBuffers(element_bytes, staging=device != CPU)  # gloo reaches host memory alone
+        return StagingBuffers(element_bytes, staging=device != CPU)  # gloo reaches only host memory
 
     @override
     def collective(self, members: tuple[int, ...], begin: Callable[[Any], dist.Work]) -> WaitFunction:
         if len(members) == self._everybody.size():
             return CollectiveWait(connections.begin(lambda: begin(self._everybody)))
-        # The others may not have come yet, so it begins where it is waited for, in a helper thread.
+        # Other members may not have come yet, so it begins in the helper thread that waits for it.
         begin_in_turn = self._lazy_group(members).take_turn(begin)
         return lambda: finish(connections.begin(begin_in_turn), ops.ANY)
 

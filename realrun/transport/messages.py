@@ -1,7 +1,7 @@
-"""Messages from one worker to another: what the operations ``Send`` and ``Receive`` stand for.
+"""Messages between two workers: the operations ``Send`` and ``Receive``.
 
-They go over gloo, whatever the backend: NCCL has neither tags nor receives from anybody, and a message
-whose receive is posted late would hold up everything behind it there. Values on a GPU are staged.
+They go over gloo whatever the backend: NCCL has neither tags nor any-source receives, and a message whose
+receive is posted late would hold up everything behind it there. Values on a GPU are staged.
 """
 
 from __future__ import annotations
@@ -34,11 +34,7 @@ class Messages:
         self.buffers = buffers
 
     def send(self, value: Payload, destination: int, tag: str) -> TransferInFlight:
-        """Begin to send ``value``; the result is None.
-
-        Raises:
-            PeerGone: the connection is closed already.
-        """
+        """Begin to send ``value``; the result is None. Raises ``PeerGone`` on a closed connection."""
         message = self.buffers.prepare(value)
         work = connections.send(self._gloo, message, destination, message_tag(tag))
         return TransferInFlight(
@@ -46,10 +42,9 @@ class Messages:
         )
 
     def receive(self, like: Payload, source: int, tag: str) -> TransferInFlight:
-        """Post a receive; the result is the sender (``source`` may be ``ANY``) and the value, decoded.
+        """Post a receive; the result is the sender (``source`` may be ``ANY``) and the decoded value.
 
-        Raises:
-            PeerGone: the connection is closed already.
+        Raises ``PeerGone`` if the connection is closed already.
         """
         message = self.buffers.make_room(like)
         work = connections.receive(self._gloo, message, source, message_tag(tag))
@@ -63,19 +58,19 @@ class Messages:
     # --- after the run --------------------------------------------------------------------------
 
     def release(self, tag: str, destination: int) -> WaitFunction:
-        """Complete a receive that nobody will answer, with one element."""
+        """Complete a receive without a sender, by a message of one element."""
         element = torch.zeros(1, dtype=torch.uint8)
         work = connections.send(self._gloo, element, destination, message_tag(tag))
         return partial(connections.finish, work, destination)
 
     def swallow(self, tag: str, num_bytes: int) -> WaitFunction:
-        """Take a message that nobody waits for any more."""
+        """Receive and drop a message without a receiver."""
         message = torch.empty(num_bytes, dtype=torch.uint8)
         work = connections.receive(self._gloo, message, ANY, message_tag(tag))
         return partial(connections.finish, work, ANY)
 
     def lost_peers(self) -> list[int]:
-        """The peers whose connection is closed. Leaves receives behind: for a run that has failed."""
+        """Peers with closed connections. Leaves receives behind: only for a run that has failed."""
         peers = []
         for peer in range(self._gloo.size()):
             if peer != self._gloo.rank():

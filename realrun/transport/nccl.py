@@ -1,10 +1,9 @@
-"""Mixes and collectives over a backend such as NCCL: one after another, in the same order on all ranks.
+"""Mixes and collectives over a backend such as NCCL: one at a time, in the same order on all ranks.
 
-NCCL matches what it sends and receives by order alone, each operation holds up those behind it, and groups
-that are used at once in different orders wait for each other for ever. So a rank has one queue: whatever it
-begins waits for its turn there. All workers begin these operations in the same order, hence the earliest one
-that is not complete is always the first in the queues of all its members, and nothing can hang that a
-living member would not end. The messages of one exchange are a single batch (ncclGroupStart and -End).
+NCCL matches sends and receives by order alone, each operation holds up those behind it, and groups used
+concurrently in different orders deadlock. So each rank has one queue. All workers begin these operations in
+the same order, so the earliest incomplete one is first in the queues of all its members: nothing hangs while
+they live. The messages of one exchange are a single batch (ncclGroupStart and -End).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ class OrderedBackend(Backend):
 
     Args:
         backend: torch's name of it.
-        device: where the values are.
-        store: where all ranks meet.
-        rank, size: this rank, and how many there are: all processes of the job.
+        device: location of the values.
+        store: shared by all ranks.
+        rank, size: this rank and the number of ranks: all processes of the job.
     """
 
     survives = False
@@ -52,7 +51,7 @@ class OrderedBackend(Backend):
         self._turns = Turns()
 
     def connect(self) -> WaitFunction:
-        """Connect all ranks: some of them can exchange messages only after that."""
+        """Connect all ranks; subsets of them can exchange messages only after that."""
         return self._in_turn(self._everybody, lambda group: None)
 
     @override
@@ -85,9 +84,9 @@ class OrderedBackend(Backend):
         return wait
 
     def _group(self, members: tuple[int, ...]) -> Any:
-        """The communicator of some ranks; they connect when they first need it, all of them at once."""
+        """Communicator of some ranks; connects when first needed, on all of them at once."""
         if members not in self._groups:
-            if not dist.is_initialized():  # torch makes groups out of a default one
+            if not dist.is_initialized():  # torch derives groups from a default one
                 dist.init_process_group(
                     "gloo",
                     store=PrefixStore("default", self._store),
@@ -99,7 +98,7 @@ class OrderedBackend(Backend):
             group: Any
             if members == self._everybody:
                 group = dist.new_group(backend=self._backend, timeout=FOREVER)
-            else:  # torch would name it by how many groups this rank has, which others may have more of
+            else:  # torch would name it by this rank's number of groups, which differs between ranks
                 store = PrefixStore(f"ordered group {' '.join(map(str, members))}", self._store)
                 group = _connect(self._backend, store, members.index(self._rank), len(members))
             self._sum_of_nothing(group)
@@ -121,9 +120,9 @@ class OrderedBackend(Backend):
 
 
 def _set_up_nccl() -> None:
-    """Let this driver's own watchdog end a run that hangs, and NCCL use the interface that gloo uses.
+    """Give NCCL gloo's interface, and leave hangs to the driver's watchdog; the user's settings win.
 
-    torch's error handling would end the process before it can tell why. What the user has set stays.
+    torch's error handling would end the process before it can tell why.
     """
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     if "GLOO_SOCKET_IFNAME" in os.environ:
@@ -131,7 +130,7 @@ def _set_up_nccl() -> None:
 
 
 def _connect(backend: str, store: Store, rank: int, size: int) -> Any:
-    """A group of ``size`` ranks on a backend, not in torch's own registers; ``store`` is its own."""
+    """Connect a group outside torch's own registers; ``store`` is for this group alone."""
     if backend == "nccl":
         create: Any = dist.ProcessGroupNCCL  # torch's stubs know one of its two forms
     else:

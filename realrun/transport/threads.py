@@ -1,9 +1,9 @@
-"""Helper threads: one per outstanding blocking call, used again when idle.
+"""Helper threads: one per outstanding blocking call, reused when idle.
 
-gloo's ``is_completed()`` never turns true for point-to-point transfers, and they have no futures, so a
-thread has to block in ``wait()``. The outcome goes into one queue, which the driver's loop reads. gloo's
-collectives can be polled: while only those are in flight, the loop's own thread blocks in the oldest one,
-which spares two changes of threads.
+gloo's ``is_completed()`` never turns true for point-to-point transfers, and they have no futures, so a thread
+has to block in ``wait()``; its outcome goes into a queue that the driver's loop reads. gloo's collectives can
+be polled: while only those are in flight, the loop's own thread blocks in the oldest one, which spares two
+thread switches.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _T = TypeVar("_T")
 
 
 class CallResult(NamedTuple):
-    """A call that has returned, or raised.
+    """The outcome of a call.
 
     Attributes:
-        token: what the caller gave with the call, to know it by.
-        result: what it returned.
-        error: what it raised, else None.
+        token: given with the call, to identify it.
+        result: its return value.
+        error: the exception raised, else None.
     """
 
     token: Any
@@ -36,17 +36,17 @@ _Call = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 
 
 class ThreadPool:
-    """A pool without a limit: a call never waits for another one."""
+    """An unbounded thread pool: no call waits for another."""
 
     def __init__(self) -> None:
-        # Up to Python 3.12 a SimpleQueue waits for ever if its time is over before it has begun to wait.
+        # No SimpleQueue: up to Python 3.12 it waits for ever if its time-out expires before the wait.
         self.finished: Queue[CallResult] = Queue()
         self._polled: dict[Any, CollectiveWait] = {}
         self._idle: list[SimpleQueue[_Call | None]] = []
         self._started = 0
 
     def run(self, token: Any, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call in a helper thread; ``finished`` gets its outcome."""
+        """Call in a helper thread; the outcome goes to ``finished``."""
         try:
             inbox = self._idle.pop()
         except IndexError:
@@ -58,11 +58,11 @@ class ThreadPool:
         inbox.put((token, call, arguments))
 
     def call(self, token: Any, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call in this thread; ``finished`` gets its outcome all the same."""
+        """Call in this thread; the outcome goes to ``finished`` as well."""
         self.finished.put(_outcome(token, call, arguments))
 
     def poll(self, token: Any, collective: CollectiveWait) -> int:
-        """Let ``next`` report when ``collective`` is complete; returns how many it watches now."""
+        """Let ``next`` report the completion of ``collective``; returns the number of collectives watched."""
         self._polled[token] = collective
         return len(self._polled)
 
@@ -71,7 +71,7 @@ class ThreadPool:
 
         Args:
             limit_s: 0 or more.
-            in_flight: the tokens of all outcomes that can still come, and matter.
+            in_flight: tokens of all outcomes that matter and can still come.
         """
         if not self.finished.empty():
             return self.finished.get()
@@ -83,9 +83,9 @@ class ThreadPool:
             elif collective.within(limit_s if alone else 0.0):
                 return _outcome(token, self._polled.pop(token), ())
             elif at_once:
-                break  # gloo does them in this order
+                break  # gloo completes them in this order
             elif alone:
-                limit_s = 0.0  # it has passed
+                limit_s = 0.0  # the limit is used up
             elif limit_s > 0.0:
                 self.run(token, self._polled.pop(token))
         try:
@@ -94,7 +94,7 @@ class ThreadPool:
             return None
 
     def close(self) -> None:
-        """Let the idle threads end; one that is blocked ends with the process."""
+        """End the idle threads; a blocked one ends with the process."""
         while self._idle:
             self._idle.pop().put(None)
 
@@ -111,19 +111,19 @@ class ThreadPool:
 def _outcome(token: Any, call: Callable[..., Any], arguments: tuple[Any, ...]) -> CallResult:
     try:
         return CallResult(token, call(*arguments), None)
-    except BaseException as error:  # it is raised again where the outcome is read
+    except BaseException as error:  # raised again by the outcome's reader
         return CallResult(token, None, error)
 
 
 class Turns:
-    """Lets calls be made in the order in which they took their turns, whichever thread makes which."""
+    """Orders calls from several threads by their turns."""
 
     def __init__(self) -> None:
         self._last = threading.Event()
         self._last.set()
 
     def take(self, call: Callable[[], _T]) -> Callable[[], _T]:
-        """Take the next turn. What is returned waits for it and makes ``call``; it has to be called once."""
+        """Take the next turn; the returned function waits for it and makes ``call``. Call it exactly once."""
         before, after = self._last, threading.Event()
         self._last = after
 

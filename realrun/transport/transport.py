@@ -1,4 +1,4 @@
-"""All transfers of one worker in one run: what goes over gloo, and what over the backend."""
+"""All transfers of one worker in one run, over gloo and the backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Transport:
         gloo: connects all workers; carries messages.
         backend: carries mixes and collectives.
         element_bytes: bytes that an element of the model stands for.
-        device: where values are.
+        device: location of the values.
     """
 
     def __init__(
@@ -38,5 +38,5 @@ class Transport:
 
     @property
     def exceeded(self) -> bool:
-        """Whether some value was larger in its message than it stands for: it was sent as it is."""
+        """Whether some value was larger than its nominal message and was sent at its own size."""
         return self.messages.buffers.exceeded or self.collectives.buffers.exceeded

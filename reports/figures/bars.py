@@ -1,4 +1,4 @@
-"""Bars: where a worker's time went."""
+"""Bars: the breakdown of a worker's time."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _LABEL_LETTERS: Final = 22
 """Letters of a label that fit on a line."""
 _FAR: Final = 4.0
-"""A bar that is longer than the median bar by more than this factor is cut off."""
+"""Ratio to the median bar above which a bar is cut off."""
 
 
 def draw_step_cost(study: ReportSources) -> Picture:
-    """Stacked bars: where the median time of a step went."""
+    """Stacked bars: breakdown of the median time of a step."""
     return _bars(study, per_step=True)
 
 
 def draw_run_cost(study: ReportSources) -> Picture:
-    """Stacked bars: where the median time to the target went; without a target, the mean wall clock."""
+    """Stacked bars: breakdown of the median time to the target; without a target, of the mean wall clock."""
     return _bars(study, per_step=False)
 
 
@@ -97,19 +97,19 @@ def _bars(study: ReportSources, per_step: bool) -> Picture:
 
 
 def _run_s(row: SchemeSummary, by_step: bool) -> float:
-    """What the tables say of a run: the time to the target, or its bound; else the wall clock."""
+    """A run's time as in the tables: the time to the target, or its bound; else the wall clock."""
     to_target_s = None if by_step else row["time_to_target_s"]["median"] or row["at_least_s"]
     return to_target_s or row["wall_clock_s"]
 
 
 def _gap(ax: Axes, end: float, at: float, height: float) -> None:
-    """A slanted gap near the end of a bar that is not drawn to its end."""
+    """A slanted gap near the end of a truncated bar."""
     slant = [0.955 * end, 0.965 * end], [at + 0.6 * height, at - 0.6 * height]
     ax.plot(*slant, color=PAPER, linewidth=3, solid_capstyle="butt")
 
 
 def _write_lines(ax: Axes, place: float, lines: list[str]) -> None:
-    """A label left of the axis, line by line: the page's font is not the one that widths are known of."""
+    """A label left of the axis, line by line: text widths in the page's font are unknown."""
     for i, line in enumerate(lines):
         offset = (-5, 6 * (len(lines) - 1) - 12 * i)
         annotate(ax, line, (0, place), offset, xycoords=("axes fraction", "data"), ha="right", fontsize=10)

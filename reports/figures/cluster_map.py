@@ -1,4 +1,4 @@
-"""The cluster's map, drawn from the resolved scenario: sites, or nodes of a graph, and what joins them."""
+"""The cluster's map, drawn from the resolved scenario: sites, or nodes of a graph, and their links."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Point = tuple[float, float]
 
 _SIDES: Final = tuple((round(math.cos(a), 2), round(math.sin(a), 2)) for a in np.arange(8) * math.pi / 4)
 _LABELLED: Final = 12
-"""Links are labelled one by one where there are no more than this."""
+"""Largest number of links labelled one by one."""
 _DRAWN: Final = 100
-"""Sites or nodes of a map: more could not be told apart, and placing them takes minutes."""
+"""Largest number of sites or nodes: more could not be told apart, and placing them takes minutes."""
 
 
 def draw_cluster_map(study: ReportSources) -> Picture | None:
-    """Sites or nodes near each other where latency is low; None where the scenario names none, or many."""
+    """Sites or nodes, close where latency is low; None where the scenario names none, or too many."""
     try:
         graph = _graph(study.scenario["cluster"])
         slow = _slow(study.scenario["cluster"])
@@ -75,7 +75,7 @@ def _write(ax: Axes, x: float, y: float, text: str, size: float) -> None:
 
 
 def _name(ax: Axes, places: Mapping[str, Point], graph: nx.Graph[str], node: str, size: float) -> None:
-    """A node's name on that side of it where the most room is."""
+    """A node's name on its side with the most room."""
     x, y = places[node]
     taken = [place for other, place in places.items() if other != node]
     for a, b in graph.edges:
@@ -166,11 +166,11 @@ def _rate(text: str | None) -> str:
 
 
 def _places(graph: nx.Graph[str]) -> dict[str, Point]:
-    """Where to draw each node: distances follow latency as far as a plane allows it."""
+    """Positions of nodes: distances follow latency as far as a plane allows it."""
     lengths = {}
     longest = max((link["latency_s"] for *_, link in graph.edges(data=True)), default=0.0) or 1.0
     for a, b, link in graph.edges(data=True):
-        # Nodes of no latency still want some room.
+        # Nodes without latency between them still need some room.
         lengths[a, b] = 0.25 + link["latency_s"] / longest
     nx.set_edge_attributes(graph, lengths, "room")
     layout = nx.kamada_kawai_layout(graph, weight="room")

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 By = Literal["time_s", "step", "bytes_sent"]
 
 _POINTS: Final = 300
-"""Points of a curve at most."""
+"""Largest number of points of a curve."""
 _LOW, _HIGH = 0.1, 0.9
-"""Quantiles of the repeats between which the band lies."""
+"""Quantiles of the repeats that bound the band."""
 _FAR: Final = 8.0
-"""Ends of runs that are apart by more than this factor call for a logarithmic clock."""
+"""Ratio of the ends of runs above which the clock is logarithmic."""
 
 
 def bands(frame: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Take the median and a band over the repeats of one scheme, up to where half of them have ended.
+    """Median and band over the repeats of one scheme, up to where half of them have ended.
 
-    Scores in between two evaluations are interpolated. A repeat that has ended keeps its last score. The band
+    Scores between two evaluations are interpolated. A repeat that has ended keeps its last score. The band
     goes from the 10 % to the 90 % quantile of the repeats; of five it holds nearly all.
 
     Args:
@@ -145,7 +145,6 @@ def _x_axis(ax: Axes, every: pd.DataFrame, unit: float, by: By) -> None:
 
 
 def _make_log(ax: Axes, which: Literal["x", "y"]) -> None:
-    """A logarithmic axis with plain numbers."""
     ax.set(**{f"{which}scale": "log"})
     axis: Axis = ax.xaxis if which == "x" else ax.yaxis
 
@@ -160,10 +159,7 @@ def _make_log(ax: Axes, which: Literal["x", "y"]) -> None:
 
 
 def _scores(part: SourceRuns, metric: str, by: By) -> pd.DataFrame:
-    """The scored rows at ``x``.
-
-    A logarithmic axis has no place for a training loss that is not positive.
-    """
+    """The scored rows at ``x``; losses that are not positive have no place on a logarithmic axis."""
     frame = part.results.metrics
     values = frame[metric] if metric in frame else pd.Series(np.nan, frame.index)
     if metric.startswith("train_loss"):
@@ -181,7 +177,7 @@ def _scores(part: SourceRuns, metric: str, by: By) -> pd.DataFrame:
 
 
 def _end(ax: Axes, row: SchemeSummary, x: float, y: float, colour: str) -> None:
-    """Mark how most repeats ended: target reached, stopped before, diverged."""
+    """Mark the outcome of most repeats: target reached, stopped before, diverged."""
     reached, diverged = 2 * row["reached"] > row["runs"], 2 * row["diverged"] > row["runs"]
     ax.plot(
         x,
@@ -195,7 +191,7 @@ def _end(ax: Axes, row: SchemeSummary, x: float, y: float, colour: str) -> None:
 
 
 def _target_line(ax: Axes, value: float, rising: bool) -> None:
-    """The target, with its name at the end of the line, on the side from which no curve comes."""
+    """The target, with its name at the end of the line, on the side away from the curves."""
     ax.axhline(value, color=INK, linewidth=1, dashes=(2, 2), zorder=1)
     annotate(
         ax, f"target {value:g}", (1, value), (0, 4 if rising else -4),

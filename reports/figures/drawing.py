@@ -1,7 +1,8 @@
-"""Figures as inline SVG that takes its colours from the page.
+"""Figures as inline SVG with the colours of the page.
 
-Matplotlib draws with stand-in colours; afterwards each is replaced by the CSS that it stands for, so
-that text and curves follow the reader's light or dark theme. The same data give the same bytes.
+Matplotlib draws with stand-in colours, each later replaced by CSS, so that text and curves follow the
+reader's light or dark theme. The same data give the same bytes.
+
 matplotlib and seaborn take seconds to import, so they are imported where they are used.
 """
 
@@ -26,7 +27,7 @@ PAPER: Final = "#01f003"
 PHASES: Final = {"compute": "#01f004", "communicate": "#01f005", "wait": "#01f006"}
 PHASE_KEY: Final = tuple((phase, stand_in, ()) for phase, stand_in in PHASES.items())
 WIDTH_IN: Final = 5.3
-"""Of a figure that shares a line with another one."""
+"""Width of a figure that shares a line with another one."""
 
 CSS: Final = {
     INK: "var(--ink)",
@@ -34,11 +35,11 @@ CSS: Final = {
     PAPER: "var(--paper)",
     **{stand_in: f"var(--{phase})" for phase, stand_in in PHASES.items()},
 }
-"""What each stand-in colour is on the page."""
+"""CSS of each stand-in colour."""
 
 
 class Plot:
-    """What a figure became; filled in when its block ends."""
+    """The output of ``figure``, filled in when its block ends."""
 
     text: str = ""
     figure: Figure | None = None
@@ -50,9 +51,9 @@ class Picture:
 
     Attributes:
         name: unique on the page.
-        svg: to stand in the page; takes its colours from it.
-        data: what was drawn.
-        key: label, stand-in colour and dashes of what the page explains above the figure.
+        svg: for the page; takes its colours from it.
+        data: of the figure.
+        key: label, stand-in colour and dashes of each entry of the key above the figure.
         figure, colours: for ``reports.files``: the figure in stand-in colours, and the CSS of those that are
             its own.
     """
@@ -67,7 +68,7 @@ class Picture:
 
 @contextmanager
 def own_style(changes: Mapping[Any, Any]) -> Iterator[None]:
-    """matplotlib as it comes, with these changes: what the user's matplotlibrc says would change figures."""
+    """matplotlib's defaults with these changes: the user's matplotlibrc would change figures."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -78,7 +79,7 @@ def own_style(changes: Mapping[Any, Any]) -> Iterator[None]:
 
 @contextmanager
 def figure(width_in: float, height_in: float) -> Iterator[tuple[Figure, Plot]]:
-    """A figure drawn in stand-in colours; the block draws, the plot has its SVG text afterwards."""
+    """A figure in stand-in colours; the block draws, the plot has its SVG text afterwards."""
     import seaborn as sns
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -119,7 +120,7 @@ def picture(
     colours: Mapping[str, str] | None = None,
     key: Sequence[tuple[str, str, tuple[float, ...]]] = (),
 ) -> Picture:
-    """A figure that has been drawn; see ``Picture``."""
+    """A finished figure; see ``Picture``."""
     colours = colours or {}
     name = re.sub(r"\W", "-", name)
     assert plot.figure is not None
@@ -127,7 +128,7 @@ def picture(
 
 
 def _svg(plot: Plot, name: str, colours: Mapping[str, str]) -> str:
-    """Make a file of matplotlib's fit to stand inside a page, under ids of its own."""
+    """Adapt matplotlib's SVG file to inline use, with ids of its own."""
     text = plot.text[plot.text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
@@ -158,5 +159,5 @@ def set_up_bars(ax: Axes) -> None:
 
 
 def cut(label: str, width: int) -> str:
-    """A label of at most so many characters."""
+    """Truncate a label to at most ``width`` characters."""
     return label if len(label) <= width else label[: width - 1] + "…"

@@ -1,4 +1,4 @@
-"""The timeline: what the workers did in the first steps of each scheme, from the recorded events.
+"""The timeline: activities of the workers in the first steps of each scheme, from recorded events.
 
 A worker's row divides as its time breakdown does: *compute* while a gradient of it runs, *wait* while its
 main coroutine is blocked and the last needed peer has not started, *communicate* while it is blocked after
@@ -27,9 +27,9 @@ Box = tuple[float, float]
 """Begin and end of an interval, in seconds."""
 
 _STEPS: Final = 4
-"""Steps of each scheme that are shown at least, if that leaves the fastest one visible."""
+"""Least number of steps shown of each scheme, if that leaves the fastest one visible."""
 _MOST_STEPS: Final = 40
-"""Steps that are shown of the fastest scheme at most."""
+"""Largest number of steps shown of the fastest scheme."""
 _WIDTH_IN: Final = 9.6
 _ROW_IN: Final = 0.11
 _NO_EXCHANGE: Final = RESUMPTIONS | {
@@ -53,10 +53,7 @@ class TimelineRow:
 
 
 def shown_span_s(runs: Sequence[pd.DataFrame]) -> float:
-    """How much of several runs to show: some steps and an exchange of each, on one scale.
-
-    No more than what keeps the steps of the fastest visible.
-    """
+    """The common time span: some steps and an exchange of each run, less if the fastest needs less."""
     needed = [max(_steps_end_s(run, _STEPS), _first_exchange_s(run)) for run in runs]
     most = [_steps_end_s(run, _MOST_STEPS) for run in runs]
     return min(max(needed, default=0.0), min(most, default=0.0)) or 1.0
@@ -89,13 +86,13 @@ def _timeline_row(worker: int, events: pd.DataFrame, end_s: float) -> TimelineRo
 
 
 def _steps_end_s(run: pd.DataFrame, steps: int) -> float:
-    """When the median worker had done so many steps."""
+    """The median worker's end of the first ``steps`` steps."""
     main = run[(run["task"] == 0) & (run["step"] < steps)]
     return float(main.groupby("worker")["end_s"].max().median())
 
 
 def _first_exchange_s(run: pd.DataFrame) -> float:
-    """When the median worker had ended its first exchange; 0 if there was none."""
+    """The median worker's end of its first exchange; 0 if there was none."""
     exchanges = run[(run["task"] == 0) & ~run["operation"].astype(str).isin(_NO_EXCHANGE)]
     return float(exchanges.groupby("worker")["end_s"].min().median()) if len(exchanges) else 0.0
 
@@ -115,7 +112,7 @@ def _union(boxes: Iterable[Box], end_s: float) -> list[Box]:
 
 
 def _without(boxes: Sequence[Box], holes: Sequence[Box]) -> list[Box]:
-    """What of disjoint intervals lies outside other disjoint intervals."""
+    """Disjoint intervals less other disjoint intervals."""
     out: list[Box] = []
     for start, end in boxes:
         for left, right in holes:
@@ -132,7 +129,7 @@ def _without(boxes: Sequence[Box], holes: Sequence[Box]) -> list[Box]:
 
 
 def draw_timeline(study: ReportSources, part: SourceRuns, workers: int) -> Picture:
-    """What each of the first ``workers`` workers did in the first steps of each scheme's first repeat."""
+    """Activities of the first ``workers`` workers in the first steps of each scheme's first repeat."""
     first = {row["label"]: _first_seed(part.results.events, row["label"]) for row in part.rows}
     events = {label: frame for label, frame in first.items() if len(frame)}
     end_s = shown_span_s(list(events.values()))

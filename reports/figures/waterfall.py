@@ -1,7 +1,7 @@
-"""Why one scheme is ahead of another: the difference of their times, taken apart.
+"""The lead of one scheme over another: the difference of their times, decomposed.
 
-A time to target is steps times the cost of a step, and a step is computing, transferring and waiting. With
-N steps of cost C, the difference between two schemes is
+A time to target is steps times the cost of a step, and a step is computing, transferring and waiting. With N
+steps of cost C, the difference between two schemes is
 
     N2 C2 - N1 C1 = (N2 - N1) (C1 + C2) / 2  +  (C2 - C1) (N1 + N2) / 2,
 
@@ -24,12 +24,12 @@ from .drawing import FAINT, INK, PHASES, WIDTH_IN, Picture, annotate, cut, figur
 
 @dataclass(frozen=True)
 class Gap:
-    """From the time of one scheme to that of another, in seconds.
+    """The difference between the times of two schemes, in seconds.
 
     Attributes:
         first, second: labels.
         first_s, second_s: median times to target.
-        steps_s: what more steps cost, or what fewer save; likewise for the others.
+        steps_s: cost of more steps, or saving by fewer; likewise for the others.
     """
 
     first: str
@@ -43,10 +43,7 @@ class Gap:
 
 
 def gap(part: SourceRuns) -> Gap | None:
-    """Take apart the gap between the best and the second of a table.
-
-    None unless both have a median time and steps.
-    """
+    """Decompose the gap between the best and the second of a table; None without both medians and steps."""
     if len(part.rows) < 2:
         return None
     one, two = (_costs(row) for row in part.rows[:2])
@@ -68,7 +65,7 @@ def gap(part: SourceRuns) -> Gap | None:
 
 
 def _costs(row: SchemeSummary) -> tuple[float, float, float, float] | None:
-    """Steps to the target, and what a step's computing, transferring and waiting take of its time."""
+    """Steps to the target, and the computing, transferring and waiting time of a step."""
     time_s, steps, wall_s = row["time_to_target_s"]["median"], row["steps_to_target"], row["wall_clock_s"]
     if not time_s or not steps or not wall_s:
         return None
