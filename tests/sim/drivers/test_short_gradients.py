@@ -13,7 +13,7 @@ from paceline.realrun.driver.run import run_job
 from paceline.realrun.group import group as groups
 from paceline.realrun.group.group import Group, meet
 from paceline.realrun.group.store import file_store
-from paceline.realrun.transport.connections import Collective, PeerGone
+from paceline.realrun.transport.connections import CollectiveWait, PeerGone
 from paceline.realrun.transport.threads import ThreadPool
 from paceline.sim.errors import RunError
 from paceline.sim.program import operations as ops
@@ -23,7 +23,7 @@ from tests.support.factory import make_job, make_scheme
 
 
 @dataclass(frozen=True)
-class _Asked(Collective):
+class _Asked(CollectiveWait):
     """A collective that is complete when it is said to be, and tells which limits it was given."""
 
     complete: list[bool]
