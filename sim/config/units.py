@@ -13,8 +13,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -30,9 +29,6 @@ from .limits import (
     MIN_TIME_S,
 )
 
-if TYPE_CHECKING:
-    import pint
-
 _T = TypeVar("_T")
 
 TIME: Final = "a time"
@@ -47,21 +43,6 @@ _USUAL: Final = {
     RATE: ("kbit/s", "Mbit/s", "Gbit/s", "MB/s", "GB/s"),
     SPEED: ("Gflop/s", "Tflop/s", "Pflop/s"),
 }
-_DEFINITIONS: Final = (
-    "second = [time] = s",
-    "minute = 60 * second = min",
-    "hour = 3600 * second = h",
-    "day = 86400 * second = d",
-    "millisecond = second / 1000 = ms",
-    "microsecond = second / 1000000 = us = µs = μs",
-    "nanosecond = second / 1000000000 = ns",
-    "byte = [information] = B",
-    "bit = byte / 8",
-    "flop = [operations]",
-    "gigaflop = 1000000000 * flop = Gflop",
-    "teraflop = 1000000000000 * flop = Tflop",
-    "petaflop = 1000000000000000 * flop = Pflop",
-)
 _PREFIXES: Final = {
     "k": ("kilo", 10**3),
     "M": ("mega", 10**6),
@@ -72,10 +53,34 @@ _PREFIXES: Final = {
     "Gi": ("gibi", 2**30),
     "Ti": ("tebi", 2**40),
 }
-_SYMBOLS: Final = frozenset(
-    {"ns", "us", "µs", "μs", "ms", "s", "min", "h", "d", "B", "bit", "flop", "Gflop", "Tflop", "Pflop"}
-) | frozenset(prefix + symbol for prefix in _PREFIXES for symbol in ("B", "bit"))
-"""Unit symbols; ``_registry`` also knows unit names, to suggest the symbol."""
+_FLOPS: Final = {"": ("", 1), "G": ("giga", 10**9), "T": ("tera", 10**12), "P": ("peta", 10**15)}
+_OPERATIONS: Final = "a number of operations"
+_TIMES: Final = {
+    "ns": ("nanosecond", Fraction(1, 10**9)),
+    "us": ("microsecond", Fraction(1, 10**6)),
+    "ms": ("millisecond", Fraction(1, 10**3)),
+    "s": ("second", Fraction(1)),
+    "min": ("minute", Fraction(60)),
+    "h": ("hour", Fraction(3600)),
+    "d": ("day", Fraction(86_400)),
+}
+_ALL_PREFIXES: Final = {"": ("", 1), **_PREFIXES}
+_SIZES: Final = {
+    **{short: (size, TIME) for short, (_, size) in _TIMES.items()},
+    **{micro: (Fraction(1, 10**6), TIME) for micro in ("µs", "μs")},
+    **{f"{short}B": (Fraction(factor), DATA) for short, (_, factor) in _ALL_PREFIXES.items()},
+    **{f"{short}bit": (Fraction(factor, 8), DATA) for short, (_, factor) in _ALL_PREFIXES.items()},
+    **{f"{short}flop": (Fraction(factor), _OPERATIONS) for short, (_, factor) in _FLOPS.items()},
+}
+"""Unit symbols: size in SI, and what they measure."""
+_NAMES: Final = {
+    **{long: short for short, (long, _) in _TIMES.items()},
+    **{f"{long}byte": f"{short}B" for short, (long, _) in _ALL_PREFIXES.items()},
+    **{f"{long}bit": f"{short}bit" for short, (long, _) in _ALL_PREFIXES.items()},
+    **{f"{long}flop": f"{short}flop" for short, (long, _) in _FLOPS.items()},
+    **{symbol: symbol for symbol in _SIZES if symbol.endswith(("bit", "flop"))},
+}
+"""Units in words, of which the symbol is suggested; also with an s at the end."""
 _MAX_LETTERS: Final = 100
 """Letters of a quantity; longer ones would keep the patterns below busy for hours."""
 _QUANTITY: Final = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(.*)")
@@ -84,21 +89,6 @@ _NOT_FINITE: Final = re.compile(r"[-+]?\.?(nan|inf|infinity|∞)\b.*", re.IGNORE
 _BITS_OR_BYTES: Final = re.compile(r"([kKMGT]i?)?(?:b|b/s|[bB]ps)")
 
 
-@cache
-def _registry() -> pint.UnitRegistry[Any]:
-    """Registry of our units and no others; imports pint at first need, since it is slow to load."""
-    import pint
-
-    registry: pint.UnitRegistry[Any] = pint.UnitRegistry(None, non_int_type=Fraction)
-    for line in _DEFINITIONS:
-        registry.define(line)
-    for unit, symbol in (("byte", "B"), ("bit", "bit")):
-        for short, (long, factor) in _PREFIXES.items():
-            registry.define(f"{long}{unit} = {factor} * {unit} = {short}{symbol}")
-    return registry
-
-
-@cache
 def _unit(text: str) -> tuple[Fraction, str, str]:
     """Size of a unit in SI, kind of quantity ("" for another kind) and symbol.
 
@@ -108,21 +98,14 @@ def _unit(text: str) -> tuple[Fraction, str, str]:
     match = _UNIT.fullmatch(text)
     if not match:
         raise KeyError(text)
-    registry = _registry()
     words = [word for word in (match[1], match[3]) if word]
-    try:
-        units = [registry.parse_units(word) for word in words]
-    except (AttributeError, ValueError) as error:  # pint's UndefinedUnitError is an AttributeError
-        raise KeyError(text) from error
-    one = registry.Quantity(Fraction(1), units[0])
-    for other in units[1:]:
-        one = one / registry.Quantity(Fraction(1), other)
-    symbols = [word if word in _SYMBOLS else f"{unit:~}" for word, unit in zip(words, units, strict=True)]
-    bases = ((TIME, "second"), (DATA, "byte"), (RATE, "byte / second"), (SPEED, "flop / second"))
-    for kind, base in bases:
-        if one.is_compatible_with(base):
-            return Fraction(one.to(base).magnitude), kind, "/".join(symbols)
-    return Fraction(1), "", "/".join(symbols)
+    symbols = [word if word in _SIZES else _NAMES[word.removesuffix("s")] for word in words]
+    (size, kind), *divisor = (_SIZES[symbol] for symbol in symbols)
+    if divisor:
+        by, what = divisor[0]
+        kind = {DATA: RATE, _OPERATIONS: SPEED}.get(kind, "") if what == TIME else ""
+        size /= by
+    return size, "" if kind == _OPERATIONS else kind, "/".join(symbols)
 
 
 def _unknown(unit: str, kind: str) -> str:

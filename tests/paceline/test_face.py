@@ -15,7 +15,7 @@ import pytest
 import paceline
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "pandas", "pint", "simpy")
+HEAVY = ("torch", "pandas", "simpy")
 
 
 def _typed() -> dict[str, str]:

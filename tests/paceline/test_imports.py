@@ -57,4 +57,4 @@ def test_gossip_imports_no_plots_and_no_tables(tmp_path: Path) -> None:
 
 
 def test_the_command_line_itself_imports_no_torch() -> None:
-    assert not imported("--help").intersection({"torch", "numpy", "pandas", "pint"})
+    assert not imported("--help").intersection({"torch", "numpy", "pandas"})

@@ -33,7 +33,7 @@ def _importers(module: str) -> set[str]:
 
 
 SLOW = {
-    "cvxpy", "joblib", "matplotlib", "networkx", "pandas", "pint", "pydoc_data", "rich", "scipy", "seaborn",
+    "cvxpy", "joblib", "matplotlib", "networkx", "pandas", "pydoc_data", "rich", "scipy", "seaborn",
     "sklearn",
 }  # fmt: skip
 """What may be imported when it is needed: loading it takes long, and most commands do without."""
