@@ -1,9 +1,9 @@
-"""What a gradient takes at batch sizes at which it was not measured.
+"""Duration of a gradient at batch sizes without a measurement.
 
-A device has a *floor*: a small batch takes as long as its kernels need to be started one after the other.
-Above it the time grows with the batch. So the law is ``t(b) = max(floor, fixed + per_example b)``; what the
-measurements show beside it (caches, tiles of a matrix product that are not full) is a factor that is
-interpolated between the measured sizes, so that the law holds exactly where something was measured.
+A device has a *floor*: a small batch takes as long as the successive launches of its kernels. Above it the
+time grows with the batch. So the law is ``t(b) = max(floor, fixed + per_example b)``; other effects in the
+measurements (caches, partly filled tiles of a matrix product) are a factor that is interpolated between the
+measured sizes, so that the law is exact at them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BatchLaw:
 
 
 def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> BatchLaw:
-    """The law with the least sum of relative errors: one disturbed time hardly counts.
+    """Fit the law with the least sum of relative errors, on which one disturbed time has little effect.
 
     Errors are differences of logarithms. Every line through two of the measurements is tried, with every
     floor through one. A time neither falls with the batch nor is negative.
@@ -57,9 +57,9 @@ def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> Batch
 
 
 def seconds_at(batch_size: int, batch_sizes: Sequence[int], times_s: Sequence[float]) -> float:
-    """Seconds that a gradient takes at ``batch_size``; beyond the measured sizes the law goes on.
+    """Seconds of a gradient at ``batch_size``; beyond the measured sizes the law goes on.
 
-    Arguments as for ``fitted``.
+    Other arguments as for ``fit_batch_law``.
     """
     law = fit_batch_law(batch_sizes, times_s)
     sizes = np.array([*batch_sizes, batch_size], dtype=np.float64)

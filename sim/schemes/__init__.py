@@ -1,4 +1,4 @@
-"""The registry of averaging schemes: name -> program, options, check. Nothing else."""
+"""Registry of averaging schemes: name -> program, options and checks."""
 
 from __future__ import annotations
 
@@ -100,10 +100,10 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 def find_scheme(name: str) -> Scheme:
-    """The scheme of that name, or the user's at ``package.module:scheme``.
+    """Look up a built-in scheme by name, or a user's at ``package.module:scheme``.
 
     Raises:
-        InputError: no scheme has that name, or the user's cannot be had.
+        InputError: no scheme has that name, or the user's cannot be loaded.
     """
     if is_import_path(name):
         return user_scheme(name)

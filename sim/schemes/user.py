@@ -1,4 +1,4 @@
-"""The user's own scheme: an ``async def`` that takes a worker and its options.
+"""User-defined schemes: an ``async def`` that takes a worker and its options.
 
 ::
 
@@ -13,7 +13,7 @@
             await worker.publish(k, x)
 
 Parameters after the worker are options, which a scenario gives. A scheme with services is a plain function
-that returns a ``Program``. What is a ``Scheme`` already is taken as it is.
+that returns a ``Program``. An object that is a ``Scheme`` already is taken unchanged.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TRIED_WORKERS: Final = 4
 
 
 def user_scheme(path: str) -> Scheme:
-    """The scheme at ``package.module:name``.
+    """Load the scheme at ``package.module:name``.
 
     Raises:
         InputError: nothing is there, or nothing that can be a scheme.
@@ -69,7 +69,7 @@ def user_scheme(path: str) -> Scheme:
 
 @dataclass(frozen=True)
 class UserScheme(Scheme):
-    """A scheme that does not say whether it is synchronous: a trial of its first steps shows it."""
+    """A scheme that does not declare whether it is synchronous: a trial of its first steps shows it."""
 
     @override
     def in_step(self, options: Settings) -> bool:
@@ -114,7 +114,7 @@ class _UserCoroutine(Coroutine[Any, Any, None]):
 
     @property
     def cr_frame(self) -> Any:
-        """The coroutine's frame, in which drivers find the line of an operation that they refuse."""
+        """The coroutine's frame, where drivers find the line of a refused operation."""
         return getattr(self._coroutine, "cr_frame", None)
 
     @override
@@ -150,13 +150,13 @@ class _UserCoroutine(Coroutine[Any, Any, None]):
 
     @property
     def place(self) -> str:
-        """The scheme, and where in its code it is, for errors about an operation."""
+        """The scheme and its current line, for errors about an operation."""
         frame = self.cr_frame
         where = user_code.format_line(frame.f_code.co_filename, frame.f_lineno) if frame else ""
         return f"'{self._path}'{where}"
 
     def _refuse(self, operation: ops.Operation[Any]) -> str:
-        """Say why an operation cannot be; notes which steps are begun and published."""
+        """Reason to refuse an operation, or ""; also records begun and published steps."""
         if why := _find_mistake(operation, self._start):
             return why
         if isinstance(operation, ops.NextStep):
@@ -171,7 +171,7 @@ class _UserCoroutine(Coroutine[Any, Any, None]):
 
 
 _MODELS: Final = frozenset({"point", "leader", "averaged"})
-"""Fields of operations that are like a model, or None perhaps; a published value is one, too."""
+"""Fields of operations that are like a model, or None where that is allowed; so is a published value."""
 _FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
     "value": (Payload, "a tensor, or an encoded one"),
     "like": (Payload, "a tensor, or an encoded one"),
@@ -195,11 +195,9 @@ _FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
 
 
 def _find_mistake(operation: ops.Operation[Any], start: Tensor) -> str:
-    """Say what an operation of a user's scheme cannot hold, after "SCHEME "; "" where there is nothing.
+    """The mistake in an operation of a user's scheme, worded to follow "SCHEME "; "" if there is none.
 
-    Args:
-        operation: what the scheme awaits.
-        start: the worker's initial model.
+    ``start`` is the worker's initial model.
     """
     name = ops.name_of(type(operation))
     groups = getattr(operation, "groups", None)
@@ -292,7 +290,6 @@ def _steps_of(coroutine: Coroutine[Any, Any, None], number: int) -> tuple[_Kinds
 
 
 def _only_patterns(program: _Program, options: Settings) -> bool:
-    """Whether the first steps ask for no peer and no clock."""
     tried = _trial(program, options, _FIRST_STEPS)
     return tried is not None and not any(
         issubclass(kind, _POINT_TO_POINT) for steps in tried for kinds in steps for kind in kinds
@@ -300,7 +297,7 @@ def _only_patterns(program: _Program, options: Settings) -> bool:
 
 
 def _repeats_after(program: _Program, options: Settings) -> int:
-    """Steps after which the kinds of operations repeat themselves; 1 where they do not.
+    """Period, in steps, of the kinds of operations; 1 where they do not repeat.
 
     Judged by the second half of a trial, which has no warm-up, but for its last step, which may be cut off.
     """

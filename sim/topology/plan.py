@@ -1,4 +1,4 @@
-"""A plan: the mixing pattern of every step, from a topology, a rule for weights and a number of workers."""
+"""Plans: the mixing pattern of every step, from a topology, a rule for weights and n workers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ AUTO: Final = "auto"
 GIVEN: Final = "given"
 """Names of weights that are no rule: the choice that ``plan`` makes, and the topology's own."""
 WEIGHT_TOLERANCE: Final = 1e-12
-"""How far a sum of weights may be from 1."""
+"""Largest difference of a sum of weights from 1."""
 SAMPLED_STEPS: Final = 16
-"""Steps of an endless sequence that are looked at to judge it."""
+"""Steps by which an endless sequence is judged."""
 CACHED_STEPS: Final = 64
-"""Steps of an endless sequence whose matrices and patterns are kept at hand."""
+"""Steps of an endless sequence whose matrices and patterns are cached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +71,12 @@ class Plan:
 
     @cached_property
     def row_stochastic(self) -> bool:
-        """Whether what everybody takes sums to 1."""
+        """Whether the weights that each worker gives sum to 1."""
         return all(bool(np.all(abs(row_sums(w) - 1.0) <= WEIGHT_TOLERANCE)) for w in self.first)
 
     @cached_property
     def column_stochastic(self) -> bool:
-        """Whether what everybody gives sums to 1: the mean is conserved."""
+        """Whether the weights given to each worker's value sum to 1: the mean is conserved."""
         return all(bool(np.all(abs(w.sum(axis=0) - 1.0) <= WEIGHT_TOLERANCE)) for w in self.first)
 
     @cached_property
@@ -86,7 +86,7 @@ class Plan:
 
     @cached_property
     def undirected(self) -> bool:
-        """Whether in every step every worker hears all those who hear it."""
+        """Whether in every step every worker hears all workers that hear it."""
         return all(is_symmetric(support(w)) for w in self.first)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Mixing weights for a graph. Adjacency [n, n] in, mixing matrix W [n, n] out: row i is the receiver."""
+"""Rules for mixing weights: adjacency [n, n] in, mixing matrix W [n, n] out; row i is the receiver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .matrix import (
 from .spectra import laplacian_ends, second_modulus
 
 MAX_FDLA_WORKERS: Final = 100
-"""Half a minute's work; the time grows with the fourth power or so."""
+"""Half a minute's work; the time grows with about the fourth power."""
 
 
 def least_norm(graph: Matrix) -> Matrix:

@@ -1,4 +1,4 @@
-"""Static graphs drawn from the run's seed: drawn again until connected, so that all workers agree.
+"""Static random graphs, drawn from the run's seed until connected, so that all workers agree.
 
 Builders as in ``graphs.static``.
 """
@@ -21,7 +21,7 @@ from ..matrix import Matrix, adjacency, from_networkx, refuse_too_many, undirect
 from .static import Degree, Graphs, refuse_degree, static
 
 TRIES: Final = 100
-"""A graph that is not connected in so many draws is refused."""
+"""Number of draws after which a graph without a connected draw is refused."""
 
 
 def _connected(
@@ -29,8 +29,7 @@ def _connected(
 ) -> Graphs:
     """The first connected graph among draws 0, 1, ... of this seed.
 
-    Raises:
-        InputError: there are too many workers, or no graph is connected; ``hint`` says what to change.
+    Raises ``InputError`` where there are too many workers, or no graph is connected, with the ``hint``.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -47,7 +46,7 @@ def _connected(
 
 
 def _number(random: np.random.Generator) -> int:
-    """A seed for networkx, whose generators take whole numbers."""
+    """A seed for networkx, whose generators take integers."""
     return int(random.integers(2**63))
 
 
@@ -82,8 +81,7 @@ def random_regular(workers: int, options: Degree, seed: int) -> Graphs:
 def _pair_half_edges(workers: int, degree: int, random: np.random.Generator) -> NDArray[np.int64] | None:
     """Edges [n degree / 2, 2] of a simple regular graph; None where this attempt got stuck.
 
-    Half-edges are paired at random, and those whose pair would be a loop or a second edge are thrown in
-    again, until none is left.
+    Half-edges are paired at random; pairs that would be a loop or a second edge are drawn again.
     """
     taken: NDArray[np.int64] = np.empty(0, np.int64)  # edges u < v as u n + v, ascending
     loose = np.repeat(np.arange(workers), degree)

@@ -1,4 +1,4 @@
-"""The report on the best graph of a search, and its file, which scenarios can name."""
+"""The report on a search's best graph, and its file, which scenarios can name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MADE_BY: Final = "paceline topology search"
 
 
 def describe(result: SearchResult, step_time: StepTime | None = None) -> dict[str, Any]:
-    """The best graph, what it is compared with, and how the search went; values of JSON.
+    """The best graph, its comparisons, and the course of the search; values of JSON.
 
     Keys: ``lower_bound`` and ``alon_boppana`` are of regular graphs with the best constant weight (see
     ``sim/topology/search/bound.py``), ``ring_lattice`` is the regular ring lattice of the same degree under
@@ -67,7 +67,7 @@ def save(result: SearchResult, path: Path, objective: str) -> None:
 
     Args:
         result: the result of a search.
-        path: the file; one that is there is replaced.
+        path: the file; an existing one is replaced.
         objective: for the file's provenance.
 
     Raises:

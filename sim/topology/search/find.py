@@ -1,4 +1,4 @@
-"""Search for a graph on which averaging is fast, with a fixed degree or a fixed number of edges."""
+"""Search for a graph on which averaging is fast, with a fixed degree or number of edges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_MOVES: Final = 100_000_000
 """Candidates in all walks together; as many as take hours."""
 
 FIRST_TEMPERATURES: Final = (2.0, 6.0, 1.0)
-"""First temperatures of the walks, in turn and in units of n^-1.5: about what a swap changes the cost by."""
+"""First temperatures of the walks, in turn, in units of n^-1.5: about a swap's change of the cost."""
 
 COOLING: Final = 50.0
 """First temperature over last."""
@@ -33,11 +33,11 @@ COOLING: Final = 50.0
 
 @dataclass(frozen=True)
 class Budget:
-    """How many graphs a search tries.
+    """Size of a search.
 
     Attributes:
         moves: candidates in one walk.
-        restarts: walks, each from a graph of its own.
+        restarts: walks, each from its own graph.
     """
 
     moves: int
@@ -55,15 +55,15 @@ def default_budget(workers: int) -> Budget:
 
 @dataclass(frozen=True)
 class Request:
-    """What a search looks for.
+    """The target of a search.
 
     Attributes:
         workers: n.
         degree: of every worker, or None:
         edges: then this is the number of edges, wherever they are.
-        weights: the rule of the mixing weights that the graph is judged with.
+        weights: the rule of the mixing weights by which the graph is judged.
         seed: of every random choice.
-        budget: how much to try.
+        budget: size of the search.
     """
 
     workers: int
@@ -79,12 +79,12 @@ class SearchResult:
     """The best graph of a search.
 
     Attributes:
-        request: what was searched for.
+        request: the target of the search.
         edges: pairs i < j, ascending.
         second, last: the Laplacian's second and last eigenvalue, of a full decomposition.
         modulus: second-largest eigenvalue modulus of the mixing matrix.
         step_s: seconds per step, if there was a step time.
-        tally: what the walks did.
+        tally: counts of the walks.
     """
 
     request: Request
@@ -138,17 +138,17 @@ def check(request: Request) -> None:
 def search(
     request: Request, step_time: StepTime | None = None, progress: Callable[[int], None] | None = None
 ) -> SearchResult:
-    """Look for the graph with the fewest steps, or the least time, per e-fold of consensus.
+    """Find the graph with the fewest steps, or the least time, per e-fold of consensus.
 
     The result is a function of the request (and the step time) alone: budgets are moves, not seconds.
 
     Args:
-        request: what to look for.
+        request: the target of the search.
         step_time: of a graph; None counts steps.
         progress: called with the number of candidates drawn since the last call.
 
     Raises:
-        InputError: no such graph can be.
+        InputError: no such graph is possible.
     """
     check(request)
     objective = Objective(modulus_for(request.weights, request.degree), step_time)

@@ -1,4 +1,4 @@
-"""What the search lowers: how long averaging takes to shrink the disagreement by a factor of e."""
+"""The objective of the search: the time in which averaging shrinks disagreement by a factor of e."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ APART: Final = 1e-9
 
 
 class StepTime(Protocol):
-    """How long a step of averaging on a graph takes, in seconds; edges are [edges, 2]."""
+    """Duration of an averaging step on a graph, in seconds; edges are [edges, 2]."""
 
     @property
     def floor_s(self) -> float:
@@ -38,7 +38,7 @@ class StepTime(Protocol):
         """The mean over many steps, estimated."""
 
     def checked_s(self, edges: EdgeArray) -> float:
-        """The mean over many steps, by the best model there is: called when a walk has finished."""
+        """The mean over many steps, by the best model there is: called at the end of a walk."""
 
 
 def laplacian_modulus(second: Floats, last: Floats) -> Floats:
@@ -84,7 +84,7 @@ def modulus_for(weights: str, degree: int | None) -> Modulus:
 
 @dataclass(frozen=True)
 class Objective:
-    """The logarithm of the time that an e-fold of consensus takes, or of its number of steps.
+    """Logarithm of the time, or number of steps, per e-fold of consensus.
 
     Attributes:
         modulus: of the mixing matrix.

@@ -3,7 +3,7 @@
 Of the Laplacian L of a connected graph, 0 = l_1 < l_2 <= ... <= l_n, only l_2 and l_n matter. Kept is a
 block Q of eigenvectors next to both ends. A move changes L by a matrix D of rank two at most. The smallest
 eigenvalue of B'(L + D)B on any orthonormal block B orthogonal to the ones is never below the new l_2, and
-the largest one never above the new l_n (Courant and Fischer). So a move can be turned down, without any
+the largest one never above the new l_n (Courant and Fischer). So a move can be rejected, without any
 error, on a bound from
 
 1. B = Q: a small problem, whatever n is (``best_case``),
@@ -30,7 +30,7 @@ from ..matrix import Matrix, laplacian
 from .graph import EdgeArray, Moves
 
 LANCZOS_BLOCK: Final = 8
-"""Eigenvectors kept at each end, if there are so many."""
+"""Eigenvectors kept at each end, at most."""
 
 MAX_DENSE_NODES: Final = 128
 """Up to this many workers a full decomposition is the quickest."""
@@ -95,10 +95,9 @@ def ends_of(matrix: Matrix) -> Ends:
 
 
 def best_case(ends: Ends, moves: Moves) -> tuple[Floats, Floats]:
-    """Bounds of the ends of the spectrum after each move.
+    """Bounds of the ends of the spectrum after each move, [moves] each.
 
-    Returns:
-        After each move, an upper bound of the second eigenvalue and a lower bound of the last one, [moves].
+    An upper bound of the second eigenvalue, and a lower bound of the last one.
     """
     low = np.linalg.eigvalsh(_projected(ends.low, ends.low_vectors, moves))
     high = np.linalg.eigvalsh(_projected(ends.high, ends.high_vectors, moves))
@@ -116,18 +115,15 @@ def _projected(values: Floats, vectors: Floats, moves: Moves) -> Floats:
 def move_ends(
     matrix: Matrix, ends: Ends, pairs: EdgeArray, signs: Floats, hopeless: Callable[[float, float], bool]
 ) -> Ends | None:
-    """The ends after one move, to about ``SETTLED``.
+    """The ends after one move, to about ``SETTLED``; None if the move is hopeless.
 
     Args:
         matrix: the Laplacian before the move.
         ends: before the move.
-        pairs: edges that go and come, [changes, 2].
+        pairs: removed and added edges, [changes, 2].
         signs: -1 and +1 for them.
-        hopeless: of (upper bound of the second eigenvalue, lower bound of the last one): whether the move is
-            turned down in any case.
-
-    Returns:
-        None if the move is hopeless.
+        hopeless: (upper bound of the second eigenvalue, lower bound of the last) -> whether the move is
+            rejected in any case.
     """
     workers, block = ends.low_vectors.shape
     nodes, change, krylov = _change(pairs, signs, workers)
@@ -166,7 +162,7 @@ def move_ends(
 
 
 def _change(pairs: EdgeArray, signs: Floats, workers: int) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """The nodes that a move touches, D on them [nodes, nodes], and a base of its range [n, rank]."""
+    """The nodes of a move, D on them [nodes, nodes], and a base of its range [n, rank]."""
     nodes, where = np.unique(pairs, return_inverse=True)
     where = where.reshape(pairs.shape)
     across = np.zeros((len(pairs), len(nodes)))
@@ -182,7 +178,7 @@ def _change(pairs: EdgeArray, signs: Floats, workers: int) -> tuple[NDArray[np.i
 
 
 def _orthonormal(vectors: Floats, basis: Floats) -> Floats:
-    """An orthonormal base of what ``vectors`` have outside ``basis``, [n, at most their number]."""
+    """An orthonormal base of the part of ``vectors`` outside ``basis``, [n, at most their number]."""
     for _ in range(2):  # twice is enough (Kahan and Parlett)
         vectors = vectors - basis @ (basis.T @ vectors)
     rotated, lengths, _ = np.linalg.svd(vectors, full_matrices=False)
