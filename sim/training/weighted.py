@@ -16,7 +16,7 @@ Weighted = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tens
 
 
 def weighted_evaluation(workload: Workload) -> Weighted:
-    """``(x [d], inputs [m, ...], targets [m, ...], weights [m])`` -> gradient [d], loss, norms [m].
+    """Build ``(x [d], inputs [m, ...], targets [m, ...], weights [m])`` -> gradient [d], loss, norms [m].
 
     Raises:
         KeyedError: an example of this task has no gradient of its own.

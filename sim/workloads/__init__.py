@@ -1,4 +1,4 @@
-"""The registry of tasks: name -> what is trained. Nothing else."""
+"""Registry of tasks: name -> training problem."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ TASKS: Mapping[str, Task] = {
 
 
 def find_task(name: str) -> Task:
-    """The task of that name, or the user's at ``package.module:build``.
+    """Look up a built-in task by name, or a user's at ``package.module:build``.
 
     Raises:
-        InputError: no task has that name, or the user's cannot be had.
+        InputError: no task has that name, or the user's cannot be loaded.
     """
     if is_import_path(name):
         return user_task(name)

@@ -1,4 +1,4 @@
-"""Data that come inside a Python package: its file is read, its code is not run."""
+"""Data inside installed Python packages: the file is read, no code of the package runs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ...config.yaml_file import read_bytes
 from ...errors import InputError
 
 DATA_EXTRA: Final = "pip install 'paceline[data]'"
-"""What installs all packages whose data a task can train on."""
+"""Installs all packages with data for tasks."""
 MAX_PACKED_BYTES: Final = 64 * 2**20
-"""Of one file; a longer one is not read."""
+"""Largest file that is read."""
 
 
 def read_packaged(package: str, distribution: str, name: str) -> bytes:
-    """The content of a file in an installed package, which is looked for and not imported.
+    """Read a file of an installed package, which is located and not imported.
 
     Args:
-        package: as it is imported.
-        distribution: as it is installed.
+        package: its import name.
+        distribution: its name for pip.
         name: of the file, relative to the package's folder.
 
     Raises:
