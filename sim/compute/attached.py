@@ -77,18 +77,10 @@ class AttachedRun(Settings):
 
 
 def load(path: Path) -> AttachedRun:
-    """Read a record.
-
-    Raises:
-        InputError: it cannot be read, is damaged, or is of another version.
-    """
+    """Read a record; ``InputError`` for one that is unreadable, damaged or of another version."""
     return validate_record(files.read_json(path, "paceline.attach"), path)
 
 
 def validate_record(document: dict[str, Any], path: Path) -> AttachedRun:
-    """Check a record that has been read from ``path``.
-
-    Raises:
-        InputError: it is damaged, or is of another version.
-    """
+    """Check a record read from ``path``; ``InputError`` for one that is damaged or of another version."""
     return files.as_model(AttachedRun, document, path, RECORD_VERSION)

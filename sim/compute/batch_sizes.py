@@ -31,14 +31,11 @@ class BatchLaw:
 
 
 def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> BatchLaw:
-    """Fit the law with the least sum of relative errors, on which one disturbed time has little effect.
+    """Fit the law to seconds [m] above 0 at ascending batch sizes [m], m >= 1.
 
-    Errors are differences of logarithms. Every line through two of the measurements is tried, with every
-    floor through one. A time neither falls with the batch nor is negative.
-
-    Args:
-        batch_sizes: ascending, m of them, m >= 1.
-        times_s: seconds [m], above 0.
+    It has the least sum of relative errors, as differences of logarithms, so one disturbed time has little
+    effect. Every line through two of the measurements is tried, with every floor through one. A time neither
+    falls with the batch nor is negative.
     """
     sizes, times = np.array(batch_sizes, dtype=np.float64), np.array(times_s)
     rising = [
@@ -57,10 +54,7 @@ def fit_batch_law(batch_sizes: Sequence[int], times_s: Sequence[float]) -> Batch
 
 
 def seconds_at(batch_size: int, batch_sizes: Sequence[int], times_s: Sequence[float]) -> float:
-    """Seconds of a gradient at ``batch_size``; beyond the measured sizes the law goes on.
-
-    Other arguments as for ``fit_batch_law``.
-    """
+    """Seconds of a gradient at ``batch_size``, by measured ones; beyond these the law goes on."""
     law = fit_batch_law(batch_sizes, times_s)
     sizes = np.array([*batch_sizes, batch_size], dtype=np.float64)
     *known, here = law.seconds(sizes)

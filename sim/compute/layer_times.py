@@ -46,13 +46,8 @@ class LayerTime:
 def time_layers(model: nn.Module, loss: OutputLoss, inputs: Tensor, targets: Tensor) -> tuple[LayerTime, ...]:
     """Time the layers of a model, in the order of a forward pass; leaves the last pass's gradients in it.
 
-    Args:
-        model: on the inputs' device.
-        loss: ``loss(outputs, targets)``, one number.
-        inputs, targets: a batch.
-
-    Raises:
-        InputError: it has no trained parameters, or a layer takes no part in its output.
+    ``loss(outputs, targets)`` is one number; the batch is on the model's device. Raises ``InputError`` where
+    it has no trained parameters, or a layer takes no part in its output.
     """
     clock = _Clock(inputs.device)
     owners = _owners(model, _called(model, inputs))

@@ -27,10 +27,6 @@ def typical_times_s(runs: Sequence[Callable[[], object]], timer: Timer) -> list[
     """Median durations: half of the measurements may be disturbed without moving them far.
 
     The runs are timed in turn: a temporary slowdown of the device touches all of them alike.
-
-    Args:
-        runs: what to time.
-        timer: of the device that does the work, see ``timer_of``.
     """
     for run in runs:
         for _ in range(WARM_UP_RUNS):

@@ -74,19 +74,13 @@ class ComputeModel:
     def block_s(self, worker: int, block: int) -> Floats:
         """Durations of the gradients ``block * BLOCK ...`` of a worker, [BLOCK].
 
-        Raises:
-            InputError: the durations are to be measured, and that has not been done; or the user's function
-                gives none.
+        Raises ``InputError`` where they are not measured yet, or the user's function gives none.
         """
         durations: Floats = self.blocks_s(range(worker, worker + 1), block)[0]
         return durations
 
     def blocks_s(self, workers: range, block: int) -> Floats:
-        """Each worker's ``block_s``, [len(workers), BLOCK].
-
-        Raises:
-            InputError: as ``block_s``.
-        """
+        """Each worker's ``block_s``, [len(workers), BLOCK]; raises as that."""
         durations = self.longer * self._undisturbed_s(workers, block)
         if self.added_s:
             own = slice(workers.start, workers.stop)

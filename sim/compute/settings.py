@@ -25,15 +25,10 @@ from .traces import read_durations
 
 
 def user_duration_s(path: str, seed: int, worker: int, index: int) -> float:
-    """Seconds of gradient ``index`` of ``worker`` by a user's function.
+    """Seconds of gradient ``index`` of ``worker`` by the function of a user at ``package.module:name``.
 
-    Args:
-        path: ``package.module:name`` of a function of (worker, index, random), where ``random`` is a
-            ``numpy.random.Generator`` that is the same each time for the same gradient.
-        seed, worker, index: of the gradient.
-
-    Raises:
-        InputError: there is no such function, it raises, or it returns no duration.
+    Its arguments are (worker, index, random), where ``random`` is a ``numpy.random.Generator`` that is the
+    same each time for the same gradient. Raises ``InputError`` where that fails, or returns no duration.
     """
     random = seeds.generator(seed, worker, "own compute", index)
     arguments = {"worker": worker, "index": index, "random": random}
@@ -222,9 +217,7 @@ class Compute(OneOf):
     def at(self, batch_size: int, flops: float | None = None) -> Compute:
         """These settings with the measured, or predicted, time for this batch size.
 
-        Args:
-            batch_size: of a gradient.
-            flops: floating-point operations of its forward and backward pass for one example, where known.
+        ``flops``: operations of a forward and backward pass for one example, where known.
         """
         if self.speed is not None and flops is not None:
             return self.model_copy(update={"time": batch_size * flops / self.speed, "speed": None})

@@ -25,14 +25,9 @@ Mask = NDArray[np.bool_]
 
 
 def slow_mask(straggler: Straggler, number: int, seed: int, worker: int, block: int) -> Mask:
-    """Whether each computation of ``worker`` in a block is slow, [BLOCK].
+    """Whether the computations ``block * BLOCK ...`` of ``worker`` are slow, [BLOCK].
 
-    Args:
-        straggler: the rule.
-        number: its place in the scenario's list; each has its own random numbers.
-        seed: of the run.
-        worker: the rank.
-        block: computations ``block * BLOCK ...``.
+    ``number`` is the straggler's place in the scenario's list; each has its own random numbers.
     """
     if straggler.workers is not None and worker not in straggler.workers:
         return np.zeros(seeds.BLOCK, dtype=bool)

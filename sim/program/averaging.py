@@ -30,11 +30,7 @@ COLLECTIVES = (
 
 
 def root_of(operation: ops.Broadcast, rank: int, members: Sequence[int]) -> int:
-    """The root of a broadcast for the worker ``rank``.
-
-    Raises:
-        SchemeError: it is not one of the ``members`` of that worker's group.
-    """
+    """The root of a broadcast for worker ``rank``; ``SchemeError`` if it is not among the ``members``."""
     roots = operation.root
     root = int(roots[rank]) if isinstance(roots, Tensor) and roots.dim() else int(roots)
     if root not in members:
@@ -45,12 +41,9 @@ def root_of(operation: ops.Broadcast, rank: int, members: Sequence[int]) -> int:
 
 
 def combined(operation: ops.Operation[Any], inputs: Sequence[Any], members: Sequence[int]) -> Any:
-    """The result of a collective for the whole group, before each member takes its part of it.
+    """The result of a collective (any member's) for the whole group, before each member takes its part.
 
-    Args:
-        operation: any member's, one of ``COLLECTIVES``.
-        inputs: the members' values, in the order of their ranks.
-        members: their ranks, ascending.
+    ``inputs`` are the values of ``members``, in the order of their ranks.
     """
     match operation:
         case ops.Broadcast():

@@ -149,13 +149,10 @@ def encode(
     whole: int | None = None,
     shards: int = 1,
 ) -> Encoded:
-    """Encode a value for sending.
+    """Encode a value [..., m] for sending.
 
-    Args:
-        codec: the encoding.
-        value: [..., m].
-        uniform: draws numbers on [0, 1) of the same shape; called at most once.
-        whole, shards: where rows of ``value`` are shards: number of elements and of shards; see ``Encoded``.
+    ``uniform`` draws numbers on [0, 1) of the same shape, at most once. Where rows of ``value`` are shards,
+    ``whole`` and ``shards`` are those of ``Encoded``.
     """
     if isinstance(codec, str):
         parts: tuple[Tensor, ...] = (value.to(HALF[codec]),)

@@ -35,8 +35,7 @@ def fault(groups: Groups, workers: int) -> str:
 def partition(groups: Groups | None, workers: int) -> Groups:
     """The groups with their ranks ascending; None is one group of all.
 
-    Raises:
-        SchemeError: a worker is in no group or in several, or does not exist.
+    Raises ``SchemeError`` where a worker is in no group or in several, or does not exist.
     """
     if groups is None:
         return (tuple(range(workers)),)
@@ -52,11 +51,7 @@ def _group_of(groups: Groups | None, workers: int) -> dict[int, tuple[int, ...]]
 
 
 def members(groups: Groups | None, workers: int, rank: int) -> tuple[int, ...]:
-    """The group of ``rank``, ascending.
-
-    Raises:
-        SchemeError: as ``partition``.
-    """
+    """The group of ``rank``, ascending; raises as ``partition``."""
     return _group_of(groups, workers)[rank]
 
 
@@ -66,10 +61,7 @@ def shard_length(length: int, members: int) -> int:
 
 
 def shard(value: Tensor, position: int, members: int) -> Tensor:
-    """Shard ``position`` of ``members``: [..., d] becomes [..., ceil(d / members)].
-
-    Zeros pad the last shards, so that all are equally long.
-    """
+    """Shard ``position`` of ``members``, padded with zeros: [..., d] becomes [..., ceil(d / members)]."""
     length = shard_length(value.shape[-1], members)
     elements = value[..., position * length : (position + 1) * length]
     missing = length - elements.shape[-1]

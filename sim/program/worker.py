@@ -123,16 +123,14 @@ class Worker:
     def uniform(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
         """Draw uniform numbers on [0, 1): draw ``index`` of this worker's stream ``purpose``.
 
-        Returns:
-            [*shape] of the model's type, or [n, *shape] when vectorised: row i has worker i's numbers.
+        Shape [*shape] of the model's type; [n, *shape] when vectorised: row i has worker i's numbers.
         """
         return self._draw(seeds.uniform_array, purpose, index, shape)
 
     def normal(self, purpose: str, index: int, shape: Sequence[int]) -> Tensor:
         """Draw standard normal numbers: draw ``index`` of this worker's stream ``purpose``.
 
-        Returns:
-            [*shape] of the model's type, or [n, *shape] when vectorised: row i has worker i's numbers.
+        Shape [*shape] of the model's type; [n, *shape] when vectorised: row i has worker i's numbers.
         """
         return self._draw(seeds.normal_array, purpose, index, shape)
 

@@ -100,11 +100,7 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 def find_scheme(name: str) -> Scheme:
-    """Look up a built-in scheme by name, or a user's at ``package.module:scheme``.
-
-    Raises:
-        InputError: no scheme has that name, or the user's cannot be loaded.
-    """
+    """Look up a built-in scheme, or a user's ``package.module:scheme``; ``InputError`` if there is none."""
     if is_import_path(name):
         return user_scheme(name)
     if name not in SCHEMES:

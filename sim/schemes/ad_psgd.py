@@ -64,8 +64,7 @@ def passive_neighbours(
 ) -> tuple[tuple[int, ...] | None, ...]:
     """The neighbours, all passive, of every active rank; None for passive ranks.
 
-    Raises:
-        InputError: the topology is directed, time-varying, with weights of its own, or not two-colourable.
+    Raises ``InputError`` for a directed, time-varying, weighted or not two-colourable topology.
     """
     import networkx as nx
 
@@ -113,10 +112,7 @@ def held(options: AdPsgdOptions, sizes: Sizes) -> Held:
 
 
 def ad_psgd(worker: Worker, options: AdPsgdOptions) -> Program:
-    """Asynchronous decentralised SGD: nobody waits for a straggler.
-
-    Active and passive workers run different programs.
-    """
+    """Asynchronous decentralised SGD: nobody waits for a straggler."""
     host = _Host(worker.start)
     topology_entry = topology_for(options, worker.size)
     neighbours = passive_neighbours(topology_entry, worker.size, worker.seed)[worker.rank]

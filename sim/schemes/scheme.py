@@ -146,10 +146,8 @@ class Scheme:
     def num_buckets(self, options: Settings, payload_bytes: float) -> int:
         """Number of equal buckets of a payload's gradient; 0: not sent during the backward pass.
 
-        A payload without ``workload.layer_profile`` has no layers that could say what is ready when.
-
-        Raises:
-            InputError: the options give no bucket size, or there would be more than ``MAX_BUCKETS``.
+        Raises ``InputError`` if the options give no such size, or for more than ``MAX_BUCKETS``. Without
+        ``workload.layer_profile`` no layers could say what is ready when.
         """
         sizes = self.bucket_bytes(options)
         if sizes is None:

@@ -52,11 +52,7 @@ _TRIED_WORKERS: Final = 4
 
 
 def user_scheme(path: str) -> Scheme:
-    """Load the scheme at ``package.module:name``.
-
-    Raises:
-        InputError: nothing is there, or nothing that can be a scheme.
-    """
+    """Load the scheme at ``package.module:name``; ``InputError`` if nothing there can be a scheme."""
     scheme = user_code.load_object(path)
     if isinstance(scheme, Scheme):
         return replace(scheme, name=path)
@@ -195,10 +191,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
 
 
 def _find_mistake(operation: ops.Operation[Any], start: Tensor) -> str:
-    """The mistake in an operation of a user's scheme, worded to follow "SCHEME "; "" if there is none.
-
-    ``start`` is the worker's initial model.
-    """
+    """The mistake in an operation of a user's scheme, worded to follow "SCHEME "; "" if there is none."""
     name = ops.name_of(type(operation))
     groups = getattr(operation, "groups", None)
     if groups is not None and not _is_partition_like(groups):
@@ -248,10 +241,7 @@ _Kinds = tuple[type[ops.Operation[Any]], ...]
 
 @lru_cache(maxsize=64)
 def _trial(program: _Program, options: Settings, steps: int) -> tuple[tuple[_Kinds, ...], ...] | None:
-    """The operations of ranks 0 and 1, step by step, with plausible replies; None: they have services.
-
-    Two ranks, since workers may have different roles (active and passive, by even and odd rank).
-    """
+    """Operations of ranks 0 and 1 (active and passive, perhaps), by step; None: they have services."""
     tried = []
     for rank in (0, 1):
         worker = Worker(
@@ -299,7 +289,7 @@ def _only_patterns(program: _Program, options: Settings) -> bool:
 def _repeats_after(program: _Program, options: Settings) -> int:
     """Period, in steps, of the kinds of operations; 1 where they do not repeat.
 
-    Judged by the second half of a trial, which has no warm-up, but for its last step, which may be cut off.
+    Judged by the second half of a trial, which has no warm-up, without its last step, perhaps cut off.
     """
     periods = []
     for steps in _trial(program, options, _MANY_STEPS) or ():

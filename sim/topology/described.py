@@ -31,12 +31,8 @@ _DECAY_STARTS: Final = 8
 def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dict[str, Any]:
     """All known properties of a topology, ready for JSON; ``docs/topologies.md`` explains the keys.
 
-    Args:
-        entry, workers, weights, seed: as for ``plan``.
-
-    Raises:
-        InputError: as for ``plan``; or there are too many workers.
-        RunError: the eigenvalues of a very large graph do not converge.
+    Arguments are those of ``plan``. Raises ``InputError`` as ``plan``, or for too many workers, and
+    ``RunError`` where the eigenvalues of a very large graph do not converge.
     """
     sequence = plan(entry, workers, weights, seed)
     if workers > MAX_WORKERS and not all(spectra.circulant_row(w) is not None for w in sequence.first):
@@ -81,10 +77,7 @@ def describe(entry: TopologyEntry, workers: int, weights: str, seed: int) -> dic
 
 
 def _rates(sequence: Plan, exact: int | None) -> tuple[float | None, float | None]:
-    """The second-largest eigenvalue modulus and the rate per step.
-
-    For a periodic sequence the modulus is the norm of the period's product on the space of disagreement.
-    """
+    """The second-largest eigenvalue modulus (of a period: the product's norm on disagreement) and rate."""
     if sequence.period is None:
         return sequence.rate, sequence.rate
     matrices = sequence.first

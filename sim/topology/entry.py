@@ -58,8 +58,7 @@ FILE: Final = Topology("file", files.from_file, files.FileOptions, "as in the fi
 def topology_named(name: str) -> Topology:
     """Look up a topology by name, ``file`` (a graph in a file) or a user's ``package.module:function``.
 
-    Raises:
-        InputError: no such topology; names the nearest.
+    Raises ``InputError``, which names the nearest, where there is none.
     """
     if name == FILE.name:
         return FILE
@@ -92,8 +91,7 @@ class TopologyEntry(Named):
     def of(cls, written: object) -> Self:
         """Parse an entry from its form in a scenario.
 
-        Raises:
-            InputError: no such topology, or wrong options; names the key and the nearest valid choice.
+        Raises ``InputError`` for wrong names or options, with the key and the nearest valid choice.
         """
         try:
             return cls.model_validate(written)

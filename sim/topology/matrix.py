@@ -29,8 +29,7 @@ MAX_EDGES: Final = 20_000_000
 def adjacency(workers: int, receivers: ArrayLike, sources: ArrayLike) -> Matrix:
     """The graph in which ``receivers[k]`` hears ``sources[k]``, without repeated edges and loops.
 
-    Raises:
-        InputError: too many edges.
+    Raises ``InputError`` for more than ``MAX_EDGES``.
     """
     from scipy.sparse import csr_array
 

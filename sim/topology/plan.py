@@ -97,11 +97,9 @@ class Plan:
 
 @lru_cache(maxsize=64)
 def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed: int = 0) -> Plan:
-    """The mixing matrices of a topology.
+    """The mixing matrices of a topology, an entry or the name of one without options, for n ``workers``.
 
     Args:
-        topology: an entry, or the name of a topology without options.
-        workers: number of workers n.
         weights: a rule's name; ``auto`` is the topology's own weights if it has some, else uniform where that
             conserves the mean, else metropolis (uniform on a directed graph).
         seed: of the run; random graphs are drawn from (seed, topology, step).
@@ -136,7 +134,6 @@ def plan(topology: TopologyEntry | str, workers: int, weights: str = AUTO, seed:
 
 
 def _chosen(name: str, graphs: Graphs, weights: str) -> str:
-    """The rule that ``weights`` means for these graphs."""
     if weights == AUTO:
         return _usual(graphs)
     if weights == GIVEN and not graphs.weighted:
@@ -161,7 +158,6 @@ def _usual(graphs: Graphs) -> str:
 
 
 def _refuse_sums(sequence: Plan) -> None:
-    """Raise ``InputError`` where neither the rows nor the columns of the matrices sum to 1."""
     if sequence.row_stochastic or sequence.column_stochastic:
         return
     for w in sequence.first:

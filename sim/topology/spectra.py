@@ -41,8 +41,7 @@ _PROVEN: Final = ("laplacian", "fdla")
 def spectrum(w: Matrix) -> NDArray[np.complex128]:
     """All eigenvalues of a mixing matrix [n, n], the largest modulus first.
 
-    Raises:
-        InputError: neither circulant nor small enough.
+    Raises ``InputError`` for a large one that is not circulant.
     """
     row = circulant_row(w)
     if row is not None:
@@ -57,10 +56,8 @@ def spectrum(w: Matrix) -> NDArray[np.complex128]:
 def second_modulus(w: Matrix) -> float:
     """The second-largest eigenvalue modulus of a row- or column-stochastic matrix [n, n].
 
-    Subtracting J = 11'/n moves the eigenvalue 1 of the vector of ones to 0 (Brauer); the others stay.
-
-    Raises:
-        RunError: the iteration does not converge.
+    Subtracting J = 11'/n moves the eigenvalue 1 of the vector of ones to 0 (Brauer); the others stay. Raises
+    ``RunError`` where the iteration does not converge.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 
@@ -160,8 +157,8 @@ def product_norm(matrices: list[Matrix]) -> float:
 def exact_after(matrices: list[Matrix]) -> int | None:
     """Number of steps of a periodic sequence until all have the mean, to rounding; None: never.
 
-    Searched within one period, or log2 n steps if that is longer, on random starts: exactness for them is
-    exactness for all with probability 1.
+    Searched within one period, or log2 n steps if longer, on random starts: exact for them is exact for all
+    with probability 1.
     """
     n = matrices[0].shape[0]
     x = np.stack([_start(n), np.roll(_start(n), n // 3)], axis=1)
@@ -264,18 +261,11 @@ def _band(matrix: Matrix) -> int:
 
 
 def refuse_stuck(name: str, rule: str, matrices: Sequence[Matrix], endless: bool) -> None:
-    """Refuse mixing matrices whose powers do not converge to one common value.
+    """Raise ``InputError``, with the reason, for one period's mixing matrices that do not contract.
 
     Matrices without negative weights contract exactly where all workers reach each other and the lengths of
-    the walks have no common divisor, which one positive own weight rules out (Perron and Frobenius).
-
-    Args:
-        name, rule: for the message.
-        matrices: those of one period.
-        endless: they are the beginning of an endless random sequence, and do not decide.
-
-    Raises:
-        InputError: they do not contract, and why.
+    the walks have no common divisor, which one positive own weight rules out (Perron and Frobenius). The
+    beginning of an ``endless`` random sequence does not decide.
     """
     from scipy.sparse.csgraph import connected_components
 

@@ -26,13 +26,9 @@ MAX_FDLA_WORKERS: Final = 100
 
 
 def least_norm(graph: Matrix) -> Matrix:
-    """The symmetric weights on a graph with the least norm of W - J, to about 1e-9.
+    """The symmetric weights on a graph with the least norm of W - J, to about 1e-9; raises as ``fdla``.
 
     Source: Xiao and Boyd, Systems & Control Letters 2004, problem (16).
-
-    Raises:
-        InputError: the graph is directed, not connected or too large, or cvxpy is not installed.
-        RunError: the solver fails.
     """
     from scipy.sparse import csr_array, triu
     from scipy.sparse.csgraph import connected_components

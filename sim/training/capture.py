@@ -349,7 +349,6 @@ def _apart_from_rows(inputs: Sequence[Tensor]) -> tuple[Any, ...]:
 
 
 def _gives(tape: Tape, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    """Whether a tape gives the bits of the code itself."""
     try:
         return all(_same_bits(a, b) for a, b in zip(tape.play(inputs), outputs, strict=True))
     except (RuntimeError, LookupError):

@@ -92,8 +92,7 @@ class TrainingProblem:
     def threads_at(self, index: int) -> int:
         """Number of threads that may share the work of all workers on gradients ``index``.
 
-        One at first: counting this machine's cores takes longer than the few steps of a short run. And no
-        more than have enough to do.
+        One at first: counting this machine's cores takes longer than a short run's steps.
         """
         most = len(self.batches.shards) // WORKERS_OF_THREAD
         if index < CALLS_BEFORE or most < 2 or self.workload.start.device.type != "cpu":
@@ -131,11 +130,7 @@ class TrainingProblem:
             yield
 
     def gradients(self, workers: list[int], indices: list[int], points: list[Tensor]) -> list[Evaluated]:
-        """Gradients of several workers at once; ``points[i]`` is [d].
-
-        Raises:
-            RunError: not even one of them fits into the memory.
-        """
+        """Gradients at ``points[i]`` [d] of several workers at once; ``RunError`` if not even one fits."""
         twice = self.sampler is not None and len(set(workers)) < len(workers)
         if self._one_by_one(len(points)) or twice:
             return [self.gradient(w, i, x) for w, i, x in zip(workers, indices, points, strict=True)]
@@ -145,11 +140,7 @@ class TrainingProblem:
         return out
 
     def gradients_of_all(self, index: int, points: Tensor) -> Evaluated:
-        """Gradient ``index`` of every worker, [n, d] at ``points`` [n, d], and their losses [n, 1].
-
-        Raises:
-            RunError: as ``gradients``.
-        """
+        """Gradient ``index`` of all workers, [n, d] at ``points`` [n, d], and their losses [n, 1]."""
         workers, indices = list(range(len(points))), [index] * len(points)
         if self._one_by_one(len(points)):
             each = [self.gradient(w, index, x) for w, x in zip(workers, points.unbind(), strict=True)]
@@ -265,11 +256,7 @@ def _with_buffers(
 
 
 def loss_given(loss: Tensor | None, worker: int) -> Tensor:
-    """The loss that came with a worker's latest gradient.
-
-    Raises:
-        SchemeError: there has been no gradient yet.
-    """
+    """The loss of a worker's latest gradient; ``SchemeError`` if there has been none."""
     if loss is None:
         raise SchemeError(f"worker {worker} asks for the loss of a gradient before it has had one")
     return loss
@@ -294,8 +281,7 @@ class Deferred:
     def take(self, ticket: int) -> Tensor:
         """The gradient [d] of a ticket, once; evaluates everything in flight if it must.
 
-        Raises:
-            SchemeError: a point was written in place after the computation had begun.
+        Raises ``SchemeError`` for a point that was written in place meanwhile.
         """
         if ticket not in self._known:
             tickets, started = list(self._started), list(self._started.values())
@@ -338,14 +324,11 @@ def cannot_batch(workload: Workload, batches: Batches) -> str:
 def choose_method(workload: Workload, batches: Batches, workers: int) -> Method:
     """The method of ``gradients: auto``, by a rule of model, batch size and number of workers.
 
-    Gradients are batched where they can be (``cannot_batch``) and,
-
-    - on a GPU, there are at least 2 workers;
-    - on a CPU, there are at least ``BATCHED_WORKERS`` of them, the model has at most ``BATCHED_PARAMETERS``
-      parameters and no convolution, and one gradient takes at most ``BATCHED_FLOP`` operations in matrix
-      products, counted by torch.
-
-    Otherwise they are looped. Source of the numbers: ``benchmarks/gradients.py``.
+    Gradients are looped where they cannot be batched (``cannot_batch``), and for one worker. Else they are
+    batched on a GPU; and on a CPU for at least ``BATCHED_WORKERS`` workers and a model of at most
+    ``BATCHED_PARAMETERS`` parameters, without convolutions, one gradient of which takes at most
+    ``BATCHED_FLOP`` operations in matrix products, counted by torch. Source of the numbers:
+    ``benchmarks/gradients.py``.
     """
     small = workload.start.device.type == "cuda" or (
         workers >= BATCHED_WORKERS and workload.start.numel() <= BATCHED_PARAMETERS

@@ -63,12 +63,7 @@ def score_models(
 ) -> dict[On, Scores]:
     """Score the workers' models [d] each, as the module describes.
 
-    Args:
-        workload, task: of the training.
-        values: one model per present worker.
-        ons: kinds of scores.
-        leader: the scheme's own model for all, if any.
-        averaged: the scores of the scheme's own average, where ``ons`` has it.
+    ``leader`` is the scheme's own model for all, ``averaged`` the scores of its average, if in ``ons``.
     """
     mean = mean_model(values)
     distance = consensus_distance(values, mean)
@@ -227,8 +222,7 @@ class Scorer(Generic[V]):
     def publish(self, published: Published[V]) -> bool:
         """Note a worker's publication; returns whether the run is over (target, or diverged).
 
-        Raises:
-            SchemeError: a note has the name of a metric, or of a column beside them.
+        Raises ``SchemeError`` for a note with the name of a metric, or of a column beside them.
         """
         if self._snapshots is None:
             return False
@@ -243,10 +237,8 @@ class Scorer(Generic[V]):
     def publish_until_due(self, published: PublishedInOrder[V], first: int) -> int:
         """Note publications from number ``first`` on, until an instant is to be scored; returns the end.
 
-        If one is due already, a single one is noted. The instant has not passed: see ``settle``.
-
-        Raises:
-            SchemeError: as ``publish``.
+        If one is due already, a single one is noted. The instant has not passed: see ``settle``. Raises as
+        ``publish``.
         """
         if self._snapshots is None:
             return len(published)
@@ -289,14 +281,9 @@ class Scorer(Generic[V]):
         return self.over
 
     def finish(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> None:
-        """Score the models at the end of the run, unless this step has been scored.
+        """Score the last models (``leader``: of all) at the end of the run, unless this step has been scored.
 
         A run that its target has ended keeps the score that met it.
-
-        Args:
-            time_s: end of the run.
-            finals: the last models of the present workers.
-            leader: the scheme's last model for all, if any.
         """
         if self._snapshots is None:
             return
@@ -317,7 +304,6 @@ class Scorer(Generic[V]):
         return self.over
 
     def _score(self, interval: ScoringInterval[V]) -> None:
-        """Score the end of an interval; where it meets the target, find the crossing inside."""
         reached = self.reached_s
         earlier_s = self.evaluations[-1].time_s
         self._judge(self._evaluate(interval.end, interval.numbers))
@@ -357,7 +343,6 @@ class Scorer(Generic[V]):
         return Evaluation(snapshot.step, snapshot.time_s, snapshot.bytes_sent, row, snapshot.steps)
 
     def _scores_of_average(self, snapshot: Snapshot[V]) -> Mapping[str, float]:
-        """Scores of the latest average, computed once for each averaging."""
         number, model = snapshot.averaged
         if self._averaged is None or self._averaged[0] != number:
             (value,) = self.fetch([model])

@@ -427,13 +427,7 @@ class Snapshots(Generic[V]):
         return interval
 
     def last(self, time_s: float, finals: Mapping[int, V], leader: V | None) -> Snapshot[V]:
-        """The snapshot of the end of a run.
-
-        Args:
-            time_s: end of the run.
-            finals: the last models of the present workers, kept or not.
-            leader: the scheme's last model for all, if any.
-        """
+        """The snapshot of the end of a run, with the last models of the present workers, kept or not."""
         return self._latest_models.ended(time_s, finals, leader)
 
     def forget(self) -> None:

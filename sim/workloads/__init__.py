@@ -40,11 +40,7 @@ TASKS: Mapping[str, Task] = {
 
 
 def find_task(name: str) -> Task:
-    """Look up a built-in task by name, or a user's at ``package.module:build``.
-
-    Raises:
-        InputError: no task has that name, or the user's cannot be loaded.
-    """
+    """Look up a built-in task, or a user's ``package.module:build``; ``InputError`` if there is none."""
     if is_import_path(name):
         return user_task(name)
     if name not in TASKS:

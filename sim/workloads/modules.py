@@ -69,8 +69,7 @@ class FlatModule:
 def flatten_module(module: torch.nn.Module, sample: Tensor) -> FlatModule:
     """Take a module apart, and run it once on ``sample`` [b, ...] to see what its forward pass changes.
 
-    Raises:
-        InputError: nothing to train, values that are not float32, or state that cannot be averaged.
+    Raises ``InputError`` for nothing to train, values other than float32, or state that cannot be averaged.
     """
     module = _without_counts(copy.deepcopy(module)).train()
     trained: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if p.requires_grad}

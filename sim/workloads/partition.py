@@ -67,9 +67,7 @@ def shards(
     ``dirichlet``: for each class the workers' shares are drawn from Dirichlet(alpha), as in Hsu et al., 2019
     (arXiv 1909.06335); a worker with none takes one example from the largest shard. ``by_source``: the
     largest source first, each goes to the worker with the fewest examples so far, for every seed alike.
-
-    Raises:
-        InputError: more workers than examples or sources, or a task without labels or sources.
+    Raises ``InputError`` for more workers than examples or sources, or a task without labels or sources.
     """
     if workers > num_examples:
         raise InputError(

@@ -160,8 +160,7 @@ class Sampler:
     def draw(self, worker: int, index: int) -> Draw:
         """The examples of the worker's gradient ``index``; ``refresh`` has had the draw of the one before.
 
-        Raises:
-            SchemeError: gradients are not computed in order.
+        Raises ``SchemeError`` where gradients are not computed in order.
         """
         shard, theta = self.shards[worker], self.settings.reweighting.theta
         n, size = len(shard), self.batch_size

@@ -42,11 +42,9 @@ def supervised(
     prepare: Callable[[Tensor], Tensor] | None = None,
     scored: int = MAX_SCORED,
 ) -> Workload:
-    """Build the workload that trains a module on examples with targets.
+    """Build the workload that trains a module, as initialised, on examples with targets.
 
     Args:
-        task: its name.
-        module: as initialised.
         criterion: ``(outputs, targets) -> mean loss``, a scalar.
         train, test: inputs [N, ...] and targets [N, ...].
         metrics: of ``train_loss``, ``test_loss``, ``test_accuracy``, those to score. For the accuracy,
@@ -54,8 +52,7 @@ def supervised(
         prepare: converts a batch's inputs from their stored form to the module's.
         scored: number of training examples, the first ones, in the mean of ``train_loss``.
 
-    Raises:
-        InputError: the module cannot be trained here; see ``modules.flatten_module``.
+    Raises ``InputError`` where the module cannot be trained here; see ``modules.flatten_module``.
     """
     prepared = prepare or (lambda inputs: inputs)
     inputs, targets = train

@@ -142,12 +142,9 @@ class CompressedAllReduce:
         return self.elements(length) / self.worker.members(groups).shape[-1]
 
     async def spends(self, encoded: float = 0, decoded: float = 0, pattern: Pattern | None = None) -> None:
-        """Pass the time in which this worker encodes and decodes values.
+        """Pass the time of encoding and decoding these numbers of elements.
 
-        Args:
-            encoded: elements of values.
-            decoded: elements of values; of the largest elements alone, only these count.
-            pattern: one value comes from each neighbour in it.
+        To decode largest elements, only these count. With a ``pattern`` one value comes from each neighbour.
         """
         codec = self.codec
         if codec is None or isinstance(codec, str):  # to round to 16 bits takes no time
@@ -160,12 +157,9 @@ class CompressedAllReduce:
         await ops.Encode(codec, encoded + came * values)
 
     async def all_reduce(self, value: Tensor, index: int, groups: Groups | None = None) -> Tensor:
-        """The mean of ``value`` over this worker's group; of a rounded one an unbiased estimate.
+        """The mean of ``value`` [..., d] over this worker's group; of a rounded one an unbiased estimate.
 
-        Args:
-            value: [..., d].
-            index: of the random numbers, a different one each time.
-            groups: see ``paceline.sim.program.operations.AllReduce``.
+        ``index`` numbers the random draw, a different one each time; ``groups``: see ``ops.AllReduce``.
         """
         if self.adds:
             return await self.worker.all_reduce(self.payload(value, "mean/out", index), groups)
@@ -220,10 +214,7 @@ class CompressedAllReduce:
         return ops.AllGatherShards(encoded, length, groups)
 
     def gathering_all(self, value: Tensor, index: int, groups: Groups | None = None) -> ops.AllGatherShards:
-        """Gather the encoded parts of all workers' ``value`` [..., d], one after another: [..., g d].
-
-        The unsent part stays in ``left``.
-        """
+        """Gather all workers' encoded ``value`` [..., d] to [..., g d]; the unsent part stays in ``left``."""
         encoded = self._fed_back(value, "mean/out", index)
         return ops.AllGatherShards(encoded, value.shape[-1] * self.worker.members(groups).shape[-1], groups)
 
@@ -348,16 +339,10 @@ async def average_of_changes(
     """Average the model, and mixed buffers, over all workers; encoded, only their changes are sent.
 
     A change since the last average is small where a model is not, and so is the error of its rounding
-    (FedPAQ: Reisizadeh et al., AISTATS 2020).
+    (FedPAQ: Reisizadeh et al., AISTATS 2020). ``index``: as for ``CompressedAllReduce.all_reduce``; ``last``:
+    the last average of the sent values, equal on all workers; at first ``first_average``.
 
-    Args:
-        average: encoding of the values.
-        index: of the random numbers, a different one each time.
-        x, state, momentum: as for ``all_average``.
-        last: the last average of the sent values, equal on all workers; at first ``first_average``.
-
-    Returns:
-        Model, state, and the new average where it is needed again.
+    Returns model, state, and the new average where it is needed again.
     """
     own = pack(x, state, momentum)
     if last is None:

@@ -80,8 +80,5 @@ def on_a_server(visitors: int) -> float:
 
 
 def in_rounds(sizes: Sizes) -> float:
-    """In flight where averages leave out stragglers: on a server, which takes all contributions at once.
-
-    It has a receive from each other worker in progress, holds the arrivals, and sends the mean.
-    """
+    """In flight on a server of rounds: a receive per other worker, all contributions, and the mean."""
     return 2.0 * (sizes.workers - 1) + 2.0

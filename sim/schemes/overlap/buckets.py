@@ -132,10 +132,7 @@ class Buckets:
             await self._worker.signal(bucket.averaged)
 
     async def _filled_everywhere(self, filled: int, sent: int) -> int:
-        """Number of buckets filled on all workers: more than ``sent`` (averaged so far), and equal on all.
-
-        ``filled`` is the previous such number.
-        """
+        """Number of buckets filled on all workers, equal on all; at least ``filled`` and above ``sent``."""
         if self._complete and filled == len(self._queue):  # and so it is on all workers
             return filled
         if filled == sent:

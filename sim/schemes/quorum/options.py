@@ -33,12 +33,9 @@ def leaves_out(options: Any) -> bool:
 
 
 def check_quorum(options: Any, members: int, **others: bool) -> None:
-    """Raise ``InputError`` where a quorum is out of reach, or beside options that need all workers.
+    """Raise ``InputError`` where a quorum of ``members`` is out of reach, or beside one of the ``others``.
 
-    Args:
-        options: of a scheme.
-        members: number of contributors to an average.
-        others: by name, whether an option is given that excludes a quorum.
+    These are options by name, with whether they are given, that need all workers in every average.
     """
     if not leaves_out(options):
         return

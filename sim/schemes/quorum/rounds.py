@@ -77,10 +77,7 @@ class Rounds:
         return () if self._server is None else (self._server.serve(),)
 
     async def gradient(self, x: Tensor) -> Tensor | None:
-        """The gradient at x [d]; None where this round's average arrives before it.
-
-        An earlier round's gradient, or a contribution in transit, is completed first.
-        """
+        """The gradient at x [d], after any unfinished one; None where this round's average arrives first."""
         average = await self._expect()
         begun = None
         while not await self._worker.poll(average):
@@ -94,10 +91,7 @@ class Rounds:
         return None
 
     async def step(self, x: Tensor, state: State) -> tuple[Tensor, State, bool]:
-        """Take one optimiser step from x [d]; returns the model, the state, and whether it was in time.
-
-        A step that is left out counts for the learning rate.
-        """
+        """Step once from x [d], and say whether in time; a missed step counts for the learning rate."""
         gradient = await self.gradient(x)
         if gradient is None:
             return x, state._replace(updates=state.updates + 1), False

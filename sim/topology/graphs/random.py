@@ -27,10 +27,7 @@ TRIES: Final = 100
 def _connected(
     name: str, workers: int, hint: str, seed: int, draw: Callable[[np.random.Generator], Matrix]
 ) -> Graphs:
-    """The first connected graph among draws 0, 1, ... of this seed.
-
-    Raises ``InputError`` where there are too many workers, or no graph is connected, with the ``hint``.
-    """
+    """The first connected graph among draws 0, 1, ... of this seed; else ``InputError`` with the ``hint``."""
     from scipy.sparse.csgraph import connected_components
 
     if workers > MAX_WORKERS:

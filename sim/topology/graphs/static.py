@@ -170,11 +170,7 @@ def hypercube(workers: int, options: NoOptions, seed: int) -> Graphs:
 
 
 def power_of_two(name: str, workers: int) -> int:
-    """The exponent of a number of workers that is a power of two.
-
-    Raises:
-        InputError: it is none; names the nearest.
-    """
+    """The exponent of a power of two; else ``InputError``, which names the nearest ones."""
     if workers & (workers - 1):
         below = 1 << (workers.bit_length() - 1)
         raise InputError(f"{name} needs a power of two of workers, not {workers}; use {below} or {2 * below}")

@@ -12,9 +12,7 @@ from .static import Graphs, NoOptions, static
 def from_function(path: str, workers: int, options: NoOptions, seed: int) -> Graphs:
     """Build the graph that ``function(workers)`` returns.
 
-    Raises:
-        InputError: there is no such function, it raises, or returns something else than a networkx graph of
-            that many nodes.
+    Raises ``InputError`` where that fails, or returns no networkx graph of that many nodes.
     """
     import networkx as nx
 

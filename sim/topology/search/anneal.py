@@ -82,9 +82,6 @@ def anneal(
     """Walk from ``graph``, which is changed, and return the edges of the best graph on the way.
 
     Args:
-        graph: where to begin.
-        objective: the cost to lower.
-        schedule: length and temperatures.
         random: the only source of chance.
         tally: is added to.
         rewire: move single edges anywhere, instead of swaps that keep the degrees.

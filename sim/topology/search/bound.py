@@ -47,12 +47,7 @@ def alon_boppana(degree: int) -> float:
 
 @lru_cache(maxsize=64)
 def modulus_bound(workers: int, degree: int) -> float:
-    """Lower bound on the second-largest eigenvalue modulus of regular graphs with the best constant weight.
-
-    Args:
-        workers: n > ``degree``.
-        degree: k >= 2.
-    """
+    """Lower bound on the modulus of k-regular graphs, n > k >= 2, with the best constant weight."""
     impossible, unknown = 0.0, 1.0
     while unknown - impossible > BOUND_RESOLUTION:
         modulus = (impossible + unknown) / 2
@@ -64,10 +59,7 @@ def modulus_bound(workers: int, degree: int) -> float:
 
 
 def ruled_out(modulus: float, workers: int, degree: int) -> bool:
-    """Whether no regular graph has this modulus or a smaller one; False: one may exist or not.
-
-    Judged cell by cell of the smallest eigenvalue.
-    """
+    """Whether no regular graph has this modulus or a smaller one; False: one may exist or not."""
     walks = _walks(degree)
     cells = [(-float(degree), -1.0)]  # an edge alone has the eigenvalue -1, so it is -1 at most (interlacing)
     while cells:
@@ -115,7 +107,6 @@ def _largest(f: Polynomial, low: float, high: float) -> float:
 
 
 def _walks(degree: int) -> list[Polynomial]:
-    """F_0 ... F_MAX_POLYNOMIAL_DEGREE."""
     x = Polynomial([0.0, 1.0])
     out = [Polynomial([1.0]), x, x**2 - degree]
     while len(out) <= MAX_POLYNOMIAL_DEGREE:

@@ -97,11 +97,7 @@ class SearchResult:
 
 
 def check(request: Request) -> None:
-    """Refuse a request that no graph can meet.
-
-    Raises:
-        InputError: no graph can meet it; says why, and names the nearest possible choice.
-    """
+    """Raise ``InputError`` where no graph can meet a request, with the nearest possible choice."""
     n, k = request.workers, request.degree
     if not 3 <= n <= MAX_SEARCH_WORKERS:
         raise InputError(f"--workers {n}: a search needs 3 to {MAX_SEARCH_WORKERS} workers")
@@ -141,14 +137,8 @@ def search(
     """Find the graph with the fewest steps, or the least time, per e-fold of consensus.
 
     The result is a function of the request (and the step time) alone: budgets are moves, not seconds.
-
-    Args:
-        request: the target of the search.
-        step_time: of a graph; None counts steps.
-        progress: called with the number of candidates drawn since the last call.
-
-    Raises:
-        InputError: no such graph is possible.
+    Without a ``step_time`` steps are counted; ``progress`` gets the number of candidates since its last
+    call. Raises ``InputError`` where no such graph is possible.
     """
     check(request)
     objective = Objective(modulus_for(request.weights, request.degree), step_time)

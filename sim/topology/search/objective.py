@@ -64,14 +64,9 @@ WEIGHTS: Final = ("laplacian", "metropolis")
 
 
 def modulus_for(weights: str, degree: int | None) -> Modulus:
-    """The modulus under a rule for weights.
+    """The modulus under one of the ``WEIGHTS``; ``degree`` None: degrees differ.
 
-    Args:
-        weights: one of ``WEIGHTS``.
-        degree: of every worker; None where degrees differ.
-
-    Raises:
-        InputError: no such rule here, or it needs a degree.
+    Raises ``InputError`` for another rule, or one that needs a degree.
     """
     if weights not in WEIGHTS:
         raise InputError(f"--weights {weights}: {did_you_mean(weights, WEIGHTS)}")

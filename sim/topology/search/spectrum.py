@@ -95,10 +95,7 @@ def ends_of(matrix: Matrix) -> Ends:
 
 
 def best_case(ends: Ends, moves: Moves) -> tuple[Floats, Floats]:
-    """Bounds of the ends of the spectrum after each move, [moves] each.
-
-    An upper bound of the second eigenvalue, and a lower bound of the last one.
-    """
+    """After each move [moves], an upper bound of the second eigenvalue and a lower bound of the last."""
     low = np.linalg.eigvalsh(_projected(ends.low, ends.low_vectors, moves))
     high = np.linalg.eigvalsh(_projected(ends.high, ends.high_vectors, moves))
     return np.asarray(low[:, 0], dtype=np.float64), np.asarray(high[:, -1], dtype=np.float64)
@@ -115,15 +112,10 @@ def _projected(values: Floats, vectors: Floats, moves: Moves) -> Floats:
 def move_ends(
     matrix: Matrix, ends: Ends, pairs: EdgeArray, signs: Floats, hopeless: Callable[[float, float], bool]
 ) -> Ends | None:
-    """The ends after one move, to about ``SETTLED``; None if the move is hopeless.
+    """The ends after one move of edge ``pairs`` [changes, 2] with their ``signs``, to about ``SETTLED``.
 
-    Args:
-        matrix: the Laplacian before the move.
-        ends: before the move.
-        pairs: removed and added edges, [changes, 2].
-        signs: -1 and +1 for them.
-        hopeless: (upper bound of the second eigenvalue, lower bound of the last) -> whether the move is
-            rejected in any case.
+    ``matrix`` is the Laplacian before it. None where ``hopeless``, of (upper bound of the second eigenvalue,
+    lower bound of the last one), rejects the move in any case.
     """
     workers, block = ends.low_vectors.shape
     nodes, change, krylov = _change(pairs, signs, workers)

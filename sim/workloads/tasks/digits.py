@@ -49,7 +49,7 @@ class DigitsCnnOptions(Settings):
 def _load_digits() -> tuple[Floats, NDArray[np.int64]]:
     """Images [N, 64] of numbers from 0 to 16 and their digits [N], from scikit-learn's file.
 
-    scikit-learn itself is slow to import: only the fallback for another place of the file does.
+    scikit-learn itself, which is slow to import, is the fallback where the file lies elsewhere.
     """
     package = importlib.util.find_spec("sklearn")
     places = package.submodule_search_locations if package is not None else None

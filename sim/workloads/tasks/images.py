@@ -47,8 +47,7 @@ LEAST_PIXELS = 2
 def read_mnist(folder: str) -> tuple[Examples, Examples]:
     """Images [N, 1, rows, columns], uint8, and classes [N]: for training, and for the test.
 
-    Raises:
-        InputError: a file is missing, or is not what its name says.
+    Raises ``InputError`` where a file is missing, or is not what its name says.
     """
     where = expand_home(folder)
     train, test = (
@@ -87,8 +86,7 @@ def _read_idx(path: Path, dimensions: int) -> np.ndarray[tuple[int, ...], np.dty
 def read_cifar(folder: str) -> tuple[Examples, Examples]:
     """Images [N, 3, 32, 32], uint8, and classes [N], of CIFAR-10 or CIFAR-100 (the 100 fine classes).
 
-    Raises:
-        InputError: a file is missing, or is not what its name says.
+    Raises ``InputError`` as ``read_mnist``.
     """
     where = expand_home(folder)
     hundred = (where / CIFAR_100_FILES[0][0]).exists()

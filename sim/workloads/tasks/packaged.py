@@ -16,15 +16,9 @@ MAX_PACKED_BYTES: Final = 64 * 2**20
 
 
 def read_packaged(package: str, distribution: str, name: str) -> bytes:
-    """Read a file of an installed package, which is located and not imported.
+    """Read file ``name`` of the folder of an installed ``package``, which is located and not imported.
 
-    Args:
-        package: its import name.
-        distribution: its name for pip.
-        name: of the file, relative to the package's folder.
-
-    Raises:
-        InputError: the package is not installed, or has no such file; the message has the line for pip.
+    Raises ``InputError``, with the line for pip, where the ``distribution`` or its file is missing.
     """
     spec = importlib.util.find_spec(package)
     folders = [Path(each) for each in (spec.submodule_search_locations if spec is not None else None) or ()]

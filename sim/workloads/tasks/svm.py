@@ -68,8 +68,7 @@ class SvmOptions(Settings):
 def read_libsvm(path: Path) -> tuple[Floats, Floats]:
     """Features [N, d] and labels [N] of a file in LIBSVM's format, ``label index:value ...`` in each line.
 
-    Raises:
-        InputError: it cannot be read, is of another form (with the line), or is too large.
+    Raises ``InputError`` where it cannot be read, has another form (with the line), or is too large.
     """
     content = read_bytes(path, MAX_SVM_BYTES)
     try:

@@ -89,11 +89,8 @@ def _read_text(file: str | None, text: str) -> SourceText:
 def parse_verses(code: bytes) -> SourceText:
     """The text in a module of pythonbible's, and the beginnings of its books; the module is not run.
 
-    Args:
-        code: a text between triple quotes, then ``number: offset`` for each verse, in characters.
-
-    Raises:
-        InputError: it is not of that form.
+    ``code`` has a text between triple quotes, then ``number: offset`` for each verse, in characters. Raises
+    ``InputError`` for another form.
     """
     literal = re.search(rb'"""(?:[^"\\]|\\.|"(?!""))*"""', code, re.DOTALL)
     if literal is None:
@@ -123,8 +120,7 @@ class TextPieces(NamedTuple):
 def _examples(file: str | None, name: str, context: int) -> TextPieces:
     """Pieces of the text [N, context] and, as targets, those one byte on.
 
-    The last tenth is for the test; of the Bible, whose books differ, a tenth drawn from everywhere, the same
-    for every seed.
+    The last tenth is for the test; of the Bible, whose books differ, a tenth drawn alike for every seed.
     """
     text, starts = _read_text(file, name)
     pieces = (len(text) - 1) // context
